@@ -1,5 +1,6 @@
 //! `coordinator checkpoint`
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -14,18 +15,17 @@ const POLL: Duration = Duration::from_millis(300);
 
 pub(super) fn run(args: &CheckpointArgs) -> Result<(), CliError> {
     let client = Client::find(&args.at).context(WHAT)?;
-    let status = || client.get::<Status>("/api/v1/status").context(WHAT);
-    let newest = newest(&status()?.checkpoints);
+    let status = || client.get::<Status>("/api/v1/status").map(Seen::from).context(WHAT);
+    let before = status()?;
     let _: Value = client.post("/api/v1/checkpoint", &json!({})).context(WHAT)?;
     if !args.wait {
         print(
-            "all workers write a checkpoint after the next round, and train on; `coordinator events` tells when it is written",
+            "all workers write a checkpoint after the next round, and train on; `coordinator status --json` lists checkpoints",
         );
         return Ok(());
     }
     loop {
-        let status = status()?;
-        if let Some(written) = written_by_all(&status, newest)? {
+        if let Some(written) = written_by_all(&before, &status()?)? {
             written
                 .iter()
                 .for_each(|checkpoint| print(&format!("{} {}", checkpoint.worker, checkpoint.path)));
@@ -40,33 +40,83 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<(), CliError> {
     }
 }
 
-/// The round that follows the newest checkpoint.
-fn newest(checkpoints: &[CheckpointStatus]) -> Option<u64> {
-    checkpoints.iter().map(|checkpoint| checkpoint.next_round).max()
+/// What matters of a status.
+struct Seen {
+    phase: Phase,
+    /// Who trains.
+    training: BTreeSet<String>,
+    checkpoints: Vec<CheckpointStatus>,
 }
 
-/// Those of all who train, if all have written one that is newer. An error: somebody could not, or nobody trains any more.
-fn written_by_all(
-    status: &Status,
-    newest_before: Option<u64>,
-) -> Result<Option<Vec<CheckpointStatus>>, CliError> {
-    let newer = |checkpoint: &&CheckpointStatus| Some(checkpoint.next_round) > newest_before;
-    let new: Vec<&CheckpointStatus> = status.checkpoints.iter().filter(newer).collect();
-    if let Some((checkpoint, error)) = new.iter().find_map(|of| Some((of, of.error.as_ref()?))) {
-        return Err(anyhow!("{} could not write it at {}: {error}", checkpoint.worker, checkpoint.path)
-            .context(WHAT)
-            .into());
+impl From<Status> for Seen {
+    fn from(status: Status) -> Self {
+        let members = status.members.into_iter().filter(|member| member.state == "training");
+        let training = members.map(|member| member.id).collect();
+        Self { phase: status.phase, training, checkpoints: status.checkpoints }
     }
-    let Some(first) = new.iter().map(|checkpoint| checkpoint.next_round).min() else {
-        return match status.phase {
-            Phase::Training => Ok(None),
-            _ => Err(anyhow!("nobody trains any more").context(WHAT).into()),
+}
+
+/// Those of all who trained before and still do, if each has written one since, in the order of their names. An error: somebody could not, or nobody trains any more.
+fn written_by_all(before: &Seen, now: &Seen) -> Result<Option<Vec<CheckpointStatus>>, CliError> {
+    if now.phase != Phase::Training {
+        return Err(anyhow!("nobody trains any more").context(WHAT).into());
+    }
+    let new: Vec<&CheckpointStatus> =
+        now.checkpoints.iter().filter(|checkpoint| !before.checkpoints.contains(checkpoint)).collect();
+    let mut written = Vec::new();
+    for worker in before.training.intersection(&now.training) {
+        let Some(checkpoint) = new.iter().find(|checkpoint| checkpoint.worker == *worker) else {
+            return Ok(None);
         };
-    };
-    let mut written: Vec<CheckpointStatus> =
-        new.into_iter().filter(|checkpoint| checkpoint.next_round == first).cloned().collect();
-    written.sort_by(|one, other| one.worker.cmp(&other.worker));
-    let members = status.members.iter().filter(|member| member.state == "training");
-    let is_all = members.clone().all(|member| written.iter().any(|of| of.worker == member.id));
-    Ok(is_all.then_some(written))
+        if let Some(error) = &checkpoint.error {
+            let text = format!("{worker} could not write it at {}: {error}", checkpoint.path);
+            return Err(anyhow!(text).context(WHAT).into());
+        }
+        written.push((*checkpoint).clone());
+    }
+    // While all begin anew, nobody trains for a moment.
+    Ok(if written.is_empty() { None } else { Some(written) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice::from_ref;
+
+    use super::*;
+
+    fn checkpoint(worker: &str, next_round: u64, error: Option<&str>) -> CheckpointStatus {
+        CheckpointStatus {
+            worker: worker.to_owned(),
+            next_round,
+            path: format!("{worker}/{next_round}"),
+            state_hash: None,
+            error: error.map(str::to_owned),
+        }
+    }
+
+    fn status(training: &[&str], checkpoints: Vec<CheckpointStatus>) -> Seen {
+        let training = training.iter().map(|id| (*id).to_owned()).collect();
+        Seen { phase: Phase::Training, training, checkpoints }
+    }
+
+    #[test]
+    fn each_who_trained_and_still_does_has_a_new_one_whatever_its_round() {
+        let old = vec![checkpoint("w0", 60, None), checkpoint("w1", 60, None)];
+        let before = status(&["w0", "w1"], old.clone());
+        let with = |new: &[CheckpointStatus]| [new, &old].concat();
+        let written = |now: &Seen| written_by_all(&before, now).unwrap().map(|all| all.len());
+        assert_eq!(written(&before), None);
+        // The run has gone back since the newest was written.
+        let first = checkpoint("w1", 41, None);
+        assert_eq!(written(&status(&["w0", "w1"], with(from_ref(&first)))), None);
+        let both = with(&[first.clone(), checkpoint("w0", 42, None)]);
+        assert_eq!(written(&status(&["w0", "w1"], both.clone())), Some(2));
+        assert_eq!(written(&status(&["w0", "w1", "w2"], both)), Some(2), "who came later need not");
+        assert_eq!(written(&status(&["w1"], with(from_ref(&first)))), Some(1), "who has left cannot");
+        assert_eq!(written(&status(&[], with(from_ref(&first)))), None);
+        let failed = status(&["w0", "w1"], with(&[first, checkpoint("w0", 42, Some("no space left"))]));
+        assert!(written_by_all(&before, &failed).unwrap_err().to_string().contains("no space left"));
+        let over = Seen { phase: Phase::Finished, ..status(&["w0"], old.clone()) };
+        assert!(written_by_all(&before, &over).is_err());
+    }
 }

@@ -95,8 +95,9 @@ const DRAIN_HELP: &str = "\
 Let a worker leave in an orderly way.
 
 As SIGTERM on its machine does: its process ends, the others settle the open round and go on without
-it, and its samples are given out again. Its certificate stays good, so it may join again with the
-same command.
+it, and its samples are given out again. Where it alone has the model, or a part of it, it goes when
+its checkpoint is written, and copied if another worker stays: in ten minutes at most. Its certificate
+stays good, so it may join again with the same command.
 
     coordinator drain w3";
 
@@ -116,10 +117,10 @@ End the run, or stop it for now.
 The rounds that are begun are finished, all workers write a checkpoint, and their processes end. Then
 the coordinator ends. A run that has ended is finished, and does not go on.
 
-With --resumable it does: start the coordinator and the workers again with the same commands. That is
-for machines that are switched off at night, and for time limits of a batch system; nothing that was
-trained is lost. What starts processes again that end, as Kubernetes or systemd may, starts the run
-again as well.
+With --resumable it does: run the same commands again to continue. That is for machines that are
+switched off at night, and for time limits of a batch system; nothing that was trained is lost.
+Anything that restarts processes when they end, as Kubernetes or systemd may, restarts the run as
+well, and a second coordinator that waits to take over leads it: end those first.
 
     coordinator stop --wait
     coordinator stop --resumable --wait";
@@ -212,7 +213,7 @@ pub enum Command {
     /// List checkpoints, and verify them.
     #[command(subcommand)]
     Checkpoints(CheckpointsCommand),
-    /// End the run in an orderly way: the rounds that are begun are finished, and a checkpoint is written.
+    /// End the run in an orderly way, or stop it for now: the rounds that are begun are finished, and a checkpoint is written.
     #[command(long_about = STOP_HELP)]
     Stop(Stop),
     /// Print what makes a shell complete the words of this command.
@@ -440,7 +441,7 @@ pub struct Stop {
     /// Have all write a checkpoint and leave: with the same commands, the run goes on.
     #[arg(long)]
     pub resumable: bool,
-    /// Wait until that is so, and the coordinator has ended.
+    /// Wait until the run has ended, or stopped for now, and the coordinator with it unless it stays.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]

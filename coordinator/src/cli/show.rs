@@ -8,12 +8,16 @@ use longhaul_common::units::Bytes;
 use super::operate::utc;
 use super::{AskArgs, CliError, Client, ClientError, Stop, Where, print, say};
 use crate::history::{Folder, Last};
-use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
+use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status, Suspended};
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
 const GONE_NAMED: usize = 8;
 /// How often `stop --wait` looks.
 const POLL: Duration = Duration::from_millis(300);
+/// What `stop --wait` says in the end.
+const FINISHED: &str = "the run is finished";
+const STOPPED: &str = "the run has stopped for now; to continue, run the same commands again";
+const SHORT: &str = "the run stops for now, and not all that it had learnt could be written: it goes on from an older checkpoint. The coordinator's log says who could not";
 
 pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
     let status = match Client::find(&args.at).and_then(|client| client.get("/api/v1/status")) {
@@ -42,42 +46,42 @@ fn recorded(at: &Where, error: &ClientError) -> Option<serde_json::Value> {
         utc(at_ms),
         at.state_dir.display()
     ));
-    serde_json::to_value(&*status).ok()
+    let mut status = serde_json::to_value(&*status).ok()?;
+    status["recorded_at_unix_ms"] = at_ms.into();
+    Some(status)
 }
 
 pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
-    let what = if args.resumable { "stop the run for now" } else { "stop the run" };
+    let (what, path) = match args.resumable {
+        true => ("stop the run for now", "/api/v1/suspend"),
+        false => ("stop the run", "/api/v1/stop"),
+    };
     let client = Client::find(&args.at).context(what)?;
-    let request = serde_json::json!({ "resumable": args.resumable });
-    let _: serde_json::Value = client.post("/api/v1/stop", &request).context(what)?;
+    let _: serde_json::Value = client.post(path, &serde_json::json!({})).context(what)?;
     match (args.wait, args.resumable) {
         (false, false) => print("the run drains; `coordinator status` shows how far it is"),
         (false, true) => print(
             "all workers write a checkpoint and leave, then the coordinator ends; with --wait this command waits for that",
         ),
-        (true, _) => say(wait_for_the_end(&client, args.resumable)?),
+        (true, _) => say(wait_for_the_end(&client)?),
     }
     Ok(())
 }
 
-/// A coordinator ends when its run does, unless it is to stay.
-fn wait_for_the_end(client: &Client, resumable: bool) -> Result<&'static str, CliError> {
-    let mut has_finished = false;
+/// A coordinator ends when its run does, unless it is to stay, and tells how before.
+fn wait_for_the_end(client: &Client) -> Result<&'static str, CliError> {
+    let mut end = None;
     loop {
-        match client.get::<Status>("/api/v1/status") {
-            Ok(status) if status.phase == Phase::Finished => {
-                if status.stays {
-                    return Ok("the run is finished");
-                }
-                has_finished = true;
-            }
-            Ok(_) => {}
-            // It was there a moment ago.
-            Err(ClientError::Unreachable { .. }) if resumable && !has_finished => {
-                return Ok("the run has stopped for now; the same commands go on with it");
-            }
-            Err(ClientError::Unreachable { .. }) => return Ok("the run is finished"),
-            Err(error) => return Err(anyhow::Error::new(error).context("wait for the end").into()),
+        match (client.get::<Status>("/api/v1/status"), end) {
+            (Ok(status), _) if status.phase == Phase::Finished && status.stays => return Ok(FINISHED),
+            (Ok(status), _) if status.phase == Phase::Finished => end = Some(FINISHED),
+            (Ok(status), _) => match status.suspended {
+                Some(Suspended::Short) => return Err(anyhow::anyhow!(SHORT).into()),
+                Some(Suspended::Whole) => end = Some(STOPPED),
+                None => {}
+            },
+            (Err(ClientError::Unreachable { .. }), Some(end)) => return Ok(end),
+            (Err(error), _) => return Err(anyhow::Error::new(error).context("wait for the end").into()),
         }
         // A person waits here, and nothing else runs in this process.
         #[allow(

@@ -9,7 +9,7 @@ use longhaul_common::config::RunConfig;
 
 use super::{CliError, Up, print, progress};
 use crate::http::TOKEN_LIFE_S;
-use crate::run::{Phase, Run};
+use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
     Clock, Ended, Exports, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
     StandbyError, found, owner, serve,
@@ -203,7 +203,13 @@ impl Turn<'_> {
         };
         Ok(match ended {
             Ended::Finished => format!("run {name} is finished"),
-            Ended::Suspended => suspended(up, name),
+            Ended::Suspended(Suspended::Whole) => suspended(up, name),
+            Ended::Suspended(Suspended::Short) => {
+                let text = format!(
+                    "run {name} stops for now, and not all that it had learnt could be written: it goes on from an older checkpoint. The log says who could not"
+                );
+                return Err(anyhow::anyhow!(text).into());
+            }
             Ended::Stopped => stopped(up, name),
         })
     }
@@ -215,7 +221,7 @@ fn suspended(up: &Up, name: &str) -> String {
         None => format!(" (--state-dir {})", up.state_dir.display()),
     };
     format!(
-        "run {name} stops for now: its workers have written a checkpoint and left. It goes on with the same commands, here{state} and on each machine"
+        "run {name} stops for now: all that it had learnt is in checkpoints, and its workers have left. To continue, run the same commands again, here{state} and on each machine"
     )
 }
 

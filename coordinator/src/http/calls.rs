@@ -10,7 +10,6 @@ use longhaul_proto::identity::TokenId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::operate::done;
 use super::{Api, metrics};
 use crate::runtime::{ApiCall, Input};
 
@@ -47,23 +46,10 @@ pub async fn ready(State(api): State<Api>) -> Response {
     }
 }
 
-/// What `POST /api/v1/stop` takes.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct StopRequest {
-    /// Whether the run is to go on later.
-    resumable: bool,
-}
-
-pub async fn stop(State(api): State<Api>, body: Bytes) -> Response {
-    let request = if body.is_empty() { Ok(StopRequest::default()) } else { serde_json::from_slice(&body) };
-    match request {
-        Ok(StopRequest { resumable: true }) => done(&api, ApiCall::Suspend).await,
-        Ok(StopRequest { resumable: false }) => match ask(&api, ApiCall::Stop).await {
-            Ok(()) => empty(),
-            Err(failed) => failed,
-        },
-        Err(error) => failure(StatusCode::BAD_REQUEST, &format!("the request is not understood: {error}")),
+pub async fn stop(State(api): State<Api>) -> Response {
+    match ask(&api, ApiCall::Stop).await {
+        Ok(()) => empty(),
+        Err(failed) => failed,
     }
 }
 

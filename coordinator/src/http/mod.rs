@@ -6,13 +6,14 @@
 //! | `GET /readyz` | 200 while decisions are made | anybody |
 //! | `GET /metrics` | Prometheus text, see [`metrics`] | readers |
 //! | `GET /api/v1/status?wait_s=S` | [`Status`]; with `wait_s`, after so long, or when the run is finished | readers |
-//! | `POST /api/v1/stop` | `{}`: the run drains; `{"resumable": true}`: all write a checkpoint and leave, and the coordinator ends | writers |
+//! | `POST /api/v1/stop` | `{}`: the run drains | writers |
 //! | `GET /api/v1/members` | [`Member`]s, those that are gone included | readers |
 //! | `GET /api/v1/events?after=N&wait_s=S` | [`Events`] with higher numbers; waits for one, or for the run's end, for so long | readers |
 //! | `GET /api/v1/history` | [`Record`]: all that is known over time | readers |
 //! | `GET /api/v1/history/{run}` | [`Curves`] of an earlier run in the same state directory | readers |
 //! | `GET /api/v1/stream?after=NEXT` | server-sent events: `record` ([`Record`]) where that is needed, then an `update` ([`Update`]) each second | readers |
 //! | `GET /`, `GET /assets/…` | the dashboard, which shows all that | anybody |
+//! | `POST /api/v1/suspend` | `{}`: all write a checkpoint and leave, and the coordinator ends | writers |
 //! | `POST /api/v1/checkpoint` | `{}`: all write a checkpoint after the next round, and train on | writers |
 //! | `POST /api/v1/pause`, `POST /api/v1/resume` | `{}`: nobody trains, or all go on | writers |
 //! | `POST /api/v1/workers/{id}/drain` | `{}`: that worker leaves | writers |
@@ -106,6 +107,7 @@ impl Api {
 pub fn router(api: Api) -> Router {
     let writing = Router::new()
         .route("/api/v1/stop", post(calls::stop))
+        .route("/api/v1/suspend", post(operate::suspend))
         .route("/api/v1/checkpoint", post(operate::checkpoint))
         .route("/api/v1/pause", post(operate::pause))
         .route("/api/v1/resume", post(operate::resume))

@@ -125,6 +125,10 @@ fn is_finished(api: &Api) -> bool {
     api.status.borrow().phase == Phase::Finished
 }
 
+pub async fn suspend(State(api): State<Api>) -> Response {
+    done(&api, ApiCall::Suspend).await
+}
+
 pub async fn checkpoint(State(api): State<Api>) -> Response {
     done(&api, ApiCall::Checkpoint).await
 }
@@ -153,7 +157,7 @@ pub async fn kick(State(api): State<Api>, Path(worker): Path<String>) -> Respons
     }
 }
 
-pub(super) async fn done(api: &Api, call: impl FnOnce(Answered<()>) -> ApiCall) -> Response {
+async fn done(api: &Api, call: impl FnOnce(Answered<()>) -> ApiCall) -> Response {
     match ask(api, call).await {
         Ok(Ok(())) => empty(),
         Ok(Err(refusal)) => refused(&refusal),

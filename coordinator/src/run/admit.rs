@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use longhaul_common::config::{SITE_CHARS_MAX, is_site_name};
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, Join, Ready, ToWorker, Welcome};
+use longhaul_proto::control::message::{
+    CHECKPOINT_OFFERS_MAX, CheckpointOffer, Join, Ready, ToWorker, Welcome,
+};
 
 use super::command::{Command, Severity};
 use super::event::ConnectionId;
@@ -23,6 +25,11 @@ const SITES_MAX: usize = 1024;
 /// How often a worker may heal in vain before it is refused: more would not help it.
 const HEALS_MAX: u32 = 3;
 
+/// Those of a join that count.
+fn offers_of<'a>(checkpoints: impl Iterator<Item = &'a CheckpointOffer>) -> Vec<CheckpointOffer> {
+    checkpoints.filter(|offer| names_a_part(offer)).take(CHECKPOINT_OFFERS_MAX).cloned().collect()
+}
+
 impl Run {
     pub(super) fn handle_join(
         &mut self,
@@ -31,12 +38,6 @@ impl Run {
         address: IpAddr,
         join: Join,
     ) {
-        if self.suspending {
-            return self.close(
-                connection,
-                "the run stops for now: it goes on when its coordinator is started again",
-            );
-        }
         if let Some(reason) = self.reason_to_refuse(worker, &join) {
             self.reply(connection, ToWorker::Refused { reason: reason.clone() });
             self.notice(Severity::Warning, Some(worker), format!("was refused: {reason}"));
@@ -57,7 +58,14 @@ impl Run {
             flops_per_s: self.state.workers.get(&worker).and_then(|known| known.flops_per_s),
         };
         if self.resume(connection, worker, &join, &known) {
+            if self.suspending {
+                self.let_all_go();
+            }
             return;
+        }
+        if self.suspending {
+            let reason = "the run stops for now: it goes on when its coordinator is started again";
+            return self.close(connection, reason);
         }
         if self.peers.contains_key(&worker) {
             self.gone.insert(worker);
@@ -65,7 +73,7 @@ impl Run {
         }
         let site = known.site;
         let mut peer = Peer::new(known.clone(), Some(connection), self.now);
-        peer.offers = join.checkpoints.into_iter().filter(names_a_part).take(CHECKPOINT_OFFERS_MAX).collect();
+        peer.offers = offers_of(join.checkpoints.iter());
         self.peers.insert(worker, peer);
         if self.config.is_plan_open() {
             self.surveys.join(worker, site, (join.memory_bytes, join.host_memory_bytes));
@@ -140,8 +148,9 @@ impl Run {
         let replaced = peer.connection.replace(connection);
         let has_moved = !peer.known.is_at(known.lan_address, known.wan_address);
         peer.known = known.clone();
-        // What it had to say of a copy may have been lost with its connection.
+        // What it had to say of a copy may have been lost with its connection, and what it said of its checkpoints with a coordinator.
         peer.is_keeping = false;
+        peer.offers = offers_of(join.checkpoints.iter());
         // That it was away says nothing of its link.
         peer.silence = Silence::new(self.now);
         self.listen_for_silence();

@@ -249,6 +249,7 @@ impl Run {
         none_of_them_is_here
             && here < self.config.run.workers as usize
             && !self.state.drain
+            && !self.suspending
             && self.nobody_holds_a_state()
     }
 
@@ -265,6 +266,7 @@ impl Run {
             );
         }
         (self.state.generation, self.state.moving) = (None, None);
+        self.is_short |= self.suspending;
         if self.state.drain {
             return self.finish("the last worker is gone; the newest checkpoints hold what was reached");
         }

@@ -1,4 +1,4 @@
-//! Who is to leave and has what nobody else has goes once others have it, or it is on a disk.
+//! A worker that is to leave and has what nobody else has goes once others have it too, or it is on a disk.
 //!
 //! Where each worker has the whole model and somebody is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and all write their
 //! checkpoint. Another worker copies that of who leaves, if somebody stays, and those who stay go on from there: with a spare in its place, or under another plan. Where nobody stays, the
@@ -16,6 +16,11 @@ use super::machine::Run;
 use super::peer::{Peer, Standing};
 use super::source::offer_of;
 use super::state::Phase;
+
+/// Where a joiner could take the state from the one that leaves, a checkpoint is written all the same when so much time is left.
+const WRITES_BEFORE: Duration = Duration::from_secs(HANDOVER_MAX.as_secs() / 2);
+/// A run that stops for now waits for its rounds for so long: an operator is there.
+const SUSPEND_MAX: Duration = Duration::from_secs(86_400);
 
 /// A worker that would leave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,12 +74,18 @@ impl Run {
         let text =
             format!("is to leave, and {}, in {minutes} minutes at the latest", self.why_needed(worker));
         self.notice(Severity::Info, Some(worker), text);
-        self.keep_until_spared(worker, incarnation, (reason, what));
+        self.keep_until_spared(worker, self.now + HANDOVER_MAX, incarnation, (reason, what));
     }
 
-    fn keep_until_spared(&mut self, worker: WorkerId, incarnation: u64, (reason, what): (&str, &str)) {
+    fn keep_until_spared(
+        &mut self,
+        worker: WorkerId,
+        until: Duration,
+        incarnation: u64,
+        (reason, what): (&str, &str),
+    ) {
         let leave = Leave {
-            until: self.now + HANDOVER_MAX,
+            until,
             reason: reason.to_owned(),
             what: what.to_owned(),
             asked: BTreeSet::new(),
@@ -84,18 +95,23 @@ impl Run {
         self.send(worker, ToWorker::Handover);
     }
 
-    /// Everybody is to go: members once all have written a checkpoint of the same round.
-    pub(super) fn let_all_go(&mut self, reason: &str, what: &str) {
+    /// Everybody is to go, as the run stops for now: members once all have written a checkpoint of the same round, however long that takes.
+    pub(super) fn let_all_go(&mut self) {
+        const REASON: &str =
+            "the run stops for now: it goes on when its coordinator and its workers are started again";
+        const WHAT: &str = "leaves, as the run stops for now";
+        let stays =
+            |(worker, peer): &(&WorkerId, &Peer)| peer.connection.is_some() && !self.handovers.has(**worker);
         let all: Vec<(WorkerId, u64, bool)> = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.connection.is_some())
+            .filter(stays)
             .map(|(&worker, peer)| (worker, peer.known.incarnation, peer.is_present_member()))
             .collect();
         for (worker, incarnation, is_member) in all {
             match is_member && self.state.phase == Phase::Training {
-                true => self.keep_until_spared(worker, incarnation, (reason, what)),
-                false => self.let_go(worker, reason, what),
+                true => self.keep_until_spared(worker, self.now + SUSPEND_MAX, incarnation, (REASON, WHAT)),
+                false => self.let_go(worker, REASON, WHAT),
             }
         }
     }
@@ -172,6 +188,7 @@ impl Run {
             .map(|(&worker, leave)| (worker, leave.clone()))
             .collect();
         for (worker, Leave { reason, what, incarnation, .. }) in due {
+            self.is_short |= self.suspending && self.is_needed(worker);
             self.handovers.forget(worker);
             // Another process of it has not been asked to leave.
             if self.peers.get(&worker).is_some_and(|peer| peer.known.incarnation == incarnation) {
@@ -182,13 +199,15 @@ impl Run {
 
     /// When that is looked at, if nothing happens before.
     pub(super) fn handovers_end(&self) -> Option<Duration> {
-        self.handovers.leaving.values().map(|leave| leave.until).min()
+        let of = |leave: &Leave| [leave.until.saturating_sub(WRITES_BEFORE), leave.until];
+        self.handovers.leaving.values().flat_map(of).filter(|at| *at > self.now).min()
     }
 
     /// Whether a generation has to end so that all write down what they have.
     pub(super) fn handover_is_due(&self) -> bool {
-        // Where each worker has the whole model, a joiner fetches it while training goes on.
-        (self.ranks() > 1 || !self.has_joiners())
+        // Where each worker has the whole model, a joiner fetches it while training goes on, if there is time.
+        let is_soon = self.handovers.leaving.values().any(|leave| leave.until <= self.now + WRITES_BEFORE);
+        (self.ranks() > 1 || !self.has_joiners() || self.is_held() || is_soon)
             && self.state.phase == Phase::Training
             && !self.is_closing()
             && self.handovers.leaving.keys().any(|worker| self.is_needed(*worker))
@@ -230,16 +249,22 @@ impl Run {
     /// Where the state before `round` is when these are gone.
     fn tell_what_goes(&mut self, leaving: &[WorkerId], round: Round) {
         let has_written = |worker: &WorkerId| self.own_checkpoint(*worker, round).is_some();
-        let alone = leaving.iter().filter(|worker| !self.is_copied(**worker, round));
-        let (written, lost): (Vec<WorkerId>, Vec<WorkerId>) = alone.partition(|worker| has_written(worker));
+        let alone: Vec<WorkerId> =
+            leaving.iter().copied().filter(|worker| !self.is_copied(*worker, round)).collect();
+        let written: Vec<WorkerId> = alone.iter().copied().filter(has_written).collect();
         if !written.is_empty() {
             let names: Vec<String> = written.iter().map(ToString::to_string).collect();
             let text = format!(
-                "all before {round} is in checkpoints of {}, which leave: the run goes on from there when they are back, and from an older checkpoint without them",
+                "all before {round} is in checkpoints of those who leave ({}): the run goes on from there when they are back",
                 names.join(", ")
             );
             self.notice(Severity::Info, None, text);
         }
+        let rank_of = |worker: &WorkerId| self.rank_of(*worker);
+        let kept: BTreeSet<_> = written.iter().map(rank_of).collect();
+        let lost: Vec<WorkerId> =
+            alone.into_iter().filter(|worker| !kept.contains(&rank_of(worker))).collect();
+        self.is_short |= !lost.is_empty();
         for worker in lost {
             let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest one of which somebody has all".to_owned();
             self.notice(Severity::Error, Some(worker), text);

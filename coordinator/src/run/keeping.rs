@@ -30,7 +30,7 @@ impl Run {
         if !self.config.checkpoint.copies || !self.is_alone_with(offer.rank) {
             return;
         }
-        if let Some(keeper) = self.keeper_for(writer, |_| true) {
+        if let Some(keeper) = self.keeper_for(writer, |other| !self.handovers.has(other)) {
             self.ask_to_keep(keeper, writer, offer);
         }
     }

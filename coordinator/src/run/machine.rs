@@ -11,6 +11,7 @@ use longhaul_proto::control::message::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::absent_holders::AbsentHolders;
 use super::addresses::Moves;
 use super::audits::Audits;
 use super::command::{Command, Notice, Record, Severity};
@@ -63,8 +64,11 @@ pub struct Run {
     pub(super) departures: Departures,
     pub(super) latecomers: Latecomers,
     pub(super) handovers: Handovers,
-    /// All are to leave, and nobody comes in. A coordinator that is started again knows nothing of it: the run goes on then.
+    pub(super) absent_holders: AbsentHolders,
+    /// All are to leave, and nobody new comes in. A coordinator that is started again knows nothing of it: the run goes on then.
     pub(super) suspending: bool,
+    /// Meanwhile something was lost that had been trained.
+    pub(super) is_short: bool,
     /// Somebody has asked for a checkpoint, and no generation has begun since.
     pub(super) checkpoint_asked: bool,
     /// All write one after the first round of this generation.
@@ -143,7 +147,9 @@ impl Run {
             departures: Departures::default(),
             latecomers: Latecomers::default(),
             handovers: Handovers::default(),
+            absent_holders: AbsentHolders::default(),
             suspending: false,
+            is_short: false,
             checkpoint_asked: false,
             checkpoint_in: None,
             together: Together::default(),

@@ -2,6 +2,7 @@
 //!
 //! `docs/protocol.md` tells what happens and why; `coordinator/docs/coordinator.md` how it is divided among these files.
 
+mod absent_holders;
 mod addresses;
 mod admit;
 mod archived;
@@ -60,6 +61,7 @@ pub use event::{ConnectionId, Event};
 pub use ledger::Ledger;
 pub use lineup::{Lineup, SyncGroup};
 pub use machine::Run;
+pub use operate::Suspended;
 pub use parity::Verdict;
 pub use progress::{RoundSummary, Totals};
 pub use ranges::Ranges;

@@ -2,12 +2,23 @@
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{REVOKED_MAX, ToWorker};
+use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
 use super::event::ConnectionId;
 use super::lineup::Lineup;
 use super::machine::Run;
 use super::state::Phase;
+
+/// How a run has stopped for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Suspended {
+    /// It goes on where it was.
+    Whole,
+    /// It goes on from an older checkpoint: some could not write theirs, or were lost.
+    Short,
+}
 
 impl Run {
     /// Whether nobody is to begin a round. A run that is to end does not wait for that.
@@ -65,15 +76,14 @@ impl Run {
         let text =
             "asked to stop for now: the rounds that are begun are finished, all write a checkpoint and leave";
         self.notice(Severity::Info, None, text.to_owned());
-        let reason =
-            "the run stops for now: it goes on when its coordinator and its workers are started again";
-        self.let_all_go(reason, "leaves, as the run stops for now");
+        self.let_all_go();
     }
 
-    /// Whether the run is to stop for now, and everybody has left.
+    /// Whether the run was to stop for now, and everybody has left: with all that was trained on a disk, or with less.
     #[must_use]
-    pub fn is_suspended(&self) -> bool {
-        self.suspending && self.peers.is_empty() && self.state.phase != Phase::Finished
+    pub fn suspended(&self) -> Option<Suspended> {
+        let is_over = self.suspending && self.peers.is_empty() && self.state.phase != Phase::Finished;
+        is_over.then_some(if self.is_short { Suspended::Short } else { Suspended::Whole })
     }
 
     pub(super) fn handle_pause(&mut self) {

@@ -73,6 +73,9 @@ impl Run {
             if !matches!(source, Source::Memory(..)) && self.waits_for_archive() {
                 return;
             }
+            if self.waits_for_absent_holders(&source) {
+                return;
+            }
             self.seat_all(&self.holders_of(&source));
             // Where no copy has all its workers, more must come.
             if !self.replicas_where(|_| true).is_empty() {

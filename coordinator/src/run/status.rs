@@ -8,6 +8,7 @@ use super::command::{Notice, Severity};
 use super::departures::GoneStatus;
 use super::encoding::plausible;
 use super::machine::Run;
+use super::operate::Suspended;
 use super::parity::Parity;
 use super::peer::{Peer, Standing};
 use super::progress::Totals;
@@ -137,6 +138,9 @@ pub struct Status {
     /// Whether the coordinator stays when the run is finished.
     #[serde(default)]
     pub stays: bool,
+    /// How the run has stopped for now, if it has, and everybody has left.
+    #[serde(default)]
+    pub suspended: Option<Suspended>,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<CheckpointStatus>,
     /// The last events, oldest first.
@@ -411,6 +415,7 @@ impl Run {
             parity,
             links: self.link_statuses(),
             stays: false,
+            suspended: None,
             checkpoints: self.checkpoint_statuses(),
             events: self.event_statuses(clock_started_unix_ms),
             refused: self.refusal_statuses(),

@@ -20,6 +20,7 @@ impl Run {
             self.move_waits_until(),
             self.shares_are_looked_at(),
             self.handovers_end(),
+            self.absent_holders_end(),
             self.together_at().filter(|_| !self.is_closing()),
         ];
         times.into_iter().flatten().filter(|&at| at > self.now).min()

@@ -76,6 +76,9 @@ impl Owner {
             (Event::Pause, _) if state.drain => {
                 Some("the run was asked to stop: it ends by itself, and is not paused")
             }
+            (Event::Checkpoint, _) if state.paused => Some(
+                "the run is paused, and writes none before it goes on: `coordinator resume`, or `coordinator stop --resumable`, which has all write one and leave",
+            ),
             (Event::Checkpoint, phase) if phase != Phase::Training || state.drain => {
                 Some("nobody trains, or the run ends and writes one anyway")
             }

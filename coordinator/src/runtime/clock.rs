@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A calendar that has moved by so much has slept, or was set.
+/// If the calendar has moved by this much, the machine slept or its clock was set.
 const MOVED_MIN_MS: u64 = 60_000;
 
 /// Time since the process started, which never goes back, and what the calendar says.
@@ -11,7 +11,7 @@ pub struct Clock {
     start: Instant,
     /// Unix time at the start, for people: later than it was where the calendar has moved forward.
     started_unix_ms: u64,
-    /// Unix time at the start, by the calendar as it was when it was looked at last.
+    /// Unix time at the start, by the calendar as it was when it had moved last.
     calendar_started_ms: u64,
 }
 
@@ -60,10 +60,12 @@ impl Clock {
     }
 
     fn follow_to(&mut self, calendar_started_ms: u64) -> Option<i64> {
-        let before = std::mem::replace(&mut self.calendar_started_ms, calendar_started_ms);
+        let before = self.calendar_started_ms;
+        // Smaller steps add up.
         if calendar_started_ms.abs_diff(before) < MOVED_MIN_MS {
             return None;
         }
+        self.calendar_started_ms = calendar_started_ms;
         self.started_unix_ms = self.started_unix_ms.max(calendar_started_ms);
         Some(
             calendar_started_ms.saturating_sub(before) as i64
@@ -95,12 +97,15 @@ mod tests {
         assert_eq!(clock.follow(), None);
         // NTP corrects a little.
         assert_eq!((clock.follow_to(began + 900), clock.started_unix_ms()), (None, began));
-        assert_eq!(clock.follow_to(began + 900 + day), Some(DAY_MS), "it slept");
+        assert_eq!(clock.follow_to(began + 900 + day), Some(DAY_MS + 900), "it slept");
         assert_eq!(clock.started_unix_ms(), began + 900 + day);
         assert_eq!(clock.follow_to(began + 900 + day), None, "that is told once");
         assert_eq!(clock.follow_to(began), Some(-900 - DAY_MS), "it was set back");
         assert_eq!(clock.started_unix_ms(), began + 900 + day, "what was written down stays in order");
         assert_eq!(clock.follow_to(began + 3 * day), Some(3 * DAY_MS));
         assert_eq!(clock.started_unix_ms(), began + 3 * day);
+        // A laptop that sleeps for a moment again and again.
+        assert_eq!(clock.follow_to(began + 3 * day + 40_000), None);
+        assert_eq!(clock.follow_to(began + 3 * day + 80_000), Some(80_000));
     }
 }

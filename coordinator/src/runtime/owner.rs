@@ -23,7 +23,7 @@ use super::journal::Journal;
 use super::telemetry::Exports;
 use crate::plan::Answer;
 use crate::record::Recorder;
-use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status};
+use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status, Suspended};
 use crate::store::{Store, StoreError};
 
 /// How often the published status is renewed, in milliseconds: often enough for a person and a scraper.
@@ -58,8 +58,8 @@ impl From<StoreError> for OwnerError {
 pub enum Ended {
     /// The run is finished.
     Finished,
-    /// Everybody has written a checkpoint and left: the run goes on when all are started again.
-    Suspended,
+    /// Everybody has left: the run goes on when all are started again.
+    Suspended(Suspended),
     /// Somebody stopped the coordinator, and the run goes on without it.
     Stopped,
 }
@@ -139,8 +139,8 @@ impl Owner {
             if self.run.state().phase == Phase::Finished && !self.stay {
                 break Ended::Finished;
             }
-            if self.run.is_suspended() {
-                break Ended::Suspended;
+            if let Some(how) = self.run.suspended() {
+                break Ended::Suspended(how);
             }
             let timeout = self.run.next_timeout().map(|at| self.clock.at(at));
             tokio::select! {
@@ -178,7 +178,7 @@ impl Owner {
     async fn part(mut self, ended: Ended) {
         let reason = match ended {
             Ended::Finished => "the run is finished",
-            Ended::Suspended => "the run stops for now",
+            Ended::Suspended(_) => "the run stops for now",
             Ended::Stopped => "the coordinator stops; train on, it will be back",
         };
         for connection in self.open.keys().copied().collect::<Vec<_>>() {
@@ -272,6 +272,7 @@ impl Owner {
         // With the time of their own day, where the calendar has moved since.
         status.events = self.journal.newest(status.events.len());
         status.stays = self.stay;
+        status.suspended = self.run.suspended();
         let status = Arc::new(status);
         self.chronicler.note(self.clock.unix_ms(), &self.run, &status);
         self.status.send_replace(status);

@@ -153,10 +153,11 @@ pub async fn serve(
     if !deposed {
         endpoint.close(CloseCode::Done.into(), b"the coordinator stops");
     }
-    if matches!(ended, Ok(Ended::Finished)) {
+    // Those who wait for the end are to hear of it.
+    if matches!(ended, Ok(Ended::Finished | Ended::Suspended(_))) {
         tokio::time::sleep(Duration::from_millis(LINGER_MS)).await;
     }
-    // Both are courtesies to peers that may be gone. Who sees that HTTP is not answered any more takes all ports for free.
+    // Both are courtesies to peers that may be gone. Whoever sees that HTTP no longer answers may assume that all ports are free.
     if !deposed {
         let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
     }

@@ -13,7 +13,7 @@ from typing import Any, List, Optional, Tuple, Union
 
 from .api import ApiError, Run
 
-# A worker leaves after the round, within 65 seconds; who alone has a part of the model stays until another one has it, for ten minutes more at most.
+# A worker leaves after the round, within 65 seconds; who alone has the model, or a part of it, stays until its checkpoint is written, and copied if another worker stays, for ten minutes more at most.
 LEAVE_S_MAX = 690.0
 # A coordinator is ready within a second; one that has to wait for another in etcd says nothing meanwhile.
 START_S_MAX = 60.0

@@ -361,14 +361,14 @@ pub enum ToWorker {
     Speak,
     /// Who has the run's training data. Said to each who has said [`ToCoordinator::Data`], then and when it changes.
     DataHolders(DataHolders),
-    /// A worker that is to leave has something of the run's state that nobody else has: it goes on until it is dismissed, for [`HANDOVER_MAX`] at most.
+    /// A worker that is to leave has something of the run's state that nobody else has: it goes on until it is dismissed, for [`HANDOVER_MAX`] at most: when others have that, or it is on a disk.
     Handover,
 }
 
 /// After how much silence a worker is asked to speak for itself, in milliseconds: two heartbeats are missing, and an answer is in time yet.
 pub const ASKED_AFTER_MS: u64 = 2 * HEARTBEAT_INTERVAL_MS;
 
-/// How long a worker that is to leave stays until others have what it alone has: a checkpoint of gigabytes over a slow link.
+/// How long a worker that is to leave stays until what it alone has is on a disk, and with another worker where one stays: a checkpoint of gigabytes over a slow link.
 pub const HANDOVER_MAX: Duration = Duration::from_secs(600);
 
 /// Workers in one [`ToWorker::Revoked`].

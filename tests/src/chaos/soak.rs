@@ -469,10 +469,9 @@ impl Soak {
 
     /// While the coordinator is away nobody tells of rounds.
     fn check_progress(&self) -> Result<()> {
-        let is_told = !self
-            .active
-            .iter()
-            .any(|active| matches!(active.fault, Fault::Coordinator(_) | Fault::Everybody(_)));
+        let is_told = !self.active.iter().any(|active| {
+            matches!(active.fault, Fault::Coordinator(Kind::Coordinator) | Fault::Everybody(_))
+        });
         let (changed, what) = &self.changed;
         let stood = self.now().saturating_sub((*changed).max(self.checker.since()));
         if is_told && stood > self.config.progress_max {

@@ -145,7 +145,7 @@ fn who_alone_has_a_part_hands_it_over_before_it_goes() {
         }
         let leaving = scenario.cluster.worker(1).unwrap();
         assert!(leaving.wait(RUN_MAX).unwrap().success(), "{}", leaving.log());
-        assert!(leaving.log().contains("alone has a part of the run's state"), "{}", leaving.log());
+        assert!(leaving.log().contains("is needed until its state is on a disk"), "{}", leaving.log());
 
         let goes_on = |status: &Value| {
             training(status) == 2 && events_of(status).contains("goes on from the checkpoint before")

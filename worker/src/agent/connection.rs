@@ -242,7 +242,7 @@ impl Dialler {
         let first = usable.first().copied().ok_or_else(|| {
             let named: Vec<String> = all.iter().map(|address| address.ip().to_string()).collect();
             Attempt::Later(anyhow::anyhow!(
-                "{coordinator:?} has IPv6 addresses alone ({}), and this worker has IPv4 alone, as --listen says or this machine does",
+                "{coordinator:?} has only addresses that this worker cannot dial ({}): it listens at one of the other kind (IPv4, IPv6), as --listen says or as this machine has it",
                 named.join(", ")
             ))
         })?;
@@ -253,9 +253,10 @@ impl Dialler {
         Ok(addresses::first_that_answers(&self.endpoint, &usable).await.unwrap_or(first))
     }
 
-    /// From a socket for IPv6, both kinds can be dialled (RFC 3493, section 3.7).
+    /// From a socket for all addresses of IPv6, both kinds can be dialled (RFC 3493, section 3.7).
     fn may_dial(&self, address: &SocketAddr) -> bool {
-        self.endpoint.local_addr().is_ok_and(|own| own.is_ipv6() || address.is_ipv4())
+        let is_any = |own: &SocketAddr| own.is_ipv6() && own.ip().is_unspecified();
+        self.endpoint.local_addr().is_ok_and(|own| is_any(&own) || own.is_ipv4() == address.is_ipv4())
     }
 }
 

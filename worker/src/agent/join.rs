@@ -33,9 +33,9 @@ use crate::network;
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
 /// How long a worker may take to end after it was asked to (SIGTERM): to be dismissed, then to end the device's step, then to hang
-/// up; longer where it alone has a part of the run's state ([`HANDING_OVER_MAX`]). What starts workers waits longer before it kills them.
+/// up; longer where it alone has the run's state, or a part of it ([`HANDING_OVER_MAX`]). What starts workers waits longer before it kills them.
 pub const LEAVING_MAX: Duration = FAREWELL_MAX.saturating_add(FAREWELL_MAX).saturating_add(HANG_UP_MAX);
-/// The same where it has to hand over first. What kills workers sooner costs the run what only they had: it goes back to a checkpoint.
+/// The same where its checkpoint is to be written first, and copied. What kills workers sooner costs the run what only they had: it goes back to a checkpoint.
 pub const HANDING_OVER_MAX: Duration = LEAVING_MAX.saturating_add(HANDOVER_MAX);
 
 /// Joins a run and trains until it ends.

@@ -24,7 +24,7 @@ pub(super) enum Knock {
     Closed,
     /// Something answered.
     Answer,
-    /// Something answered, and not where no router may take the packet to pieces, which QUIC forbids (RFC 9000 §14).
+    /// Something answered, but only to packets that routers may fragment, which QUIC forbids (RFC 9000 §14).
     AnswerToPieces,
 }
 

@@ -2,7 +2,7 @@
 
 use longhaul_proto::control::message::{CheckpointReport, HANDOVER_MAX};
 
-use super::super::{Decided, Moving};
+use super::super::{Decided, Moving, Suspended};
 use super::moves::{keeps, offer, one_copy, written};
 use super::pipelines::{lineup, ready_with, seat_in, training};
 use super::planning::welcomed;
@@ -86,7 +86,7 @@ fn who_nobody_can_copy_does_not_wait() {
     }
     assert!(is_dismissed(&story.told(2)));
     let told = story.run.status(0).events;
-    let expected = "before r2 is in checkpoints of w2, which leave";
+    let expected = "before r2 is in checkpoints of those who leave (w2)";
     assert!(told.iter().any(|event| event.text.contains(expected)), "{told:?}");
 }
 
@@ -120,7 +120,10 @@ fn the_last_one_writes_a_checkpoint_before_it_goes_and_the_run_goes_on_from_ther
     let lost = story.run.state().residuals_lost;
     assert_eq!((lost.contributions, lost.results), (1, 0), "of the first that left alone");
     let told = story.run.status(0).events;
-    assert!(told.iter().any(|event| event.text.contains("before r2 is in checkpoints of w1")), "{told:?}");
+    assert!(
+        told.iter().any(|event| event.text.contains("before r2 is in checkpoints of those who leave (w1)")),
+        "{told:?}"
+    );
 
     story.join(1, &[of_whole_model(2)]);
     story.join(2, &[]);
@@ -172,11 +175,12 @@ fn a_run_that_stops_for_now_has_all_write_a_checkpoint_and_leave() {
     story.settled(2, 2, 1, 1);
     assert_eq!(story.begun(1).until, Round(2));
     for worker in [1, 2] {
-        assert!(!story.run.is_suspended() && !is_dismissed(&story.told(1)));
+        assert!(story.run.suspended().is_none() && !is_dismissed(&story.told(1)));
         story.say(worker, written(2, 0));
         story.say(worker, finished(2, None));
     }
-    assert!(is_dismissed(&story.told(1)) && is_dismissed(&story.told(2)) && story.run.is_suspended());
+    assert!(is_dismissed(&story.told(1)) && is_dismissed(&story.told(2)));
+    assert_eq!(story.run.suspended(), Some(Suspended::Whole));
 
     let (config, state) = (story.run.config.clone(), story.run.state().clone());
     story = Story::of_state(config, state);
@@ -189,11 +193,11 @@ fn a_run_that_stops_for_now_has_all_write_a_checkpoint_and_leave() {
 fn a_run_that_stops_for_now_while_nobody_is_here_has_stopped() {
     let mut story = Story::new();
     story.handle(Event::Suspend);
-    assert!(story.run.is_suspended());
+    assert_eq!(story.run.suspended(), Some(Suspended::Whole));
     let mut story = Story::new();
     story.join(1, &[]);
     story.handle(Event::Suspend);
-    assert!(is_dismissed(&story.told(1)) && story.run.is_suspended());
+    assert!(is_dismissed(&story.told(1)) && story.run.suspended().is_some());
 }
 
 #[test]
@@ -352,4 +356,119 @@ fn who_dies_before_it_has_gone_is_waited_for_like_anybody_else() {
     assert_eq!(story.run.state().phase, Phase::Training);
     story.join(2, &[offer(2, 1, true)]);
     assert!(!is_dismissed(&story.told(2)), "it came back, and nobody has asked this process to leave");
+}
+
+/// The connection of one breaks while all write, and the coordinator is started again while all are away.
+#[test]
+fn who_comes_back_while_the_run_stops_for_now_writes_and_leaves_like_the_others() {
+    let mut story = Story::training();
+    story.handle(Event::Suspend);
+    story.handle(Event::Closed { connection: ConnectionId(2) });
+    story.settled(1, 2, 1, 1);
+    assert!(story.run.suspended().is_none());
+    // It is another process of it that comes, or a member that was given up: nobody waits for those.
+    story.join(2, &[]);
+    assert!(story.told(2).is_empty());
+
+    let trained = Story::training();
+    let (config, state) = (trained.run.config.clone(), trained.run.state().clone());
+    let mut story = Story::of_state(config, state);
+    story.handle(Event::Suspend);
+    assert!(story.run.suspended().is_none(), "members are awaited");
+    for worker in [1, 2] {
+        story.resume(worker, Generation(1));
+        assert!(story.told(worker).contains(&ToWorker::Handover), "{:?}", story.told(worker));
+    }
+    let generation = story.run.state().announced.0;
+    for worker in [1, 2] {
+        story.settled(worker, generation, 1, 1);
+    }
+    for worker in [1, 2] {
+        story.say(worker, written(2, 0));
+        story.say(worker, finished(2, None));
+    }
+    assert_eq!(story.run.suspended(), Some(Suspended::Whole));
+}
+
+#[test]
+fn a_run_that_stops_for_now_and_loses_somebody_for_good_says_so() {
+    let trained = Story::training();
+    let (config, state) = (trained.run.config.clone(), trained.run.state().clone());
+    let mut story = Story::of_state(config, state);
+    story.handle(Event::Suspend);
+    // Nobody comes back.
+    story.pass_to(Duration::from_secs(600));
+    story.handle(Event::Timer);
+    assert_eq!(story.run.suspended(), Some(Suspended::Short));
+
+    let mut story = Story::training();
+    story.handle(Event::Suspend);
+    for worker in [1, 2] {
+        story.settled(worker, 2, 1, 1);
+    }
+    for worker in [1, 2] {
+        story.say(worker, finished(2, None));
+    }
+    assert_eq!(story.run.suspended(), Some(Suspended::Short), "nobody has written anything");
+}
+
+/// The first process is away for a moment, and has written its checkpoint before.
+#[test]
+fn checkpoints_that_were_told_before_a_connection_broke_are_known_after() {
+    let mut story = last_one_leaving();
+    story.say(1, written(2, 0));
+    story.handle(Event::Closed { connection: ConnectionId(1) });
+    story.join_holding(1, Some((Generation(3), Round(2))), &[of_whole_model(2)]);
+    story.say(1, ToCoordinator::Leaving);
+    story.say(1, finished(2, None));
+    assert!(is_dismissed(&story.told(1)));
+    let told = story.run.status(0).events;
+    assert!(told.iter().all(|event| !event.text.contains("could not be written")), "{told:?}");
+}
+
+#[test]
+fn who_is_back_first_waits_for_the_last_one_that_left() {
+    let mut story = last_one_leaving();
+    story.say(1, written(2, 0));
+    story.say(1, finished(2, None));
+    for worker in [2, 3] {
+        story.join(worker, &[]);
+    }
+    let told = || "waits for w1, who left with all before r2";
+    assert!(story.told(3).iter().all(|message| !matches!(message, ToWorker::Prepare(_))));
+    let events = story.run.status(0).events;
+    assert!(events.iter().any(|event| event.text.contains(told())), "{events:?}");
+    story.join(1, &[of_whole_model(2)]);
+    assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(2)))));
+}
+
+#[test]
+fn who_will_not_come_back_is_waited_for_half_an_hour_or_until_it_is_kicked() {
+    let left = || {
+        let mut story = last_one_leaving();
+        story.say(1, written(2, 0));
+        story.say(1, finished(2, None));
+        for worker in [2, 3] {
+            story.join(worker, &[]);
+        }
+        story
+    };
+    let begins = |story: &Story| {
+        story.told(2).iter().any(|message| matches!(message, ToWorker::Prepare(Start::Fresh)))
+    };
+    let mut story = left();
+    story.handle(Event::Kick { worker: WorkerId(1) });
+    assert!(begins(&story), "{:?}", story.told(2));
+
+    let mut story = left();
+    let limit = story.now + Duration::from_secs(1800);
+    while story.now < limit {
+        assert!(!begins(&story));
+        story.now += Duration::from_secs(1);
+        for worker in [2, 3] {
+            story.say(worker, heartbeat(0));
+        }
+    }
+    story.handle(Event::Timer);
+    assert_eq!(story.run.state().phase, Phase::Preparing);
 }

@@ -117,6 +117,8 @@ pub struct World {
     too_late: BTreeSet<WorkerId>,
     /// An operator waits until all have left, to start them again so much later.
     suspended_for: Option<u64>,
+    /// Workers that the run begins with.
+    wanted: u32,
     moves: BTreeMap<WorkerId, u16>,
     /// Whether owners close a round without those who are late.
     pub lateness: bool,
@@ -137,7 +139,12 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, workers: u32, lateness: bool) -> Self {
-        let config = super::config(workers);
+        Self::wanting(workers, seed, workers, lateness)
+    }
+
+    /// A run that begins with fewer workers than there are.
+    pub fn wanting(wanted: u32, seed: u64, workers: u32, lateness: bool) -> Self {
+        let config = super::config(wanted);
         let stored = State::new(RunId([7; 16]), &config);
         let run = Run::new(config.clone(), stored.clone(), Duration::ZERO).unwrap();
         let nodes = (1..=workers)
@@ -153,6 +160,7 @@ impl World {
             was_corrupted: false,
             too_late: BTreeSet::new(),
             suspended_for: None,
+            wanted,
             moves: BTreeMap::new(),
             lateness,
             log: Vec::new(),
@@ -192,7 +200,7 @@ impl World {
 
     /// What a coordinator does, and who starts it and its workers again.
     fn end_if_suspended(&mut self) {
-        let is_over = self.run.as_ref().is_some_and(Run::is_suspended);
+        let is_over = self.run.as_ref().is_some_and(|run| run.suspended().is_some());
         if let Some(for_ms) = self.suspended_for.take_if(|_| is_over) {
             self.run = None;
             self.at_ms(for_ms, Happening::Fault(Fault::StartRun));

@@ -14,7 +14,7 @@ impl World {
                 self.at_ms(1500, Happening::Fault(Fault::StartRun));
             }
             Fault::StartRun if self.run.is_none() => {
-                let config = super::super::config(self.nodes.len() as u32);
+                let config = super::super::config(self.wanted);
                 self.run = Some(Run::new(config, self.stored.clone(), self.now).unwrap());
                 self.handle(Event::Timer);
             }

@@ -1,0 +1,78 @@
+//! Workers that left in order and have, on their disks, more than anybody who is here.
+//!
+//! Where all have left, the last one has the newest checkpoint alone. Who is back first must not begin without it. Where a run was killed, its newest rounds are in no
+//! checkpoint, and nobody is waited for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use longhaul_common::id::{Round, WorkerId};
+use serde::{Deserialize, Serialize};
+
+use super::command::Severity;
+use super::machine::Run;
+use super::source::Source;
+use super::state::Checkpoint;
+
+/// For how long, at most: a machine may be gone for good.
+const WAIT: Duration = Duration::from_secs(1800);
+
+/// Since when they are waited for.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct AbsentHolders {
+    since: Option<Duration>,
+}
+
+impl Run {
+    /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once.
+    pub(super) fn waits_for_absent_holders(&mut self, source: &Source) -> bool {
+        let (round, absent) = self.absent_holders(source);
+        if absent.is_empty() {
+            self.absent_holders = AbsentHolders::default();
+            return false;
+        }
+        let is_news = self.absent_holders.since.is_none();
+        let since = *self.absent_holders.since.get_or_insert(self.now);
+        let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        let from = source.round().map_or("the beginning".to_owned(), |round| round.to_string());
+        if since + WAIT <= self.now {
+            let text = format!(
+                "goes back to {from}: nobody of {} has come with all before {round}",
+                names.join(", ")
+            );
+            self.notice(Severity::Error, None, text);
+            return false;
+        }
+        if is_news {
+            let text = format!(
+                "waits for {}, who left with all before {round}: without them the run goes back to {from}, in {} minutes, or when `coordinator kick` says that they will not come",
+                names.join(", "),
+                WAIT.as_secs() / 60
+            );
+            self.notice(Severity::Warning, None, text);
+        }
+        true
+    }
+
+    /// When that ends, if nothing happens before.
+    pub(super) fn absent_holders_end(&self) -> Option<Duration> {
+        self.absent_holders.since.map(|since| since + WAIT)
+    }
+
+    /// All that counts is in a checkpoint of workers that are not here: before which round, and who they are.
+    fn absent_holders(&self, source: &Source) -> (Round, BTreeSet<WorkerId>) {
+        let through = self.state.ledger.through();
+        let is_here =
+            |worker: WorkerId| self.peers.get(&worker).is_some_and(|peer| peer.connection.is_some());
+        let has_all = |checkpoint: &&Checkpoint| {
+            let report = &checkpoint.report;
+            report.next_round == through
+                && report.outcome.is_ok()
+                && !self.state.revoked.contains(&checkpoint.worker)
+        };
+        let is_newer = through > Round(0) && source.round() < Some(through);
+        let holders = self.state.checkpoints.iter().filter(|_| is_newer).filter(has_all);
+        let absent = holders.map(|checkpoint| checkpoint.worker).filter(|worker| !is_here(*worker));
+        (through, absent.collect())
+    }
+}
