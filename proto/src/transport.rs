@@ -21,5 +21,5 @@ pub use endpoint::{
 };
 pub use nudge::{Heard, Nudging, nudge_once};
 pub use reset::ResetKey;
-pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp};
+pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp, listen_tcp};
 pub use strangers::{HandshakeError, Place, Strangers};

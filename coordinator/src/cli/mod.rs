@@ -238,8 +238,8 @@ pub struct Up {
     /// The run: what is trained, on what, and how (see examples/demo.toml).
     #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
     pub config: PathBuf,
-    /// Where workers connect (UDP). Port 0 takes any free one.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:4800")]
+    /// Where workers connect (UDP). Port 0 takes any free one. `[::]` is for IPv6 and IPv4, and for IPv4 alone where there is no IPv6.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:4800")]
     pub listen: SocketAddr,
     /// Where the HTTP API listens. Elsewhere than on loopback it wants a bearer token for everything.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4880")]

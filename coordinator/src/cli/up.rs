@@ -1,7 +1,7 @@
 //! `coordinator up`
 
 use std::io::IsTerminal as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -281,13 +281,15 @@ fn advertised(listen: SocketAddr) -> String {
 }
 
 fn outward_ip() -> IpAddr {
-    // Connecting a UDP socket sends nothing: it only asks the routing table. 192.0.2.1 is nobody's (RFC 5737).
-    let ask = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+    // Connecting a UDP socket sends nothing: it only asks the routing table. These are nobody's (RFC 5737, RFC 3849).
+    let ask = |from: IpAddr, to: IpAddr| -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect((to, 9))?;
         Ok(socket.local_addr()?.ip())
     };
-    ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    let four = || ask(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into());
+    let six = || ask(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into());
+    four().or_else(|_| six()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// Resolves at Ctrl-C or SIGTERM. It listens from the call on, not from the first poll, so that nobody who has seen the

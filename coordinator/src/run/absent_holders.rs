@@ -54,6 +54,19 @@ impl Run {
         true
     }
 
+    /// The same as a line of the status.
+    pub(super) fn absent_holders_problem(&self) -> Option<String> {
+        let (round, absent) = self.absent_holders(&self.choose_source());
+        let left = (self.absent_holders.since? + WAIT).saturating_sub(self.now).as_secs();
+        let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "the run waits for {}, who left with all before {round}: for {left} s at most; `coordinator kick` says that they will not come",
+                names.join(", ")
+            )
+        })
+    }
+
     /// When that ends, if nothing happens before.
     pub(super) fn absent_holders_end(&self) -> Option<Duration> {
         self.absent_holders.since.map(|since| since + WAIT)

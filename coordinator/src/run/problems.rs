@@ -27,6 +27,7 @@ impl Run {
         if self.state.phase == Phase::Gathering && here < wanted as usize {
             problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
         }
+        problems.extend(self.absent_holders_problem());
         problems.extend(self.unfit.clone());
         let untold = self.untold();
         if !untold.is_empty() {

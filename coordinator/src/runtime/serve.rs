@@ -1,7 +1,7 @@
 //! The coordinator's sockets: QUIC for workers, HTTP for people.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -9,7 +9,9 @@ use std::time::Duration;
 use axum::Router;
 use longhaul_proto::control::{CloseCode, Door};
 use longhaul_proto::identity::{Authority, TlsError, coordinator_server};
-use longhaul_proto::transport::{BindError, ResetKey, bind_udp, endpoint_that_resets, transport_config};
+use longhaul_proto::transport::{
+    BindError, ResetKey, SocketBuffers, bind_udp, endpoint_that_resets, transport_config,
+};
 use quinn::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -80,7 +82,7 @@ impl Served {
     /// # Errors
     /// [`ServeError`] names the port and what to do.
     pub async fn bind(listen: SocketAddr, http_address: SocketAddr) -> Result<Self, ServeError> {
-        let (socket, _) = bind_udp(listen)?;
+        let (socket, _) = bind(listen)?;
         let (endpoint, reset_key) = endpoint_that_resets(socket, None).map_err(ServeError::Endpoint)?;
         let failed = |source| ServeError::Http { address: http_address, source };
         let http = TcpListener::bind(http_address).await.map_err(failed)?;
@@ -179,6 +181,15 @@ async fn accept(endpoint: Endpoint, reception: Reception) {
             },
             Some(_) = tasks.join_next() => {}
         }
+    }
+}
+
+/// A socket for all addresses of IPv6 takes IPv4 as well. Where there is no IPv6, it is one for IPv4.
+fn bind(listen: SocketAddr) -> Result<(std::net::UdpSocket, SocketBuffers), BindError> {
+    let is_any = listen.is_ipv6() && listen.ip().is_unspecified();
+    match bind_udp(listen) {
+        Err(BindError::Io { .. }) if is_any => bind_udp((Ipv4Addr::UNSPECIFIED, listen.port()).into()),
+        bound => bound,
     }
 }
 

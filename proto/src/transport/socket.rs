@@ -1,7 +1,7 @@
 //! UDP sockets with room for a long link's bursts.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -75,6 +75,25 @@ fn bind(address: SocketAddr) -> io::Result<(UdpSocket, SocketBuffers)> {
     Ok((socket.into(), granted))
 }
 
+/// Listens on TCP beside a UDP socket of [`bind_udp`], for the same kinds of addresses.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    /// Connections that wait to be accepted, as in the standard library.
+    const BACKLOG: i32 = 128;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // Also where `net.ipv6.bindv6only` says otherwise.
+        let _ = socket.set_only_v6(false);
+    }
+    // As in the standard library: connections of before may linger at the port.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// Linux reports twice the granted size, the half of which is for its own bookkeeping (socket(7)).
 fn usable(reported_bytes: usize) -> usize {
     if cfg!(target_os = "linux") { reported_bytes / 2 } else { reported_bytes }
@@ -83,6 +102,23 @@ fn usable(reported_bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_listens_at_all_addresses_is_reached_by_both_kinds() {
+        // A machine may have no IPv6.
+        let Ok((udp, _)) = bind_udp(SocketAddr::from(([0; 16], 0))) else { return };
+        let port = udp.local_addr().unwrap().port();
+        let listener = listen_tcp(SocketAddr::from(([0; 16], port))).unwrap();
+        for from in ["127.0.0.1", "::1"] {
+            let Ok(sender) = UdpSocket::bind((from, 0)) else { continue };
+            sender.send_to(from.as_bytes(), (from, port)).unwrap();
+            let mut bytes = [0; 16];
+            let (length, _) = udp.recv_from(&mut bytes).unwrap();
+            assert_eq!(&bytes[..length], from.as_bytes());
+            drop(std::net::TcpStream::connect((from, port)).unwrap());
+            assert_eq!(listener.accept().unwrap().1.ip().to_canonical().to_string(), from);
+        }
+    }
 
     #[test]
     fn a_port_in_use_is_named_in_the_error() {

@@ -58,11 +58,13 @@ pub async fn first_that_answers(endpoint: &Endpoint, addresses: &[SocketAddr]) -
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::sync::Arc;
 
     use longhaul_common::id::RunId;
-    use longhaul_proto::control::Door;
+    use longhaul_proto::control::{Door, EnrolRefusal, EnrolReply, Guest, serve_enrol};
     use longhaul_proto::identity::{Authority, coordinator_server};
     use longhaul_proto::transport;
+    use quinn::ServerConfig;
 
     use super::super::connection::unix_s;
     use super::*;
@@ -81,18 +83,23 @@ mod tests {
         assert!(in_order([]).is_empty());
     }
 
-    /// A coordinator, as far as somebody who asks whether there is one can see.
+    /// A coordinator that enrols nobody, and answers probes.
     fn answering(run: RunId) -> Endpoint {
         let authority = Authority::create(run, unix_s()).unwrap();
-        let tls = coordinator_server(&authority, unix_s()).unwrap();
-        let (socket, _) = transport::bind_udp(([127, 0, 0, 1], 0).into()).unwrap();
-        let endpoint = transport::endpoint(socket, Some(tls)).unwrap();
+        let mut config = ServerConfig::with_crypto(coordinator_server(&authority, unix_s()).unwrap());
+        let door = Door::new(run);
+        door.limit(Arc::get_mut(&mut config.transport).unwrap());
+        let endpoint = Endpoint::server(config, ([127, 0, 0, 1], 0).into()).unwrap();
         let accepting = endpoint.clone();
         tokio::spawn(async move {
-            let door = Door::new(run);
             while let Some(incoming) = accepting.accept().await {
                 let door = door.clone();
-                tokio::spawn(async move { drop(door.admit(incoming).await) });
+                tokio::spawn(async move {
+                    if let Ok(Guest::Applicant(applicant)) = door.admit(incoming).await {
+                        let nobody = async |_, _| EnrolReply::Refused(EnrolRefusal::Full);
+                        let _ = serve_enrol(applicant, nobody).await;
+                    }
+                });
             }
         });
         endpoint

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use longhaul_proto::identity::Identity;
-use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp};
+use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp, listen_tcp};
 
 use super::Network;
 use crate::collective::SiteTls;
@@ -33,7 +33,7 @@ fn bind_to(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> 
     }
     for _ in 0..PORTS_TRIED {
         // Linux keeps the ports that it gives to listeners apart from those of connections that go out, as long as there are enough.
-        let Ok(found) = TcpListener::bind(listen).and_then(|listener| listener.local_addr()) else { break };
+        let Ok(found) = listen_tcp(listen).and_then(|listener| listener.local_addr()) else { break };
         if let Ok(bound) = bind_udp(found) {
             return Ok(bound);
         }
@@ -96,7 +96,7 @@ impl Network {
         let listener = match &door.listener {
             Some(listener) => Arc::clone(listener),
             None => {
-                let listener = TcpListener::bind(address);
+                let listener = listen_tcp(address);
                 Arc::new(listener.map_err(|source| SiteDoorError::Listen { address, source })?)
             }
         };

@@ -438,7 +438,13 @@ fn who_is_back_first_waits_for_the_last_one_that_left() {
     assert!(story.told(3).iter().all(|message| !matches!(message, ToWorker::Prepare(_))));
     let events = story.run.status(0).events;
     assert!(events.iter().any(|event| event.text.contains(told())), "{events:?}");
+    let problems = story.run.status(0).problems;
+    assert!(
+        problems.iter().any(|line| line.contains("waits for w1, who left with all before r2: for 1800 s")),
+        "{problems:?}"
+    );
     story.join(1, &[of_whole_model(2)]);
+    assert!(story.run.status(0).problems.is_empty());
     assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(2)))));
 }
 

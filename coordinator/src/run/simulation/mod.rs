@@ -126,6 +126,11 @@ fn random_world(seed: u64) -> World {
     if seed % 4 == 1 {
         world.nodes.values_mut().for_each(|node| node.in_parts = true);
     }
+    if seed % 13 == 6 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5057);
+        let (at, for_ms) = (rng.random_range(500..12_000), rng.random_range(200..3_000));
+        world.fault_at_ms(at, Fault::Suspend(for_ms));
+    }
     // Drawn apart, so that the others are what they were in seeds that have failed once.
     if seed.is_multiple_of(3) {
         add_words(&mut world, ChaCha8Rng::seed_from_u64(seed ^ 0x0f0a), workers);

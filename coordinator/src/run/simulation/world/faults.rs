@@ -17,6 +17,12 @@ impl World {
                 let config = super::super::config(self.wanted);
                 self.run = Some(Run::new(config, self.stored.clone(), self.now).unwrap());
                 self.handle(Event::Timer);
+                // Whoever had asked it to stop for now has all started again.
+                if self.suspended_for.take().is_some() {
+                    for worker in self.nodes.keys().copied().collect::<Vec<_>>() {
+                        self.at_ms(100, Happening::Fault(Fault::Return(worker)));
+                    }
+                }
             }
             Fault::StartRun => {}
             Fault::CutOff(for_ms) => {
@@ -30,7 +36,7 @@ impl World {
             Fault::Drain => self.handle(Event::Drain),
             Fault::Suspend(for_ms) => {
                 self.handle(Event::Suspend);
-                self.suspended_for = Some(for_ms);
+                self.suspended_for = self.run.is_some().then_some(for_ms);
             }
             Fault::Pause => self.handle(Event::Pause),
             // Nobody takes the word of an operator who asks a dead coordinator; who wants a run to go on asks again.
