@@ -9,7 +9,7 @@ use longhaul_proto::identity::{Token, TokenRecord};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use super::input::{ApiCall, CallRefusal, Kicked, NewToken, TokenStatus};
+use super::input::{Answered, ApiCall, CallRefusal, Kicked, NewToken, TokenStatus};
 use super::owner::{Owner, OwnerError};
 use crate::run::{Event, Phase};
 
@@ -26,22 +26,10 @@ impl Owner {
                 self.publish();
                 let _ = reply.send(());
             }
-            ApiCall::Suspend(reply) => {
-                let answer = self.pause(Event::Suspend)?;
-                let _ = reply.send(answer);
-            }
-            ApiCall::Checkpoint(reply) => {
-                let answer = self.pause(Event::Checkpoint)?;
-                let _ = reply.send(answer);
-            }
-            ApiCall::Pause(reply) => {
-                let answer = self.pause(Event::Pause)?;
-                let _ = reply.send(answer);
-            }
-            ApiCall::Resume(reply) => {
-                let answer = self.pause(Event::Resume)?;
-                let _ = reply.send(answer);
-            }
+            ApiCall::Suspend(reply) => self.operate(Event::Suspend, reply)?,
+            ApiCall::Checkpoint(reply) => self.operate(Event::Checkpoint, reply)?,
+            ApiCall::Pause(reply) => self.operate(Event::Pause, reply)?,
+            ApiCall::Resume(reply) => self.operate(Event::Resume, reply)?,
             ApiCall::Dismiss(worker, reply) => {
                 let answer = self.dismiss(worker)?;
                 let _ = reply.send(answer);
@@ -69,7 +57,8 @@ impl Owner {
         Ok(())
     }
 
-    fn pause(&mut self, event: Event) -> Result<Result<(), CallRefusal>, OwnerError> {
+    /// What concerns the whole run: does it, or answers why it is of no use.
+    fn operate(&mut self, event: Event, reply: Answered<()>) -> Result<(), OwnerError> {
         let state = self.run.state();
         let why = match (&event, state.phase) {
             (_, Phase::Finished) => Some("the run is finished"),
@@ -87,12 +76,17 @@ impl Owner {
             }
             _ => None,
         };
-        if let Some(why) = why {
-            return Ok(Err(CallRefusal::Untimely(why.to_owned())));
-        }
-        self.step(event)?;
-        self.publish();
-        Ok(Ok(()))
+        let answer = match why {
+            Some(why) => Err(CallRefusal::Untimely(why.to_owned())),
+            None => {
+                self.step(event)?;
+                self.publish();
+                Ok(())
+            }
+        };
+        // Who asked may have hung up.
+        let _ = reply.send(answer);
+        Ok(())
     }
 
     fn dismiss(&mut self, worker: WorkerId) -> Result<Result<(), CallRefusal>, OwnerError> {

@@ -20,6 +20,21 @@ fn identity(folder: &Path) -> (u32, Vec<u8>) {
     (identity.worker().0, identity.certificate().to_vec())
 }
 
+/// A worker at each of two sites. All have calendars of their own.
+fn two_sites(folder: &Path) -> ClusterConfig {
+    ClusterConfig {
+        run_toml: run_toml(2, Pace::default()),
+        sites: vec![1, 1],
+        link: "rate_mbit=50,delay_ms=10".parse().unwrap(),
+        seed: 1,
+        folder: folder.to_owned(),
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+        own_calendars: true,
+    }
+}
+
 /// Longer than certificates and join tokens live.
 const SLEPT_S: i64 = 30 * 3600;
 
@@ -28,18 +43,7 @@ const SLEPT_S: i64 = 30 * 3600;
 fn a_coordinator_whose_machine_has_slept_lets_workers_in_with_a_new_token() {
     let _turn = take_turn();
     let folder = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start_coordinator_only(ClusterConfig {
-        run_toml: run_toml(2, Pace::default()),
-        sites: vec![1, 1],
-        link: "rate_mbit=50,delay_ms=10".parse().unwrap(),
-        seed: 1,
-        folder: folder.path().to_owned(),
-        threads: 1,
-        own_checkpoints: true,
-        worker_arguments: Vec::new(),
-        own_calendars: true,
-    })
-    .unwrap();
+    let mut cluster = Cluster::start_coordinator_only(two_sites(folder.path())).unwrap();
     cluster.set_head_calendar(SLEPT_S).unwrap();
     (0..2).for_each(|worker| cluster.set_calendar(worker, SLEPT_S).unwrap());
     let head = cluster.coordinator().unwrap();
@@ -67,18 +71,7 @@ fn a_coordinator_whose_machine_has_slept_lets_workers_in_with_a_new_token() {
 fn a_certificate_past_half_its_life_is_renewed_and_its_worker_goes_on_with_the_new_one() {
     let _turn = take_turn();
     let folder = tempfile::tempdir().unwrap();
-    let mut cluster = Cluster::start(ClusterConfig {
-        run_toml: run_toml(2, Pace::default()),
-        sites: vec![1, 1],
-        link: "rate_mbit=50,delay_ms=10".parse().unwrap(),
-        seed: 1,
-        folder: folder.path().to_owned(),
-        threads: 1,
-        own_checkpoints: true,
-        worker_arguments: Vec::new(),
-        own_calendars: true,
-    })
-    .unwrap();
+    let mut cluster = Cluster::start(two_sites(folder.path())).unwrap();
     let all = cluster.wait_for("both to train", RUN_MAX, |status| training(status) == 2).unwrap();
     let before = identity(folder.path());
     cluster.set_calendar(0, AHEAD_S).unwrap();

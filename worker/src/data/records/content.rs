@@ -132,15 +132,23 @@ fn check_text(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Refuses text of two or four bytes a character that has no mark: where most of it is Latin, every other byte is zero, or three of four.
+/// Refuses text of two or four bytes a character that has no mark: where most of it is Latin, every other byte is zero, or three of four, and hardly any of the others.
 fn check_zeros(head: &[u8]) -> Result<(), String> {
-    let zeros = |from: usize| head.iter().skip(from).step_by(2).filter(|byte| **byte == 0).count();
-    let (pairs, first, second) = (head.len() / 2, zeros(0), zeros(1));
-    let (most, least) = (first.max(second), first.min(second));
-    if pairs < 2 || 2 * most <= pairs {
-        return Ok(());
+    let characters = head.len() / 4;
+    let zeros =
+        |place: usize| head.iter().skip(place).step_by(4).take(characters).filter(|byte| **byte == 0).count();
+    let counts = [0, 1, 2, 3].map(zeros);
+    let (least, most) = (characters / 8, characters.div_ceil(2));
+    let has = |zero: &[usize], other: &[usize]| {
+        characters > 1
+            && zero.iter().all(|place| counts[*place] >= most)
+            && other.iter().all(|place| counts[*place] <= least)
+    };
+    match () {
+        () if has(&[1, 2, 3], &[0]) || has(&[0, 1, 2], &[3]) => Err(UTF32.to_owned()),
+        () if has(&[1, 3], &[0, 2]) || has(&[0, 2], &[1, 3]) => Err(UTF16.to_owned()),
+        () => Ok(()),
     }
-    Err(if 4 * least > pairs { UTF32.to_owned() } else { UTF16.to_owned() })
 }
 
 /// Refuses a text that is no prose.
@@ -228,6 +236,15 @@ mod tests {
                     assert!(message.starts_with(name), "{format:?}: {message}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn zeros_that_are_no_pattern_of_characters_are_left_to_who_reads_them() {
+        for head in
+            [&b"a\0\0\0b"[..], b"fo\0ur and more text, which goes on", &[0; 64], b"\0a\0\0\0\0\0\0\0\0\0\0"]
+        {
+            assert_eq!(check_zeros(head), Ok(()), "{head:?}");
         }
     }
 

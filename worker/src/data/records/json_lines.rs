@@ -1,9 +1,12 @@
 //! JSON objects, one a line.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::input::{Input, Position};
 use super::{RECORD_BYTES_MAX, Record, Records, listed};
@@ -35,8 +38,14 @@ impl JsonLines {
 
     /// The text of the line that was read, or what is wrong with it.
     fn text(&self) -> Result<String, String> {
-        let value = parse(&self.bytes).map_err(|error| format!("it is no JSON: {error}"))?;
-        let Value::Object(mut object) = value else { return Err("it is no JSON object".to_owned()) };
+        let Object { values: mut object, twice } =
+            parse(&self.bytes).map_err(|error| match error.is_data() {
+                true => "it is no JSON object".to_owned(),
+                false => format!("it is no JSON: {error}"),
+            })?;
+        if twice.contains(&self.field) {
+            return Err(format!("it has two fields `{}`", self.field));
+        }
         match object.remove(&self.field) {
             Some(Value::String(text)) => Ok(text + &self.separator),
             Some(_) => Err(format!("its field `{}` is no text", self.field)),
@@ -48,8 +57,39 @@ impl JsonLines {
     }
 }
 
+/// An object, of which a field may be there more than once.
+#[derive(Debug)]
+struct Object {
+    values: Map<String, Value>,
+    twice: BTreeSet<String>,
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Object, A::Error> {
+                let (mut values, mut twice) = (Map::new(), BTreeSet::new());
+                while let Some((name, value)) = fields.next_entry::<String, Value>()? {
+                    if values.insert(name.clone(), value).is_some() {
+                        twice.insert(name);
+                    }
+                }
+                Ok(Object { values, twice })
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
 /// JSON (RFC 8259), and numbers as Python writes them that JSON has none for: `NaN`, `Infinity`, `-Infinity`. They are null here, as no text is one.
-fn parse(line: &[u8]) -> Result<Value, serde_json::Error> {
+fn parse(line: &[u8]) -> Result<Object, serde_json::Error> {
     serde_json::from_slice(line).or_else(|error| match without_python_numbers(line) {
         Some(plain) => serde_json::from_slice(&plain).map_err(|_| error),
         None => Err(error),
@@ -125,7 +165,7 @@ mod tests {
             (r#"{"Infinity":1}"#, r#"{"Infinity":1}"#),
         ] {
             let expected: Value = serde_json::from_str(expected).unwrap();
-            assert_eq!(parse(line.as_bytes()).unwrap(), expected, "{line}");
+            assert_eq!(Value::Object(parse(line.as_bytes()).unwrap().values), expected, "{line}");
         }
         for line in
             ["{\"a\":nan}", "{\"a\":NaN", "{\"a\":NaNa}", "{\"a\":+Infinity}", "{NaN:1}", "NaN\"", "\"NaN"]

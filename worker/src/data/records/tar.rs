@@ -45,7 +45,14 @@ impl<R: Read> Tar<R> {
                     };
                     return Ok(Some(TarFile { name, content }));
                 }
-                // Folders, links, and what is said of the archive as a whole.
+                // What is unpacked of it is another file's content, which may be far away, or in no archive.
+                b'1' | b'2' => {
+                    let name = long_name.take().unwrap_or_else(|| name_of(&header));
+                    return Err(damaged(&format!(
+                        "{name} is a link: pack it anew with what links lead to (`tar --dereference --hard-dereference`)"
+                    )));
+                }
+                // Folders, and what is said of the archive as a whole.
                 _ => {
                     long_name = None;
                     self.pass(size)?;
@@ -225,6 +232,23 @@ mod tests {
         assert!(refused(&record(b"size=123456789")).contains("GNU's format"));
         assert!(refused(b"99 path=a\n").contains("is damaged"));
         assert!(refused(&vec![b' '; 2 << 20]).contains("without extended attributes"));
+    }
+
+    /// GNU tar packs what has two names as a file and a hard link to it.
+    #[test]
+    fn a_link_is_named_and_not_left_out() {
+        for kind in [tar::EntryType::Link, tar::EntryType::Symlink] {
+            let mut builder = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(1);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, "a.png", b"a".as_slice()).unwrap();
+            header.set_entry_type(kind);
+            header.set_size(0);
+            builder.append_link(&mut header, "b.png", "a.png").unwrap();
+            let refused = read(&builder.into_inner().unwrap()).unwrap_err().to_string();
+            assert!(refused.contains("b.png is a link: pack it anew"), "{kind:?}: {refused}");
+        }
     }
 
     #[test]

@@ -64,6 +64,47 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
 }
 
 #[test]
+fn of_a_field_that_is_there_twice_neither_is_taken() {
+    let message = read_as("a.jsonl", "", b"{\"text\":\"a\",\"text\":\"b\"}\n").unwrap_err();
+    assert!(message.contains("a.jsonl, line 1: it has two fields `text`"), "{message}");
+    let message = read_as("a.jsonl", "", b"[\"text\"]\n").unwrap_err();
+    assert!(message.contains("it is no JSON object"), "{message}");
+    let others = b"{\"text\":\"aa\",\"n\":1,\"n\":2}\n";
+    assert_eq!(read_as("a.jsonl", "", others).as_deref(), Ok("aa|"));
+}
+
+#[test]
+fn columns_of_one_name_and_a_stream_behind_another_are_refused_by_name() {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, RecordBatch, StringArray};
+    use arrow_ipc::writer::StreamWriter;
+    use arrow_schema::{DataType, Field, Schema};
+
+    let stream = |columns: &[(&str, &str)]| -> Vec<u8> {
+        let fields: Vec<Field> =
+            columns.iter().map(|(name, _)| Field::new(*name, DataType::Utf8, false)).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let arrays = columns.iter().map(|(_, text)| Arc::new(StringArray::from(vec![*text])) as ArrayRef);
+        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.collect()).unwrap();
+        let mut writer = StreamWriter::try_new(Vec::new(), &schema).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        writer.into_inner().unwrap()
+    };
+    let read = |keys: &str, content: &[u8]| read_as("a.arrow", keys, content);
+    let one = stream(&[("text", "one")]);
+    assert_eq!(read("", &one).as_deref(), Ok("one|"));
+    assert_eq!(read("", &[&one[..], &[0; 16]].concat()).as_deref(), Ok("one|"), "what is filled up");
+    let message = read("", &[&one[..], &one].concat()).unwrap_err();
+    assert!(message.contains("more follows behind the end of its stream"), "{message}");
+    let twice = stream(&[("text", "one"), ("text", "two")]);
+    let message = read("", &twice).unwrap_err();
+    assert!(message.contains("columns 1 and 2 are both called `text`"), "{message}");
+    assert_eq!(read(", column = 2", &twice).as_deref(), Ok("two|"));
+}
+
+#[test]
 fn content_decides_where_a_name_says_something_else() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
     for (name, keys, content, words) in [

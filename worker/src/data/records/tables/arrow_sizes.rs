@@ -35,6 +35,9 @@ pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError
     Ok(())
 }
 
+/// Behind a stream's end, where nothing or zeros are.
+const REST_BYTES: u64 = 64;
+
 /// Looks at each batch of a stream, one after the other.
 pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
     while let Some(length) = next_length(file)? {
@@ -45,7 +48,13 @@ pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowErr
         let body_length = u64::try_from(message.bodyLength()).map_err(damaged)?;
         file.seek(SeekFrom::Start(body.saturating_add(body_length)))?;
     }
-    Ok(())
+    // A reader stops here, and another stream that was put behind this one is lost.
+    let mut rest = Vec::new();
+    file.take(REST_BYTES).read_to_end(&mut rest)?;
+    match rest.iter().all(|byte| *byte == 0) {
+        true => Ok(()),
+        false => Err(damaged("more follows behind the end of its stream: write all batches as one stream")),
+    }
 }
 
 /// Bytes of the next description of a stream; none at its end.

@@ -169,6 +169,17 @@ fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error
 /// The column's place, which holds text.
 fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {
     let shown = recipe.column.to_string();
+    if let Column::Name(name) = &recipe.column {
+        let called_so = schema.fields().iter().enumerate().filter(|(_, field)| field.name() == name);
+        let places: Vec<usize> = called_so.map(|(index, _)| index + 1).collect();
+        if let [first, second, ..] = places[..] {
+            let reason = format!(
+                "columns {first} and {second} are both called `{name}`: say column = {first} or {second}"
+            );
+            let (path, place) = (path.to_owned(), "its description".to_owned());
+            return Err(DataError::Malformed { path, format: "a table", place, reason });
+        }
+    }
     let index = match &recipe.column {
         Column::Name(name) => schema.index_of(name).ok(),
         Column::Number(number) => {
