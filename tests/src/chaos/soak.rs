@@ -267,11 +267,15 @@ impl Soak {
                 self.cluster.set_calendar(worker, self.calendar_s + jump)?;
             }
             Fault::Worker(Kind::FullDisk, worker) => {
-                let disk = FullDisk::mount(&self.checkpoints(worker).0)?;
+                let (folder, _) = self.checkpoints(worker);
+                std::fs::create_dir_all(&folder)?;
+                let disk = FullDisk::mount(&folder)?;
                 self.full_disks.insert(worker, disk);
             }
             Fault::Worker(_, worker) => {
                 let (folder, away) = self.checkpoints(worker);
+                // It may have written none yet.
+                std::fs::create_dir_all(&folder)?;
                 std::fs::rename(&folder, away)?;
                 std::fs::write(folder, "")?;
             }
