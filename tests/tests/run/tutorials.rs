@@ -43,7 +43,8 @@ fn a_page_that_says_what_is_not_printed_is_found() {
 
 /// Somebody in the folder of a clone, with a terminal for each command that stays.
 pub struct Reader {
-    staying: Vec<Process>,
+    /// With the words of their commands.
+    staying: Vec<(Vec<String>, Process)>,
     coordinator: SocketAddr,
     http: SocketAddr,
     /// Where the worker of a machine listens, by the machine's name.
@@ -76,7 +77,7 @@ impl Reader {
             }
         }
         assert!(self.given > 0, "no command in\n{page}");
-        for mut process in self.staying {
+        for (_, mut process) in self.staying {
             let ended = process.wait(LIMIT).unwrap();
             assert!(ended.success(), "{}", process.log_tail());
         }
@@ -85,10 +86,15 @@ impl Reader {
     fn gives(&mut self, command: &Command) {
         let subcommand = command.words.get(1).map_or("", String::as_str);
         if STAYING.contains(&subcommand) {
+            // Who gives the same command again has seen the one before end.
+            for (_, before) in self.staying.iter_mut().filter(|(words, _)| *words == command.words) {
+                let ended = before.wait(LIMIT).unwrap();
+                assert!(ended.success(), "{}", before.log_tail());
+            }
             let mut process = self.start(command);
             let shown = until(|| command.is_shown_by(&process.log()) || process.ended().is_some());
             assert!(shown && command.is_shown_by(&process.log()), "{command:?}\n{}", process.log_tail());
-            self.staying.push(process);
+            self.staying.push((command.words.clone(), process));
             return;
         }
         let is_look = LOOKS.contains(&subcommand);
