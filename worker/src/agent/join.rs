@@ -257,13 +257,14 @@ impl Membership {
     }
 
     /// Checkpoints of this run that are complete and sound. The folder is known only with the run's configuration, so the one of the last session
-    /// is remembered in the slot.
+    /// is remembered in the slot. A worker with a new slot has what it is given: another one may have written there.
     fn offers(&self, identity: &Identity) -> Vec<CheckpointOffer> {
-        let Ok(folder) = std::fs::read_to_string(self.slot.folder().join(CHECKPOINT_FOLDER)) else {
+        let noted = std::fs::read_to_string(self.slot.folder().join(CHECKPOINT_FOLDER)).map(PathBuf::from);
+        let Some(folder) = noted.ok().or_else(|| self.args.checkpoint_dir.clone()) else {
             return Vec::new();
         };
         // `keep` only matters to a writer.
-        let store = CheckpointStore::new(folder.as_ref(), identity.run(), identity.worker(), 1);
+        let store = CheckpointStore::new(&folder, identity.run(), identity.worker(), 1);
         Offers::verified(store).current()
     }
 
