@@ -56,7 +56,7 @@ pub struct DataSource {
     /// A file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Files, in the order of their names: `*` and `?` stand for what is within a name, `**` for folders, `[ab]` for one of these characters (so `[[]` for a bracket).
+    /// Files, in the order of their names: `*` and `?` match within a name, `**` matches folders, `[ab]` matches one of these characters (`[[]` a bracket).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
     /// A file at `https://HOST/PATH`, or one or several at `s3://BUCKET/PATTERN`, in the place of files on each worker's machine. Credentials for S3 are taken from the workers' environment.

@@ -1,17 +1,15 @@
 //! `coordinator checkpoint`
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 
+use super::show::wait_to_look_again;
 use super::{CheckpointArgs, CliError, Client, print};
 use crate::run::{CheckpointStatus, Phase, Status};
 
 const WHAT: &str = "have a checkpoint written";
-/// How often `--wait` looks.
-const POLL: Duration = Duration::from_millis(300);
 
 pub(super) fn run(args: &CheckpointArgs) -> Result<(), CliError> {
     let client = Client::find(&args.at).context(WHAT)?;
@@ -31,12 +29,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<(), CliError> {
                 .for_each(|checkpoint| print(&format!("{} {}", checkpoint.worker, checkpoint.path)));
             return Ok(());
         }
-        // A person waits here, and nothing else runs in this process.
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "polling another process is all that this command does"
-        )]
-        std::thread::sleep(POLL);
+        wait_to_look_again();
     }
 }
 

@@ -12,7 +12,7 @@ use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, Residu
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
 const GONE_NAMED: usize = 8;
-/// How often `stop --wait` looks.
+/// How often `--wait` looks.
 const POLL: Duration = Duration::from_millis(300);
 /// What `stop --wait` says in the end.
 const FINISHED: &str = "the run is finished";
@@ -68,6 +68,12 @@ pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Between two looks at another process, for a person who waits.
+#[allow(clippy::disallowed_methods, reason = "polling another process is all that such a command does")]
+pub(super) fn wait_to_look_again() {
+    std::thread::sleep(POLL);
+}
+
 /// A coordinator ends when its run does, unless it is to stay, and tells how before.
 fn wait_for_the_end(client: &Client) -> Result<&'static str, CliError> {
     let mut end = None;
@@ -83,12 +89,7 @@ fn wait_for_the_end(client: &Client) -> Result<&'static str, CliError> {
             (Err(ClientError::Unreachable { .. }), Some(end)) => return Ok(end),
             (Err(error), _) => return Err(anyhow::Error::new(error).context("wait for the end").into()),
         }
-        // A person waits here, and nothing else runs in this process.
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "polling another process is all that this command does"
-        )]
-        std::thread::sleep(POLL);
+        wait_to_look_again();
     }
 }
 

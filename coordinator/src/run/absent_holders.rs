@@ -1,6 +1,6 @@
 //! Workers that left in order and have, on their disks, more than anybody who is here.
 //!
-//! Where all have left, the last one has the newest checkpoint alone. Who is back first must not begin without it. Where a run was killed, its newest rounds are in no
+//! Where all workers have left, only the last one has the newest checkpoint. The first worker to come back must not begin without it. Where a run was killed, its newest rounds are in no
 //! checkpoint, and nobody is waited for.
 
 use std::collections::BTreeSet;

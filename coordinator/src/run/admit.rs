@@ -148,7 +148,7 @@ impl Run {
         let replaced = peer.connection.replace(connection);
         let has_moved = !peer.known.is_at(known.lan_address, known.wan_address);
         peer.known = known.clone();
-        // What it had to say of a copy may have been lost with its connection, and what it said of its checkpoints with a coordinator.
+        // Its answer about a copy may have been lost with the connection, and its checkpoint reports with an earlier coordinator.
         peer.is_keeping = false;
         peer.offers = offers_of(join.checkpoints.iter());
         // That it was away says nothing of its link.

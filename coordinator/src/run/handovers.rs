@@ -1,4 +1,4 @@
-//! A worker that is to leave and has what nobody else has goes once others have it too, or it is on a disk.
+//! A worker that is to leave and is the only holder of some state goes once another worker holds it too, or it is on a disk.
 //!
 //! Where each worker has the whole model and somebody is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and all write their
 //! checkpoint. Another worker copies that of who leaves, if somebody stays, and those who stay go on from there: with a spare in its place, or under another plan. Where nobody stays, the
@@ -237,7 +237,7 @@ impl Run {
         self.begin_anew(None, round);
     }
 
-    /// Those who find in their own checkpoints what they had yet to send. Where others stay, they take the places of those who leave.
+    /// Workers whose own checkpoints keep their residuals. Where others stay, they take the places of those who leave.
     fn keep_their_residuals(&self, leaving: &[WorkerId], round: Round) -> BTreeSet<WorkerId> {
         let is_here = |peer: &Peer| peer.connection.is_some();
         let all_leave = self.peers.iter().all(|(worker, peer)| !is_here(peer) || leaving.contains(worker));

@@ -77,8 +77,10 @@ impl<'de> Deserialize<'de> for Object {
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Object, A::Error> {
                 let (mut values, mut twice) = (Map::new(), BTreeSet::new());
                 while let Some((name, value)) = fields.next_entry::<String, Value>()? {
-                    if values.insert(name.clone(), value).is_some() {
+                    if values.contains_key(&name) {
                         twice.insert(name);
+                    } else {
+                        values.insert(name, value);
                     }
                 }
                 Ok(Object { values, twice })
