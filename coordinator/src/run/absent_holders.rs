@@ -1,7 +1,7 @@
 //! Workers that left in order and have, on their disks, more than anybody who is here.
 //!
-//! Where all workers have left, only the last one has the newest checkpoint. The first worker to come back must not begin without it. Where a run was killed, its newest rounds are in no
-//! checkpoint, and nobody is waited for.
+//! Where all workers have left, only the last one has the newest checkpoint. The first worker to come back must not begin without it. Nobody
+//! waits for workers that were killed: their disks may be gone, and their newest rounds are in no checkpoint.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::command::Severity;
 use super::machine::Run;
 use super::source::Source;
-use super::state::Checkpoint;
 
 /// For how long, at most: a machine may be gone for good.
 const WAIT: Duration = Duration::from_secs(1800);
@@ -72,20 +71,15 @@ impl Run {
         self.absent_holders.since.map(|since| since + WAIT)
     }
 
-    /// All that counts is in a checkpoint of workers that are not here: before which round, and who they are.
+    /// Those who left with more than `source`, and before which round they have all.
     fn absent_holders(&self, source: &Source) -> (Round, BTreeSet<WorkerId>) {
-        let through = self.state.ledger.through();
-        let is_here =
-            |worker: WorkerId| self.peers.get(&worker).is_some_and(|peer| peer.connection.is_some());
-        let has_all = |checkpoint: &&Checkpoint| {
-            let report = &checkpoint.report;
-            report.next_round == through
-                && report.outcome.is_ok()
-                && !self.state.revoked.contains(&checkpoint.worker)
+        let Some((round, left)) = self.state.left_with.as_ref().filter(|left| source.round() < Some(left.0))
+        else {
+            return (Round(0), BTreeSet::new());
         };
-        let is_newer = through > Round(0) && source.round() < Some(through);
-        let holders = self.state.checkpoints.iter().filter(|_| is_newer).filter(has_all);
-        let absent = holders.map(|checkpoint| checkpoint.worker).filter(|worker| !is_here(*worker));
-        (through, absent.collect())
+        let is_here =
+            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
+        let may_come = |worker: &&WorkerId| !self.state.revoked.contains(worker) && !is_here(worker);
+        (*round, left.iter().filter(may_come).copied().collect())
     }
 }

@@ -259,6 +259,7 @@ impl Run {
                 names.join(", ")
             );
             self.notice(Severity::Info, None, text);
+            self.state.left_with = Some((round, written.iter().copied().collect()));
         }
         let rank_of = |worker: &WorkerId| self.rank_of(*worker);
         let kept: BTreeSet<_> = written.iter().map(rank_of).collect();

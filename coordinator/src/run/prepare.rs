@@ -293,6 +293,7 @@ impl Run {
         self.count_left_behind(&preparing.moved);
         self.state.announced = self.state.announced.next();
         self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);
+        self.state.left_with = None;
         self.preparing = None;
         self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
         self.replanning.stood_still = self.replanning.stopped.take().map(|at| self.now.saturating_sub(at));

@@ -89,6 +89,8 @@ pub struct State {
     pub releases: Releases,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
+    /// Who left in order and alone had all before a round, on their disks; none once the run has gone on.
+    pub left_with: Option<(Round, BTreeSet<WorkerId>)>,
     /// The workers at the end, once it has come.
     pub last_snapshot: Option<Snapshot>,
 }
@@ -185,6 +187,7 @@ impl State {
             residuals_lost: ResidualsLost::default(),
             releases: Releases::default(),
             checkpoints: Vec::new(),
+            left_with: None,
             last_snapshot: None,
         }
     }

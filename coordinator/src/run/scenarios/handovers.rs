@@ -448,6 +448,25 @@ fn who_is_back_first_waits_for_the_last_one_that_left() {
     assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(2)))));
 }
 
+/// All were killed just when one of them had written down all that was done: its machine may be gone.
+#[test]
+fn nobody_waits_for_a_worker_that_was_killed() {
+    let mut story = Story::training();
+    for worker in [1, 2] {
+        (0..2).for_each(|round| story.applied(worker, round, 9));
+    }
+    story.say(1, written(2, 0));
+    assert_eq!(story.run.state().ledger.through(), Round(2));
+    for connection in [1, 2] {
+        story.handle(Event::Closed { connection: ConnectionId(connection) });
+    }
+    story.pass_to(Duration::from_secs(600));
+    story.handle(Event::Timer);
+    story.join(3, &[]);
+    story.join(4, &[of_whole_model(1)]);
+    assert_eq!(story.told(4).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(1)))));
+}
+
 #[test]
 fn who_will_not_come_back_is_waited_for_half_an_hour_or_until_it_is_kicked() {
     let left = || {
