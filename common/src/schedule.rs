@@ -59,7 +59,10 @@ impl RoundSchedule {
         }
         let Change { round: from, step, pace } = self.change_at(round);
         let turns = round.0.saturating_sub(from.0).div_ceil(u64::from(self.exchanges));
-        step.saturating_add(turns.saturating_mul(pace.every)).min(self.steps)
+        // A round that was the run's last, until the run was extended, ends where the next change begins.
+        let end = self.changes.kept().iter().find(|change| change.round > round);
+        let end = end.map_or(self.steps, |change| change.step.min(self.steps));
+        step.saturating_add(turns.saturating_mul(pace.every)).min(end)
     }
 
     /// Whether it is known which steps a round has: of changes of pace, the latest are remembered.
@@ -129,7 +132,24 @@ impl RoundSchedule {
         self
     }
 
-    /// Whether each change begins where the pace before it leads to, and before the end.
+    /// The same for a run that goes on to more steps, once all rounds before `round` are done. If the last of them was shortened to end with the run, the next one
+    /// begins where it ended. None: there are not more steps, or the run ended within a round of its opening.
+    #[must_use]
+    pub fn extended(self, round: Round, steps: u64) -> Option<Self> {
+        let step = self.start_of(round);
+        let longer = Self { steps, ..self };
+        if step >= steps {
+            return None;
+        }
+        if longer.start_of(round) == step {
+            return Some(longer);
+        }
+        let pace = self.last_pace();
+        let changes = longer.changes.with(Change { round, step, pace });
+        (round.0 > self.opening_rounds).then_some(Self { changes, ..longer })
+    }
+
+    /// Whether each change begins where the pace before it leads to, or within a round before it that was the run's last, and before the end.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let mut before = Self { changes: Changes::NONE, ..*self };
@@ -139,7 +159,12 @@ impl RoundSchedule {
                 .kept()
                 .last()
                 .map_or(change.round.0 > self.opening_rounds, |last| change.round > last.round);
-            let follows = before.start_of(change.round) == change.step;
+            let steps = before.start_of(Round(change.round.0.saturating_sub(u64::from(self.exchanges))))
+                ..before.start_of(change.round);
+            // Of a run that was extended, the pace stays.
+            let is_shortened =
+                steps.start < change.step && change.step < steps.end && change.pace == before.last_pace();
+            let follows = change.step == steps.end || is_shortened;
             let is_oldest_known = before.changes == Changes::NONE && self.changes.cut_at().is_some();
             before.changes = before.changes.with(*change);
             let has_steps = change.pace.every > 0 && change.pace.groups > 0 && change.step < self.steps;
@@ -352,6 +377,40 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_run_that_is_extended_goes_on_where_it_ended(
+            opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400, more in 1u64..200,
+            changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..10),
+        ) {
+            let mut schedule = RoundSchedule { opening_rounds, opening_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
+            let mut at = opening_rounds;
+            for (later, every, groups) in changes {
+                at += later * u64::from(exchanges);
+                schedule = schedule.changed_at(Round(at), Pace { every, groups });
+            }
+            let rounds = Round(schedule.rounds());
+            prop_assert_eq!(schedule.extended(rounds, steps), None);
+            let Some(extended) = schedule.extended(rounds, steps + more) else {
+                prop_assert!(rounds.0 <= opening_rounds && steps % opening_every > 0);
+                return Ok(());
+            };
+            prop_assert!(extended.is_consistent());
+            let known_from = extended.changes.cut_at().map_or(0, |oldest| oldest.round.0);
+            for round in (known_from..rounds.0).map(Round) {
+                prop_assert_eq!(extended.steps_of(round), schedule.steps_of(round));
+            }
+            let mut next = steps;
+            for round in (rounds.0..extended.rounds()).map(Round) {
+                let span = extended.steps_of(round);
+                prop_assert_eq!((span.start, span.is_empty()), (next, extended.exchange_of(round) > 0));
+                for step in span.clone() {
+                    prop_assert_eq!(extended.round_of(step), round);
+                }
+                next = span.end;
+            }
+            prop_assert_eq!(next, steps + more);
+        }
+
         #[test]
         fn rounds_tile_the_steps_of_any_run(
             opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400,

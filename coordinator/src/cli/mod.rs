@@ -115,9 +115,9 @@ const STOP_HELP: &str = "\
 End the run, or stop it for now.
 
 The rounds that are begun are finished, all workers write a checkpoint, and their processes end. Then
-the coordinator ends. A run that has ended is finished, and does not go on.
+the coordinator ends. A run that has ended is finished; `coordinator up --extend` trains it further.
 
-With --resumable it does: run the same commands again to continue. That is for machines that are
+With --resumable it only pauses: run the same commands again to continue. That is for machines that are
 switched off at night, and for time limits of a batch system; nothing that was trained is lost.
 Anything that restarts processes when they end, as Kubernetes or systemd may, restarts the run as
 well, and a second coordinator that waits to take over leads it: end those first.
@@ -261,6 +261,10 @@ pub struct Up {
     /// Write the run's curves into a folder of this one, as event files of TensorBoard.
     #[arg(long, value_name = "DIR", env = "LONGHAUL_TENSORBOARD")]
     pub tensorboard: Option<PathBuf>,
+    /// Train a run that is over further: one that was stopped to its end, and one that came to its end to a larger `run.steps`. It goes on from its last
+    /// checkpoints; the learning rate follows the new number of steps.
+    #[arg(long)]
+    pub extend: bool,
     /// Print the configuration with every default spelled out, and exit.
     #[arg(long)]
     pub print_config: bool,

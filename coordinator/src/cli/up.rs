@@ -12,7 +12,7 @@ use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
     Clock, Ended, Exports, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
-    StandbyError, found, owner, serve,
+    StandbyError, Taken, Wanted, found, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
 use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};
@@ -30,7 +30,8 @@ pub(super) fn run(up: &Up) -> Result<(), CliError> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let exports = Exports::start();
-    let result = runtime.block_on(coordinate(up, config, &exports));
+    let wanted = Wanted { config, extend: up.extend };
+    let result = runtime.block_on(coordinate(up, wanted, &exports));
     exports.end();
     result
 }
@@ -42,7 +43,7 @@ pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
     RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
-async fn coordinate(up: &Up, config: RunConfig, exports: &Exports) -> Result<(), CliError> {
+async fn coordinate(up: &Up, wanted: Wanted, exports: &Exports) -> Result<(), CliError> {
     let mut interrupted = std::pin::pin!(interrupted().context("listen for signals")?);
     let clock = Clock::start();
     let address = state_address(up)?;
@@ -59,7 +60,7 @@ async fn coordinate(up: &Up, config: RunConfig, exports: &Exports) -> Result<(),
         None => None,
         Some(address) => {
             let candidate = Candidate::new(address, advertised.clone()).map_err(anyhow::Error::new)?;
-            Some(Standby::new(candidate, config.clone(), clock))
+            Some(Standby::new(candidate, wanted.clone(), clock))
         }
     };
     loop {
@@ -75,8 +76,8 @@ async fn coordinate(up: &Up, config: RunConfig, exports: &Exports) -> Result<(),
             // Without etcd nobody else can have taken over.
             (None, None) => return Ok(()),
         };
-        let (config, served, advertised) = (&config, &served, advertised.as_str());
-        let turn = Turn { up, config, clock, served, advertised, exports };
+        let (wanted, served, advertised) = (&wanted, &served, advertised.as_str());
+        let turn = Turn { up, wanted, clock, served, advertised, exports };
         match Box::pin(turn.lead(store, interrupted.as_mut())).await {
             Ok(said) => {
                 up.log_format.say(&said);
@@ -106,7 +107,9 @@ fn state_address(up: &Up) -> Result<Option<EtcdAddress>, CliError> {
 
 fn not_leading(error: StandbyError) -> CliError {
     match error {
-        StandbyError::Found(error @ FoundError::OtherConfig { .. }) => CliError::Misuse(error.to_string()),
+        StandbyError::Found(error @ (FoundError::OtherConfig { .. } | FoundError::NotExtended { .. })) => {
+            CliError::Misuse(error.to_string())
+        }
         error => anyhow::Error::new(error).into(),
     }
 }
@@ -129,7 +132,9 @@ impl From<FoundError> for Ending {
     fn from(error: FoundError) -> Self {
         match error {
             FoundError::Store(error @ StoreError::Deposed { .. }) => Self::Deposed(error.to_string()),
-            FoundError::OtherConfig { .. } => Self::Failed(CliError::Misuse(error.to_string())),
+            FoundError::OtherConfig { .. } | FoundError::NotExtended { .. } => {
+                Self::Failed(CliError::Misuse(error.to_string()))
+            }
             error => anyhow::Error::new(error).into(),
         }
     }
@@ -156,7 +161,7 @@ impl From<ServeError> for Ending {
 /// What a coordinator needs while it leads.
 struct Turn<'a> {
     up: &'a Up,
-    config: &'a RunConfig,
+    wanted: &'a Wanted,
     clock: Clock,
     served: &'a Served,
     advertised: &'a str,
@@ -166,9 +171,10 @@ struct Turn<'a> {
 impl Turn<'_> {
     /// Leads to the end of the run, or of the process; answers the last words for people.
     async fn lead(&self, store: Store, interrupted: impl Future<Output = ()>) -> Result<String, Ending> {
-        let Self { up, config, clock, served, advertised, exports } = *self;
-        let Founded { state, desk, api_tokens, resumed } =
-            found(&store, &up.state_dir, config, clock.unix_s())?;
+        let Self { up, wanted, clock, served, advertised, exports } = *self;
+        let Founded { state, desk, api_tokens, taken } =
+            found(&store, &up.state_dir, wanted, clock.unix_s())?;
+        let config = &wanted.config;
         let (name, another) = (&config.run.name, store.place().another);
         let finished = state.phase == Phase::Finished;
         let run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
@@ -180,14 +186,14 @@ impl Turn<'_> {
                 .with_context(|| format!("write curves into {} (--tensorboard)", dir.display()))?;
         }
         if finished {
-            up.log_format.say(&format!("run {name} is finished: `coordinator status` and `coordinator view` show how it went; to begin another, give it {another}"));
+            up.log_format.say(&format!("run {name} is finished: `coordinator status` and `coordinator view` show how it went. To train it further, give it more run.steps (one that was stopped needs none) and --extend; to begin another, give it {another}"));
         } else {
             let token = join_token(&mut owner)?;
             if let Some(file) = &up.token_file {
                 write_private(file, &format!("{}\n", token.command))
                     .with_context(|| format!("write the join line to {}", file.display()))?;
             }
-            greet(up, name, resumed, served, &token);
+            greet(up, name, taken, served, &token);
         }
         if !served.http_address.ip().is_loopback() {
             let file = up.state_dir.join(API_TOKEN_FILE);
@@ -249,10 +255,14 @@ fn join_token(owner: &mut Owner) -> Result<NewToken, Ending> {
 
 /// What a person needs first: the line to paste, or the file that it is in. What is no terminal is kept by somebody, as a journal or as a
 /// cluster's logs, and a token in a file stays out of that.
-fn greet(up: &Up, name: &str, resumed: bool, served: &Served, token: &NewToken) {
-    let what = if resumed { "goes on with" } else { "begins" };
+fn greet(up: &Up, name: &str, taken: Taken, served: &Served, token: &NewToken) {
+    let what = if taken == Taken::New { "begins" } else { "goes on with" };
+    let from = match taken {
+        Taken::Extended { done } => format!(", which was over after {done} steps"),
+        Taken::New | Taken::Resumed => String::new(),
+    };
     up.log_format.say(&format!(
-        "longhaul {what} run {name}: workers connect to {} (UDP), the dashboard is at http://{}/",
+        "longhaul {what} run {name}{from}: workers connect to {} (UDP), the dashboard is at http://{}/",
         served.listen,
         reachable(served.http_address)
     ));

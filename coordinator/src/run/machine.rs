@@ -130,6 +130,10 @@ impl Run {
         if let Some(decided) = &state.plan {
             decided.apply_to(&mut config);
         }
+        // A run that was extended had its opening: that is no share of all its steps.
+        if config.round_schedule().opening_rounds != state.schedule.opening_rounds {
+            (config.sync.opening_rounds, config.sync.opening_share) = (state.schedule.opening_rounds, 0.0);
+        }
         let config_toml = config.to_toml()?;
         if state.phase == Phase::Preparing {
             state.phase = Phase::Gathering;

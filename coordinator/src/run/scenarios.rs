@@ -4,6 +4,7 @@ mod absence;
 mod archived;
 mod backlog;
 mod data;
+mod extended;
 mod gradients;
 mod handovers;
 mod healing;

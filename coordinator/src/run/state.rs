@@ -192,6 +192,26 @@ impl State {
         }
     }
 
+    /// Goes on with a run that is over, up to so many steps in all; one that was stopped goes on to its own end where these are the same.
+    ///
+    /// # Errors
+    /// There is nothing more to do, in words.
+    pub fn extend(&mut self, steps: u64) -> Result<(), String> {
+        let (before, round) = (self.schedule, self.ledger.through());
+        let Some(schedule) = before.extended(round, steps) else {
+            let done = before.steps_of(round).start;
+            return Err(match steps > done {
+                true => "it ended within its opening, before a round of that was whole".to_owned(),
+                false => format!("its {done} steps are done, and run.steps is {steps}"),
+            });
+        };
+        self.schedule = schedule;
+        self.ledger.follow(schedule);
+        (self.phase, self.drain, self.paused) = (Phase::Gathering, false, false);
+        (self.generation, self.left_with, self.last_snapshot) = (None, None, None);
+        Ok(())
+    }
+
     /// The first round that is not begun: the end of the run, or of the drain.
     #[must_use]
     pub fn until(&self) -> Option<Round> {

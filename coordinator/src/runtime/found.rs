@@ -9,7 +9,7 @@ use longhaul_proto::identity::{Authority, AuthorityError};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::http::ApiTokens;
-use crate::run::State;
+use crate::run::{Phase, State};
 use crate::store::{
     API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Key, Place, Store, StoreError, read_small, write_private,
 };
@@ -24,7 +24,30 @@ pub struct Founded {
     /// What calls to the HTTP API must show.
     pub api_tokens: ApiTokens,
     /// Whether it was there before.
-    pub resumed: bool,
+    pub taken: Taken,
+}
+
+/// How a run came to be led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is a new one.
+    New,
+    /// It goes on.
+    Resumed,
+    /// It was over, and goes on from this step.
+    Extended {
+        /// Steps that were done.
+        done: u64,
+    },
+}
+
+/// What is wanted of the run that the store may hold.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Its configuration.
+    pub config: RunConfig,
+    /// Whether it goes on where it is over.
+    pub extend: bool,
 }
 
 /// Why there is no run.
@@ -44,14 +67,22 @@ pub enum FoundError {
     Config(#[from] toml::ser::Error),
     /// The state is that of another run.
     #[error(
-        "{} holds a run with another configuration: {differences}. To go on with that run, undo the change; to begin another, \
-         give it {}", place.name, place.another
+        "{} holds a run with another configuration: {differences}. To go on with that run, undo the change (a run that is over may have more \
+         run.steps, with --extend); to begin another, give it {}", place.name, place.another
     )]
     OtherConfig {
         /// Where the state is.
         place: Place,
         /// Key by key: what it was, and what it is.
         differences: String,
+    },
+    /// The run is over, and cannot go on.
+    #[error("{} holds a run that cannot be extended: {reason}. To begin another, give it {}", place.name, place.another)]
+    NotExtended {
+        /// Where the state is.
+        place: Place,
+        /// Why.
+        reason: String,
     },
     /// The API's token file.
     #[error("write {API_TOKEN_FILE} and {API_READ_TOKEN_FILE} into the state directory: {0}")]
@@ -62,44 +93,63 @@ pub enum FoundError {
 ///
 /// # Errors
 /// [`FoundError`]; a new run is written down completely or not at all.
-pub fn found(
-    store: &Store,
-    folder: &Path,
-    config: &RunConfig,
-    now_unix_s: u64,
-) -> Result<Founded, FoundError> {
+pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> Result<Founded, FoundError> {
     let founded = match store.founding()? {
-        Some(founding) => take_up(store, &founding, config)?,
-        None => begin(store, config, now_unix_s)?,
+        Some(founding) => take_up(store, founding, wanted)?,
+        None => begin(store, &wanted.config, now_unix_s)?,
     };
-    let (state, desk, resumed) = founded;
-    Ok(Founded { state, desk, api_tokens: api_tokens(store, folder)?, resumed })
+    let (state, desk, taken) = founded;
+    Ok(Founded { state, desk, api_tokens: api_tokens(store, folder)?, taken })
 }
 
-/// Whether a run that was founded is the one that is wanted.
+/// Whether a run that was founded is the one that is wanted. One that is extended may have another number of steps.
 ///
 /// # Errors
 /// [`FoundError::OtherConfig`]
-pub fn check_config(place: &Place, founding: &Founding, config: &RunConfig) -> Result<(), FoundError> {
-    let wanted = config.to_toml()?;
-    if founding.config == wanted {
+pub fn check_config(place: &Place, founding: &Founding, wanted: &Wanted) -> Result<(), FoundError> {
+    let text = wanted.config.to_toml()?;
+    if founding.config == text || wanted.extend && with_steps_of(founding, &wanted.config)? == founding.config
+    {
         return Ok(());
     }
-    let differences = differences(&founding.config, &wanted);
+    let differences = differences(&founding.config, &text);
     Err(FoundError::OtherConfig { place: place.clone(), differences })
 }
 
-type Parts = (State, EnrolDesk, bool);
+/// The configuration with the steps that the run was founded with.
+fn with_steps_of(founding: &Founding, config: &RunConfig) -> Result<String, FoundError> {
+    let mut config = config.clone();
+    config.run.steps =
+        RunConfig::parse(&founding.config).map_or(config.run.steps, |founded| founded.run.steps);
+    Ok(config.to_toml()?)
+}
 
-fn take_up(store: &Store, founding: &Founding, config: &RunConfig) -> Result<Parts, FoundError> {
-    check_config(store.place(), founding, config)?;
+type Parts = (State, EnrolDesk, Taken);
+
+fn take_up(store: &Store, founding: Founding, wanted: &Wanted) -> Result<Parts, FoundError> {
+    check_config(store.place(), &founding, wanted)?;
     let authority = Authority::from_pem(&founding.authority)?;
     let missing = || StoreError::Corrupt {
         place: store.place().name.clone(),
         what: "the run's state is missing".to_owned(),
     };
-    let (state, enrolment) = store.load()?.ok_or_else(missing)?;
-    Ok((state, EnrolDesk::new(authority, enrolment), true))
+    let (mut state, enrolment) = store.load()?.ok_or_else(missing)?;
+    let config = wanted.config.to_toml()?;
+    let (is_over, is_longer) = (state.phase == Phase::Finished, founding.config != config);
+    if !is_over && !is_longer || is_over && !wanted.extend {
+        return Ok((state, EnrolDesk::new(authority, enrolment), Taken::Resumed));
+    }
+    let refused = |reason| FoundError::NotExtended { place: store.place().clone(), reason };
+    if !is_over {
+        return Err(refused("it is not over yet, so its steps stay as they are".to_owned()));
+    }
+    if is_longer && wanted.config.privacy.is_some() {
+        return Err(refused("the budget of its [privacy] was for the steps that it had".to_owned()));
+    }
+    let done = state.schedule.steps_of(state.ledger.through()).start;
+    state.extend(wanted.config.run.steps).map_err(refused)?;
+    store.found(&Founding { config, ..founding }, &state, &enrolment)?;
+    Ok((state, EnrolDesk::new(authority, enrolment), Taken::Extended { done }))
 }
 
 fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, FoundError> {
@@ -108,7 +158,7 @@ fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, Fo
     let (state, enrolment) = (State::new(run, config), EnrolState::default());
     let founding = Founding { run, config: config.to_toml()?, authority: authority.to_pem() };
     store.found(&founding, &state, &enrolment)?;
-    Ok((state, EnrolDesk::new(authority, enrolment), false))
+    Ok((state, EnrolDesk::new(authority, enrolment), Taken::New))
 }
 
 fn api_tokens(store: &Store, folder: &Path) -> Result<ApiTokens, FoundError> {
@@ -176,8 +226,9 @@ mod tests {
 
     const NOW: u64 = 1_900_000_000;
 
-    fn config(extra: &str) -> RunConfig {
-        RunConfig::parse(&include_str!("../../../examples/demo.toml").replace("batch = 32", extra)).unwrap()
+    fn config(extra: &str) -> Wanted {
+        let text = include_str!("../../../examples/demo.toml").replace("batch = 32", extra);
+        Wanted { config: RunConfig::parse(&text).unwrap(), extend: false }
     }
 
     #[test]
@@ -186,7 +237,7 @@ mod tests {
         let store = Store::open(folder.path()).unwrap();
         let first = found(&store, folder.path(), &config("batch = 32"), NOW).unwrap();
         let second = found(&store, folder.path(), &config("batch = 32"), NOW + 9).unwrap();
-        assert!(!first.resumed && second.resumed);
+        assert_eq!((first.taken, second.taken), (Taken::New, Taken::Resumed));
         assert_eq!(first.state, second.state);
         assert_eq!(first.api_tokens.write, second.api_tokens.write);
         assert_eq!(first.api_tokens.read, second.api_tokens.read);
@@ -221,5 +272,58 @@ mod tests {
             message.contains("train.batch was 32 and is 64") && message.contains("--state-dir"),
             "{message}"
         );
+    }
+    /// A run that was stopped after three of its rounds.
+    fn stopped(store: &Store, folder: &Path) -> Wanted {
+        let wanted = config("batch = 32");
+        let mut state = found(store, folder, &wanted, NOW).unwrap().state;
+        state.ledger.count_through(longhaul_common::id::Round(3));
+        (state.phase, state.drain) = (Phase::Finished, true);
+        store.put_state(&state).unwrap();
+        wanted
+    }
+
+    #[test]
+    fn a_run_that_is_over_goes_on_where_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let mut wanted = stopped(&store, folder.path());
+        let seen = found(&store, folder.path(), &wanted, NOW).unwrap();
+        assert_eq!((seen.taken, seen.state.phase), (Taken::Resumed, Phase::Finished));
+
+        let schedule = wanted.config.round_schedule();
+        let steps = wanted.config.run.steps + 50;
+        wanted.config.run.steps = steps;
+        let message = found(&store, folder.path(), &wanted, NOW).unwrap_err().to_string();
+        assert!(message.contains("run.steps was") && message.contains("--extend"), "{message}");
+        wanted.extend = true;
+        let extended = found(&store, folder.path(), &wanted, NOW).unwrap();
+        let done = schedule.steps_of(longhaul_common::id::Round(3)).start;
+        assert_eq!((extended.taken, extended.state.phase), (Taken::Extended { done }, Phase::Gathering));
+        assert!(!extended.state.drain && extended.state.schedule.steps == steps);
+
+        // The same command again, as its coordinator was restarted; and a further number meanwhile.
+        let again = found(&store, folder.path(), &wanted, NOW).unwrap();
+        assert_eq!((again.taken, again.state), (Taken::Resumed, extended.state));
+        wanted.config.run.steps += 1;
+        let message = found(&store, folder.path(), &wanted, NOW).unwrap_err().to_string();
+        assert!(message.contains("it is not over yet"), "{message}");
+    }
+
+    #[test]
+    fn who_asks_for_less_or_for_something_else_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let stopped = stopped(&store, folder.path());
+        for (change, reason) in [
+            (&(|config: &mut RunConfig| config.run.steps = 2) as &dyn Fn(&mut RunConfig), "run.steps is 2"),
+            (&|config| config.train.batch = 64, "train.batch was 32 and is 64"),
+            (&|config| (config.run.steps, config.run.seed) = (9000, 99), "run.seed was"),
+        ] {
+            let mut wanted = Wanted { extend: true, ..stopped.clone() };
+            change(&mut wanted.config);
+            let message = found(&store, folder.path(), &wanted, NOW).unwrap_err().to_string();
+            assert!(message.contains(reason), "{message}");
+        }
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_common::config::RunConfig;
 use longhaul_proto::control::{Door, NotLeader};
 use longhaul_proto::identity::Authority;
 use quinn::Endpoint;
@@ -12,7 +11,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::clock::Clock;
-use super::found::{FoundError, check_config};
+use super::found::{FoundError, Wanted, check_config};
 use super::serve::{AbortOnDrop, ServeError, Served};
 use crate::http::waiting;
 use crate::store::etcd::{Candidate, Election, Leader};
@@ -44,7 +43,7 @@ pub enum StandbyError {
 #[derive(Debug)]
 pub struct Standby {
     candidate: Arc<Candidate>,
-    config: RunConfig,
+    wanted: Wanted,
     clock: Clock,
     /// Whether etcd has ever answered: where it never has, the address is more likely wrong than etcd away.
     has_answered: bool,
@@ -56,10 +55,10 @@ pub struct Standby {
 impl Standby {
     /// One that has not asked anybody yet.
     #[must_use]
-    pub fn new(candidate: Candidate, config: RunConfig, clock: Clock) -> Self {
+    pub fn new(candidate: Candidate, wanted: Wanted, clock: Clock) -> Self {
         Self {
             candidate: Arc::new(candidate),
-            config,
+            wanted,
             clock,
             has_answered: false,
             founding: None,
@@ -149,7 +148,7 @@ impl Standby {
             let candidate = Arc::clone(&self.candidate);
             match spawn_blocking(move || candidate.founding()).await? {
                 Ok(Some(founding)) => {
-                    check_config(self.candidate.place(), &founding, &self.config)?;
+                    check_config(self.candidate.place(), &founding, &self.wanted)?;
                     self.founding = Some(founding);
                 }
                 Ok(None) | Err(StoreError::Unreachable { .. }) => {}

@@ -416,20 +416,20 @@ impl Synchroniser {
     }
 }
 
-/// Whether rounds are what is configured, or further apart within the user's bounds.
+/// Whether rounds are what is configured, or further apart within the user's bounds. Where a run was extended, the round after its former end is a change, too.
 fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     let configured = config.round_schedule();
     let Pace { every, groups } = configured.last_pace();
-    let is_within = |pace: Pace| {
-        (every..=config.sync.every_max).contains(&pace.every) && (1..=groups).contains(&pace.groups)
+    let follows_links = config.sync.adapt && !config.sync.source.is_gradient();
+    let is_within = |pace: Pace| match follows_links {
+        true => (every..=config.sync.every_max).contains(&pace.every) && (1..=groups).contains(&pace.groups),
+        false => (pace.every, pace.groups) == (every, groups),
     };
     let paces = schedule.changes.kept().iter().map(|change| change.pace);
-    let is_paced = config.sync.adapt
-        && !config.sync.source.is_gradient()
-        && is_within(Pace { every: schedule.every, groups: schedule.groups })
+    let is_paced = is_within(Pace { every: schedule.every, groups: schedule.groups })
         && paces.into_iter().all(is_within);
     let same = RoundSchedule { every, groups, changes: Changes::NONE, ..*schedule };
-    *schedule == configured || is_paced && same == configured && schedule.is_consistent()
+    is_paced && same == configured && schedule.is_consistent()
 }
 
 /// Those that are as long as their fragments.
@@ -485,5 +485,16 @@ mod tests {
             assert!(is_of_this_run(&config, &own));
             assert!(!is_of_this_run(&config, &RoundSchedule { every: 2, ..own }), "each step is exchanged");
         }
+
+        // Its last round had four steps of seven; then it was extended.
+        let fixed = config("preset = \"sparse-local\"\nevery = 7\nopening_share = 0");
+        let mut longer = fixed.clone();
+        longer.run.steps = 1000;
+        let own = fixed.round_schedule();
+        let extended = own.extended(Round(own.rounds()), 1000).unwrap();
+        assert!(is_of_this_run(&longer, &extended) && extended != longer.round_schedule());
+        assert!(!is_of_this_run(&fixed, &extended));
+        let slower = extended.changed_at(Round(135), Pace { every: 8, groups: 1 });
+        assert!(!is_of_this_run(&longer, &slower), "links are not followed");
     }
 }

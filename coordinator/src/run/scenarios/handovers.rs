@@ -90,7 +90,7 @@ fn who_nobody_can_copy_does_not_wait() {
     assert!(told.iter().any(|event| event.text.contains(expected)), "{told:?}");
 }
 
-fn of_whole_model(next_round: u64) -> CheckpointOffer {
+pub(super) fn of_whole_model(next_round: u64) -> CheckpointOffer {
     CheckpointOffer { parts: 1, ..offer(next_round, 0, true) }
 }
 
