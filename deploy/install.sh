@@ -53,6 +53,10 @@ for program in coordinator worker; do
   [ -x "$from/$program" ] || continue
   installed="$installed $program"
   install -D -m 755 -t "$root/usr/local/bin" "$from/$program"
+  # The command becomes the program that computes, once it has found libtorch for it.
+  if [ "$program" = worker ]; then
+    install -m 755 -t "$root/usr/local/bin" "$from/worker-torch"
+  fi
   install -D -m 644 -t "$root/usr/local/lib/systemd/system" "$here/systemd/longhaul-$program"*.service
   share=$root/usr/local/share
   mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
@@ -61,7 +65,7 @@ for program in coordinator worker; do
   "$from/$program" completions fish > "$share/fish/vendor_completions.d/$program.fish"
   "$from/$program" man "$share/man/man1"
   if [ "$program" = worker ]; then
-    libraries "$from/worker" "$root/usr/local/lib/longhaul"
+    libraries "$from/worker-torch" "$root/usr/local/lib/longhaul"
   fi
 done
 if [ -z "$installed" ]; then

@@ -1,4 +1,4 @@
-//! The `worker` binary.
+//! The program that `worker` becomes.
 
 use std::process::ExitCode;
 

@@ -18,7 +18,7 @@ const RUN_TOML: &str = "[run]\nname = \"data\"\nworkers = 1\nsteps = 1\n[model]\
                         [data]\npath = \"text.txt\"\nsequence_length = 8\n[train]\nbatch = 1\n";
 
 fn prepare(folder: &Path, name: &str) -> Process {
-    Process::start_program(Path::new(env!("CARGO_BIN_EXE_worker")), name, folder, |command| {
+    Process::start_program(Path::new(env!("CARGO_BIN_EXE_worker-torch")), name, folder, |command| {
         command.args(["data", "prepare", "--config", "run.toml", "--cache-dir", "cache"]);
     })
     .unwrap()

@@ -44,7 +44,7 @@ fn open_front() -> (SocketAddr, Fingerprint) {
 
 async fn doctor(arguments: &[&str]) -> (Output, String) {
     let cache = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_worker-torch"));
     command.arg("doctor").args(arguments).args(["--device", "cpu", "--cache-dir"]).arg(cache.path());
     command.env_remove("LONGHAUL_TOKEN");
     let output = command.output().await.unwrap();

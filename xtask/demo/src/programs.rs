@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// All that a demo starts.
-pub const NAMES: [&str; 3] = ["coordinator", "worker", "wan-emulator"];
+pub const NAMES: [&str; 4] = ["coordinator", "worker", "worker-torch", "wan-emulator"];
 
 /// A folder with the coordinator, the worker and the WAN emulator.
 pub struct Programs {
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_folder_without_one_of_the_programs_is_refused_by_its_name() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["coordinator", "worker"] {
+        for name in ["coordinator", "worker", "worker-torch"] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
         let error = Programs::of(dir.path().to_owned()).err().unwrap().to_string();

@@ -12,7 +12,8 @@ use super::Profile;
 use crate::checkout::Checkout;
 
 /// Packages of the programs that a demo starts.
-pub const PACKAGES: [&str; 3] = ["longhaul-coordinator", "longhaul-worker", "longhaul-emulator"];
+pub const PACKAGES: [&str; 4] =
+    ["longhaul-coordinator", "longhaul-worker", "longhaul-worker-launch", "longhaul-emulator"];
 
 /// Without a terminal, a line is printed each time so many crates are done.
 const CRATES_A_LINE: usize = 25;

@@ -10,8 +10,13 @@ use serde::Deserialize;
 use crate::checkout::Checkout;
 
 /// The packages that the programs are in.
-pub const SHIPPED: [&str; 4] =
-    ["longhaul-coordinator", "longhaul-worker", "longhaul-emulator", "longhaul-demo"];
+pub const SHIPPED: [&str; 5] = [
+    "longhaul-coordinator",
+    "longhaul-worker",
+    "longhaul-worker-launch",
+    "longhaul-emulator",
+    "longhaul-demo",
+];
 
 /// A package.
 #[derive(Debug, Deserialize)]

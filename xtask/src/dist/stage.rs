@@ -12,9 +12,9 @@ use crate::dist::requirements::Requirements;
 use crate::dist::sums;
 
 /// The programs that are given out.
-pub const PROGRAMS: [&str; 4] = ["coordinator", "worker", "wan-emulator", "longhaul-demo"];
+pub const PROGRAMS: [&str; 5] = ["coordinator", "worker", "worker-torch", "wan-emulator", "longhaul-demo"];
 /// Those that only the tarball has, to try things with: `install.sh` puts them on no machine.
-const TO_TRY: [&str; 2] = [PROGRAMS[2], PROGRAMS[3]];
+const TO_TRY: [&str; 2] = [PROGRAMS[3], PROGRAMS[4]];
 /// What of the checkout lies beside the programs.
 const FILES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "examples"];
 

@@ -67,7 +67,7 @@ fn provide(machine: &Path, folder: &Path) {
         .collect();
     assert!(named.contains(&"libc.so.6".to_owned()), "{page}");
     let mut loaded = String::new();
-    for program in ["coordinator", "worker", "wan-emulator", "longhaul-demo"] {
+    for program in ["coordinator", "worker", "worker-torch", "wan-emulator", "longhaul-demo"] {
         loaded += &succeeded(
             Command::new("ldd").arg(folder.join("bin").join(program)).env_remove("LD_LIBRARY_PATH"),
         );

@@ -46,6 +46,7 @@ fn what_is_built_is_there_to_be_built_with_the_toolchain_that_is_pinned() {
         let after = |option: &str| words[words.iter().position(|word| *word == option).unwrap() + 1];
         let crate_folder = match after("--package").strip_prefix("longhaul-").unwrap() {
             "emulator" => "tests/emulator",
+            "worker-launch" => "worker/launch",
             name => name,
         };
         let manifest = folder().join("../..").join(crate_folder).join("Cargo.toml");
@@ -54,7 +55,7 @@ fn what_is_built_is_there_to_be_built_with_the_toolchain_that_is_pinned() {
         assert!(words.contains(&"--locked"), "{line}");
         built += 1;
     }
-    assert_eq!(built, 3);
+    assert_eq!(built, 4);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn list(program: &str) -> (bool, String, String) {
 
 #[test]
 fn the_libraries_of_the_image_are_those_of_libtorch_that_the_loader_opens() {
-    let (listed, libraries, error) = list(env!("CARGO_BIN_EXE_worker"));
+    let (listed, libraries, error) = list(env!("CARGO_BIN_EXE_worker-torch"));
     assert!(listed, "{error}");
     let names: BTreeSet<_> = libraries.lines().map(|path| Path::new(path).file_name().unwrap()).collect();
     for needed in ["libtorch.so", "libtorch_cpu.so", "libc10.so", "libgomp.so.1"] {
@@ -26,7 +26,7 @@ fn the_libraries_of_the_image_are_those_of_libtorch_that_the_loader_opens() {
         assert!(!path.starts_with("/lib") && !path.starts_with("/usr/lib"), "the system has {path}");
     }
     // What the loader needs besides is in the image that it begins with.
-    let loaded = Command::new("ldd").arg(env!("CARGO_BIN_EXE_worker")).output().unwrap();
+    let loaded = Command::new("ldd").arg(env!("CARGO_BIN_EXE_worker-torch")).output().unwrap();
     let loaded = String::from_utf8(loaded.stdout).unwrap();
     let others = loaded.lines().filter_map(|line| line.split_once(" => ")).map(|(name, _)| name.trim());
     let others: Vec<_> = others.filter(|name| !names.contains(std::ffi::OsStr::new(name))).collect();

@@ -31,7 +31,7 @@ fn launch(folder: &Path, more: &[&str]) -> Command {
         .env_remove("LONGHAUL_LOG")
         .env_remove("XDG_CACHE_HOME");
     command.arg("--token-file").arg(folder.join("token")).arg("--ssh").arg(&ssh);
-    command.args(["--worker", env!("CARGO_BIN_EXE_worker")]).args(more);
+    command.args(["--worker", env!("CARGO_BIN_EXE_worker-torch")]).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -180,10 +180,12 @@ fn check_syntax(shell: &str, args: &[&str]) {
 #[test]
 fn what_is_installed_runs_and_loads_the_libraries_beside_it() {
     let folder = tempfile::tempdir().unwrap();
-    let built = Path::new(env!("CARGO_BIN_EXE_worker")).parent().unwrap();
+    let built = Path::new(env!("CARGO_BIN_EXE_worker-torch")).parent().unwrap();
     let from = folder.path().join("from");
     fs::create_dir(&from).unwrap();
-    std::os::unix::fs::symlink(built.join("worker"), from.join("worker")).unwrap();
+    for name in ["worker", "worker-torch"] {
+        std::os::unix::fs::symlink(built.join(name), from.join(name)).unwrap();
+    }
     let root = folder.path().join("root");
     let output = Command::new(deploy().join("install.sh"))
         .arg("--root")
@@ -200,7 +202,8 @@ fn what_is_installed_runs_and_loads_the_libraries_beside_it() {
     let start = |program: &str, word: &Path| {
         Command::new(program).arg(word).env_remove("LD_LIBRARY_PATH").output().unwrap()
     };
-    let loaded = String::from_utf8(start("ldd", &below(&program)).stdout).unwrap();
+    let computes = below(&format!("{program}-torch"));
+    let loaded = String::from_utf8(start("ldd", &computes).stdout).unwrap();
     assert!(!loaded.contains("not found"), "{loaded}");
     let of_torch = ["libtorch.so", "libtorch_cpu.so", "libc10.so", "libgomp"];
     for library in loaded.lines().filter(|line| of_torch.iter().any(|name| line.contains(name))) {

@@ -8,7 +8,7 @@ const TEXT: &str = "lh1.from-text";
 
 /// What it says of a token with these variables and options.
 fn said(variables: &[(&str, &str)], options: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_worker-torch"));
     command.args(["join", "127.0.0.1:9"]).args(options).stdin(Stdio::null());
     command.env_remove("LONGHAUL_TOKEN").env_remove("LONGHAUL_TOKEN_FILE").env_remove("LONGHAUL_LOG");
     let output = command.envs(variables.iter().copied()).output().unwrap();
