@@ -62,6 +62,14 @@ pub enum Violation {
         /// What had happened.
         what: String,
     },
+    /// More generations than what happened explains, as where two processes throw each other out.
+    #[error("generations: {count} since a cache folder was copied, and {most} are explained")]
+    Unsettled {
+        /// How many.
+        count: u64,
+        /// How many there may be.
+        most: u64,
+    },
     /// A checkpoint that is listed and not as it was to be written.
     #[error("atomic checkpoints: worker {worker} has one that is damaged: {what}")]
     Damaged {
@@ -77,6 +85,9 @@ pub enum Violation {
 
 /// Rounds whose hashes are remembered.
 const HASHES_KEPT: usize = 1024;
+
+/// Generations that a fault makes, at most, from its beginning until all train again: who comes and who goes begins one, and may need a second try at either.
+const GENERATIONS_OF_A_FAULT: u64 = 6;
 
 /// Watches the statuses of a run, in order.
 #[derive(Debug, Default)]
@@ -172,6 +183,24 @@ impl Checker {
     #[must_use]
     pub fn since(&self) -> Duration {
         self.since
+    }
+
+    /// The newest generation that a status has told.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether so many faults explain the generations since that one: two processes with one identity would begin one after the other.
+    ///
+    /// # Errors
+    /// There are more.
+    pub fn is_settled(&self, since: u64, faults: u64) -> Result<(), Violation> {
+        let (count, most) = (self.generation.saturating_sub(since), GENERATIONS_OF_A_FAULT * faults);
+        if count > most {
+            return Err(Violation::Unsettled { count, most });
+        }
+        Ok(())
     }
 
     /// Samples that count, the most that a status has told.
@@ -377,6 +406,17 @@ mod tests {
             assert!(checker.ended(&wrong, 4).is_err(), "{key}");
         }
         assert!(Checker::default().ended(&end, 4).is_err(), "nobody has looked whether anything was lost");
+    }
+
+    #[test]
+    fn two_processes_that_throw_each_other_out_are_found() {
+        let mut checker = Checker::default();
+        let mut now = status(5);
+        for (generation, is_settled) in [(2, true), (14, true), (15, false)] {
+            now["generation"] = json!(generation);
+            checker.look(&now, Duration::ZERO).unwrap();
+            assert_eq!(checker.is_settled(2, 2).is_ok(), is_settled, "{generation}");
+        }
     }
 
     /// Until it has caught up in all, no round is new.

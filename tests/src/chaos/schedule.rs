@@ -35,6 +35,12 @@ pub enum Kind {
     FullDisk,
     /// A worker's calendar jumps, ahead or back, by less than what certificates allow clocks to differ by, and back again.
     Calendar,
+    /// The cache folder of a worker that trains is copied, and another process started from the copy, which is asked to leave (SIGTERM) later.
+    CopiedCache,
+    /// A worker's output goes into a pipe whose reader goes away.
+    ClosedLog,
+    /// A worker may take half of the memory that it took, until it has ended for want of more.
+    MemoryLimit,
     /// The coordinator's calendar is a day ahead, and right again.
     HeadCalendar,
     /// All workers are asked to leave (SIGTERM), and started again.
@@ -49,7 +55,7 @@ pub enum Kind {
 
 impl Kind {
     /// All faults.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::Kill,
         Self::Freeze,
         Self::Leave,
@@ -62,6 +68,9 @@ impl Kind {
         Self::NoDisk,
         Self::FullDisk,
         Self::Calendar,
+        Self::CopiedCache,
+        Self::ClosedLog,
+        Self::MemoryLimit,
         Self::HeadCalendar,
         Self::LeaveAll,
         Self::Sleep,
@@ -84,6 +93,9 @@ impl Kind {
             Self::NoDisk => "no_disk",
             Self::FullDisk => "full_disk",
             Self::Calendar => "calendar",
+            Self::CopiedCache => "copied_cache",
+            Self::ClosedLog => "closed_log",
+            Self::MemoryLimit => "memory_limit",
             Self::HeadCalendar => "head_calendar",
             Self::LeaveAll => "leave_all",
             Self::Sleep => "sleep",
@@ -94,9 +106,15 @@ impl Kind {
 
     fn hits(self) -> Hits {
         match self {
-            Self::Kill | Self::Freeze | Self::Leave | Self::NoDisk | Self::FullDisk | Self::Calendar => {
-                Hits::Worker
-            }
+            Self::Kill
+            | Self::Freeze
+            | Self::Leave
+            | Self::NoDisk
+            | Self::FullDisk
+            | Self::Calendar
+            | Self::CopiedCache
+            | Self::ClosedLog
+            | Self::MemoryLimit => Hits::Worker,
             Self::Cut | Self::CutIn | Self::CutOut | Self::Slow | Self::Loss => Hits::Site,
             Self::Coordinator | Self::HeadCalendar => Hits::Coordinator,
             Self::LeaveAll | Self::Sleep | Self::Outage => Hits::Everybody,
@@ -108,11 +126,15 @@ impl Kind {
     fn lasts(self) -> (Duration, Duration) {
         let between = |from: u64, to: u64| (Duration::from_millis(from), Duration::from_millis(to));
         match self {
-            Self::Kill | Self::Leave | Self::LeaveAll => between(500, 6000),
+            Self::Kill | Self::Leave | Self::LeaveAll | Self::MemoryLimit => between(500, 6000),
             Self::Freeze | Self::Cut | Self::CutIn | Self::CutOut => between(300, 9000),
             Self::Slow | Self::Loss => between(3000, 9000),
             Self::Coordinator | Self::Outage => between(100, 5000),
-            Self::NoDisk | Self::FullDisk | Self::Calendar | Self::HeadCalendar => between(3000, 9000),
+            Self::NoDisk | Self::FullDisk | Self::Calendar | Self::CopiedCache | Self::HeadCalendar => {
+                between(3000, 9000)
+            }
+            // By then it is known that the worker was started anew.
+            Self::ClosedLog => between(5000, 9000),
             Self::Sleep => between(1000, 5000),
             Self::Nothing => between(0, 0),
         }
@@ -154,7 +176,7 @@ impl Fault {
         }
     }
 
-    /// Workers that cannot take part meanwhile.
+    /// Workers that cannot take part meanwhile, or for a part of that time.
     #[must_use]
     pub fn takes_out(self, sites: &[usize]) -> Vec<usize> {
         match self {
@@ -170,15 +192,28 @@ impl Fault {
             Self::Everybody(_) => (0..sites.iter().sum()).collect(),
         }
     }
+
+    /// Whether the two may not happen at the same time, whomever they hit. A worker of which there is a copy may have to enrol anew, which takes a coordinator that is
+    /// there and knows the time; and there is one copy at a time. While a coordinator starts again, no worker may fail.
+    #[must_use]
+    pub fn excludes(self, other: Self) -> bool {
+        let pair = [self, other];
+        let count = |is: fn(Self) -> bool| pair.iter().filter(|fault| is(**fault)).count();
+        let copies = count(|fault| fault.kind() == Kind::CopiedCache);
+        let failures = count(|fault| fault.kind() == Kind::MemoryLimit);
+        let heads = count(|fault| matches!(fault, Self::Coordinator(_)));
+        copies == 2 || (heads == 1 && copies + failures == 1)
+    }
 }
 
 impl Fault {
-    /// How many workers cannot take part meanwhile. The coordinator is at home in the first site: where that is cut off, it goes on with its workers alone.
+    /// How many workers cannot take part for all that time. The coordinator is at home in the first site: where that is cut off, it goes on with its workers alone.
     #[must_use]
     pub fn keeps_away(self, sites: &[usize]) -> usize {
         let out = self.takes_out(sites).len();
         match self {
             Self::Site(Kind::Cut | Kind::CutIn | Kind::CutOut, 0) => sites.iter().sum::<usize>() - out,
+            Self::Worker(Kind::CopiedCache | Kind::ClosedLog, _) => 0,
             _ => out,
         }
     }
@@ -278,6 +313,30 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_is_copied_trains_on_and_nobody_else_takes_it_out() {
+        let copied = Fault::Worker(Kind::CopiedCache, 2);
+        assert_eq!((copied.keeps_away(&[3]), copied.takes_out(&[3])), (0, vec![2]));
+        assert_eq!(Fault::Worker(Kind::MemoryLimit, 2).keeps_away(&[3]), 1);
+    }
+
+    #[test]
+    fn nobody_enrols_or_fails_while_something_happens_to_the_coordinator() {
+        let worker = |kind| Fault::Worker(kind, 1);
+        for head in [Kind::Coordinator, Kind::HeadCalendar].map(Fault::Coordinator) {
+            for kind in [Kind::CopiedCache, Kind::MemoryLimit] {
+                assert!(worker(kind).excludes(head) && head.excludes(worker(kind)));
+            }
+            assert!(!worker(Kind::Kill).excludes(head) && !worker(Kind::ClosedLog).excludes(head));
+        }
+        assert!(
+            worker(Kind::CopiedCache).excludes(Fault::Worker(Kind::CopiedCache, 3)),
+            "one copy at a time"
+        );
+        assert!(!worker(Kind::CopiedCache).excludes(Fault::Site(Kind::Cut, 0)));
+        assert!(!worker(Kind::CopiedCache).excludes(worker(Kind::MemoryLimit)));
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_faults_and_another_one_others() {
         assert_eq!(schedule(1, &shape(), HOUR, GAP), schedule(1, &shape(), HOUR, GAP));
         assert_ne!(schedule(1, &shape(), HOUR, GAP), schedule(2, &shape(), HOUR, GAP));
@@ -289,7 +348,7 @@ mod tests {
         assert_eq!(events.len(), 239, "one each quarter of a minute, none of which outlasts the hour");
         let mut kinds = BTreeMap::new();
         events.iter().for_each(|event| *kinds.entry(event.fault.kind()).or_insert(0) += 1);
-        assert!(kinds.values().all(|&count| (14..=15).contains(&count)), "{kinds:?}");
+        assert!(kinds.values().all(|&count| (12..=13).contains(&count)), "{kinds:?}");
         for worker in 0..6 {
             let is_hit = |event: &Event| matches!(event.fault, Fault::Worker(_, of) if of == worker);
             assert!(events.iter().any(is_hit), "worker {worker} is spared");

@@ -1,17 +1,18 @@
 //! Lets faults happen to a run of real processes, and watches it.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_proto::identity::CLOCK_SKEW_S;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, ClusterConfig, FullDisk, Process, now, training};
 use crate::interrupt;
-use longhaul_emulator::LinkConfig;
 
 use super::disks::damaged_checkpoint;
 use super::schedule::{Event, Fault, Kind, Shape, schedule};
@@ -25,16 +26,8 @@ const STOOD: Duration = Duration::from_secs(1);
 const STOOD_ROUNDS: u32 = 2;
 /// For what comes at a soak's end, and for a worker to leave.
 const END_MAX: Duration = Duration::from_secs(240);
-/// A slow link has this part of its rate.
-const SLOW: u64 = 20;
-/// The share of packets that a bad link loses, and how many in a row.
-const LOSS: (f64, f64) = (0.3, 10.0);
-/// By how much a calendar jumps: a certificate that was made meanwhile is good everywhere, as certificates begin an hour before they are made.
-const JUMP_S: i64 = CLOCK_SKEW_S as i64 - 600;
-/// By how much the calendar is further when all wake up: they renew their certificates at twelve hours.
-const SLEPT_S: i64 = 3 * 3600;
-/// A clock that is set wrong.
-const DAY_S: i64 = 86_400;
+/// Longer than calendars go on in a soak in which all sleep now and then.
+const TOKEN_LIFE: &str = "366d";
 
 /// What is to happen to a run.
 #[derive(Clone, Debug)]
@@ -71,6 +64,8 @@ pub struct Soak {
     active: Vec<Active>,
     /// By worker: the disk that its checkpoints go to, where that is full.
     full_disks: BTreeMap<usize, FullDisk>,
+    /// By worker: who reads its output, and goes away, where that is in a pipe.
+    readers: BTreeMap<usize, JoinHandle<()>>,
     /// What calendars that are right are ahead of the machine's, as all have slept, in seconds.
     calendar_s: i64,
     /// The newest change, and what it was.
@@ -107,6 +102,12 @@ struct Active {
     round: u64,
     /// Whether the others have gone on since.
     went_on: bool,
+    /// When the process that is to leave in the end was asked to.
+    asked: Option<Duration>,
+    /// The generation when it began, how many faults there had been, with it, and how many others went on.
+    generation: u64,
+    faults: u32,
+    others: usize,
 }
 
 impl Soak {
@@ -120,7 +121,9 @@ impl Soak {
         ensure!(workers >= 2, "chaos needs two workers at least: one is always left alone");
         ensure!(config.cluster.own_checkpoints, "chaos needs a checkpoint folder for each worker");
         ensure!(config.cluster.own_calendars, "chaos needs a calendar for each worker");
-        let mut cluster = Cluster::start(config.cluster.clone())?;
+        let mut cluster = Cluster::start_coordinator_only(config.cluster.clone())?;
+        cluster.make_token(TOKEN_LIFE)?;
+        (0..workers).try_for_each(|worker| cluster.start_worker(worker))?;
         cluster.wait_for("everybody to train", END_MAX, |status| training(status) == workers)?;
         let shape = Shape {
             sites: config.cluster.sites.clone(),
@@ -141,6 +144,7 @@ impl Soak {
             to_come,
             active,
             full_disks: BTreeMap::new(),
+            readers: BTreeMap::new(),
             calendar_s: 0,
             changed,
             training: workers,
@@ -229,198 +233,39 @@ impl Soak {
         self.begun = Some((event.fault.kind(), now, self.checker.counted()));
         self.report.began(event.fault.kind());
         self.changed = (now, format!("{} having begun", event.fault));
-        let until = now + event.lasts;
-        let round = self.checker.round();
-        self.active.push(Active { fault: event.fault, began: now, until, round, went_on: false });
-        Ok(())
-    }
-
-    /// Nobody is hit twice at a time, and half of the workers are left, unless all are hit at once.
-    fn may_begin(&self, fault: Fault) -> bool {
-        if matches!(fault, Fault::Everybody(_)) {
-            let is_up = fault.kind() != Kind::LeaveAll || self.training >= self.workers();
-            return is_up && self.active.is_empty();
-        }
-        let sites = &self.config.cluster.sites;
-        let out: Vec<_> = self.active.iter().flat_map(|active| active.fault.takes_out(sites)).collect();
-        let more = fault.takes_out(sites);
-        let same = |active: &Active| match (active.fault, fault) {
-            (Fault::Worker(_, a), Fault::Worker(_, b)) | (Fault::Site(_, a), Fault::Site(_, b)) => a == b,
-            (Fault::Coordinator(_), Fault::Coordinator(_)) => true,
-            _ => false,
-        };
-        let is_hit = self.active.iter().any(same) || more.iter().any(|worker| out.contains(worker));
-        let workers = self.workers();
-        // A process that has hardly started ends at SIGTERM like any other.
-        let is_up = fault.kind() != Kind::Leave || self.training + out.len() >= workers;
-        // The first fault of all may take more out: a site of most workers would never be cut off otherwise.
-        is_up && !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
-    }
-
-    fn begin(&mut self, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::Worker(Kind::Kill, worker) => self.cluster.kill_worker(worker),
-            Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("STOP")?,
-            Fault::Worker(Kind::Leave, worker) => self.process(worker)?.signal("TERM")?,
-            Fault::Worker(Kind::Calendar, worker) => {
-                let jump = if worker.is_multiple_of(2) { JUMP_S } else { -JUMP_S };
-                self.cluster.set_calendar(worker, self.calendar_s + jump)?;
-            }
-            Fault::Worker(Kind::FullDisk, worker) => {
-                let (folder, _) = self.checkpoints(worker);
-                std::fs::create_dir_all(&folder)?;
-                let disk = FullDisk::mount(&folder)?;
-                self.full_disks.insert(worker, disk);
-            }
-            Fault::Worker(_, worker) => {
-                let (folder, away) = self.checkpoints(worker);
-                // It may have written none yet.
-                std::fs::create_dir_all(&folder)?;
-                std::fs::rename(&folder, away)?;
-                std::fs::write(folder, "")?;
-            }
-            Fault::Site(kind, site) => self.bend(site, kind)?,
-            Fault::Coordinator(Kind::HeadCalendar) => {
-                self.cluster.set_head_calendar(self.calendar_s + DAY_S)?;
-            }
-            Fault::Coordinator(_) => self.cluster.kill_coordinator(),
-            Fault::Nobody => {}
-            Fault::Everybody(Kind::LeaveAll) => {
-                (0..self.workers()).try_for_each(|worker| self.process(worker)?.signal("TERM"))?;
-            }
-            Fault::Everybody(Kind::Sleep) => self.signal_all("STOP")?,
-            Fault::Everybody(_) => {
-                self.cluster.kill_coordinator();
-                (0..self.workers()).for_each(|worker| self.cluster.kill_worker(worker));
-            }
-        }
+        self.active.push(Active {
+            fault: event.fault,
+            began: now,
+            until: now + event.lasts,
+            round: self.checker.round(),
+            went_on: false,
+            asked: None,
+            generation: self.checker.generation(),
+            faults: self.report.faults(),
+            others: self.active.len(),
+        });
         Ok(())
     }
 
     fn heal_due(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
         let now = self.now();
-        let due = self.active.iter().position(|active| active.until <= now);
-        let Some(at) = due else { return Ok(()) };
-        if !self.is_ready_to_heal(at)? {
-            return Ok(());
+        let mut due = None;
+        for at in 0..self.active.len() {
+            // One that has to wait may wait for another one to be healed.
+            if self.active[at].until <= now && self.is_ready_to_heal(at)? {
+                due = Some(at);
+                break;
+            }
         }
-        let Active { fault, began, .. } = self.active.swap_remove(at);
+        let Some(at) = due else { return Ok(()) };
+        let active = self.active.swap_remove(at);
+        let Active { fault, began, .. } = active;
         tell(&format!("{:7.1} s  {fault} is over", now.as_secs_f64()));
-        self.heal(fault).with_context(|| format!("heal {fault}"))?;
+        self.heal(&active).with_context(|| format!("heal {fault}"))?;
         let out = fault.keeps_away(&self.config.cluster.sites);
         self.report.kept_away(fault.kind(), out, self.now() - began);
         self.changed = (self.now(), format!("{fault} being over"));
         self.report.healed(fault.kind(), self.now());
-        Ok(())
-    }
-
-    /// Who was asked to leave has left, with success.
-    fn is_ready_to_heal(&mut self, at: usize) -> Result<bool> {
-        let Active { fault, began, .. } = self.active[at];
-        match fault {
-            Fault::Worker(Kind::Leave, worker) => self.has_left(worker, began),
-            Fault::Everybody(Kind::LeaveAll) => {
-                let workers: Vec<bool> =
-                    (0..self.workers()).map(|worker| self.has_left(worker, began)).collect::<Result<_>>()?;
-                Ok(workers.into_iter().all(|has_left| has_left))
-            }
-            _ => Ok(true),
-        }
-    }
-
-    fn has_left(&mut self, worker: usize, asked: Duration) -> Result<bool> {
-        match self.process(worker)?.ended() {
-            Some(status) if status.success() => Ok(true),
-            Some(status) => {
-                bail!(Violation::Ended(format!(
-                    "worker {worker} was asked to leave, and ended with {status}"
-                )))
-            }
-            None if self.now() > asked + END_MAX => {
-                bail!(Violation::Ended(format!("worker {worker} was asked to leave, and did not")))
-            }
-            None => Ok(false),
-        }
-    }
-
-    fn heal(&mut self, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::Worker(Kind::Kill | Kind::Leave, worker) => {
-                self.check_checkpoints(worker)?;
-                self.cluster.start_worker(worker)?;
-            }
-            Fault::Worker(Kind::Freeze, worker) => self.process(worker)?.signal("CONT")?,
-            Fault::Worker(Kind::Calendar, worker) => self.cluster.set_calendar(worker, self.calendar_s)?,
-            Fault::Worker(Kind::FullDisk, worker) => {
-                self.check_checkpoints(worker)?;
-                self.full_disks.remove(&worker).map_or(Ok(()), FullDisk::unmount)?;
-            }
-            Fault::Worker(_, worker) => {
-                let (folder, away) = self.checkpoints(worker);
-                std::fs::remove_file(&folder)?;
-                std::fs::rename(away, folder)?;
-            }
-            Fault::Site(_, site) => self.mend(site)?,
-            Fault::Coordinator(Kind::HeadCalendar) => self.cluster.set_head_calendar(self.calendar_s)?,
-            Fault::Coordinator(_) => {
-                self.checker.coordinator_restarted();
-                self.cluster.start_coordinator()?;
-            }
-            Fault::Nobody => {}
-            // They have left in order, and nothing may be lost.
-            Fault::Everybody(Kind::LeaveAll) => {
-                (0..self.workers()).try_for_each(|worker| self.check_checkpoints(worker))?;
-                (0..self.workers()).try_for_each(|worker| self.cluster.start_worker(worker))?;
-            }
-            Fault::Everybody(Kind::Sleep) => {
-                self.calendar_s += SLEPT_S;
-                self.cluster.set_head_calendar(self.calendar_s)?;
-                (0..self.workers())
-                    .try_for_each(|worker| self.cluster.set_calendar(worker, self.calendar_s))?;
-                self.signal_all("CONT")?;
-            }
-            Fault::Everybody(_) => {
-                (0..self.workers()).try_for_each(|worker| self.check_checkpoints(worker))?;
-                self.checker.everybody_restarted();
-                self.cluster.start_coordinator()?;
-                (0..self.workers()).try_for_each(|worker| self.cluster.start_worker(worker))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn signal_all(&mut self, signal: &str) -> Result<()> {
-        self.cluster.coordinator().context("there is no coordinator")?.signal(signal)?;
-        (0..self.workers()).try_for_each(|worker| self.process(worker)?.signal(signal))
-    }
-
-    fn bend(&self, site: usize, kind: Kind) -> Result<()> {
-        let (into, out) = (self.cluster.wan().into_site(site), self.cluster.wan().out_of_site(site));
-        if matches!(kind, Kind::Cut | Kind::CutIn) {
-            into.partition();
-        }
-        if matches!(kind, Kind::Cut | Kind::CutOut) {
-            out.partition();
-        }
-        let healthy = self.cluster.wan().link();
-        let worse = match kind {
-            Kind::Slow => LinkConfig {
-                rate_bytes_per_s: (healthy.rate_bytes_per_s / SLOW).max(1),
-                queue_limit_bytes: None,
-                ..healthy.clone()
-            },
-            Kind::Loss => LinkConfig { loss: LOSS.0, loss_burst_packets: Some(LOSS.1), ..healthy.clone() },
-            _ => return Ok(()),
-        };
-        into.reconfigure(worse.clone())?;
-        Ok(out.reconfigure(worse)?)
-    }
-
-    fn mend(&self, site: usize) -> Result<()> {
-        for link in [self.cluster.wan().into_site(site), self.cluster.wan().out_of_site(site)] {
-            link.heal();
-            link.reconfigure(self.cluster.wan().link().clone())?;
-        }
         Ok(())
     }
 
@@ -454,12 +299,20 @@ impl Soak {
     }
 
     fn check_processes(&mut self) -> Result<()> {
-        let leaving = |worker| {
-            let asked = [Fault::Worker(Kind::Leave, worker), Fault::Everybody(Kind::LeaveAll)];
-            self.active.iter().any(|active| asked.contains(&active.fault))
+        let may_end = |worker: usize| {
+            self.active.iter().any(|active| match active.fault {
+                Fault::Worker(Kind::Leave | Kind::MemoryLimit, of) => of == worker,
+                Fault::Worker(Kind::ClosedLog, of) => of == worker && active.asked.is_some(),
+                Fault::Everybody(Kind::LeaveAll) => true,
+                _ => false,
+            })
         };
-        let workers = self.workers();
-        let watched: Vec<_> = (0..workers).filter(|&worker| !leaving(worker)).collect();
+        let copies = self.active.iter().filter_map(|active| match active.fault {
+            Fault::Worker(Kind::CopiedCache, of) if active.asked.is_none() => Some(self.cluster.copy_of(of)),
+            _ => None,
+        });
+        let workers = (0..self.workers()).filter(|&worker| !may_end(worker));
+        let watched: Vec<_> = workers.chain(copies).collect();
         for worker in watched {
             if let Some(status) = self.cluster.worker(worker).and_then(Process::ended) {
                 bail!(Violation::Ended(format!("worker {worker} ended by itself with {status}")));

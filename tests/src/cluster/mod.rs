@@ -5,14 +5,16 @@ mod disk;
 mod pair;
 mod process;
 mod wan;
+mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -23,6 +25,7 @@ use longhaul_emulator::LinkConfig;
 pub use pair::Pair;
 pub use process::{Process, Slowed, binary};
 pub use wan::Wan;
+use worker::Worker;
 
 /// The name of its calendar.
 const COORDINATOR: &str = "coordinator";
@@ -59,19 +62,13 @@ pub struct Cluster {
     config: ClusterConfig,
     wan: Wan,
     coordinator: Option<Process>,
+    /// All of the run, and one more place at each site, for a copy.
     workers: Vec<Worker>,
     calendars: Option<Calendars>,
     listen: SocketAddr,
     http: SocketAddr,
     /// Goes last: processes that live write to it.
     _folder: Option<TempDir>,
-}
-
-#[derive(Debug)]
-struct Worker {
-    site: usize,
-    listen: SocketAddr,
-    process: Option<Process>,
 }
 
 impl Cluster {
@@ -81,7 +78,7 @@ impl Cluster {
     /// What could not be started, and the end of its log.
     pub fn start(config: ClusterConfig) -> Result<Self> {
         let mut cluster = Self::start_coordinator_only(config)?;
-        for index in 0..cluster.workers.len() {
+        for index in 0..cluster.workers_of_run() {
             cluster.start_worker(index)?;
         }
         Ok(cluster)
@@ -100,6 +97,7 @@ impl Cluster {
             .iter()
             .enumerate()
             .flat_map(|(site, &count)| std::iter::repeat_n(site, count))
+            .chain(0..config.sites.len())
             .map(|site| Ok(Worker { site, listen: free_address()?, process: None }))
             .collect::<io::Result<Vec<_>>>()?;
         let addresses: Vec<_> = workers.iter().map(|worker| (worker.site, worker.listen)).collect();
@@ -146,41 +144,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a worker (again), with the cache folder that it had.
-    ///
-    /// # Errors
-    /// The binary cannot be started.
-    pub fn start_worker(&mut self, index: usize) -> Result<()> {
-        self.start_worker_with(index, &[])
-    }
-
-    /// The same with more of a command line.
-    ///
-    /// # Errors
-    /// The binary cannot be started.
-    pub fn start_worker_with(&mut self, index: usize, arguments: &[&str]) -> Result<()> {
-        let token = self.token()?;
-        let worker = &mut self.workers[index];
-        let (coordinator, advertise) = self.wan.addresses_for(worker.site, index);
-        let name = format!("worker-{index}");
-        let mut given = Ok(());
-        let process = Process::start_as("worker", &name, &self.config.folder, |command| {
-            given = self.calendars.iter().try_for_each(|calendars| calendars.give(&name, command));
-            command.arg("join").arg(coordinator.to_string()).args(["--token", &token]);
-            command.arg("--site").arg(format!("site-{}", worker.site)).args(["--device", &device()]);
-            command.arg("--threads").arg(self.config.threads.to_string());
-            command.arg("--cache-dir").arg(format!("cache-{index}"));
-            command.arg("--listen").arg(worker.listen.to_string());
-            command.arg("--advertise").arg(advertise.to_string());
-            if self.config.own_checkpoints {
-                command.arg("--checkpoint-dir").arg(format!("checkpoints-{index}"));
-            }
-            command.args(&self.config.worker_arguments).args(arguments);
-        })?;
-        worker.process = Some(process);
-        given
-    }
-
     /// Sets a worker's calendar so many seconds ahead of the machine's.
     ///
     /// # Errors
@@ -208,6 +171,20 @@ impl Cluster {
             std::fs::read_to_string(self.config.folder.join("join.txt")).context("read the join line")?;
         let token = line.split_whitespace().find(|word| word.starts_with("lh1."));
         token.map(str::to_owned).with_context(|| format!("no token in the join line {line:?}"))
+    }
+
+    /// Has a join token made that is good for so long, such as `30d`: who is started from now on joins with it.
+    ///
+    /// # Errors
+    /// What `coordinator token create` says.
+    pub fn make_token(&self, life: &str) -> Result<()> {
+        let mut create = Command::new(binary("coordinator")?);
+        create.args(["token", "create", "--state-dir", "state", "--life", life]);
+        let output =
+            create.current_dir(self.folder()).output().context("start `coordinator token create`")?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "make a join token: {}", error.trim());
+        Ok(std::fs::write(self.folder().join("join.txt"), output.stdout)?)
     }
 
     /// Kills a worker as `kill -9` does.

@@ -9,6 +9,8 @@ pub struct Memory {
     pub resident: u64,
     /// The most that it ever was.
     pub peak: u64,
+    /// What its limit on data (`RLIMIT_DATA`) counts: what it has mapped for itself and may write, used or not.
+    pub data: u64,
 }
 
 /// Of a process of this machine.
@@ -23,5 +25,5 @@ pub fn memory_of(process: u32) -> Result<Memory> {
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().context("read a number")?;
         Ok(kib << 10)
     };
-    Ok(Memory { resident: field("VmRSS:")?, peak: field("VmHWM:")? })
+    Ok(Memory { resident: field("VmRSS:")?, peak: field("VmHWM:")?, data: field("VmData:")? })
 }

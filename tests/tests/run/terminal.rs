@@ -58,6 +58,6 @@ fn a_preparation_on_a_terminal_shows_how_far_it_is_and_leaves_its_result_alone()
     said += &rest;
     assert_eq!(code, Some(0), "{said}");
     let screen = Screen::after(&said).lines();
-    assert!(screen.iter().any(|line| line.contains("shards were made")), "{screen:#?}");
+    assert!(screen.iter().any(|line| line.contains(" made, ")), "{screen:#?}");
     assert!(!screen.iter().any(|line| line.contains("preparing data [")), "{screen:#?}");
 }

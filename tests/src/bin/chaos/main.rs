@@ -44,7 +44,7 @@ struct Args {
     /// Seconds without a new round that are too many.
     #[arg(long, default_value_t = 30.0)]
     progress_max: f64,
-    /// Only these faults: kill, freeze, leave, cut, cut_in, cut_out, slow, loss, coordinator, no_disk, full_disk, calendar, outage.
+    /// Only these faults, such as `kill,freeze,cut`; a word that there is not lists all.
     #[arg(long, value_delimiter = ',', value_parser = parse_kind)]
     only: Vec<Kind>,
     /// Each direction of each link.
