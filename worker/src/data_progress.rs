@@ -10,6 +10,7 @@ use longhaul_common::config::DataConfig;
 use longhaul_common::terminal::{foot, gauge};
 use tokio::time::Instant;
 
+use crate::counted::counted;
 use crate::data::WorkDone;
 
 /// How often the line at the foot is made: often enough to look alive.
@@ -39,8 +40,8 @@ impl Far {
     /// How far a preparation is that makes `items`.
     pub(crate) fn of_preparing(done: WorkDone, items: &str) -> Self {
         let WorkDone { files, files_done, bytes, hashed_bytes, read_bytes, found_bytes, .. } = done;
-        let (files_done, files) = (HumanCount(files_done), HumanCount(files));
-        let mut more = format!("{files_done} of {files} files, {} {items}", HumanCount(done.items));
+        let (files_done, files) = (HumanCount(files_done), counted(files, "file"));
+        let mut more = format!("{files_done} of {files}, {} {items}", HumanCount(done.items));
         if hashed_bytes > read_bytes {
             more += &format!(", {} hashed", BinaryBytes(hashed_bytes));
         }

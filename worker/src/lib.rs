@@ -6,6 +6,7 @@ mod back_off;
 pub mod checkpoint;
 pub mod cli;
 pub mod collective;
+mod counted;
 pub mod data;
 pub mod data_command;
 mod data_progress;

@@ -16,6 +16,7 @@ use super::image::augment;
 use super::lease::Lease;
 use super::lent::{Catalogue, LentBlock, Stock, Supply};
 use super::passed::PassedOver;
+use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::records::check_unknown;
@@ -23,6 +24,7 @@ use super::sample::SampleShape;
 use super::side_by_side::{Plan, When, check_classes, prepare};
 use super::source::{Source, SourceSize};
 use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work, built};
+use crate::counted::{counted, were};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
 /// or other sources, are held out for validation.
@@ -468,7 +470,12 @@ fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), Dat
 /// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.
 fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataError> {
     let too_short = |source_name: String, parts: &[Part]| {
-        let there = parts.iter().map(|part| part.source.items()).sum();
+        let there: u64 = parts.iter().map(|part| part.source.items()).sum();
+        if there == 0
+            && let Some(found) = without_items(parts)
+        {
+            return DataError::Nothing { source_name, found };
+        }
         let training = parts.iter().map(|part| part.items.end).sum();
         match parts.first().map(|part| &part.shape) {
             Some(SampleShape::Tokens(length)) => {
@@ -487,4 +494,26 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
         return Err(too_short(training[at].source.name.clone(), &training[at..=at]));
     }
     Mixture::by_weights(&weights).ok_or_else(|| too_short("data.sources".to_owned(), training))
+}
+
+/// What was read of files from which not one item was made; none: that says no more than that there is none.
+fn without_items(parts: &[Part]) -> Option<String> {
+    let (mut records, mut bad) = (0, BadRecords::default());
+    for size in parts.iter().map(|part| part.source.size()) {
+        records += size.records;
+        bad.add(&BadRecords { count: size.bad_records, examples: size.bad_examples });
+    }
+    let (count, examples) = (bad.count, bad.examples.join("; "));
+    let (good, all_bad) = (counted(records, "record"), counted(count, "record"));
+    match (records, count) {
+        (0, 0) => parts.iter().all(|part| part.source.has_records()).then(|| {
+            "its files have no records: there is no row behind a table's head, or no line of JSON".to_owned()
+        }),
+        (0, _) => Some(format!("of {all_bad} that {} read, none is good: {examples}", were(count))),
+        (_, 0) => Some(format!("there is no token in the {good} that {} read", were(records))),
+        _ => Some(format!(
+            "there is no token in the {good} that {} read beside {count} bad: {examples}",
+            were(records)
+        )),
+    }
 }

@@ -7,6 +7,7 @@ use indicatif::BinaryBytes;
 
 use super::RemoteError;
 use super::passed::PassedOver;
+use crate::counted::{are, counted};
 
 /// Data that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +51,9 @@ pub enum DataError {
     },
     /// Too few tokens.
     #[error(
-        "{source_name} has {tokens} tokens, of which {training} are for training; at least {needed} are needed for one \
-         sequence: give it more text, or lower data.sequence_length or data.validation_share"
+        "{source_name} has {}, of which {training} {} for training; at least {needed} are needed for one \
+         sequence: give it more text, or lower data.sequence_length or data.validation_share",
+        counted(*tokens, "token"), are(*training)
     )]
     TooShort {
         /// Which source, or all of them.
@@ -65,7 +67,8 @@ pub enum DataError {
     },
     /// Too few images.
     #[error(
-        "{source_name} has {images} images, of which {training} are for training; there must be one at least: give it more, or lower data.validation_share"
+        "{source_name} has {}, of which {training} {} for training; there must be one at least: give it more, or lower data.validation_share",
+        counted(*images, "image"), are(*training)
     )]
     TooFewImages {
         /// Which source, or all of them.
@@ -74,6 +77,14 @@ pub enum DataError {
         images: u64,
         /// Images left after the validation share.
         training: u64,
+    },
+    /// Nothing to train on, though there are files.
+    #[error("{source_name} has nothing to train on: {found}")]
+    Nothing {
+        /// Which source, or all of them.
+        source_name: String,
+        /// What was read of it.
+        found: String,
     },
     /// A class that there is not.
     #[error("{place} is of class {class}, and data.image.classes = {classes}: classes are numbered from 0 on, so the last one is {}", classes - 1)]
@@ -173,8 +184,8 @@ pub enum DataError {
     },
     /// More records that cannot be read than may be left out.
     #[error(
-        "{count} records of a source cannot be read, as far as it was read, and data.bad_records_max = {max}; mend them, or raise it and they are left out: {}",
-        examples.join("; ")
+        "{} of a source cannot be read, as far as it was read, and data.bad_records_max = {max}; mend them, or raise it and they are left out: {}",
+        counted(*count, "record"), examples.join("; ")
     )]
     BadRecords {
         /// How many, as far as was read.

@@ -257,7 +257,7 @@ mod tests {
             (
                 "*.txt",
                 vec!["a.txt", "b.txt"],
-                "2 passed over: 1 links that lead nowhere (gone.txt); 1 hidden (.c.txt)",
+                "2 passed over: 1 link that leads nowhere (gone.txt); 1 hidden (.c.txt)",
             ),
             ("a.txt", vec!["a.txt"], "0 passed over"),
             ("[ab].txt", vec!["a.txt", "b.txt"], "0 passed over"),
@@ -265,7 +265,7 @@ mod tests {
             (
                 "sub/*",
                 vec!["sub/e.txt"],
-                "1 passed over: 1 folders (`**` in a pattern takes what is in them) (sub/deep)",
+                "1 passed over: 1 folder (`**` in a pattern takes what is in it) (sub/deep)",
             ),
             ("s*/*.txt", vec!["s[1]/h.txt", "sub/e.txt"], "0 passed over"),
             ("s[[]1[]]/*", vec!["s[1]/h.txt"], "0 passed over"),

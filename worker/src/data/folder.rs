@@ -13,6 +13,7 @@ use super::passed::{self, PassedOver, Reason};
 use super::records::RECORD_BYTES_MAX;
 use super::stamp::State;
 use super::work::FileWork;
+use crate::counted::counted;
 
 /// Images of a folder, at most: their names are in memory while it is prepared.
 const IMAGES_MAX: usize = 1 << 25;
@@ -154,7 +155,8 @@ pub(super) fn check_classes(folder: &Path, classes: u64) -> Result<(), DataError
     // Fewer would do, were it not that one that is missing makes the classes behind it others than in another source.
     if there != classes {
         let reason = format!(
-            "it has {there} folders, and data.image.classes = {classes}: a class is the place of its folder among the names of all, so each source has as many"
+            "it has {}, and data.image.classes = {classes}: a class is the place of its folder among the names of all, so each source has as many",
+            counted(there, "folder")
         );
         return Err(DataError::Folder { path: folder.to_owned(), reason });
     }

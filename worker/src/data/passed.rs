@@ -35,17 +35,25 @@ impl Reason {
         !matches!(self, Self::Hidden | Self::NoImage)
     }
 
-    fn words(self) -> &'static str {
-        match self {
-            Self::DanglingLink => "links that lead nowhere",
-            Self::Unreadable => "not to be looked at (permissions, or a circle of links)",
-            Self::Folder => "folders (`**` in a pattern takes what is in them)",
-            Self::NoFile => "neither files nor folders",
-            Self::OtherImage => "images that are neither JPEG nor PNG (convert them)",
-            Self::NoClass => "images in no folder of a class",
-            Self::Hidden => "hidden",
-            Self::NoImage => "no images",
-        }
+    /// Of so many.
+    fn words(self, count: u64) -> &'static str {
+        let [one, several] = match self {
+            Self::DanglingLink => ["link that leads nowhere", "links that lead nowhere"],
+            Self::Unreadable => ["not to be looked at (permissions, or a circle of links)"; 2],
+            Self::Folder => [
+                "folder (`**` in a pattern takes what is in it)",
+                "folders (`**` in a pattern takes what is in them)",
+            ],
+            Self::NoFile => ["neither file nor folder", "neither files nor folders"],
+            Self::OtherImage => [
+                "image that is neither JPEG nor PNG (convert it)",
+                "images that are neither JPEG nor PNG (convert them)",
+            ],
+            Self::NoClass => ["image in no folder of a class", "images in no folder of a class"],
+            Self::Hidden => ["hidden"; 2],
+            Self::NoImage => ["no image", "no images"],
+        };
+        if count == 1 { one } else { several }
     }
 }
 
@@ -100,7 +108,7 @@ impl fmt::Display for PassedOver {
         write!(f, "{} passed over", self.count())?;
         for (index, (reason, (count, names))) in self.0.iter().enumerate() {
             let (before, more) = (if index == 0 { ": " } else { "; " }, count - names.len() as u64);
-            write!(f, "{before}{count} {} ({}", reason.words(), names.join(", "))?;
+            write!(f, "{before}{count} {} ({}", reason.words(*count), names.join(", "))?;
             if more > 0 {
                 write!(f, " and {more} more")?;
             }
@@ -125,8 +133,10 @@ mod tests {
         passed.add(Reason::DanglingLink, Path::new("x"));
         assert_eq!(
             passed.to_string(),
-            "8 passed over: 1 links that lead nowhere (x); 7 no images (a, b, c, d, e and 2 more)"
+            "8 passed over: 1 link that leads nowhere (x); 7 no images (a, b, c, d, e and 2 more)"
         );
-        assert_eq!(passed.lost().to_string(), "1 passed over: 1 links that lead nowhere (x)");
+        assert_eq!(passed.lost().to_string(), "1 passed over: 1 link that leads nowhere (x)");
+        passed.add(Reason::DanglingLink, Path::new("y"));
+        assert_eq!(passed.lost().to_string(), "2 passed over: 2 links that lead nowhere (x, y)");
     }
 }

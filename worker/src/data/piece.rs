@@ -58,8 +58,9 @@ pub(super) struct BadRecords {
 }
 
 impl BadRecords {
-    pub(super) fn note(&mut self, example: String) {
-        self.count += 1;
+    /// Some more, which count for so many.
+    pub(super) fn note(&mut self, example: String, count: u64) {
+        self.count += count;
         if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(example);
         }
@@ -99,7 +100,7 @@ impl Piece {
                     }
                 }
                 Record::Image(image) => image.hash_into(&mut hasher),
-                Record::Bad(_) => {}
+                Record::Bad { .. } => {}
             }
         }
         finish_name(&hasher)
@@ -133,7 +134,7 @@ impl Piece {
             for (sample, class) in made.into_iter().zip(classes) {
                 is_bad.push(sample.is_err());
                 decoded.samples.extend(sample.unwrap_or_else(|reason| {
-                    decoded.bad.note(reason);
+                    decoded.bad.note(reason, 1);
                     black(class, shape)
                 }));
             }
@@ -148,7 +149,7 @@ impl Piece {
     /// Its tokens of so many bytes each, records one after the other, little-endian, as long as the work goes on.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words, and a stop.
+    /// What [`Tokenizer::encode_whole`](super::Tokenizer::encode_whole) refuses, and a stop.
     pub(super) fn tokens(
         self,
         maker: &Maker<'_>,
@@ -163,9 +164,9 @@ impl Piece {
         for record in self.records {
             maker.work.goes_on()?;
             match record {
-                Record::Text(text) => take(&maker.tokenizer.encode(&text).map_err(refused)?),
+                Record::Text(text) => take(&maker.tokenizer.encode_whole(&text).map_err(refused)?),
                 Record::Tokens(tokens) => take(&tokens),
-                Record::Image(_) | Record::Bad(_) => {}
+                Record::Image(_) | Record::Bad { .. } => {}
             }
         }
         Ok(bytes)
@@ -217,7 +218,7 @@ impl Pieces {
         let mut bytes = 0;
         while bytes < self.piece_bytes {
             match self.records.next_record()? {
-                Some(Record::Bad(example)) => piece.bad.note(example),
+                Some(Record::Bad { reason, count }) => piece.bad.note(reason, count),
                 Some(record) => {
                     bytes += self.weight_of(&record)?;
                     piece.records.push(record);

@@ -47,8 +47,9 @@ const fn preparation_version(format: DataFormat) -> u32 {
     match format {
         DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU16 | DataFormat::TokensU32 => 2,
         DataFormat::Idx | DataFormat::Images => 3,
-        DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => 4,
-        DataFormat::Webdataset => 5,
+        DataFormat::Text | DataFormat::Jsonl => 4,
+        DataFormat::Csv | DataFormat::Tsv => 5,
+        DataFormat::Webdataset => 6,
     }
 }
 
@@ -130,7 +131,8 @@ impl std::fmt::Display for Recipe {
         match self.format {
             DataFormat::Text if self.is_said => write!(f, "text, whatever it is"),
             DataFormat::Text => write!(f, "text"),
-            DataFormat::TokensU16 => write!(f, "tokens-u16 below {}", self.vocabulary),
+            DataFormat::TokensU16 if self.is_said => write!(f, "tokens-u16 below {}", self.vocabulary),
+            DataFormat::TokensU16 => write!(f, "tokens-u16 by their name, below {}", self.vocabulary),
             DataFormat::TokensU32 => write!(f, "tokens-u32 below {}", self.vocabulary),
             DataFormat::Jsonl => write!(f, "jsonl, field {field:?}, separator {separator:?}"),
             DataFormat::Csv => write!(f, "csv, column {column}, {dialect}, separator {separator:?}"),

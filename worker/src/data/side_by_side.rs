@@ -164,7 +164,12 @@ pub(super) fn prepare(
             let source = Source::new(plan.source, recipe, maker, files, lease)
                 .called(plan.identity)
                 .beside(plan.passed.clone());
-            return plan.check(&source).map(|()| source);
+            plan.check(&source)?;
+            let empty = source.size().empty_classes;
+            if empty.count() > 0 {
+                tracing::warn!(source = %plan.source, %empty, "a source has no image of some classes");
+            }
+            return Ok(source);
         };
         let unlisted = |(file, bytes): &(Origin, u64)| Prepared::unlisted(file, *bytes, &recipe);
         let files = plan.files.iter().map(unlisted).collect();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use longhaul_common::config::DataSource;
 
 use super::cache::Cache;
+use super::empty_classes::EmptyClasses;
 use super::filling::{Filling, Preparing};
 use super::lease::Lease;
 use super::lent::{BlockName, LentBlock, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
@@ -80,6 +81,8 @@ pub struct SourceSize {
     pub items: u64,
     /// Of images, how many each class has.
     pub classes: BTreeMap<u32, u64>,
+    /// Of images, classes that have none, as far as that is known here.
+    pub empty_classes: EmptyClasses,
     /// Shards.
     pub shards: u64,
     /// What else is there, and is not taken.
@@ -174,15 +177,23 @@ impl Source {
 
     /// What was found of it.
     pub(super) fn size(&self) -> SourceSize {
-        if let Names::Coming(coming) = &self.names {
-            return SourceSize { passed: self.passed.clone(), ..coming.filling().size() };
-        }
-        let mut size = SourceSize {
-            items: self.items(),
-            shards: self.shards.len() as u64,
-            passed: self.passed.clone(),
-            ..SourceSize::default()
+        let mut size = match &self.names {
+            Names::Coming(coming) => coming.filling().size(),
+            Names::Known(_) => self.listed_size(),
         };
+        size.passed = self.passed.clone();
+        if let Made::FromFiles { recipe, .. } = &self.made
+            && !size.classes.is_empty()
+        {
+            size.empty_classes = EmptyClasses::of(&size.classes, recipe.classes());
+        }
+        size
+    }
+
+    /// The same, as lists have it.
+    fn listed_size(&self) -> SourceSize {
+        let mut size =
+            SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
         let mut bad = BadRecords::default();
         for file in self.files() {
             size.files += 1;
@@ -195,6 +206,11 @@ impl Source {
         }
         (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
         size
+    }
+
+    /// Whether its files are here, and have records.
+    pub(super) fn has_records(&self) -> bool {
+        matches!(&self.made, Made::FromFiles { recipe, .. } if recipe.format.has_records())
     }
 
     /// Names the items.

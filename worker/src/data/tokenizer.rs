@@ -73,16 +73,18 @@ impl Tokenizer {
         }
     }
 
-    /// Refuses what looks like a special token, stands between records, and would be several tokens of text.
+    /// Refuses what looks like a special token, stands between records, and would be several tokens of text; and what has characters that are in no token.
     ///
     /// # Errors
     /// It does.
     pub(super) fn check_separator(&self, separator: &str) -> Result<(), DataError> {
+        let refused = |reason| DataError::Separator { separator: separator.to_owned(), reason };
+        let left_out = |reason| refused(format!("{reason}; or take another separator"));
+        self.check_whole(separator).map_err(left_out)?;
         let name = separator.trim();
         if !looks_special(name) {
             return Ok(());
         }
-        let refused = |reason| DataError::Separator { separator: separator.to_owned(), reason };
         match self {
             Self::Bytes => Err(refused(format!(
                 "it looks like a special token, and with tokenizer = \"bytes\" it is {} bytes of text; take \"\\n\", or a tokenizer that has it",
@@ -112,10 +114,17 @@ impl Tokenizer {
     pub fn hash(&self) -> blake3::Hash {
         match self {
             Self::Bytes => blake3::hash(DataConfig::BYTES.as_bytes()),
-            Self::Json { json, settings, .. } if settings.is_empty() => blake3::hash(json),
-            // Of the same file, versions that took them over made other tokens.
-            Self::Json { json, .. } => {
-                blake3::Hasher::new().update(b"without settings of its last use").update(json).finalize()
+            Self::Json { json, tokenizer, settings } => {
+                let mut hasher = blake3::Hasher::new();
+                // Of the same file, versions that took them over made other tokens,
+                if !settings.is_empty() {
+                    hasher.update(b"without settings of its last use");
+                }
+                // and those that did not look left characters out.
+                if tokenizer.may_leave_out() {
+                    hasher.update(b"of each character");
+                }
+                hasher.update(json).finalize()
             }
         }
     }
@@ -140,6 +149,31 @@ impl Tokenizer {
         }
     }
 
+    /// The same of a text of which nothing may be left out.
+    ///
+    /// # Errors
+    /// Characters that the tokenizer has no token for, and what the `tokenizers` library refuses, in its words.
+    pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.check_whole(text)?;
+        self.encode(text)
+    }
+
+    /// Refuses a text with characters that are in no token.
+    fn check_whole(&self, text: &str) -> Result<(), String> {
+        let Self::Json { tokenizer, .. } = self else { return Ok(()) };
+        let left_out = tokenizer.left_out(text, LEFT_OUT_MAX)?;
+        if left_out.is_empty() {
+            return Ok(());
+        }
+        let named =
+            left_out.iter().map(|character| format!("{character:?} (U+{:04X})", u32::from(*character)));
+        let named: Vec<String> = named.collect();
+        Err(format!(
+            "the tokenizer has no token for {}, and neither an unknown token nor bytes in its place, so its library would leave it out without a word: give it `unk_token` or `byte_fallback`, or train it on texts that have all characters",
+            named.join(", ")
+        ))
+    }
+
     /// The text of tokens; what is no text is shown as replacement characters.
     ///
     /// # Errors
@@ -155,6 +189,9 @@ impl Tokenizer {
         }
     }
 }
+
+/// Characters that are in no token and that a message names.
+const LEFT_OUT_MAX: usize = 5;
 
 /// Special tokens that a message names.
 const NAMED_MAX: usize = 8;
@@ -271,6 +308,53 @@ mod tests {
         }
         let cut = read(WORDS.replace("\"truncation\":null", &format!("\"truncation\":{truncation}")));
         assert_eq!(cut.settings(), ["truncation to 2 tokens"]);
+    }
+
+    /// With each way of having something for a character, and without any.
+    #[cfg(feature = "tokenizers")]
+    #[test]
+    fn a_character_that_the_library_would_leave_out_is_refused() {
+        let end = r#"{"id":9,"content":"<|end|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}"#;
+        let letters = r#"{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,
+            "byte_fallback":false,"ignore_merges":false,"vocab":{"o":0,"n":1,"e":2,"on":3,"one":4},"merges":["o n","on e"]}"#;
+        let model = &WORDS[WORDS.find(r#"{"type":"WordLevel""#).unwrap()..WORDS.len() - 1];
+        let json = WORDS
+            .replace(model, letters)
+            .replace("\"added_tokens\":[]", &format!("\"added_tokens\":[{end}]"));
+        let read =
+            |json: &str| Tokenizer::of_json(json.as_bytes().to_vec(), Path::new("tokenizer.json")).unwrap();
+        let plain = read(&json);
+        assert_eq!(plain.encode("one né").unwrap(), [4, 1]);
+        for text in ["", "one\n on", "one<|end|>e"] {
+            assert_eq!(plain.encode_whole(text), plain.encode(text), "{text:?}");
+        }
+        let message = plain.encode_whole("one né, é").unwrap_err();
+        assert!(message.contains("no token for 'é' (U+00E9), ',' (U+002C), and"), "{message}");
+        let message = plain.encode_whole("xyzuvwx").unwrap_err();
+        assert!(message.contains("'u' (U+0075), 'v' (U+0076), and"), "{message}");
+        let message = plain.check_separator("|").unwrap_err().to_string();
+        assert!(message.contains("data.separator = \"|\": the tokenizer has no token for '|'"), "{message}");
+
+        let bytes = json.replace("\"byte_fallback\":false", "\"byte_fallback\":true");
+        let some_bytes = bytes.replace("\"vocab\":{", "\"vocab\":{\"<0xC3>\":5,\"<0xA9>\":6,");
+        let all: String = (0..=255).map(|byte| format!("\"<0x{byte:02X}>\":{},", 10 + byte)).collect();
+        let all_bytes = bytes.replace("\"vocab\":{", &format!("\"vocab\":{{{all}"));
+        let whole = json.replace("\"ignore_merges\":false", "\"ignore_merges\":true");
+        let whole = whole.replace("\"vocab\":{", "\"vocab\":{\"né\":5,");
+        let suffix = json.replace("\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"é\"");
+        for (json, good, bad) in [
+            (&bytes, "one", "é"),
+            (&some_bytes, "né", "nü"),
+            (&whole, "né", "én"),
+            (&suffix, "", "one"),
+            (&json.replace("\"unk_token\":null", "\"unk_token\":\"o\""), "né ü", ""),
+            (&all_bytes, "né ü", ""),
+            (&WORDS.to_owned(), "né ü", ""),
+        ] {
+            let tokenizer = read(json);
+            assert_eq!(tokenizer.encode_whole(good), tokenizer.encode(good), "{json}");
+            assert_eq!(tokenizer.encode_whole(bad).is_err(), !bad.is_empty(), "{json}");
+        }
     }
 
     #[cfg(feature = "tokenizers")]

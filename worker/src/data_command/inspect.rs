@@ -1,11 +1,12 @@
 //! `worker data inspect`: what there is, what of it is prepared, and what the model will see.
 
 use anyhow::{Error, Result};
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::BinaryBytes;
 
 use super::images::{Classes, Drawn};
 use super::{Data, Line, Told, open};
 use crate::cli::DataInspectArgs;
+use crate::counted::counted;
 use crate::data::{Content, Dataset, Looked, Work};
 
 /// Looks, and prepares nothing.
@@ -31,7 +32,7 @@ fn report(data: &Data, samples: u64) -> Result<Told> {
                 told.line(&Classes::of(source, &summary.size.classes)?);
             }
         }
-        told.line(&format_args!("an epoch has {} samples", HumanCount(dataset.samples())));
+        told.line(&format_args!("an epoch has {}", counted(dataset.samples(), "sample")));
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
         passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
@@ -55,7 +56,7 @@ fn show_samples(dataset: &Dataset, data: &Data, samples: u64, told: &mut Told) -
             }
             (Content::Image { .. }, None) => {}
             (Content::Tokens(tokens), _) => {
-                told.line(&format_args!("{title}, {} tokens:", tokens.len()));
+                told.line(&format_args!("{title}, {}:", counted(tokens.len() as u64, "token")));
                 told.line(&data.tokenizer.decode(tokens).map_err(Error::msg)?);
             }
         }
@@ -92,7 +93,7 @@ mod tests {
         open(&data, &Work::default()).unwrap();
         let told = report(&data, 3).unwrap().0;
         for words in [
-            "images of 3 classes in 1 shards, 12 samples, 100.0 % of the run's",
+            "images of 3 classes in 1 shard, 12 samples, 100.0 % of the run's",
             "  class 0, circle: 4\n  class 1, square: 4\n  class 2, triangle: 4\n",
             "an epoch has 12 samples",
             ", 3 × 16 × 20, class ",

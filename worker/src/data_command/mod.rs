@@ -16,6 +16,7 @@ use longhaul_common::model::ModelSpec;
 
 use crate::agent::{self, StopSignal};
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
+use crate::counted::{are, counted, were};
 use crate::data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
 use crate::data_progress::{self, Far};
 
@@ -70,9 +71,15 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
     // Of a file whose list is there, shards are not looked at one by one.
     let shards = match (done.made, done.found) {
         (0, 0) => "all of it was prepared before".to_owned(),
-        (made, found) => format!("{} shards were made, {} were there", HumanCount(made), HumanCount(found)),
+        (made, found) => format!(
+            "{} {} made, {} {} there",
+            counted(made, "shard"),
+            were(made),
+            HumanCount(found),
+            were(found)
+        ),
     };
-    told.line(&format_args!("{shards}; an epoch has {} samples", HumanCount(data.samples())));
+    told.line(&format_args!("{shards}; an epoch has {}", counted(data.samples(), "sample")));
     told.print()
 }
 
@@ -83,7 +90,7 @@ async fn verify(args: &DataRunArgs) -> Result<()> {
         let (all, count) = (data.bytes(), data.sources().iter().map(|source| source.size.shards).sum());
         let far = || {
             let shards = HumanCount(shards.load(Ordering::Relaxed));
-            let more = format!("{shards} of {} shards", HumanCount(count));
+            let more = format!("{shards} of {}", counted(count, "shard"));
             Far { done: bytes.load(Ordering::Relaxed), all, found: 0, more }
         };
         let check = || {
@@ -98,9 +105,11 @@ async fn verify(args: &DataRunArgs) -> Result<()> {
     let (damaged, bytes, shards) = on_a_thread(verify).await?;
     let mut told = Told::default();
     told.line(&format_args!(
-        "{} shards, {}: each byte was read, {damaged} were damaged or missing and are made again",
-        HumanCount(shards),
+        "{}, {}: each byte was read, {damaged} {} damaged or missing and {} made again",
+        counted(shards, "shard"),
         BinaryBytes(bytes),
+        were(damaged),
+        are(damaged),
     ));
     told.print()
 }
@@ -141,16 +150,17 @@ impl fmt::Display for Line<'_> {
         let SourceSummary { name, size, samples, share } = self.0;
         write!(
             f,
-            "{name}: {} in {} files, {} records, ",
+            "{name}: {} in {}, {}, ",
             BinaryBytes(size.bytes),
-            HumanCount(size.files),
-            HumanCount(size.records),
+            counted(size.files, "file"),
+            counted(size.records, "record"),
         )?;
         match size.classes.len() {
-            0 => write!(f, "{} tokens", HumanCount(size.items))?,
+            0 => write!(f, "{}", counted(size.items, "token"))?,
+            1 => write!(f, "images of 1 class")?,
             classes => write!(f, "images of {classes} classes")?,
         }
-        write!(f, " in {} shards, {} samples, ", HumanCount(size.shards), HumanCount(*samples))?;
+        write!(f, " in {}, {}, ", counted(size.shards, "shard"), counted(*samples, "sample"))?;
         match share {
             Some(share) => write!(f, "{:.1} % of the run's", 100.0 * share)?,
             None => write!(f, "held out")?,
@@ -158,9 +168,12 @@ impl fmt::Display for Line<'_> {
         if size.passed.count() > 0 {
             write!(f, "; {}", size.passed)?;
         }
+        if size.empty_classes.count() > 0 {
+            write!(f, "; {}", size.empty_classes)?;
+        }
         if size.bad_records > 0 {
-            let examples = size.bad_examples.join("\n  ");
-            write!(f, "; {} records were left out:\n  {examples}", HumanCount(size.bad_records))?;
+            let (bad, examples) = (size.bad_records, size.bad_examples.join("\n  "));
+            write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))?;
         }
         Ok(())
     }
@@ -200,4 +213,31 @@ fn open(data: &Data, work: &Work) -> Result<Dataset> {
     let dataset = Dataset::open_within(&data.config, &data.tokenizer, cache, work)?;
     dataset.complete()?;
     Ok(dataset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::SourceSize;
+
+    #[test]
+    fn one_of_each_is_told_in_the_singular() {
+        let bad_examples = vec!["a.jsonl, line 2: it is no JSON object".to_owned()];
+        let size = SourceSize {
+            files: 1,
+            records: 1,
+            bad_records: 1,
+            bad_examples,
+            items: 1,
+            ..SourceSize::default()
+        };
+        let summary = SourceSummary { name: "a.jsonl".to_owned(), size, samples: 1, share: None };
+        let told = Line(&summary).to_string();
+        for words in [
+            " in 1 file, 1 record, 1 token in 0 shards, 1 sample, held out",
+            "; 1 record was left out:\n  a.jsonl",
+        ] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
 }

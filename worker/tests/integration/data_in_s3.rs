@@ -35,7 +35,7 @@ fn prepare_in(server: &S3Server, folder: &Path, url: &str) -> Output {
         server.address
     );
     fs::write(folder.join("run.toml"), run_toml).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_worker"))
+    Command::new(env!("CARGO_BIN_EXE_worker-torch"))
         .args(["data", "prepare", "--config", "run.toml", "--cache-dir", "cache"])
         .current_dir(folder)
         .env("AWS_ACCESS_KEY_ID", "key-in-the-environment")
@@ -74,7 +74,7 @@ async fn files_in_object_storage_are_found_by_a_pattern_and_noticed_when_they_ch
     let words = told(&first);
     assert!(first.status.success() && words.contains(" in 2 files, "), "{words}");
     assert!(
-        words.contains("1 shards were made, 1 were there") || words.contains("2 shards were made"),
+        words.contains("1 shard was made, 1 was there") || words.contains("2 shards were made"),
         "{words}"
     );
     assert!(!words.contains("secret-in-the-environment"), "credentials are told");
@@ -85,7 +85,7 @@ async fn files_in_object_storage_are_found_by_a_pattern_and_noticed_when_they_ch
     assert!(again.contains("all of it was prepared before"), "{again}");
     put(&server, "texts/b.parquet", fixture("lz4.parquet")).await;
     let changed = told(&prepare("texts/*.parquet"));
-    assert!(changed.contains("1 were there"), "{changed}");
+    assert!(changed.contains("1 was there"), "{changed}");
 
     let one = prepare("texts/c.csv");
     assert!(one.status.success() && told(&one).contains("s3://bucket/texts/c.csv: "), "{}", told(&one));

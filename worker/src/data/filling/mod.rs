@@ -19,7 +19,6 @@ use super::image::{black, sample_bytes, standing};
 use super::lease::Lease;
 use super::names::Named;
 use super::origin::Origin;
-use super::passed::PassedOver;
 use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
 use super::records::RECORD_BYTES_MAX;
 use super::shard::Head;
@@ -403,8 +402,8 @@ impl Filling {
             items: self.images.len() as u64,
             classes,
             shards: self.names.len() as u64,
-            // Whoever has listed it knows.
-            passed: PassedOver::default(),
+            // Whoever has listed it knows the rest.
+            ..SourceSize::default()
         }
     }
 

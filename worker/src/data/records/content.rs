@@ -72,6 +72,13 @@ const POINTER_HASH: &[u8] = b"\noid sha256:";
 const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
+/// Pairs of numbers of two bytes without which nothing is said of their width.
+const PAIRS_MIN: usize = 16;
+/// The high half of a token of four bytes, at most: vocabularies have fewer than 2^18.
+const HIGH_HALF_MAX: u16 = 3;
+const FOUR_BYTES: &str = "a file with numbers of four bytes, as it seems, and its name stands for two: say format = \"tokens-u32\", or \"tokens-u16\" if they are of two";
+const EIGHT_BYTES: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its name stands for two: write them with `array.astype('<u2').tofile(...)`, or '<u4' and format = \"tokens-u32\" beyond 65,535; or say format = \"tokens-u16\" if they are of two";
+
 /// Refuses bytes that a file begins with and that are packed in a way that is not unpacked here.
 pub(super) fn check_packing(head: &[u8]) -> Result<(), String> {
     let is_bzip2 = |head: &[u8]| {
@@ -102,8 +109,27 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::Idx => expect(head, &[b"\0\0\x08"]),
         DataFormat::Webdataset if is_tar(head) => Ok(()),
         DataFormat::Webdataset => expect(head, &[]),
+        DataFormat::TokensU16 if !is_said => check_width(head),
         // Any bytes may be numbers, and a folder has none.
         DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
+    }
+}
+
+/// Refuses numbers of four or eight bytes where only a name says that they are of two: all high halves are next to nothing, and low halves are not.
+fn check_width(head: &[u8]) -> Result<(), String> {
+    let halves: Vec<u16> =
+        head.chunks_exact(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).collect();
+    let are_of = |width: usize| {
+        let is_small =
+            |number: &[u16]| number[1] <= HIGH_HALF_MAX && number[2..].iter().all(|half| *half == 0);
+        let numbers = || halves.chunks_exact(width);
+        let low = numbers().filter(|number| number[0] > HIGH_HALF_MAX).count();
+        halves.len() >= 2 * PAIRS_MIN && numbers().all(is_small) && 2 * low >= numbers().count()
+    };
+    match () {
+        () if are_of(4) => Err(EIGHT_BYTES.to_owned()),
+        () if are_of(2) => Err(FOUR_BYTES.to_owned()),
+        () => Ok(()),
     }
 }
 
@@ -194,6 +220,9 @@ fn is_safetensors(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
 
     const OF_TEXT: [DataFormat; 4] = [DataFormat::Text, DataFormat::Jsonl, DataFormat::Csv, DataFormat::Tsv];
@@ -268,6 +297,42 @@ mod tests {
         }
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
         assert!(check(pointer, DataFormat::TokensU16, true).unwrap_err().contains("git lfs pull"));
+    }
+
+    /// Tokens below each vocabulary, in so many bytes each, as many as a head has or fewer.
+    #[test]
+    fn tokens_of_another_width_than_a_name_says_are_refused_unless_it_is_asked_for() {
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        let mut head = |vocabulary: u64, width: usize, bytes: usize| -> Vec<u8> {
+            let mut number = || random.random_range(0..vocabulary).to_le_bytes()[..width].to_vec();
+            (0..bytes / width).flat_map(|_| number()).collect()
+        };
+        for _ in 0..100 {
+            for bytes in [0, 8, 64, 200, HEAD_BYTES] {
+                for vocabulary in [2, 4, 17, 256, 1000, 50_257, 1 << 16] {
+                    check(&head(vocabulary, 2, bytes), DataFormat::TokensU16, false).unwrap();
+                }
+            }
+            for vocabulary in [64, 256, 50_257, 128_256, 1 << 18] {
+                for (width, name) in
+                    [(4, "a file with numbers of four bytes"), (8, "a file with numbers of eight")]
+                {
+                    for bytes in [128, 200, HEAD_BYTES] {
+                        let head = head(vocabulary, width, bytes);
+                        let message = check(&head, DataFormat::TokensU16, false).unwrap_err();
+                        assert!(message.starts_with(name), "{vocabulary}, {bytes} bytes: {message}");
+                        check(&head, DataFormat::TokensU16, true).unwrap();
+                        check(&head, DataFormat::TokensU32, true).unwrap();
+                    }
+                }
+            }
+        }
+        // A byte a token, as texts have them, padding, and numbers beyond every vocabulary.
+        let text: Vec<u8> =
+            b"it was the best of times\n".repeat(9).iter().flat_map(|byte| [*byte, 0]).collect();
+        for head in [text, vec![0; HEAD_BYTES], vec![1; HEAD_BYTES], head(1 << 32, 4, HEAD_BYTES)] {
+            check(&head, DataFormat::TokensU16, false).unwrap();
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use longhaul_common::config::Column;
 use super::input::{Input, Position};
 use super::rows::{Row, Rows};
 use super::{RECORD_BYTES_MAX, Record, Records, listed};
+use crate::counted::counted;
 use crate::data::{DataError, Recipe};
 
 /// The texts of one column.
@@ -68,12 +69,14 @@ impl Delimited {
         }
         let values = self.row.len();
         let Some(cell) = self.row.get(self.column) else {
-            return Err(format!("it has {values} columns, and column {} was asked for", self.column + 1));
+            let columns = counted(values as u64, "column");
+            return Err(format!("it has {columns}, and column {} was asked for", self.column + 1));
         };
         let (width, whose) = *self.width.get_or_insert((values, "the first row"));
         if values != width {
+            let values = counted(values as u64, "value");
             return Err(format!(
-                "it has {values} values, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
+                "it has {values}, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
             ));
         }
         let text = str::from_utf8(cell).map_err(|_| "it is not UTF-8".to_owned())?;
@@ -125,7 +128,8 @@ impl Records for Delimited {
                     Some(Row { first, last, .. }) if last > first => format!("lines {first} to {last}"),
                     row => format!("line {}", row.map_or(line, |row| row.first)),
                 };
-                Record::Bad(format!("{}, {lines}: {reason}", self.path.display()))
+                let count = row.map_or(1, |row| row.counts_for());
+                Record::Bad { reason: format!("{}, {lines}: {reason}", self.path.display()), count }
             },
             Record::Text,
         )))

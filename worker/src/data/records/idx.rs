@@ -4,6 +4,7 @@ use std::io::{self, Read};
 
 use super::input::Input;
 use super::{RECORD_BYTES_MAX, Record, Records};
+use crate::counted::counted;
 use crate::data::DataError;
 use crate::data::image::{Pixels, RawImage};
 
@@ -32,8 +33,8 @@ impl Idx {
             sizes(&mut images, IMAGES, "images: unsigned bytes in three dimensions")?;
         let [labelled] = sizes(&mut labels, LABELS, "labels: unsigned bytes in one dimension")?;
         if labelled != count {
-            let reason =
-                format!("it has {labelled} labels, and {} has {count} images", images.path.display());
+            let (labelled, count) = (counted(labelled.into(), "label"), counted(count.into(), "image"));
+            let reason = format!("it has {labelled}, and {} has {count}", images.path.display());
             return Err(malformed(&labels, HEAD, reason));
         }
         if !(1..=RECORD_BYTES_MAX).contains(&(u64::from(height) * u64::from(width))) {

@@ -12,6 +12,14 @@ use super::input::{Input, Position};
 use super::{RECORD_BYTES_MAX, Record, Records, listed};
 use crate::data::{DataError, Recipe};
 
+/// What is wrong with JSON that has more values within each other than its parser has stack for.
+pub(super) const TOO_DEEP: &str = "is nested too deep: JSON of fewer than 128 levels is read";
+
+/// Whether JSON is refused for that alone, which the parser has no kind of error for.
+pub(super) fn is_too_deep(error: &serde_json::Error) -> bool {
+    error.to_string().starts_with("recursion limit exceeded")
+}
+
 /// The texts of one field.
 pub(super) struct JsonLines {
     path: PathBuf,
@@ -41,6 +49,7 @@ impl JsonLines {
         let Object { values: mut object, twice } =
             parse(&self.bytes).map_err(|error| match error.is_data() {
                 true => "it is no JSON object".to_owned(),
+                false if is_too_deep(&error) => format!("it {TOO_DEEP}"),
                 false => format!("it is no JSON: {error}"),
             })?;
         if twice.contains(&self.field) {
@@ -93,7 +102,9 @@ impl<'de> Deserialize<'de> for Object {
 /// JSON (RFC 8259), and numbers as Python writes them that JSON has none for: `NaN`, `Infinity`, `-Infinity`. They are null here, as no text is one.
 fn parse(line: &[u8]) -> Result<Object, serde_json::Error> {
     serde_json::from_slice(line).or_else(|error| match without_python_numbers(line) {
-        Some(plain) => serde_json::from_slice(&plain).map_err(|_| error),
+        Some(plain) => {
+            serde_json::from_slice(&plain).map_err(|other| if is_too_deep(&other) { other } else { error })
+        }
         None => Err(error),
     })
 }
@@ -144,7 +155,7 @@ impl Records for JsonLines {
             if self.bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let bad = |reason| Record::Bad(format!("{}, line {}: {reason}", self.path.display(), self.line));
+            let bad = |reason| Record::bad(format!("{}, line {}: {reason}", self.path.display(), self.line));
             return Ok(Some(self.text().map_or_else(bad, Record::Text)));
         }
     }
@@ -174,5 +185,16 @@ mod tests {
         {
             assert!(parse(line.as_bytes()).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn json_that_is_nested_too_deep_is_told_from_what_is_none() {
+        for first in ["1", "NaN"] {
+            let line =
+                |levels| format!("{{\"a\":{first},\"b\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+            assert!(parse(line(126).as_bytes()).is_ok());
+            assert!(is_too_deep(&parse(line(127).as_bytes()).unwrap_err()), "{first}");
+        }
+        assert!(!is_too_deep(&parse(b"{[").unwrap_err()));
     }
 }

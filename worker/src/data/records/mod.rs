@@ -55,15 +55,20 @@ pub(super) enum Record {
     Tokens(Vec<u32>),
     /// An image, not yet decoded.
     Image(RawImage),
-    /// Something that is no record: its place and what is wrong with it.
-    Bad(String),
+    /// Something that is no record: its place and what is wrong with it, and how many records it counts for.
+    Bad { reason: String, count: u64 },
 }
 
 impl Record {
+    /// One bad record.
+    pub(super) fn bad(reason: String) -> Self {
+        Self::Bad { reason, count: 1 }
+    }
+
     /// What it takes in memory.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Text(text) | Self::Bad(text) => text.len() as u64,
+            Self::Text(text) | Self::Bad { reason: text, .. } => text.len() as u64,
             Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
             Self::Image(image) => image.read_bytes(),
         }

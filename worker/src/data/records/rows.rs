@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub(super) last: u64,
     /// Bytes of the text until it has ended.
     end: u64,
-    /// The first thing that is wrong with its quotes.
+    /// The first thing that is wrong with its quotes, or that one never ends.
     pub(super) fault: Option<&'static str>,
 }
 
@@ -46,6 +46,13 @@ const NEVER_CLOSED: &str =
     "a quote is opened in it and never closed; where quotes are text as any other, say quote = \"\"";
 const TEXT_BEHIND: &str =
     "there is text behind a closing quote; where quotes are text as any other, say quote = \"\"";
+
+impl Row {
+    /// Bad records that it counts for. What a quote that never ends takes up to the end of the file may be a record on each line; any other row of several lines is one.
+    pub(super) fn counts_for(&self) -> u64 {
+        if self.fault == Some(NEVER_CLOSED) { self.last - self.first + 1 } else { 1 }
+    }
+}
 
 impl Rows {
     pub(super) fn new(dialect: Dialect) -> Self {
@@ -57,8 +64,11 @@ impl Rows {
     pub(super) fn see(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.step(*byte));
         if bytes.is_empty() {
-            if matches!(self.state, State::Quoted | State::Escaped) {
-                self.fault(NEVER_CLOSED);
+            // Whatever else is wrong with the row, this is why it goes on to the end.
+            if matches!(self.state, State::Quoted | State::Escaped)
+                && let Some(row) = &mut self.current
+            {
+                row.fault = Some(NEVER_CLOSED);
             }
             self.end_row(self.seen);
         }
@@ -173,6 +183,7 @@ mod tests {
         for (text, first, last, reason) in [
             ("a,\"b\nc\n", 1, 2, NEVER_CLOSED),
             ("a,b\n\"\"\"c\n", 2, 2, NEVER_CLOSED),
+            ("\"a\"b,\"c\nd\ne", 1, 3, NEVER_CLOSED),
             ("1,\"open\n2,two\n3,\"x\"\n", 1, 3, TEXT_BEHIND),
             ("\"a\"b,\"c\"d\n", 1, 1, TEXT_BEHIND),
             ("\"a\" ,c\n", 1, 1, TEXT_BEHIND),
@@ -181,6 +192,22 @@ mod tests {
         }
         let escaped = Dialect { escape: Some(b'\\'), ..PLAIN };
         assert_eq!(rows(escaped, "\"a\\\"\n"), [(1, 1, Some(NEVER_CLOSED))]);
+    }
+
+    #[test]
+    fn each_line_that_a_quote_without_an_end_takes_counts_and_else_a_row_is_one() {
+        for (text, count) in [
+            ("a,\"b\nc\nd\n", 3),
+            ("a\n\"b\n\nc", 3),
+            ("a,\"b", 1),
+            ("a,\"b\nc\"d\n", 1),
+            ("a,\"b\nc\"\n", 1),
+        ] {
+            let mut rows = Rows::new(PLAIN);
+            rows.see(text.as_bytes());
+            rows.see(b"");
+            assert_eq!(rows.ended.back().map(Row::counts_for), Some(count), "{text:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use super::input::{Input, MARK, Position};
+use super::json_lines::{TOO_DEEP, is_too_deep};
 use super::tar::{Tar, TarFile};
 use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::data::image::{Pixels, RawImage};
@@ -26,6 +27,8 @@ pub(super) struct WebDataset {
     next: Option<TarFile>,
     /// The key of the sample that was read last.
     last: Option<String>,
+    /// The first resource fork since then, and how many there are.
+    forks: Option<(String, u64)>,
 }
 
 /// Files of one key.
@@ -43,7 +46,8 @@ struct Parts {
 impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
-        Self { path, position, tar: Tar::new(reader), field: recipe.field.clone(), next: None, last: None }
+        let (tar, field) = (Tar::new(reader), recipe.field.clone());
+        Self { path, position, tar, field, next: None, last: None, forks: None }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -65,12 +69,30 @@ impl WebDataset {
             _ => DataError::io("read", &self.path)(error),
         })
     }
+
+    /// Resource forks that were found between the parts of samples: bad records, each of them.
+    fn take_forks(&mut self) -> Option<Record> {
+        let (first, count) = self.forks.take()?;
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let reason = format!(
+            "{}, {first}{more}: what macOS packs beside a file (a resource fork), and no part of a sample: pack it anew with `COPYFILE_DISABLE=1 tar ...`, or without `._*`",
+            self.path.display()
+        );
+        Some(Record::Bad { reason, count })
+    }
 }
 
 impl Records for WebDataset {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        if let Some(forks) = self.take_forks() {
+            return Ok(Some(forks));
+        }
         let (mut key, mut parts) = (None, Parts::default());
         while let Some(file) = self.next_file()? {
+            if is_resource_fork(&file.name) {
+                self.forks.get_or_insert((file.name, 0)).1 += 1;
+                continue;
+            }
             let (its_key, end) = split(&file.name);
             if key.as_deref().is_some_and(|key| key != its_key) {
                 self.next = Some(file);
@@ -87,13 +109,13 @@ impl Records for WebDataset {
                 _ => {}
             }
         }
-        let Some(key) = key else { return Ok(None) };
+        let Some(key) = key else { return Ok(self.take_forks()) };
         let place = format!("{}, sample {key}", self.path.display());
         self.last = Some(key);
         Ok(Some(
             parts
                 .image(&self.field, place.clone())
-                .map_or_else(|reason| Record::Bad(format!("{place}: {reason}")), Record::Image),
+                .map_or_else(|reason| Record::bad(format!("{place}: {reason}")), Record::Image),
         ))
     }
 
@@ -146,14 +168,24 @@ impl Parts {
     }
 }
 
+/// `._a.jpg`, which macOS packs beside `a.jpg`.
+fn is_resource_fork(name: &str) -> bool {
+    name.rsplit('/').next().is_some_and(|name| name.starts_with("._"))
+}
+
 fn bytes_max(name: &str) -> u64 {
+    if is_resource_fork(name) {
+        return 0;
+    }
     let is_label = ["cls", "json"].iter().any(|end| split(name).1.eq_ignore_ascii_case(end));
     if is_label { LABEL_BYTES_MAX } else { RECORD_BYTES_MAX }
 }
 
 fn class_in(json: &str, field: &str) -> Result<u32, String> {
-    let json: serde_json::Value =
-        serde_json::from_str(json).map_err(|error| format!("its .json is none: {error}"))?;
+    let json: serde_json::Value = serde_json::from_str(json).map_err(|error| match is_too_deep(&error) {
+        true => format!("its .json {TOO_DEEP}"),
+        false => format!("its .json is none: {error}"),
+    })?;
     let class = json.get(field).and_then(serde_json::Value::as_u64).and_then(|class| class.try_into().ok());
     class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
 }

@@ -129,6 +129,31 @@ fn a_file_that_is_not_what_its_name_says_is_refused_by_name() {
     }
 }
 
+/// As downloads and tools that append leave them.
+#[test]
+fn what_follows_the_end_of_gzip_is_named_and_further_members_are_read() {
+    let whole = std::fs::read(fixtures().join("records.txt.gz")).unwrap();
+    let folder = Folder::new();
+    let open = |rest: &[u8]| {
+        folder.write("a.txt.gz", [&whole[..], rest].concat());
+        let data =
+            folder.open("sources = [{ path = \"a.txt.gz\" }]\nsequence_length = 2\nvalidation_share = 0.0");
+        data.map(|data| text(&data)).map_err(|error| error.to_string())
+    };
+    let once = open(b"").unwrap();
+    assert_eq!(open(&whole).unwrap(), once.repeat(2));
+    for rest in [&b"\n"[..], b"some more text than a header has", &[0; 512], &whole[..5]] {
+        let message = open(rest).unwrap_err();
+        assert!(
+            message.contains("a.txt.gz: behind the end of its gzip data there is something else"),
+            "{message}"
+        );
+        assert!(message.contains("`gzip -dc`"), "{message}");
+    }
+    let cut = open(&whole[..whole.len() - 3]).unwrap_err();
+    assert!(!cut.contains("something else"), "{cut}");
+}
+
 #[test]
 fn tokens_beyond_the_vocabulary_are_refused_with_their_place() {
     let folder = Folder::new();
@@ -172,7 +197,7 @@ fn records_that_cannot_be_read_are_left_out_and_counted_up_to_the_limit() {
     assert!(message.contains("c.csv, line 3: column 1 is not UTF-8"), "beside the text: {message}");
     folder.write("c.csv", b"text,n\nfine,1\nshort\n");
     let message = second(&folder);
-    assert!(message.contains("c.csv, line 3: it has 1 columns, and column 2 was asked for"), "{message}");
+    assert!(message.contains("c.csv, line 3: it has 1 column, and column 2 was asked for"), "{message}");
     folder.write("c.csv", b"text,n\nfine,1\n\xff\xfe,2\n");
     let message =
         folder.open("sources = [{ path = \"c.csv\" }]\nsequence_length = 1").unwrap_err().to_string();

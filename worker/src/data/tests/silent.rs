@@ -42,7 +42,9 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
         ("a.csv", "id,text\r\n1,\"o\"\"ne\"\r\n2,two,\r\n", "line 3", "it has 3 values"),
     ] {
         let message = read_as(name, "", content.as_bytes()).unwrap_err();
-        assert!(message.contains("1 records of a source cannot be read"), "{content:?}: {message}");
+        // Of a quote that never ends, each line may have been a record.
+        let count = if place == "lines 3 to 4" { "2 records" } else { "1 record" };
+        assert!(message.contains(&format!("{count} of a source cannot be read")), "{content:?}: {message}");
         assert!(
             message.contains(&format!("{name}, {place}: ")) && message.contains(reason),
             "{content:?}: {message}"
@@ -61,6 +63,72 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
     }
     let message = read_as("a.csv", "", b"text,text\n1,2\n").unwrap_err();
     assert!(message.contains("columns 1 and 2 are both called `text`"), "{message}");
+}
+
+#[test]
+fn a_quote_that_never_ends_counts_for_each_line_that_it_takes() {
+    let folder = Folder::new();
+    folder.write("a.tsv", "id\ttext\n1\tone\n2\t\"open\n3\tthree\n4\tfour\n5\tfive\n");
+    let open = |max: u64| {
+        folder.open(&format!("{LINES}\nbad_records_max = {max}\nsources = [{{ path = \"a.tsv\" }}]"))
+    };
+    let message = open(3).unwrap_err().to_string();
+    assert!(
+        message.contains("4 records of a source") && message.contains("a.tsv, lines 3 to 6: "),
+        "{message}"
+    );
+    // From the file, and then from what is prepared of it.
+    for _ in 0..2 {
+        let data = open(4).unwrap();
+        let size = data.sources().remove(0).size;
+        assert_eq!((text(&data).as_str(), size.records, size.bad_records), ("one|", 1, 4));
+        assert_eq!(size.bad_examples.len(), 1);
+        assert!(open(3).is_err(), "what is prepared is held to the limit, too");
+    }
+}
+
+/// Byte by byte tokens of a text, as tools write them.
+#[test]
+fn tokens_of_four_or_eight_bytes_are_not_read_as_tokens_of_two() {
+    let text = "it was the best of times, it was the worst of times";
+    let wide = |width: usize| -> Vec<u8> {
+        text.bytes().flat_map(|byte| u64::from(byte).to_le_bytes()[..width].to_vec()).collect()
+    };
+    assert_eq!(read_as("a.bin", "", &wide(2)).as_deref(), Ok(text));
+    let message = read_as("a.bin", "", &wide(4)).unwrap_err();
+    assert!(message.contains("a.bin is a file with numbers of four bytes, as it seems"), "{message}");
+    assert!(message.contains("say format = \"tokens-u32\""), "{message}");
+    assert_eq!(read_as("a.bin", ", format = \"tokens-u32\"", &wide(4)).as_deref(), Ok(text));
+    let message = read_as("a.bin", "", &wide(8)).unwrap_err();
+    assert!(message.contains("eight bytes") && message.contains("array.astype('<u2')"), "{message}");
+    // Any bytes may be numbers of two.
+    let padded: String = text.chars().flat_map(|letter| [letter, '\0']).collect();
+    assert_eq!(read_as("a.bin", ", format = \"tokens-u16\"", &wide(4)), Ok(padded));
+}
+
+#[test]
+fn what_was_read_is_told_where_nothing_is_left_to_train_on() {
+    for (name, content, words) in [
+        ("a.csv", "id,text\n", "no records: there is no row behind a table's head"),
+        ("a.jsonl", "\n\n", "or no line of JSON"),
+        ("a.jsonl", "{\n[]\n", "of 2 records that were read, none is good: "),
+        ("a.csv", "text\n\"open\n", "of 1 record that was read, none is good: "),
+    ] {
+        let folder = Folder::new();
+        folder.write(name, content);
+        let lines = format!("{LINES}\nbad_records_max = 9\nsources = [{{ path = \"{name}\" }}]");
+        let message = folder.open(&lines).unwrap_err().to_string();
+        assert!(message.contains(&format!("{name} has nothing to train on: ")), "{content:?}: {message}");
+        assert!(message.contains(words), "{content:?}: {message}");
+    }
+}
+
+#[test]
+fn json_that_is_nested_too_deep_is_no_broken_json() {
+    let line = |levels| format!("{{\"text\":\"one\",\"a\":{}{}}}\n", "[".repeat(levels), "]".repeat(levels));
+    assert_eq!(read_as("a.jsonl", "", line(100).as_bytes()).as_deref(), Ok("one|"));
+    let message = read_as("a.jsonl", "", line(200).as_bytes()).unwrap_err();
+    assert!(message.contains("a.jsonl, line 1: it is nested too deep"), "{message}");
 }
 
 #[test]
@@ -162,7 +230,7 @@ fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
     );
     symlink(folder.path().join("nowhere"), folder.path().join("gone.txt")).unwrap();
     let message = folder.open(&lines).unwrap_err().to_string();
-    assert!(message.contains("1 links that lead nowhere") && message.contains("/gone.txt"), "{message}");
+    assert!(message.contains("1 link that leads nowhere") && message.contains("/gone.txt"), "{message}");
     assert!(message.contains("data.strict_files = false") && !message.contains("hidden"), "{message}");
     let data = folder.open(&format!("{LINES}\nstrict_files = false\n{pattern}")).unwrap();
     assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n", 2));

@@ -36,6 +36,14 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn may_leave_out(&self) -> bool {
+        match self.never {}
+    }
+
+    pub(super) fn left_out(&self, _: &str, _: usize) -> Result<Vec<char>, String> {
+        match self.never {}
+    }
+
     pub(super) fn encode(&self, _: &str) -> Result<Vec<u32>, String> {
         match self.never {}
     }

@@ -139,7 +139,7 @@ impl Records for Columns {
         self.row += 1;
         Ok(Some(match text {
             Ok(text) => Record::Text(text + &self.separator),
-            Err(reason) => Record::Bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
+            Err(reason) => Record::bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
         }))
     }
 

@@ -313,6 +313,61 @@ fn what_a_folder_of_images_has_is_read_wherever_it_is_in_its_class_or_named() {
     }
 }
 
+/// The `webdataset` library leaves them out without a word.
+#[test]
+fn resource_forks_in_an_archive_are_named_and_tear_no_sample() {
+    let png = fixture("folder/triangle/05.png");
+    let folder = Folder::new();
+    let files: [(&str, &[u8]); 7] = [
+        ("d/._a.png", b"fork"),
+        ("d/a.png", &png),
+        ("d/._a.cls", b"fork"),
+        ("d/a.cls", b"0"),
+        ("d/._b.png", b"fork"),
+        ("d/b.png", &png),
+        ("d/b.cls", b"1"),
+    ];
+    folder.write("a.tar", tar(&files));
+    let open = |max: u64| {
+        open(folder.path(), &format!("bad_records_max = {max}\n{SMALL}\nsources = [{{ path = \"a.tar\" }}]"))
+    };
+    let message = open(2).unwrap_err().to_string();
+    assert!(
+        message.contains("3 records") && message.contains("a.tar, d/._a.png and 2 more: what macOS"),
+        "{message}"
+    );
+    assert!(message.contains("COPYFILE_DISABLE=1"), "{message}");
+    let data = open(3).unwrap();
+    let size = data.sources().remove(0).size;
+    assert_eq!((size.records, size.bad_records), (2, 3));
+    assert_eq!(images(&data).iter().map(|(_, class)| *class).collect::<Vec<_>>(), [0, 1]);
+}
+
+/// A folder without an image of a class is refused.
+#[test]
+fn classes_without_an_image_are_told_of_archives_and_of_idx_files() {
+    let png = fixture("folder/triangle/05.png");
+    let folder = Folder::new();
+    folder.write("a.tar", tar(&[("a.png", &png), ("a.cls", b"1"), ("b.png", &png), ("b.cls", b"3")]));
+    folder.write("images", fixture("images-idx3-ubyte"));
+    folder.write("labels", fixture("labels-idx1-ubyte"));
+    let cache = Folder::new();
+    let told = |shape: &str, source: &str| {
+        let lines = format!("{shape}\nsources = [{{ {source} }}]");
+        let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
+        data.sources().remove(0).size.empty_classes
+    };
+    let shape = |classes: u32| SMALL.replace("classes = 2", &format!("classes = {classes}"));
+    // From the file, and then from what is prepared of it.
+    for _ in 0..2 {
+        assert_eq!(told(&shape(4), "path = \"a.tar\"").to_string(), "classes 0, 2 have no image");
+    }
+    let idx = "path = \"images\", format = \"idx\", labels = \"labels\"";
+    assert_eq!(told(IDX, idx).count(), 0);
+    let more = IDX.replace("classes = 3", "classes = 10");
+    assert_eq!(told(&more, idx).to_string(), "classes 3, 4, 5, 6, 7 and 2 more have no image");
+}
+
 /// The `webdataset` library raises an error of a name that is there twice, and cuts names at their first point.
 #[test]
 fn samples_of_an_archive_that_are_there_twice_or_cut_otherwise_are_named() {
