@@ -50,13 +50,22 @@ libraries() {
 
 installed=
 for program in coordinator worker; do
-  [ -x "$from/$program" ] || continue
-  installed="$installed $program"
-  install -D -m 755 -t "$root/usr/local/bin" "$from/$program"
-  # The command becomes the program that computes, once it has found libtorch for it.
-  if [ "$program" = worker ]; then
-    install -m 755 -t "$root/usr/local/bin" "$from/worker-torch"
+  # The command `worker` becomes the program that computes, once it has found libtorch for it.
+  parts=$program
+  [ "$program" != worker ] || parts='worker worker-torch'
+  built=
+  for part in $parts; do
+    [ ! -x "$from/$part" ] || built="$built $part"
+  done
+  [ -n "$built" ] || continue
+  if [ "$built" != " $parts" ]; then
+    echo "of $parts, there is only$built in $from: cargo build --release" >&2
+    exit 1
   fi
+  installed="$installed $program"
+  for part in $parts; do
+    install -D -m 755 -t "$root/usr/local/bin" "$from/$part"
+  done
   install -D -m 644 -t "$root/usr/local/lib/systemd/system" "$here/systemd/longhaul-$program"*.service
   share=$root/usr/local/share
   mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"

@@ -126,7 +126,8 @@ impl RoundSchedule {
         if self.changes.kept().is_empty() && round.0 == self.opening_rounds {
             return Self { every: pace.every, groups: pace.groups, ..self };
         }
-        if pace != self.last_pace() {
+        // Where a run was extended, a round begins before the pace leads to it.
+        if pace != self.last_pace() || self.start_of(round) != step {
             self.changes = self.changes.with(Change { round, step, pace });
         }
         self
@@ -161,10 +162,8 @@ impl RoundSchedule {
                 .map_or(change.round.0 > self.opening_rounds, |last| change.round > last.round);
             let steps = before.start_of(Round(change.round.0.saturating_sub(u64::from(self.exchanges))))
                 ..before.start_of(change.round);
-            // Of a run that was extended, the pace stays.
-            let is_shortened =
-                steps.start < change.step && change.step < steps.end && change.pace == before.last_pace();
-            let follows = change.step == steps.end || is_shortened;
+            // Within it, where a run was extended.
+            let follows = steps.start < change.step && change.step <= steps.end;
             let is_oldest_known = before.changes == Changes::NONE && self.changes.cut_at().is_some();
             before.changes = before.changes.with(*change);
             let has_steps = change.pace.every > 0 && change.pace.groups > 0 && change.step < self.steps;
@@ -366,7 +365,8 @@ mod tests {
         let [first, second] = kept;
         for bad in [
             with([Change { step: 9, ..first }, second]),
-            with([first, Change { step: 17, ..second }]),
+            with([first, Change { step: 19, ..second }]),
+            with([first, Change { step: 8, ..second }]),
             with([Change { round: Round(1), step: 1, ..first }, second]),
             with([first, Change { pace: pace(0, 1), ..second }]),
             with([first, Change { pace: pace(1, 0), ..second }]),
@@ -379,7 +379,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_run_that_is_extended_goes_on_where_it_ended(
-            opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400, more in 1u64..200,
+            opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400, more in 1u64..200, later in 0u64..9,
             changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..10),
         ) {
             let mut schedule = RoundSchedule { opening_rounds, opening_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
@@ -399,6 +399,11 @@ mod tests {
             for round in (known_from..rounds.0).map(Round) {
                 prop_assert_eq!(extended.steps_of(round), schedule.steps_of(round));
             }
+            // What came since may be given up again, and the run go on from where it had ended.
+            let slower = extended.changed_at(Round(rounds.0 + later * u64::from(exchanges)), Pace { every: every + 1, groups: 1 });
+            let again = slower.changed_at(rounds, slower.last_pace());
+            prop_assert!(slower.is_consistent() && again.is_consistent());
+            prop_assert_eq!(again.step_of(rounds), steps);
             let mut next = steps;
             for round in (rounds.0..extended.rounds()).map(Round) {
                 let span = extended.steps_of(round);

@@ -43,7 +43,7 @@ pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
     RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
-async fn coordinate(up: &Up, wanted: Wanted, exports: &Exports) -> Result<(), CliError> {
+async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<(), CliError> {
     let mut interrupted = std::pin::pin!(interrupted().context("listen for signals")?);
     let clock = Clock::start();
     let address = state_address(up)?;
@@ -76,9 +76,13 @@ async fn coordinate(up: &Up, wanted: Wanted, exports: &Exports) -> Result<(), Cl
             // Without etcd nobody else can have taken over.
             (None, None) => return Ok(()),
         };
-        let (wanted, served, advertised) = (&wanted, &served, advertised.as_str());
-        let turn = Turn { up, wanted, clock, served, advertised, exports };
-        match Box::pin(turn.lead(store, interrupted.as_mut())).await {
+        // Once: who ends a run that was extended does not want the next one that leads to go on with it.
+        wanted.extend &= !standby.as_ref().is_some_and(Standby::has_waited);
+        let (served, advertised) = (&served, advertised.as_str());
+        let turn = Turn { up, wanted: &wanted, clock, served, advertised, exports };
+        let led = Box::pin(turn.lead(store, interrupted.as_mut())).await;
+        wanted.extend = false;
+        match led {
             Ok(said) => {
                 up.log_format.say(&said);
                 return Ok(());

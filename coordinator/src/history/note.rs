@@ -138,6 +138,11 @@ impl History {
         Self { sites, ways, run, by_site, sampled_ms, rounds, activity, samples, recent, ..Self::new(meta) }
     }
 
+    /// The run has so many steps now.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.meta.steps = steps;
+    }
+
     /// Of which run.
     #[must_use]
     pub fn meta(&self) -> &Meta {

@@ -116,6 +116,24 @@ impl Run {
         }
     }
 
+    /// A worker leaves in order while the run waits for others: where nobody who stays has what is on its disk, it is waited for when they are back.
+    pub(super) fn note_holder(&mut self, worker: WorkerId) {
+        if !matches!(self.state.phase, Phase::Gathering | Phase::Preparing) {
+            return;
+        }
+        let left = self.state.left_with.as_ref().map(|left| left.0);
+        let Some(newest) = left.max(self.choose_source().round()) else { return };
+        let has = |peer: &Peer| peer.offers.iter().any(|offer| offer.next_round == newest);
+        let can_spare = self.choose_source_of(|other| other != worker).round() == Some(newest);
+        if can_spare || !self.peers.get(&worker).is_some_and(has) {
+            return;
+        }
+        match &mut self.state.left_with {
+            Some((round, workers)) if *round == newest => drop(workers.insert(worker)),
+            left => *left = Some((newest, [worker].into())),
+        }
+    }
+
     /// For people.
     fn why_needed(&self, worker: WorkerId) -> String {
         if self.state.phase != Phase::Training {

@@ -130,9 +130,15 @@ impl Run {
         if let Some(decided) = &state.plan {
             decided.apply_to(&mut config);
         }
-        // A run that was extended had its opening: that is no share of all its steps.
-        if config.round_schedule().opening_rounds != state.schedule.opening_rounds {
-            (config.sync.opening_rounds, config.sync.opening_share) = (state.schedule.opening_rounds, 0.0);
+        // A run that was extended had its opening and its early part: those are no shares of all its steps.
+        if let Some(first) = state.first_steps {
+            if config.round_schedule().opening_rounds != state.schedule.opening_rounds {
+                (config.sync.opening_rounds, config.sync.opening_share) =
+                    (state.schedule.opening_rounds, 0.0);
+            }
+            if config.sync.adapt {
+                config.sync.early_share *= first as f64 / state.schedule.steps.max(first) as f64;
+            }
         }
         let config_toml = config.to_toml()?;
         if state.phase == Phase::Preparing {

@@ -111,6 +111,7 @@ impl Run {
 
     /// Takes leave of a worker that goes in an orderly way.
     pub(super) fn let_go(&mut self, worker: WorkerId, reason: &str, what: &str) {
+        self.note_holder(worker);
         self.send(worker, ToWorker::Dismiss { reason: reason.to_owned() });
         self.gone.insert(worker);
         self.remove(worker, Severity::Info, what);

@@ -89,6 +89,8 @@ pub struct State {
     pub releases: Releases,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
+    /// The steps that the run was to have before it was extended; none: it never was.
+    pub first_steps: Option<u64>,
     /// Who left in order and alone had all before a round, on their disks; none once the run has gone on.
     pub left_with: Option<(Round, BTreeSet<WorkerId>)>,
     /// The workers at the end, once it has come.
@@ -187,6 +189,7 @@ impl State {
             residuals_lost: ResidualsLost::default(),
             releases: Releases::default(),
             checkpoints: Vec::new(),
+            first_steps: None,
             left_with: None,
             last_snapshot: None,
         }
@@ -198,17 +201,32 @@ impl State {
     /// There is nothing more to do, in words.
     pub fn extend(&mut self, steps: u64) -> Result<(), String> {
         let (before, round) = (self.schedule, self.ledger.through());
+        if steps < before.steps {
+            return Err(format!("it is one of {} steps, and run.steps is {steps}", before.steps));
+        }
         let Some(schedule) = before.extended(round, steps) else {
             let done = before.steps_of(round).start;
             return Err(match steps > done {
                 true => "it ended within its opening, before a round of that was whole".to_owned(),
-                false => format!("its {done} steps are done, and run.steps is {steps}"),
+                false => format!("its {done} steps are done"),
             });
         };
+        // All were dismissed with what they had written: who comes first waits for them.
+        let has_all = |checkpoint: &&Checkpoint| {
+            checkpoint.report.next_round == round && checkpoint.report.outcome.is_ok()
+        };
+        let holders: BTreeSet<WorkerId> =
+            self.checkpoints.iter().filter(has_all).map(|checkpoint| checkpoint.worker).collect();
+        if self.left_with.is_none() && round > Round(0) && !holders.is_empty() {
+            self.left_with = Some((round, holders));
+        }
+        if steps > before.steps {
+            self.first_steps.get_or_insert(before.steps);
+        }
         self.schedule = schedule;
         self.ledger.follow(schedule);
         (self.phase, self.drain, self.paused) = (Phase::Gathering, false, false);
-        (self.generation, self.left_with, self.last_snapshot) = (None, None, None);
+        (self.generation, self.moving, self.last_snapshot) = (None, None, None);
         Ok(())
     }
 

@@ -75,8 +75,9 @@ impl Chronicler {
     ) -> Self {
         let (found, is_written) = found(state_dir, &run.state().run.to_string(), now_ms);
         let history = match found {
-            Some(Found { history, events, .. }) => {
+            Some(Found { mut history, events, .. }) => {
                 journal.begin_with(events);
+                history.set_steps(run.config().run.steps);
                 history
             }
             None => begun(run, rounds, now_ms),

@@ -96,6 +96,10 @@ pub enum FoundError {
 pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> Result<Founded, FoundError> {
     let founded = match store.founding()? {
         Some(founding) => take_up(store, founding, wanted)?,
+        None if wanted.extend => {
+            let reason = "there is none (--extend is for a run that is over)".to_owned();
+            return Err(FoundError::NotExtended { place: store.place().clone(), reason });
+        }
         None => begin(store, &wanted.config, now_unix_s)?,
     };
     let (state, desk, taken) = founded;
@@ -136,7 +140,9 @@ fn take_up(store: &Store, founding: Founding, wanted: &Wanted) -> Result<Parts, 
     let (mut state, enrolment) = store.load()?.ok_or_else(missing)?;
     let config = wanted.config.to_toml()?;
     let (is_over, is_longer) = (state.phase == Phase::Finished, founding.config != config);
-    if !is_over && !is_longer || is_over && !wanted.extend {
+    // Asked for once more: it went on, and is over again.
+    let is_done = !is_longer && state.ledger.through().0 >= state.schedule.rounds();
+    if !is_over && !is_longer || is_over && (!wanted.extend || is_done) {
         return Ok((state, EnrolDesk::new(authority, enrolment), Taken::Resumed));
     }
     let refused = |reason| FoundError::NotExtended { place: store.place().clone(), reason };
@@ -290,6 +296,11 @@ mod tests {
         let mut wanted = stopped(&store, folder.path());
         let seen = found(&store, folder.path(), &wanted, NOW).unwrap();
         assert_eq!((seen.taken, seen.state.phase), (Taken::Resumed, Phase::Finished));
+        let (elsewhere, extending) =
+            (tempfile::tempdir().unwrap(), Wanted { extend: true, ..wanted.clone() });
+        let empty = Store::open(elsewhere.path()).unwrap();
+        let message = found(&empty, elsewhere.path(), &extending, NOW).unwrap_err().to_string();
+        assert!(message.contains("there is none"), "{message}");
 
         let schedule = wanted.config.round_schedule();
         let steps = wanted.config.run.steps + 50;
@@ -304,10 +315,21 @@ mod tests {
 
         // The same command again, as its coordinator was restarted; and a further number meanwhile.
         let again = found(&store, folder.path(), &wanted, NOW).unwrap();
-        assert_eq!((again.taken, again.state), (Taken::Resumed, extended.state));
+        assert_eq!((again.taken, &again.state), (Taken::Resumed, &extended.state));
         wanted.config.run.steps += 1;
         let message = found(&store, folder.path(), &wanted, NOW).unwrap_err().to_string();
         assert!(message.contains("it is not over yet"), "{message}");
+        wanted.config.run.steps = steps;
+        let mut state = again.state;
+        state.ledger.count_through(longhaul_common::id::Round(state.schedule.rounds()));
+        state.phase = Phase::Finished;
+        store.put_state(&state).unwrap();
+        let over = found(&store, folder.path(), &wanted, NOW).unwrap();
+        assert_eq!(
+            (over.taken, over.state.phase),
+            (Taken::Resumed, Phase::Finished),
+            "the same command again"
+        );
     }
 
     #[test]
@@ -316,7 +338,7 @@ mod tests {
         let store = Store::open(folder.path()).unwrap();
         let stopped = stopped(&store, folder.path());
         for (change, reason) in [
-            (&(|config: &mut RunConfig| config.run.steps = 2) as &dyn Fn(&mut RunConfig), "run.steps is 2"),
+            (&(|config: &mut RunConfig| config.run.steps = 99) as &dyn Fn(&mut RunConfig), "run.steps is 99"),
             (&|config| config.train.batch = 64, "train.batch was 32 and is 64"),
             (&|config| (config.run.steps, config.run.seed) = (9000, 99), "run.seed was"),
         ] {

@@ -48,6 +48,8 @@ pub struct Standby {
     /// Whether etcd has ever answered: where it never has, the address is more likely wrong than etcd away.
     has_answered: bool,
     founding: Option<Founding>,
+    /// Whether another one has led since this process began.
+    has_waited: bool,
     /// Why etcd does not answer, when that was said already.
     away: Option<String>,
 }
@@ -62,8 +64,15 @@ impl Standby {
             clock,
             has_answered: false,
             founding: None,
+            has_waited: false,
             away: None,
         }
+    }
+
+    /// Whether another one has led since this process began: then it has extended the run, if anybody was to.
+    #[must_use]
+    pub fn has_waited(&self) -> bool {
+        self.has_waited
     }
 
     /// Waits until this process leads. Cancelled, it gives back what it may just have won.
@@ -127,7 +136,10 @@ impl Standby {
                 (self.has_answered, self.away) = (true, None);
                 Ok(match election {
                     Election::Won(store) => (Some(*store), None),
-                    Election::Lost(leader) => (None, Some(leader)),
+                    Election::Lost(leader) => {
+                        self.has_waited = true;
+                        (None, Some(leader))
+                    }
                 })
             }
             // Another one was faster, between its winning and its reading.

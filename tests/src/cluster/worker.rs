@@ -72,9 +72,16 @@ impl Cluster {
     /// What `cp` says, or the binary cannot be started.
     pub fn start_copy_of(&mut self, index: usize) -> Result<()> {
         let copy = self.copy_of(index);
-        let mut copying = Command::new("cp");
-        copying.arg("-r").arg(format!("cache-{index}")).arg(format!("cache-{copy}"));
-        let output = copying.current_dir(self.folder()).output().context("start cp")?;
+        let run = |program: &str, words: &[&str]| {
+            Command::new(program).args(words).current_dir(self.folder()).output().context("start cp or rm")
+        };
+        let (from, to) = (format!("cache-{index}"), format!("cache-{copy}"));
+        let mut output = run("cp", &["-r", &from, &to])?;
+        if !output.status.success() {
+            // A file may have been renamed meanwhile.
+            run("rm", &["-r", &to])?;
+            output = run("cp", &["-r", &from, &to])?;
+        }
         let error = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "copy the cache folder of worker {index}: {}", error.trim());
         self.start_worker(copy)

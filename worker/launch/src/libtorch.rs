@@ -8,12 +8,20 @@ const VERSION: &str = "2.11.0";
 /// Beside the program, where `deploy/install.sh` and the tarball have it.
 const BESIDE: &str = "../lib/longhaul/torch/lib";
 
-/// Folders with libraries: that of `LIBTORCH`, and those that `cargo xtask setup` has assembled for this user.
+/// Folders with libraries: that of `LIBTORCH`, and those that `cargo xtask setup` has assembled for this user, with a GPU's first.
 pub fn places() -> Vec<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let own = named("LIBTORCH").map(|folder| folder.join("lib"));
+    let own = named("LIBTORCH").filter(|folder| !is_another_version(folder)).map(|folder| folder.join("lib"));
     let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
     own.into_iter().chain(cache.iter().flat_map(|cache| assembled(cache))).collect()
+}
+
+/// Whether it says that it is: in `build-version`, or in `version.py` where it is of a Python package.
+fn is_another_version(folder: &Path) -> bool {
+    let said = ["build-version", "version.py"]
+        .iter()
+        .find_map(|name| std::fs::read_to_string(folder.join(name)).ok());
+    said.is_some_and(|said| !said.contains(VERSION))
 }
 
 fn assembled(cache: &Path) -> Vec<PathBuf> {
@@ -23,7 +31,8 @@ fn assembled(cache: &Path) -> Vec<PathBuf> {
     };
     let listed = std::fs::read_dir(cache.join("longhaul")).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = listed.map(|entry| entry.path()).filter(is_ours).collect();
-    folders.sort_unstable();
+    // `cu130` comes behind `cpu`, and does on CPUs what that does.
+    folders.sort_unstable_by(|one, other| other.cmp(one));
     folders.into_iter().map(|folder| folder.join("torch/lib")).collect()
 }
 
@@ -38,7 +47,7 @@ pub fn remedy(missing: &[String], places: &[PathBuf]) -> String {
         );
     }
     let mut text = format!(
-        "{names} cannot be loaded: there is no libtorch {VERSION} beside the program ({BESIDE}), nor where it was built, or this user may not read it."
+        "{names} cannot be loaded: there is no libtorch {VERSION} with all that belongs to it beside the program ({BESIDE}), nor where it was built, or this user may not read it."
     );
     if !places.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();

@@ -104,6 +104,11 @@ fn another_libtorch_of_the_version_is_taken_where_its_own_is_gone() {
     let output = run(folder.path(), &[("LIBTORCH", own.parent().unwrap())]);
     assert_eq!(printed(&output), expected(&own));
 
+    fs::write(folder.path().join("own/version.py"), "__version__ = '2.10.0+cpu'\n").unwrap();
+    let output = run(folder.path(), &[("LIBTORCH", own.parent().unwrap())]);
+    assert_eq!(printed(&output), expected(&cached), "one of another version is none");
+    fs::write(folder.path().join("own/version.py"), "__version__ = '2.11.0+cpu'\n").unwrap();
+
     let others = Path::new("/some/where");
     let output = run(folder.path(), &[("LIBTORCH", own.parent().unwrap()), ("LD_LIBRARY_PATH", others)]);
     assert_eq!(printed(&output), format!("{}:/some/where|join|a b|2\n", own.display()));

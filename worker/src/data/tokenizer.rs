@@ -80,7 +80,9 @@ impl Tokenizer {
     pub(super) fn check_separator(&self, separator: &str) -> Result<(), DataError> {
         let refused = |reason| DataError::Separator { separator: separator.to_owned(), reason };
         let left_out = |reason| refused(format!("{reason}; or take another separator"));
-        self.check_whole(separator).map_err(left_out)?;
+        if !self.depends_on_place() {
+            self.check_whole(separator).map_err(left_out)?;
+        }
         let name = separator.trim();
         if !looks_special(name) {
             return Ok(());
@@ -156,6 +158,11 @@ impl Tokenizer {
     pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>, String> {
         self.check_whole(text)?;
         self.encode(text)
+    }
+
+    /// Whether characters have other tokens within a word than at its ends.
+    fn depends_on_place(&self) -> bool {
+        matches!(self, Self::Json { tokenizer, .. } if tokenizer.depends_on_place())
     }
 
     /// Refuses a text with characters that are in no token.

@@ -1,6 +1,7 @@
 //! Runs that are over, and go on.
 
 use longhaul_common::config::RunConfig;
+use longhaul_common::id::RunId;
 
 use super::handovers::of_whole_model;
 use super::planning::welcomed;
@@ -104,9 +105,81 @@ fn a_run_that_was_stopped_goes_on_to_its_own_end() {
 #[test]
 fn nothing_is_left_to_do_where_all_steps_are_done() {
     let (_, mut state) = over(20, |_| ());
-    for steps in [20, 7] {
+    for (steps, reason) in [(20, "its 20 steps are done"), (7, "it is one of 20 steps, and run.steps is 7")] {
         let before = state.clone();
         let refused = state.extend(steps).unwrap_err();
-        assert_eq!((refused, &state), (format!("its 20 steps are done, and run.steps is {steps}"), &before));
+        assert_eq!((refused.as_str(), &state), (reason, &before));
+    }
+}
+
+/// Those who had all were dismissed, and are started by hand.
+#[test]
+fn who_comes_first_waits_for_those_who_have_the_end() {
+    for checkpoints in [vec![], vec![of_whole_model(4)]] {
+        let mut story = Story::training();
+        for worker in [1, 2] {
+            story.say(worker, moves::written(10, 0));
+            story.say(worker, finished(10, None));
+        }
+        let (mut config, mut state) = (story.run.config.clone(), story.run.state().clone());
+        config.run.steps = 30;
+        state.extend(30).unwrap();
+        let mut story = Story::of_state(config, state);
+        story.join(3, &checkpoints);
+        story.join(4, &[]);
+        story.pass_to(Duration::from_secs(100));
+        assert!(story.told(3).iter().all(|message| !matches!(message, ToWorker::Prepare(_))));
+        let problems = story.run.status(0).problems;
+        assert!(problems.iter().any(|line| line.contains("waits for w1, w2")), "{problems:?}");
+        for worker in [1, 2] {
+            story.join(worker, &[of_whole_model(10)]);
+        }
+        assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(10)))));
+    }
+}
+
+/// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
+#[test]
+fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
+    let text = config().to_toml().unwrap();
+    let (head, tail) = (&text[..text.find("[sync]").unwrap()], "[parallel]\nplan = \"fixed\"\n");
+    let head = &head[..head.find("[parallel]").unwrap()];
+    for preset in [
+        "auto",
+        "dense",
+        "dgc",
+        "powersgd",
+        "onebit-adam",
+        "demo",
+        "diloco",
+        "streaming-diloco",
+        "cocktail",
+        "sparse-local",
+    ] {
+        let read = |steps: u64| {
+            let head = head.replace("steps = 20\n", &format!("steps = {steps}\n"));
+            RunConfig::parse(&format!("{head}[sync]\npreset = \"{preset}\"\n{tail}")).unwrap()
+        };
+        let mut state = State::new(RunId([1; 16]), &read(4000));
+        let rounds = state.schedule.rounds();
+        let mut before = state.schedule;
+        for steps in [8000, 50_000] {
+            state.ledger.count_through(Round(before.rounds()));
+            state.extend(steps).unwrap();
+            before = state.schedule;
+            let run = Run::new(read(steps), state.clone(), Duration::ZERO).unwrap();
+            let told = RunConfig::parse(&run.config_toml).unwrap();
+            let configured = told.round_schedule();
+            assert_eq!(
+                (configured.opening_rounds, configured.steps),
+                (before.opening_rounds, steps),
+                "{preset}"
+            );
+            let early = |config: &RunConfig| config.sync.early_share * config.run.steps as f64;
+            if told.sync.adapt {
+                assert!((early(&told) - early(&read(4000))).abs() < 1e-6, "{preset}");
+            }
+        }
+        assert!(before.rounds() > rounds && before.opening_rounds < rounds, "{preset}");
     }
 }

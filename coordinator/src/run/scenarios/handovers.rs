@@ -1,5 +1,7 @@
 //! Workers that are to leave, and have what nobody else has.
 
+use std::collections::BTreeSet;
+
 use longhaul_proto::control::message::{CheckpointReport, HANDOVER_MAX};
 
 use super::super::{Decided, Moving, Suspended};
@@ -465,6 +467,33 @@ fn nobody_waits_for_a_worker_that_was_killed() {
     story.join(3, &[]);
     story.join(4, &[of_whole_model(1)]);
     assert_eq!(story.told(4).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(1)))));
+}
+
+/// Another has a copy of what the first one had, and both leave before the run goes on.
+#[test]
+fn who_leaves_while_the_run_gathers_is_waited_for_as_well() {
+    let mut story = leaving();
+    finished_and_written(&mut story);
+    story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
+    assert!(is_dismissed(&story.told(2)) && story.run.state().left_with.is_none(), "3 has what it had");
+    story.handle(Event::Pause);
+    story.join(1, &[offer(2, 0, true)]);
+    story.join(3, &[offer(2, 1, false)]);
+    for worker in [1, 3] {
+        story.say(worker, ToCoordinator::Leaving);
+    }
+    let both = BTreeSet::from([WorkerId(1), WorkerId(3)]);
+    assert_eq!(story.run.state().left_with, Some((Round(2), both)));
+
+    story.handle(Event::Resume);
+    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    let mut story = Story::of_state(config, state);
+    let older = |rank| offer(1, rank, false);
+    story.join(4, &[older(0), older(1)]);
+    story.join(5, &[]);
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    let problems = story.run.status(0).problems;
+    assert!(problems.iter().any(|line| line.contains("waits for w1, w3")), "{problems:?}");
 }
 
 #[test]

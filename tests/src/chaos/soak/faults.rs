@@ -25,6 +25,8 @@ const SLEPT_S: i64 = 3 * 3600;
 const DAY_S: i64 = 86_400;
 /// A worker needs more than this part of the memory that it took: it ends when it has loaded its libraries, or is about to train.
 const MEMORY_PART: u64 = 4;
+/// What a worker says when it is a part of the run.
+const JOINED: &str = "this machine is part of the run";
 /// For so long, beyond its fault's time.
 const MEMORY_MAX: Duration = Duration::from_secs(20);
 
@@ -76,7 +78,7 @@ impl Soak {
                 self.cluster.kill_worker(worker);
                 self.check_checkpoints(worker)?;
                 let output = self.cluster.start_worker_in_pipe(worker)?;
-                self.readers.insert(worker, read_a_line(output));
+                self.readers.insert(worker, read_until_joined(output));
             }
             Fault::Worker(Kind::MemoryLimit, worker) => {
                 let memory = memory_of(self.process(worker)?.id())?;
@@ -137,8 +139,12 @@ impl Soak {
         if let Some(asked) = asked {
             return self.has_left(place, asked);
         }
-        let is_read = self.readers.get(&place).is_some_and(|reader| !reader.is_finished());
-        if !is_read && self.training >= self.to_train() {
+        // Where its output is read, until it has said so.
+        let has_joined = match self.readers.get(&place) {
+            Some(reader) => reader.is_finished(),
+            None => self.process(place)?.log().contains(JOINED),
+        };
+        if has_joined && self.training >= self.to_train() {
             self.process(place)?.signal("TERM")?;
             self.active[at].asked = Some(self.now());
         } else if self.now() > until + END_MAX {
@@ -151,8 +157,7 @@ impl Soak {
     fn to_train(&self) -> usize {
         let (sites, faults) = (&self.config.cluster.sites, self.active.iter().map(|active| active.fault));
         let copies = faults.clone().filter(|fault| fault.kind() == Kind::CopiedCache).count();
-        let away = faults.filter(|fault| fault.keeps_away(sites) > 0);
-        let away: usize = away.map(|fault| fault.takes_out(sites).len()).sum();
+        let away: usize = faults.map(|fault| fault.keeps_away(sites)).sum();
         (self.workers() + copies).saturating_sub(away)
     }
 
@@ -263,9 +268,10 @@ impl Soak {
 }
 
 /// Reads the first line of what a process says, and goes away.
-fn read_a_line(output: PipeReader) -> JoinHandle<()> {
+fn read_until_joined(output: PipeReader) -> JoinHandle<()> {
+    // Where it cannot be read, nobody reads it either.
     std::thread::spawn(move || {
-        // Where it cannot be read, nobody reads it either.
-        let _ = BufReader::new(output).read_line(&mut String::new());
+        let lines = BufReader::new(output).lines().map_while(std::io::Result::ok);
+        lines.take_while(|line| !line.contains(JOINED)).for_each(drop);
     })
 }

@@ -13,6 +13,7 @@ pub(super) struct Rows {
     /// Bytes that it has seen, and line breaks.
     seen: u64,
     breaks: u64,
+    was_return: bool,
     current: Option<Row>,
     /// Rows that have ended, as many as are read ahead.
     ended: VecDeque<Row>,
@@ -57,7 +58,7 @@ impl Row {
 impl Rows {
     pub(super) fn new(dialect: Dialect) -> Self {
         let (state, ended) = (State::Begun, VecDeque::new());
-        Self { dialect, state, seen: 0, breaks: 0, current: None, ended }
+        Self { dialect, state, seen: 0, breaks: 0, was_return: false, current: None, ended }
     }
 
     /// Some more of the text; of no bytes at all, its end.
@@ -86,7 +87,9 @@ impl Rows {
         }
         self.state = self.after(byte, ends_row);
         self.seen += 1;
-        self.breaks += u64::from(byte == b'\n');
+        // `\r\n` is one.
+        self.breaks += u64::from(byte == b'\r' || byte == b'\n' && !self.was_return);
+        self.was_return = byte == b'\r';
     }
 
     fn after(&mut self, byte: u8, ends_row: bool) -> State {

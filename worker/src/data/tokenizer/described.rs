@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tokenizers::models::ModelWrapper;
+use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenizerWrapper};
 
@@ -92,6 +93,11 @@ impl Described {
         self.may_leave_out
     }
 
+    /// Whether characters have other tokens within a word than at its ends.
+    pub(super) fn depends_on_place(&self) -> bool {
+        matches!(self.tokenizer.get_model(), ModelWrapper::BPE(model) if !is_plain(model))
+    }
+
     /// The first characters that the model would leave out of a text, each once, up to so many. They are as the model sees them: normalised, and without what only
     /// divides words.
     pub(super) fn left_out(&self, text: &str, most: usize) -> Result<Vec<char>, String> {
@@ -145,15 +151,18 @@ fn may_leave_out(tokenizer: &tokenizers::Tokenizer) -> bool {
     let ModelWrapper::BPE(model) = tokenizer.get_model() else { return false };
     let has = |name: &str| model.token_to_id(name).is_some();
     let has_bytes = || model.byte_fallback && (0..=u8::MAX).all(|byte| has(&byte_name(byte)));
-    let is_plain = [&model.continuing_subword_prefix, &model.end_of_word_suffix]
-        .into_iter()
-        .all(|part| part.as_deref().unwrap_or_default().is_empty());
     let has_alphabet = || {
-        is_plain
+        is_plain(model)
             && tokenizer.get_pre_tokenizer().is_some_and(ends_with_bytes)
             && ByteLevel::alphabet().into_iter().all(|character| has(&character.to_string()))
     };
     model.unk_token.is_none() && !has_bytes() && !has_alphabet()
+}
+
+/// Whether a character has the same token wherever it is in a word.
+fn is_plain(model: &BPE) -> bool {
+    let parts = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
+    parts.into_iter().all(|part| part.as_deref().unwrap_or_default().is_empty())
 }
 
 /// Whether all that the model sees is bytes, each as a character of an alphabet.

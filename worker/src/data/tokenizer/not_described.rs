@@ -40,6 +40,10 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn depends_on_place(&self) -> bool {
+        match self.never {}
+    }
+
     pub(super) fn left_out(&self, _: &str, _: usize) -> Result<Vec<char>, String> {
         match self.never {}
     }
