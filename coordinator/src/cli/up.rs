@@ -111,9 +111,11 @@ fn state_address(up: &Up) -> Result<Option<EtcdAddress>, CliError> {
 
 fn not_leading(error: StandbyError) -> CliError {
     match error {
-        StandbyError::Found(error @ (FoundError::OtherConfig { .. } | FoundError::NotExtended { .. })) => {
-            CliError::Misuse(error.to_string())
-        }
+        StandbyError::Found(
+            error @ (FoundError::OtherConfig { .. }
+            | FoundError::NotExtended { .. }
+            | FoundError::NoRun { .. }),
+        ) => CliError::Misuse(error.to_string()),
         error => anyhow::Error::new(error).into(),
     }
 }
@@ -136,7 +138,7 @@ impl From<FoundError> for Ending {
     fn from(error: FoundError) -> Self {
         match error {
             FoundError::Store(error @ StoreError::Deposed { .. }) => Self::Deposed(error.to_string()),
-            FoundError::OtherConfig { .. } | FoundError::NotExtended { .. } => {
+            FoundError::OtherConfig { .. } | FoundError::NotExtended { .. } | FoundError::NoRun { .. } => {
                 Self::Failed(CliError::Misuse(error.to_string()))
             }
             error => anyhow::Error::new(error).into(),
@@ -181,7 +183,10 @@ impl Turn<'_> {
         let config = &wanted.config;
         let (name, another) = (&config.run.name, store.place().another);
         let finished = state.phase == Phase::Finished;
-        let run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
+        let mut run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
+        if let Taken::Extended { done } = taken {
+            run.note_extension(done);
+        }
         let mut owner = owner(run, desk, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
         owner.export(exports);
         if let Some(dir) = &up.tensorboard {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::command::Severity;
 use super::machine::Run;
 use super::source::Source;
+use super::state::Phase;
 
 /// For how long, at most: a machine may be gone for good.
 const WAIT: Duration = Duration::from_secs(1800);
@@ -53,14 +54,19 @@ impl Run {
         true
     }
 
-    /// The same as a line of the status.
+    /// The same as a line of the status, also before enough are here to go on without them.
     pub(super) fn absent_holders_problem(&self) -> Option<String> {
+        if self.state.phase != Phase::Gathering {
+            return None;
+        }
         let (round, absent) = self.absent_holders(&self.choose_source());
-        let left = (self.absent_holders.since? + WAIT).saturating_sub(self.now).as_secs();
         let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        let at_most = self.absent_holders.since.map_or(String::new(), |since| {
+            format!(": for {} s at most", (since + WAIT).saturating_sub(self.now).as_secs())
+        });
         (!names.is_empty()).then(|| {
             format!(
-                "the run waits for {}, who left with all before {round}: for {left} s at most; `coordinator kick` says that they will not come",
+                "the run waits for {}, who left with all before {round}{at_most}; `coordinator kick` says that they will not come",
                 names.join(", ")
             )
         })

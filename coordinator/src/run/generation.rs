@@ -67,7 +67,10 @@ impl Run {
             && !self.drain_is_due()
         {
             return match self.state.moving {
-                _ if self.state.drain || !self.generation_ends() => self.finish("all rounds are applied"),
+                _ if self.state.drain || !self.generation_ends() => {
+                    let why = self.words_of_end(until);
+                    self.finish(&why);
+                }
                 Some(_) if !self.handovers.are_waited_for() => self.carry_out_move(until),
                 _ => self.carry_out_handover(until),
             };
@@ -303,6 +306,15 @@ impl Run {
                 self.grace_until =
                     Some(self.now + Duration::from_millis(self.config.faults.reconnect_grace_ms));
             }
+        }
+    }
+
+    /// Why a run is over whose rounds before this one are done.
+    fn words_of_end(&self, round: Round) -> String {
+        let (schedule, steps) = (&self.state.schedule, self.state.schedule.steps);
+        match schedule.steps_of(round).start {
+            done if done < steps => format!("it was stopped after {done} of {steps} steps"),
+            _ => "all rounds are applied".to_owned(),
         }
     }
 

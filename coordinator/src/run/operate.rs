@@ -109,6 +109,15 @@ impl Run {
         self.let_go_when_spared(worker, reason, "leaves, as the operator asks");
     }
 
+    /// For people: the run was over after `done` steps, and goes on.
+    pub fn note_extension(&mut self, done: u64) {
+        let text = format!(
+            "it was over after {done} steps, and goes on to {}: its learning rate follows these",
+            self.state.schedule.steps
+        );
+        self.notice(Severity::Info, None, text);
+    }
+
     /// Takes leave of a worker that goes in an orderly way.
     pub(super) fn let_go(&mut self, worker: WorkerId, reason: &str, what: &str) {
         self.note_holder(worker);

@@ -59,7 +59,7 @@ impl Preparing {
 impl Run {
     pub(super) fn advance_gathering(&mut self) {
         if self.state.drain {
-            return self.finish("stopped before training began");
+            return self.finish(self.words_of_stop());
         }
         if self.is_held() || !self.has_plan() {
             return;
@@ -83,6 +83,14 @@ impl Run {
             } else if let Source::Checkpoint(found) = source {
                 self.replan_for_those_here(found.round);
             }
+        }
+    }
+
+    /// Why a run is over that nobody trains.
+    fn words_of_stop(&self) -> &'static str {
+        match self.state.facts {
+            None => "stopped before training began",
+            Some(_) => "stopped before it went on; the newest checkpoints hold what was reached",
         }
     }
 
@@ -156,7 +164,7 @@ impl Run {
 
     pub(super) fn advance_preparing(&mut self) {
         if self.state.drain {
-            return self.finish("stopped before training began");
+            return self.finish(self.words_of_stop());
         }
         let Some(preparing) = self.preparing.clone() else { return };
         if preparing.broken {

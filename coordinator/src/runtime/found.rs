@@ -76,6 +76,12 @@ pub enum FoundError {
         /// Key by key: what it was, and what it is.
         differences: String,
     },
+    /// There is nothing to extend.
+    #[error("{} holds no run that could be extended (--extend): is it another one?", place.name)]
+    NoRun {
+        /// Where the state would be.
+        place: Place,
+    },
     /// The run is over, and cannot go on.
     #[error("{} holds a run that cannot be extended: {reason}. To begin another, give it {}", place.name, place.another)]
     NotExtended {
@@ -97,8 +103,7 @@ pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> 
     let founded = match store.founding()? {
         Some(founding) => take_up(store, founding, wanted)?,
         None if wanted.extend => {
-            let reason = "there is none (--extend is for a run that is over)".to_owned();
-            return Err(FoundError::NotExtended { place: store.place().clone(), reason });
+            return Err(FoundError::NoRun { place: store.place().clone() });
         }
         None => begin(store, &wanted.config, now_unix_s)?,
     };
@@ -300,7 +305,7 @@ mod tests {
             (tempfile::tempdir().unwrap(), Wanted { extend: true, ..wanted.clone() });
         let empty = Store::open(elsewhere.path()).unwrap();
         let message = found(&empty, elsewhere.path(), &extending, NOW).unwrap_err().to_string();
-        assert!(message.contains("there is none"), "{message}");
+        assert!(message.contains("holds no run"), "{message}");
 
         let schedule = wanted.config.round_schedule();
         let steps = wanted.config.run.steps + 50;

@@ -37,7 +37,7 @@ fn become_program(
     let program = here.with_file_name(PROGRAM);
     if !program.is_file() {
         return Err(format!(
-            "{PROGRAM} is not beside {}: both belong together, whoever copies or builds them",
+            "{PROGRAM} is not beside {}: the worker is two programs; copy or link {PROGRAM} there too, from where this one came",
             here.display()
         ));
     }

@@ -66,6 +66,13 @@ const BINARY: [Kind; 18] = [
     kind(b"\0asm", "a program", ELSE),
 ];
 
+const NUMPY: &[u8] = b"\x93NUMPY";
+/// Bytes of a mark that tells of itself.
+const MARK_BYTES: usize = 4;
+/// Of GPT-2's tokens, of two bytes, and of Llama 3's, of four.
+const LLM_C_MAGIC: [u32; 2] = [20_240_520, 20_240_801];
+const LLM_C: &str = "a token file of llm.c, whose first 1024 bytes are a header: leave it out (`tail -c +1025 IN > OUT.bin`), and say format = \"tokens-u16\" for GPT-2's tokens or \"tokens-u32\" for Llama 3's";
+
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
 /// The line behind it.
 const POINTER_HASH: &[u8] = b"\noid sha256:";
@@ -109,10 +116,29 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::Idx => expect(head, &[b"\0\0\x08"]),
         DataFormat::Webdataset if is_tar(head) => Ok(()),
         DataFormat::Webdataset => expect(head, &[]),
-        DataFormat::TokensU16 if !is_said => check_width(head),
+        DataFormat::TokensU16 | DataFormat::TokensU32 if head.starts_with(NUMPY) => check_text(head),
+        DataFormat::TokensU16 | DataFormat::TokensU32 if is_of_llm_c(head) => Err(LLM_C.to_owned()),
+        DataFormat::TokensU16 if !is_said => check_kind(head).and_then(|()| check_width(head)),
         // Any bytes may be numbers, and a folder has none.
         DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
     }
+}
+
+/// Refuses what begins with a mark that numbers hardly have by chance.
+fn check_kind(head: &[u8]) -> Result<(), String> {
+    let is_marked = |kind: &&Kind| {
+        kind.begins.len() >= MARK_BYTES && head.starts_with(kind.begins) && kind.begins[0] != 0xff
+    };
+    match PACKED.iter().chain(&BINARY).find(is_marked) {
+        Some(kind) => Err(format!("{}: {}", kind.name, kind.remedy)),
+        None => Ok(()),
+    }
+}
+
+/// Whether it begins as the token files of llm.c and of nanoGPT's descendants: one of their numbers, and version 1.
+fn is_of_llm_c(head: &[u8]) -> bool {
+    let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
+    number(0).is_some_and(|first| LLM_C_MAGIC.contains(&first)) && number(4) == Some(1)
 }
 
 /// Refuses numbers of four or eight bytes where only a name says that they are of two: all high halves are next to nothing, and low halves are not.
@@ -291,9 +317,9 @@ mod tests {
             for other in [DataFormat::Parquet, DataFormat::Arrow, DataFormat::Idx, DataFormat::Webdataset] {
                 assert_eq!(check(head, other, true).is_ok(), other == format, "{other:?} {head:?}");
             }
-            // Any bytes may be numbers.
-            check(head, DataFormat::TokensU16, false).unwrap();
-            check(head, DataFormat::TokensU32, false).unwrap();
+            // Any bytes may be numbers where that is said.
+            check(head, DataFormat::TokensU16, true).unwrap();
+            check(head, DataFormat::TokensU32, true).unwrap();
         }
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
         assert!(check(pointer, DataFormat::TokensU16, true).unwrap_err().contains("git lfs pull"));
@@ -332,6 +358,26 @@ mod tests {
             b"it was the best of times\n".repeat(9).iter().flat_map(|byte| [*byte, 0]).collect();
         for head in [text, vec![0; HEAD_BYTES], vec![1; HEAD_BYTES], head(1 << 32, 4, HEAD_BYTES)] {
             check(&head, DataFormat::TokensU16, false).unwrap();
+        }
+    }
+
+    #[test]
+    fn tokens_do_not_begin_with_the_mark_or_the_header_of_another_format() {
+        let of_llm_c = |first: u32, version: u32| [first.to_le_bytes(), version.to_le_bytes()].concat();
+        for is_said in [false, true] {
+            for format in [DataFormat::TokensU16, DataFormat::TokensU32] {
+                let array = check(b"\x93NUMPY\x01\0v\0", format, is_said).unwrap_err();
+                assert!(array.starts_with("a numpy array") && array.contains("tofile"), "{array}");
+                for magic in LLM_C_MAGIC {
+                    let message = check(&of_llm_c(magic, 1), format, is_said).unwrap_err();
+                    assert!(message.contains("tail -c +1025"), "{message}");
+                    check(&of_llm_c(magic, 2), format, is_said).unwrap();
+                }
+            }
+        }
+        for head in [&b"PAR1\x15\x04"[..], b"ARROW1\0\0", b"PK\x03\x04\x14\0", b"GGUF\x03\0"] {
+            check(head, DataFormat::TokensU16, false).unwrap_err();
+            check(head, DataFormat::TokensU16, true).unwrap();
         }
     }
 

@@ -49,9 +49,9 @@ const TEXT_BEHIND: &str =
     "there is text behind a closing quote; where quotes are text as any other, say quote = \"\"";
 
 impl Row {
-    /// Bad records that it counts for. What a quote that never ends takes up to the end of the file may be a record on each line; any other row of several lines is one.
+    /// Bad records that it counts for: where its quotes are wrong, what it takes may be a record on each line.
     pub(super) fn counts_for(&self) -> u64 {
-        if self.fault == Some(NEVER_CLOSED) { self.last - self.first + 1 } else { 1 }
+        if self.fault.is_some() { self.last - self.first + 1 } else { 1 }
     }
 }
 
@@ -198,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn each_line_that_a_quote_without_an_end_takes_counts_and_else_a_row_is_one() {
+    fn where_quotes_are_wrong_each_line_counts_and_else_a_row_is_one() {
         for (text, count) in [
             ("a,\"b\nc\nd\n", 3),
             ("a\n\"b\n\nc", 3),
             ("a,\"b", 1),
-            ("a,\"b\nc\"d\n", 1),
+            ("a,\"b\nc\"d\n", 2),
             ("a,\"b\nc\"\n", 1),
         ] {
             let mut rows = Rows::new(PLAIN);
