@@ -116,7 +116,7 @@ impl Run {
         }
     }
 
-    /// A worker leaves in order while the run waits for others: where nobody who stays has what is on its disk, it is waited for when they are back.
+    /// A worker leaves in order while the run waits for others. If nobody who stays has its checkpoint, the run waits for it later.
     pub(super) fn note_holder(&mut self, worker: WorkerId) {
         if !matches!(self.state.phase, Phase::Gathering | Phase::Preparing) {
             return;

@@ -91,7 +91,7 @@ pub struct State {
     pub checkpoints: Vec<Checkpoint>,
     /// The steps that the run was to have before it was extended; none: it never was.
     pub first_steps: Option<u64>,
-    /// Who left in order and alone had all before a round, on their disks; none once the run has gone on.
+    /// Workers that left in order with the only checkpoints of all before a round; none once the run has gone on.
     pub left_with: Option<(Round, BTreeSet<WorkerId>)>,
     /// The workers at the end, once it has come.
     pub last_snapshot: Option<Snapshot>,
@@ -211,7 +211,7 @@ impl State {
                 false => format!("its {done} steps are done"),
             });
         };
-        // All were dismissed with what they had written: who comes first waits for them.
+        // The run waits for those who wrote the last checkpoint, whoever comes first.
         let has_all = |checkpoint: &&Checkpoint| {
             checkpoint.report.next_round == round && checkpoint.report.outcome.is_ok()
         };

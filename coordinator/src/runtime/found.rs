@@ -41,7 +41,7 @@ pub enum Taken {
     },
 }
 
-/// What is wanted of the run that the store may hold.
+/// The run that a coordinator is started for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Its configuration.

@@ -39,7 +39,7 @@ pub enum Kind {
     CopiedCache,
     /// A worker's output goes into a pipe whose reader goes away.
     ClosedLog,
-    /// A worker may take half of the memory that it took, until it has ended for want of more.
+    /// A worker is started with a quarter of the memory that it took, and ends, or is killed if that is enough.
     MemoryLimit,
     /// The coordinator's calendar is a day ahead, and right again.
     HeadCalendar,
