@@ -21,37 +21,43 @@ const WAIT: Duration = Duration::from_secs(1800);
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct AbsentHolders {
     since: Option<Duration>,
+    /// Whether people know that the run goes back.
+    is_told: bool,
 }
 
 impl Run {
-    /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once.
+    /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once, and once if the run goes back without it.
     pub(super) fn waits_for_absent_holders(&mut self, source: &Source) -> bool {
-        let (round, absent) = self.absent_holders(source);
-        if absent.is_empty() {
+        let Some((round, left)) = self.left_with_more_than(source) else {
             self.absent_holders = AbsentHolders::default();
             return false;
-        }
-        let is_news = self.absent_holders.since.is_none();
-        let since = *self.absent_holders.since.get_or_insert(self.now);
-        let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        };
+        let (absent, left) = (names(self.absent_of(left)), names(left.iter()));
         let from = source.round().map_or("the beginning".to_owned(), |round| round.to_string());
-        if since + WAIT <= self.now {
-            let text = format!(
-                "goes back to {from}: nobody of {} has come with all before {round}",
-                names.join(", ")
-            );
-            self.notice(Severity::Error, None, text);
-            return false;
+        let since = (!absent.is_empty()).then(|| self.absent_holders.since.unwrap_or(self.now));
+        let waits = since.is_some_and(|since| self.now < since + WAIT);
+        let is_news = if waits { self.absent_holders.since.is_none() } else { !self.absent_holders.is_told };
+        self.absent_holders = AbsentHolders { since, is_told: !waits };
+        if !is_news {
+            return waits;
         }
-        if is_news {
-            let text = format!(
-                "waits for {}, who left with all before {round}: without them the run goes back to {from}, in {} minutes, or when `coordinator kick` says that they will not come",
-                names.join(", "),
-                WAIT.as_secs() / 60
-            );
-            self.notice(Severity::Warning, None, text);
-        }
-        true
+        let (severity, text) = match waits {
+            true => (
+                Severity::Warning,
+                format!(
+                    "waits for {absent}, who left with all before {round}: without them the run goes back to {from}, in {} minutes, or when `coordinator kick` says that they will not come",
+                    WAIT.as_secs() / 60
+                ),
+            ),
+            false => (
+                Severity::Error,
+                format!(
+                    "goes back to {from}: {left} left with all before {round}, and nobody who is here has it: was a worker started with another `--checkpoint-dir`, or without its disk?"
+                ),
+            ),
+        };
+        self.notice(severity, None, text);
+        waits
     }
 
     /// The same as a line of the status, also before enough are here to go on without them.
@@ -59,15 +65,15 @@ impl Run {
         if self.state.phase != Phase::Gathering {
             return None;
         }
-        let (round, absent) = self.absent_holders(&self.choose_source());
-        let names: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        let source = self.choose_source();
+        let (round, left) = self.left_with_more_than(&source)?;
+        let absent = names(self.absent_of(left));
         let at_most = self.absent_holders.since.map_or(String::new(), |since| {
             format!(": for {} s at most", (since + WAIT).saturating_sub(self.now).as_secs())
         });
-        (!names.is_empty()).then(|| {
+        (!absent.is_empty()).then(|| {
             format!(
-                "the run waits for {}, who left with all before {round}{at_most}; `coordinator kick` says that they will not come",
-                names.join(", ")
+                "the run waits for {absent}, who left with all before {round}{at_most}; `coordinator kick` says that they will not come"
             )
         })
     }
@@ -78,14 +84,19 @@ impl Run {
     }
 
     /// Those who left with more than `source`, and before which round they have all.
-    fn absent_holders(&self, source: &Source) -> (Round, BTreeSet<WorkerId>) {
-        let Some((round, left)) = self.state.left_with.as_ref().filter(|left| source.round() < Some(left.0))
-        else {
-            return (Round(0), BTreeSet::new());
-        };
+    fn left_with_more_than(&self, source: &Source) -> Option<(Round, &BTreeSet<WorkerId>)> {
+        let (round, left) = self.state.left_with.as_ref()?;
+        (source.round() < Some(*round)).then_some((*round, left))
+    }
+
+    /// Those of them who are not here and may come.
+    fn absent_of<'a>(&'a self, left: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a WorkerId> {
         let is_here =
             |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
-        let may_come = |worker: &&WorkerId| !self.state.revoked.contains(worker) && !is_here(worker);
-        (*round, left.iter().filter(may_come).copied().collect())
+        left.iter().filter(move |worker| !self.state.revoked.contains(worker) && !is_here(worker))
     }
+}
+
+fn names<'a>(workers: impl Iterator<Item = &'a WorkerId>) -> String {
+    workers.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

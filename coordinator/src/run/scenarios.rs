@@ -1,6 +1,7 @@
 //! Single situations of a run, told event by event.
 
 mod absence;
+mod absent_holders;
 mod archived;
 mod backlog;
 mod data;

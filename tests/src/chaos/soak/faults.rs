@@ -48,8 +48,11 @@ impl Soak {
         let is_excluded = |active: &Active| same(active) || active.fault.excludes(fault);
         let is_hit = self.active.iter().any(is_excluded) || more.iter().any(|worker| out.contains(worker));
         let workers = self.workers();
-        // A process that has hardly started ends at SIGTERM like any other, and has neither an identity nor memory.
-        let needs_all = matches!(fault.kind(), Kind::Leave | Kind::CopiedCache | Kind::MemoryLimit);
+        // A process that has hardly started ends at SIGTERM like any other, has neither an identity nor memory, and may have the run's state on its disk alone.
+        let needs_all = matches!(
+            fault.kind(),
+            Kind::Leave | Kind::CopiedCache | Kind::MemoryLimit | Kind::NoDisk | Kind::FullDisk
+        );
         let is_up = !needs_all || self.training >= self.to_train();
         // The first fault of all may take more out: a site of most workers would never be cut off otherwise.
         is_up && !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
