@@ -173,7 +173,7 @@ impl Run {
         // What was on its way when the connection broke is said again.
         let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
         let start_of =
-            |lineup: &Lineup| lineup.start_of(worker, self.checkpoint_in == Some(lineup.generation));
+            |lineup: &Lineup| lineup.start_of(worker, self.state.checkpoint_in == Some(lineup.generation));
         if let Some(start) = newer.and_then(start_of) {
             self.send(worker, ToWorker::Begin(Arc::new(start)));
         }

@@ -177,7 +177,7 @@ impl Run {
             lineup.first_round
         );
         let checkpoint = self.takes_checkpoint(&lineup);
-        self.checkpoint_in = checkpoint.then_some(lineup.generation);
+        self.state.checkpoint_in = checkpoint.then_some(lineup.generation);
         self.state.generation = Some(lineup.clone());
         self.begun_at = self.now;
         self.gone.clear();
@@ -199,9 +199,10 @@ impl Run {
 
     /// Whether all write a checkpoint after the first round of this generation: somebody has asked for one, or the generation before was to have one and ended before that.
     fn takes_checkpoint(&mut self, lineup: &Lineup) -> bool {
-        let before = self.state.generation.as_ref().filter(|old| self.checkpoint_in == Some(old.generation));
+        let before =
+            self.state.generation.as_ref().filter(|old| self.state.checkpoint_in == Some(old.generation));
         let is_owed = before.is_some_and(|old| self.state.ledger.through() <= old.first_round);
-        let asked = std::mem::take(&mut self.checkpoint_asked) || is_owed;
+        let asked = std::mem::take(&mut self.state.checkpoint_asked) || is_owed;
         asked && lineup.first_round < lineup.until
     }
 

@@ -268,7 +268,8 @@ impl Run {
                 "no member is connected; waiting for them to come back".to_owned(),
             );
         }
-        (self.state.generation, self.state.moving) = (None, None);
+        self.state.rest();
+        self.state.moving = None;
         self.is_short |= self.suspending;
         if self.state.drain {
             return self.finish("the last worker is gone; the newest checkpoints hold what was reached");

@@ -346,6 +346,8 @@ impl Run {
         self.lose_late(round);
         if let Some(old) = self.state.generation.clone() {
             self.count_lost_residuals(&old, survivors);
+            let kept = old.members().map(|member| member.worker).filter(|worker| survivors.contains(worker));
+            self.state.resting = Some((old.clone(), kept.collect()));
         }
     }
 }

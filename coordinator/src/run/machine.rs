@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, WorkerId};
+use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{
     CheckpointOffer, CheckpointReport, SIGNS_MAX, ToCoordinator, ToWorker,
 };
@@ -69,10 +69,6 @@ pub struct Run {
     pub(super) suspending: bool,
     /// Meanwhile something was lost that had been trained.
     pub(super) is_short: bool,
-    /// Somebody has asked for a checkpoint, and no generation has begun since.
-    pub(super) checkpoint_asked: bool,
-    /// All write one after the first round of this generation.
-    pub(super) checkpoint_in: Option<Generation>,
     pub(super) together: Together,
     pub(super) moves: Moves,
     pub(super) last_join: Duration,
@@ -160,8 +156,6 @@ impl Run {
             absent_holders: AbsentHolders::default(),
             suspending: false,
             is_short: false,
-            checkpoint_asked: false,
-            checkpoint_in: None,
             together: Together::default(),
             moves: Moves::default(),
             last_join: now,

@@ -56,15 +56,16 @@ impl Run {
 
     /// All write a checkpoint after the first round of a new generation, which is the same one for all of them.
     pub(super) fn handle_checkpoint_call(&mut self) {
-        if self.state.phase == Phase::Training && !self.is_closing() && !self.checkpoint_asked {
-            self.checkpoint_asked = true;
+        if self.state.phase == Phase::Training && !self.is_closing() && !self.state.checkpoint_asked {
+            self.state.checkpoint_asked = true;
+            self.persist();
             self.notice(Severity::Info, None, "a checkpoint is asked for".to_owned());
         }
     }
 
     /// Whether a generation has to begin for that.
     pub(super) fn checkpoint_is_due(&self) -> bool {
-        self.checkpoint_asked && !self.is_closing() && !self.is_held()
+        self.state.checkpoint_asked && !self.is_closing() && !self.is_held()
     }
 
     /// Everybody writes a checkpoint and leaves; the run is not over.

@@ -287,6 +287,7 @@ impl Run {
             let offer = self.peers.get(worker).and_then(of_peer);
             offer.is_some_and(|offer| offer.private) && preparing.sources.contains(worker)
         };
+        let back = replicas.iter().flatten().copied().filter(keeps).collect();
         let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
         let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
         for (round, worker) in self.state.late.cut_back(first_round, &keepers) {
@@ -298,7 +299,7 @@ impl Run {
         self.refusals.cut_back(first_round);
         self.state.facts = facts_of(reference);
         self.data_moved = true;
-        self.count_left_behind(&preparing.moved);
+        self.count_what_did_not_come_back(&back, &preparing.moved);
         self.state.announced = self.state.announced.next();
         self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);
         self.state.left_with = None;

@@ -108,7 +108,7 @@ impl Run {
         let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
         let is_last = self.state.until() == Some(next);
         let is_asked = self.state.generation.as_ref().is_some_and(|lineup| {
-            self.checkpoint_in == Some(lineup.generation) && lineup.first_round == verdict.round
+            self.state.checkpoint_in == Some(lineup.generation) && lineup.first_round == verdict.round
         });
         if is_last || is_asked || every > 0 && next.0.is_multiple_of(every) {
             self.state.milestones.entry(next).or_default().insert(rank, verdict.hash);

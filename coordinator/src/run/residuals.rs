@@ -68,8 +68,24 @@ impl ResidualsLost {
 }
 
 impl Run {
-    /// Counts what stays behind where parts of the model are taken from the checkpoints of workers that are not there: what those had yet to contribute, a site for each part.
-    pub(super) fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
+    /// Counts what is lost with the members of a generation that has ended who are not here any more, and says so.
+    pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
+        let members = old.members().map(|member| member.worker);
+        let gone: BTreeSet<WorkerId> = members.filter(|worker| !survivors.contains(worker)).collect();
+        self.count_lost_with(old, &gone);
+    }
+
+    /// Counts what those had yet to send who trained before the run rested, and do not go on from checkpoints of their own.
+    /// `moved`: parts that come from the disks of others.
+    pub(super) fn count_what_did_not_come_back(&mut self, back: &BTreeSet<WorkerId>, moved: &BTreeSet<u32>) {
+        match self.state.resting.take() {
+            Some((old, kept)) => self.count_lost_with(&old, &kept.difference(back).copied().collect()),
+            None => self.count_left_behind(moved),
+        }
+    }
+
+    /// The same where nobody knows who trained before: of parts of the model that are taken from checkpoints of workers that are not there, a site for each.
+    fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
         let sync = &self.config.sync;
         let is_opening = self.state.schedule.is_opening(self.state.ledger.through());
         let fragments: u64 = ranks.iter().map(|rank| u64::from(self.layout_of(*rank).count())).sum();
@@ -89,16 +105,13 @@ impl Run {
         self.notice(Severity::Warning, None, text);
     }
 
-    /// Counts what is lost with the members of a generation that has ended who are not here any more, and says so.
-    pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
-        let members = old.members().map(|member| member.worker);
-        let gone: BTreeSet<WorkerId> = members.filter(|worker| !survivors.contains(worker)).collect();
+    fn count_lost_with(&mut self, old: &Lineup, gone: &BTreeSet<WorkerId>) {
         if gone.is_empty() {
             return;
         }
         let is_opening = self.state.schedule.is_opening(self.state.ledger.through());
         let of_group = |(rank, membership)| {
-            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), &gone, is_opening)
+            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), gone, is_opening)
         };
         let lost = (0..).zip(old.groups.iter().map(|group| &group.membership)).map(of_group);
         let lost = lost.fold(ResidualsLost::default(), ResidualsLost::plus);

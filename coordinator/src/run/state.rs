@@ -85,10 +85,16 @@ pub struct State {
     pub tally: Tally,
     /// What died or left with workers before it was sent.
     pub residuals_lost: ResidualsLost,
+    /// While nobody trains: who trained last, and those whose own checkpoints may have what they had yet to send.
+    pub resting: Option<(Lineup, BTreeSet<WorkerId>)>,
     /// How often each site has contributed.
     pub releases: Releases,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
+    /// Somebody has asked for a checkpoint, and no generation has begun since.
+    pub checkpoint_asked: bool,
+    /// All write one after the first round of this generation.
+    pub checkpoint_in: Option<Generation>,
     /// The steps that the run was to have before it was extended; none: it never was.
     pub first_steps: Option<u64>,
     /// Workers that left in order with the only checkpoints of all before a round; none once the run has gone on.
@@ -187,8 +193,11 @@ impl State {
             cut_at: None,
             tally: Tally::default(),
             residuals_lost: ResidualsLost::default(),
+            resting: None,
             releases: Releases::default(),
             checkpoints: Vec::new(),
+            checkpoint_asked: false,
+            checkpoint_in: None,
             first_steps: None,
             left_with: None,
             last_snapshot: None,
@@ -226,8 +235,17 @@ impl State {
         self.schedule = schedule;
         self.ledger.follow(schedule);
         (self.phase, self.drain, self.paused) = (Phase::Gathering, false, false);
-        (self.generation, self.moving, self.last_snapshot) = (None, None, None);
+        self.rest();
+        (self.moving, self.last_snapshot) = (None, None);
         Ok(())
+    }
+
+    /// Nobody trains any more. Each member's own checkpoint may have what it had yet to send.
+    pub fn rest(&mut self) {
+        if let Some(lineup) = self.generation.take() {
+            let kept = lineup.members().map(|member| member.worker).collect();
+            self.resting = Some((lineup, kept));
+        }
     }
 
     /// The first round that is not begun: the end of the run, or of the drain.

@@ -75,7 +75,6 @@ pub async fn join(args: JoinArgs) -> Result<()> {
         identity = dialler.identity() => identity?,
         () = stop.asked() => return Ok(()),
     };
-    tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
     let room = memory::room(&args);
     let unusable = Unusable::default();
     let exports = Exports::start();
@@ -126,6 +125,7 @@ pub(super) struct Membership {
 impl Membership {
     async fn take_part(self: &Arc<Self>, mut identity: Identity, stop: &mut StopSignal) -> Result<()> {
         let (mut conversation, mut rejoins, mut too_late) = (None, Rejoins::default(), None);
+        let mut is_part = false;
         loop {
             self.listen_as(&identity)?;
             self.flight.name(identity.worker(), &self.args.site);
@@ -149,6 +149,9 @@ impl Membership {
                 }
             };
             self.twins.welcomed(Instant::now());
+            if !std::mem::replace(&mut is_part, true) {
+                tracing::info!(worker = %identity.worker(), run = %identity.run(), "this machine is part of the run");
+            }
             let config =
                 RunConfig::parse(&welcomed.welcome.config).context("read the run's configuration")?;
             if config.is_plan_open() {

@@ -138,6 +138,29 @@ fn who_comes_first_waits_for_those_who_have_the_end() {
     }
 }
 
+#[test]
+fn who_does_not_come_back_takes_with_it_what_it_had_yet_to_send() {
+    let lost_with = |workers: [u32; 2]| {
+        let (mut config, mut state) = over(20, |_| ());
+        config.run.steps = 30;
+        state.extend(30).unwrap();
+        state.left_with = None;
+        let before = state.residuals_lost;
+        let mut story = Story::of_state(config, state);
+        // The third has a copy, as where the folder of another worker's checkpoints was copied.
+        let offers = |worker: u32| [CheckpointOffer { private: worker < 3, ..of_whole_model(10) }];
+        workers.iter().for_each(|&worker| story.join(worker, &offers(worker)));
+        workers.iter().for_each(|&worker| story.say(worker, ready(10, 40)));
+        story.begun(workers[0]);
+        let lost = story.run.state().residuals_lost;
+        let events = story.run.status(0).events;
+        let is_told = events.iter().any(|event| event.text.contains("what w2 had yet to send is lost"));
+        ((lost.contributions, lost.results) != (before.contributions, before.results), is_told)
+    };
+    assert_eq!(lost_with([1, 2]), (false, false));
+    assert_eq!(lost_with([1, 3]), (true, true));
+}
+
 /// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
 #[test]
 fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {

@@ -211,14 +211,35 @@ fn all_write_a_checkpoint_after_the_first_round_of_a_new_generation() {
 }
 
 #[test]
+fn a_coordinator_that_is_started_anew_has_not_forgotten_that_a_checkpoint_was_asked_for() {
+    let mut story = Story::training();
+    story.handle(Event::Checkpoint);
+    let mut story = Story::of_state(config(), story.run.state().clone());
+    for worker in [1, 2] {
+        story.resume(worker, Generation(1));
+    }
+    for worker in [1, 2] {
+        story.settled(worker, 3, 1, 1);
+    }
+    assert!([1, 2].iter().all(|&worker| story.begun(worker).checkpoint));
+
+    // Nobody has heard of the generation that has it.
+    let mut story = Story::of_state(config(), story.run.state().clone());
+    for worker in [1, 2] {
+        story.resume(worker, Generation(1));
+        assert!(story.begun(worker).checkpoint, "{worker}");
+    }
+}
+
+#[test]
 fn a_run_at_its_end_or_before_its_beginning_is_asked_for_no_checkpoint() {
     let mut story = Story::new();
     story.join(1, &[]);
     story.handle(Event::Checkpoint);
-    assert!(!story.run.checkpoint_asked);
+    assert!(!story.run.state().checkpoint_asked);
     let mut story = Story::training();
     story.handle(Event::Drain);
     story.told(1);
     story.handle(Event::Checkpoint);
-    assert!(story.told(1).is_empty() && !story.run.checkpoint_asked);
+    assert!(story.told(1).is_empty() && !story.run.state().checkpoint_asked);
 }
