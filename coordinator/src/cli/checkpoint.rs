@@ -5,9 +5,18 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 
-use super::show::wait_to_look_again;
+use super::stop::wait_to_look_again;
 use super::{CheckpointArgs, CliError, Client, print};
 use crate::run::{CheckpointStatus, Phase, Status};
+
+pub(super) const HELP: &str = "\
+Have all workers write a checkpoint after the next round, and train on.
+
+Besides those that `checkpoint.every_rounds` asks for: before an upgrade or a risky change, or to look
+at the model as it is now. With --wait, waits until all have written it, and says where; fails if one
+could not.
+
+    coordinator checkpoint --wait";
 
 const WHAT: &str = "have a checkpoint written";
 

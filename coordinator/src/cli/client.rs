@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::Where;
+use super::{RecordedRun, Where};
 use crate::http::WAIT_S_MAX;
 use crate::store::{API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small};
 
@@ -33,6 +33,9 @@ pub enum ClientError {
         /// Where its records may be.
         state_dir: String,
     },
+    /// Nobody answers any more: the run is over.
+    #[error("{}", .0.refusal())]
+    Over(Box<RecordedRun>),
     /// It refused.
     #[error("{0}")]
     Refused(String),
@@ -52,18 +55,18 @@ pub struct Client {
     agent: ureq::Agent,
     address: String,
     token: Option<String>,
-    state_dir: String,
+    at: Where,
 }
 
 impl Client {
     /// Finds the coordinator.
     ///
     /// # Errors
-    /// [`ClientError::Unknown`]
+    /// [`ClientError::Unknown`], or [`ClientError::Over`]
     pub fn find(at: &Where) -> Result<Self, ClientError> {
         // What cannot be read is as good as not there; the message names the directory.
         let stored = |file| read_small(&at.state_dir.join(file)).ok().flatten();
-        let unknown = || ClientError::Unknown(at.state_dir.display().to_string());
+        let unknown = || unless_over(at, ClientError::Unknown(at.state_dir.display().to_string()));
         let address = at.http.clone().or_else(|| stored(HTTP_ADDRESS_FILE)).ok_or_else(unknown)?;
         let token = std::env::var("LONGHAUL_API_TOKEN").ok().or_else(|| stored(API_TOKEN_FILE));
         let token = token.or_else(|| stored(API_READ_TOKEN_FILE));
@@ -72,7 +75,7 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .build();
-        Ok(Self { agent: config.into(), address, token, state_dir: at.state_dir.display().to_string() })
+        Ok(Self { agent: config.into(), address, token, at: at.clone() })
     }
 
     /// Reads something.
@@ -128,10 +131,9 @@ impl Client {
         answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<T, ClientError> {
         let address = || self.address.clone();
-        let mut answer = answer.map_err(|error| ClientError::Unreachable {
-            address: address(),
-            reason: error.to_string(),
-            state_dir: self.state_dir.clone(),
+        let mut answer = answer.map_err(|error| {
+            let (reason, state_dir) = (error.to_string(), self.at.state_dir.display().to_string());
+            unless_over(&self.at, ClientError::Unreachable { address: address(), reason, state_dir })
         })?;
         let foreign = |reason: String| ClientError::Foreign { address: address(), reason };
         if answer.status().is_success() {
@@ -143,5 +145,13 @@ impl Client {
             Some(reason) => Err(ClientError::Refused(reason.to_owned())),
             None => Err(foreign(format!("it answers {status}"))),
         }
+    }
+}
+
+/// Why nobody answers: the state directory may say that the run is over.
+fn unless_over(at: &Where, error: ClientError) -> ClientError {
+    match RecordedRun::newest(at).filter(RecordedRun::is_over) {
+        Some(run) => ClientError::Over(Box::new(run)),
+        None => error,
     }
 }

@@ -24,7 +24,7 @@ impl<'a> Follower<'a> {
     /// Finds the coordinator.
     ///
     /// # Errors
-    /// [`ClientError::Unknown`]
+    /// [`ClientError::Unknown`], or [`ClientError::Over`]
     pub fn find(at: &'a Where) -> Result<Self, ClientError> {
         Ok(Self { at, client: Client::find(at)?, heard: false })
     }

@@ -10,9 +10,11 @@ mod operate;
 mod pages;
 mod plan;
 mod progress;
+mod recorded_run;
 mod replay;
 pub(crate) mod show;
 mod simulate;
+mod stop;
 mod token;
 mod up;
 mod view;
@@ -33,6 +35,7 @@ use voice::{print, say};
 
 pub use checkpoints::{CheckpointsCommand, Place};
 pub use client::{Client, ClientError};
+pub use recorded_run::RecordedRun;
 pub use view::ViewArgs;
 pub use watch::StatusArgs;
 
@@ -51,113 +54,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-const PLAN_HELP: &str = "\
-Tell what a run would do on some machines and links, before any of them is rented.
-
-Says which worker would have which part of the model, and what that comes to: seconds a step,
-tokens a second, memory, bytes between sites. Machines and links are in a file like this:
-
-    [[site]]
-    name = \"home\"
-    workers = 4           # alike; more [[site]] tables for others
-    tflops = 40           # what one of them sustains in training
-    memory_gib = 24
-    gpu = true            # memory_gib is a GPU's own: only what is computed with has to fit it
-    host_memory_gib = 64  # what the machine around it has besides, for each of its GPUs; no limit if it is not said
-    [wan]                 # between all pairs of sites
-    mbit = 200            # each way, for each pair at the same time
-    rtt_ms = 40
-    loss_percent = 0.1    # packets that have to be sent again; none if it is not said
-    [[link]]              # between two of them, if it differs
-    between = [\"home\", \"lab\"]
-    mbit = 1000
-    rtt_ms = 5
-
-examples/machines.toml is a whole one.";
-
-const SIMULATE_HELP: &str = "\
-Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
-
-Says how much of the machines' time is computed in, what is waited for, how long it takes to go on
-without a worker that was lost and to take it in again, and what all that costs the coordinator. The
-same seed gives the same numbers. Machines and links are as for `coordinator plan`; what goes wrong
-is in a file like this:
-
-    [churn]               # each worker by itself; times are drawn around these
-    life_s = 3600
-    absence_s = 60
-    [[outage]]            # all workers of a site at once
-    site = \"home\"
-    at_s = 600
-    for_s = 120";
-
-const DRAIN_HELP: &str = "\
-Let a worker leave in an orderly way.
-
-As SIGTERM on its machine does: its process ends, the others settle the open round and go on without
-it, and its samples are given out again. Where it alone has the model, or a part of it, it goes when
-its checkpoint is written, and copied if another worker stays: in ten minutes at most. Its certificate
-stays good, so it may join again with the same command.
-
-    coordinator drain w3";
-
-const KICK_HELP: &str = "\
-Take a worker out of the run for good.
-
-Its certificate is revoked. The coordinator and all other workers close their connections with it at
-once, and refuse new ones; it is not certified again. Whoever has a join token can still enrol as
-another worker: `coordinator token revoke` takes the token back that had let it in, which is named.
-For a worker that is only to leave, there is `coordinator drain`.
-
-    coordinator kick w3";
-
-const STOP_HELP: &str = "\
-End the run, or stop it for now.
-
-The rounds that are begun are finished, all workers write a checkpoint, and their processes end. Then
-the coordinator ends. A run that has ended is finished; `coordinator up --extend` trains it further.
-
-With --resumable it only pauses: run the same commands again to continue. That is for machines that are
-switched off at night, and for time limits of a batch system; nothing that was trained is lost.
-Anything that restarts processes when they end, as Kubernetes or systemd may, restarts the run as
-well, and a second coordinator that waits to take over leads it: end those first.
-
-    coordinator stop --wait
-    coordinator stop --resumable --wait";
-
-const CHECKPOINT_HELP: &str = "\
-Have all workers write a checkpoint after the next round, and train on.
-
-Besides those that `checkpoint.every_rounds` asks for: before an upgrade or a risky change, or to look
-at the model as it is now. With --wait, waits until all have written it, and says where; fails if one
-could not.
-
-    coordinator checkpoint --wait";
-
-const PAUSE_HELP: &str = "\
-Let nobody train until `coordinator resume`.
-
-Who computes a round finishes it, and begins no other. Workers stay connected and keep all they have
-in memory; who joins meanwhile waits. A coordinator that is started again remembers the pause. No
-checkpoint is written for it; before all machines are switched off, `coordinator stop --resumable` has
-one written.";
-
-const EVENTS_HELP: &str = "\
-Show what has happened: who came and went, generations, checkpoints, changes of pace.
-
-The newest thousand or so are kept by the running coordinator. With --follow, goes on as more happens,
-also over a restart of the coordinator, until it is interrupted or the run is finished.";
-
-const REPLAY_HELP: &str = "\
-Decide again what a coordinator has decided, from its record, and compare.
-
-A coordinator records what reaches the run, in files `decisions/*.log` of its state directory: the
-newest 128 MiB, without secrets. Each file begins with the whole run as it was, so that each can be
-replayed by itself, by a coordinator of the same release. Prints what was decided, and when; fails
-where another decision comes out than was recorded.
-
-    coordinator replay longhaul-state/decisions/0000000000000000-000000.log";
-
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -168,10 +64,10 @@ pub enum Command {
     /// stop` ends the run.
     Up(Up),
     /// Tell what a run would do on some machines and links, before any of them is rented.
-    #[command(long_about = PLAN_HELP)]
+    #[command(long_about = plan::HELP)]
     Plan(PlanArgs),
     /// Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
-    #[command(long_about = SIMULATE_HELP)]
+    #[command(long_about = simulate::HELP)]
     Simulate(SimulateArgs),
     /// Show how the run goes.
     #[command(long_about = watch::HELP)]
@@ -182,27 +78,27 @@ pub enum Command {
     /// it computes, and its speed. Who is gone since this coordinator was started is shown with the reason.
     Members(AskArgs),
     /// Let a worker leave in an orderly way.
-    #[command(long_about = DRAIN_HELP)]
+    #[command(long_about = operate::DRAIN_HELP)]
     Drain(WorkerArgs),
     /// Take a worker out of the run for good.
-    #[command(long_about = KICK_HELP)]
+    #[command(long_about = operate::KICK_HELP)]
     Kick(WorkerArgs),
     /// Have all workers write a checkpoint, and train on.
-    #[command(long_about = CHECKPOINT_HELP)]
+    #[command(long_about = checkpoint::HELP)]
     Checkpoint(CheckpointArgs),
     /// Let nobody train until `coordinator resume`.
-    #[command(long_about = PAUSE_HELP)]
+    #[command(long_about = operate::PAUSE_HELP)]
     Pause(AskArgs),
     /// Let training go on after `coordinator pause`.
     Resume(AskArgs),
     /// Show what has happened: who came and went, generations, checkpoints, changes of pace.
-    #[command(long_about = EVENTS_HELP)]
+    #[command(long_about = operate::EVENTS_HELP)]
     Events(EventsArgs),
     /// Show the dashboard of a run from its state directory, without a coordinator.
     #[command(long_about = view::HELP)]
     View(ViewArgs),
     /// Decide again what a coordinator has decided, from its record, and compare.
-    #[command(long_about = REPLAY_HELP)]
+    #[command(long_about = replay::HELP)]
     Replay(ReplayArgs),
     /// Make, list and revoke join tokens.
     Token {
@@ -214,7 +110,7 @@ pub enum Command {
     #[command(subcommand)]
     Checkpoints(CheckpointsCommand),
     /// End the run in an orderly way, or stop it for now: the rounds that are begun are finished, and a checkpoint is written.
-    #[command(long_about = STOP_HELP)]
+    #[command(long_about = stop::HELP)]
     Stop(Stop),
     /// Print what makes a shell complete the words of this command.
     ///
@@ -484,7 +380,18 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Up(up) => up.log_format,
         _ => LogFormat::Text,
     };
-    let done = match cli.command {
+    let (code, error) = match run(cli.command) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(error @ CliError::Misuse(_)) => (MISUSED, error),
+        Err(error) => (FAILED, error),
+    };
+    format.complain(&error);
+    ExitCode::from(code)
+}
+
+/// Does what one subcommand says.
+fn run(command: Command) -> Result<(), CliError> {
+    match command {
         Command::Up(up) => up::run(&up),
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
@@ -500,20 +407,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Token { command } => token::run(command),
         Command::Checkpoints(command) => checkpoints::run(command),
-        Command::Stop(stop) => show::stop(&stop),
+        Command::Stop(stop) => stop::run(&stop),
         Command::Completions { shell } => {
             pages::completions(shell);
             Ok(())
         }
         Command::Man { folder } => pages::man(&folder),
-    };
-    let (code, error) = match done {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(error @ CliError::Misuse(_)) => (MISUSED, error),
-        Err(error) => (FAILED, error),
-    };
-    format.complain(&error);
-    ExitCode::from(code)
+    }
 }
 
 #[cfg(test)]

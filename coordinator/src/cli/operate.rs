@@ -4,10 +4,48 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::follow::Follower;
-use super::{AskArgs, CliError, Client, EventsArgs, WorkerArgs, print};
+use super::{AskArgs, CliError, Client, ClientError, EventsArgs, RecordedRun, WorkerArgs, print, say};
 use crate::http::{Events, WAIT_S_MAX};
 use crate::run::Severity;
 use crate::runtime::{Kicked, NumberedEvent};
+
+pub(super) const DRAIN_HELP: &str = "\
+Let a worker leave in an orderly way.
+
+As SIGTERM on its machine does: its process ends, the others settle the open round and go on without
+it, and its samples are given out again. Where it alone has the model, or a part of it, it goes when
+its checkpoint is written, and copied if another worker stays: in ten minutes at most. Its certificate
+stays good, so it may join again with the same command.
+
+    coordinator drain w3";
+
+pub(super) const KICK_HELP: &str = "\
+Take a worker out of the run for good.
+
+Its certificate is revoked. The coordinator and all other workers close their connections with it at
+once, and refuse new ones; it is not certified again. Whoever has a join token can still enrol as
+another worker: `coordinator token revoke` takes the token back that had let it in, which is named.
+For a worker that is only to leave, there is `coordinator drain`.
+
+    coordinator kick w3";
+
+pub(super) const PAUSE_HELP: &str = "\
+Let nobody train until `coordinator resume`.
+
+Who computes a round finishes it, and begins no other. Workers stay connected and keep all they have
+in memory; who joins meanwhile waits. A coordinator that is started again remembers the pause. No
+checkpoint is written for it; before all machines are switched off, `coordinator stop --resumable` has
+one written.";
+
+pub(super) const EVENTS_HELP: &str = "\
+Show what has happened: who came and went, generations, checkpoints, changes of pace.
+
+The newest thousand or so are kept. Where no coordinator answers, those in the state directory are
+shown: the last of them included if the run is over, and all but those of the last minute if the
+coordinator was killed.
+
+With --follow, goes on as more happens, also over a restart of the coordinator, until it is interrupted
+or the run is finished.";
 
 pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
     let what = || format!("let {} leave", args.worker);
@@ -65,20 +103,36 @@ fn ask(args: &AskArgs, path: &str, what: &'static str, done: &str) -> Result<(),
 }
 
 pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
-    const WHAT: &str = "ask for the events";
-    let mut follower = Follower::find(&args.ask.at).context(WHAT)?;
     let mut next = 0;
+    let Err(error) = events_of_coordinator(args, &mut next) else { return Ok(()) };
+    match RecordedRun::instead_of(&args.ask.at, &error) {
+        // A run that is not over has more to come, and nobody tells of that.
+        Some(run) if run.is_over() || !args.follow => {
+            say(&run.heading("the newest events were"));
+            print_all(run.events.iter().filter(|event| event.number > next), args);
+            Ok(())
+        }
+        _ => Err(anyhow::Error::new(error).context("ask for the events").into()),
+    }
+}
+
+/// Shows those after `next`, which grows with them.
+fn events_of_coordinator(args: &EventsArgs, next: &mut u64) -> Result<(), ClientError> {
+    let mut follower = Follower::find(&args.ask.at)?;
     loop {
-        let wait_s = if args.follow && next > 0 { WAIT_S_MAX } else { 0 };
-        let path = format!("/api/v1/events?after={next}&wait_s={wait_s}");
-        let told: Events = follower.ask(&path, |_| {}).context(WHAT)?;
-        told.events.iter().for_each(|event| print(&line_of(event, args.ask.json)));
+        let wait_s = if args.follow && *next > 0 { WAIT_S_MAX } else { 0 };
+        let told: Events = follower.ask(&format!("/api/v1/events?after={next}&wait_s={wait_s}"), |_| {})?;
+        print_all(&told.events, args);
         if told.finished || !args.follow {
             return Ok(());
         }
         // Where nothing has happened yet, the next question waits all the same.
-        next = told.next.max(1);
+        *next = told.next.max(1);
     }
+}
+
+fn print_all<'a>(events: impl IntoIterator<Item = &'a NumberedEvent>, args: &EventsArgs) {
+    events.into_iter().for_each(|event| print(&line_of(event, args.ask.json)));
 }
 
 fn line_of(numbered: &NumberedEvent, as_json: bool) -> String {

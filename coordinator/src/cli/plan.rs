@@ -17,6 +17,30 @@ use crate::plan::{
     choose_among, choose_with_groups, parallel_of, phases, shape, whole_run, why,
 };
 
+pub(super) const HELP: &str = "\
+Tell what a run would do on some machines and links, before any of them is rented.
+
+Says which worker would have which part of the model, and what that comes to: seconds a step,
+tokens a second, memory, bytes between sites. Machines and links are in a file like this:
+
+    [[site]]
+    name = \"home\"
+    workers = 4           # alike; more [[site]] tables for others
+    tflops = 40           # what one of them sustains in training
+    memory_gib = 24
+    gpu = true            # memory_gib is a GPU's own: only what is computed with has to fit it
+    host_memory_gib = 64  # what the machine around it has besides, for each of its GPUs; no limit if it is not said
+    [wan]                 # between all pairs of sites
+    mbit = 200            # each way, for each pair at the same time
+    rtt_ms = 40
+    loss_percent = 0.1    # packets that have to be sent again; none if it is not said
+    [[link]]              # between two of them, if it differs
+    between = [\"home\", \"lab\"]
+    mbit = 1000
+    rtt_ms = 5
+
+examples/machines.toml is a whole one.";
+
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
     let topology = read_topology(&args.topology)?;

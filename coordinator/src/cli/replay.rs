@@ -7,6 +7,16 @@ use super::{CliError, ReplayArgs, print};
 use crate::record::{Difference, Step, replay};
 use crate::run::{Command, Event, Record};
 
+pub(super) const HELP: &str = "\
+Decide again what a coordinator has decided, from its record, and compare.
+
+A coordinator records what reaches the run, in files `decisions/*.log` of its state directory: the
+newest 128 MiB, without secrets. Each file begins with the whole run as it was, so that each can be
+replayed by itself, by a coordinator of the same release. Prints what was decided, and when; fails
+where another decision comes out than was recorded.
+
+    coordinator replay longhaul-state/decisions/0000000000000000-000000.log";
+
 /// Characters of an event or a command that are shown.
 const SHOWN_CHARS: usize = 160;
 

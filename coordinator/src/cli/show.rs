@@ -1,28 +1,25 @@
-//! A status as a page, and `coordinator stop`.
-
-use std::time::Duration;
+//! A status as a page.
 
 use anyhow::Context as _;
 use longhaul_common::units::Bytes;
+use serde_json::Value;
 
-use super::operate::utc;
-use super::{AskArgs, CliError, Client, ClientError, Stop, Where, print, say};
-use crate::history::{Folder, Last};
-use crate::run::{GoneStatus, Health, Phase, PrivacyStatus, RefusalStatus, ResidualsLost, Status, Suspended};
+use super::{AskArgs, CliError, Client, RecordedRun, print, say};
+use crate::run::{GoneStatus, Health, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
 const GONE_NAMED: usize = 8;
-/// How often `--wait` looks.
-const POLL: Duration = Duration::from_millis(300);
-/// What `stop --wait` says in the end.
-const FINISHED: &str = "the run is finished";
-const STOPPED: &str = "the run has stopped for now; to continue, run the same commands again";
-const SHORT: &str = "the run stops for now, and not all that it had learnt could be written: it goes on from an older checkpoint. The coordinator's log says who could not";
 
 pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
-    let status = match Client::find(&args.at).and_then(|client| client.get("/api/v1/status")) {
+    const WHAT: &str = "ask for the status";
+    let asked = Client::find(&args.at).and_then(|client| client.get("/api/v1/status"));
+    let status: Value = match asked {
         Ok(status) => status,
-        Err(error) => recorded(&args.at, &error).ok_or(error).context("ask for the status")?,
+        Err(error) => {
+            let run = RecordedRun::instead_of(&args.at, &error).ok_or(error).context(WHAT)?;
+            say(&run.heading("the run was"));
+            run.status_json().context(WHAT)?
+        }
     };
     if args.json {
         print(&format!("{status:#}"));
@@ -31,66 +28,6 @@ pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
     let status: Status = serde_json::from_value(status).context("read the status")?;
     describe(&status).iter().for_each(|line| print(line));
     Ok(())
-}
-
-/// How the newest run of a state directory was when its coordinator ended, where none answers.
-fn recorded(at: &Where, error: &ClientError) -> Option<serde_json::Value> {
-    let is_away = matches!(error, ClientError::Unreachable { .. } | ClientError::Unknown(_));
-    if !is_away || at.http.is_some() {
-        return None;
-    }
-    let newest = Folder::runs(&at.state_dir).ok()?.into_iter().next()?;
-    let Last { at_ms, status, .. } = Folder::read_last(&at.state_dir, &newest.run).ok()??;
-    say(&format!(
-        "no coordinator answers; at {} the run was as follows, by the records in {}",
-        utc(at_ms),
-        at.state_dir.display()
-    ));
-    let mut status = serde_json::to_value(&*status).ok()?;
-    status["recorded_at_unix_ms"] = at_ms.into();
-    Some(status)
-}
-
-pub(super) fn stop(args: &Stop) -> Result<(), CliError> {
-    let (what, path) = match args.resumable {
-        true => ("stop the run for now", "/api/v1/suspend"),
-        false => ("stop the run", "/api/v1/stop"),
-    };
-    let client = Client::find(&args.at).context(what)?;
-    let _: serde_json::Value = client.post(path, &serde_json::json!({})).context(what)?;
-    match (args.wait, args.resumable) {
-        (false, false) => print("the run drains; `coordinator status` shows how far it is"),
-        (false, true) => print(
-            "all workers write a checkpoint and leave, then the coordinator ends; with --wait this command waits for that",
-        ),
-        (true, _) => say(wait_for_the_end(&client)?),
-    }
-    Ok(())
-}
-
-/// Between two looks at another process, for a person who waits.
-#[allow(clippy::disallowed_methods, reason = "polling another process is all that such a command does")]
-pub(super) fn wait_to_look_again() {
-    std::thread::sleep(POLL);
-}
-
-/// A coordinator ends when its run does, unless it is to stay, and tells how before.
-fn wait_for_the_end(client: &Client) -> Result<&'static str, CliError> {
-    let mut end = None;
-    loop {
-        match (client.get::<Status>("/api/v1/status"), end) {
-            (Ok(status), _) if status.phase == Phase::Finished && status.stays => return Ok(FINISHED),
-            (Ok(status), _) if status.phase == Phase::Finished => end = Some(FINISHED),
-            (Ok(status), _) => match status.suspended {
-                Some(Suspended::Short) => return Err(anyhow::anyhow!(SHORT).into()),
-                Some(Suspended::Whole) => end = Some(STOPPED),
-                None => {}
-            },
-            (Err(ClientError::Unreachable { .. }), Some(end)) => return Ok(end),
-            (Err(error), _) => return Err(anyhow::Error::new(error).context("wait for the end").into()),
-        }
-        wait_to_look_again();
-    }
 }
 
 /// A status as a page for people.

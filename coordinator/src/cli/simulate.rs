@@ -12,6 +12,22 @@ use super::{CliError, SimulateArgs, print, say};
 use crate::plan::Topology;
 use crate::simulate::{Faults, Report, Setup, SimulateError, simulate};
 
+pub(super) const HELP: &str = "\
+Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
+
+Says how much of the machines' time is computed in, what is waited for, how long it takes to go on
+without a worker that was lost and to take it in again, and what all that costs the coordinator. The
+same seed gives the same numbers. Machines and links are as for `coordinator plan`; what goes wrong
+is in a file like this:
+
+    [churn]               # each worker by itself; times are drawn around these
+    life_s = 3600
+    absence_s = 60
+    [[outage]]            # all workers of a site at once
+    site = \"home\"
+    at_s = 600
+    for_s = 120";
+
 pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
     let topology = read_topology(&args.topology)?;

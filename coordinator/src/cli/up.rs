@@ -12,7 +12,7 @@ use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
     Clock, Ended, Exports, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
-    StandbyError, Taken, Wanted, found, owner, serve,
+    StandbyError, Taken, Wanted, found, open_store, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
 use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};
@@ -48,7 +48,7 @@ async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<()
     let clock = Clock::start();
     let address = state_address(up)?;
     let mut only = match &address {
-        None => Some(Store::open(&up.state_dir).map_err(anyhow::Error::new)?),
+        None => Some(open_store(&up.state_dir, &wanted)?),
         Some(_) => None,
     };
     std::fs::create_dir_all(&up.state_dir).context("make the state directory")?;
@@ -109,13 +109,18 @@ fn state_address(up: &Up) -> Result<Option<EtcdAddress>, CliError> {
     Ok(Some(address))
 }
 
+impl From<FoundError> for CliError {
+    fn from(error: FoundError) -> Self {
+        match error.is_misuse() {
+            true => Self::Misuse(error.to_string()),
+            false => anyhow::Error::new(error).into(),
+        }
+    }
+}
+
 fn not_leading(error: StandbyError) -> CliError {
     match error {
-        StandbyError::Found(
-            error @ (FoundError::OtherConfig { .. }
-            | FoundError::NotExtended { .. }
-            | FoundError::NoRun { .. }),
-        ) => CliError::Misuse(error.to_string()),
+        StandbyError::Found(error) => error.into(),
         error => anyhow::Error::new(error).into(),
     }
 }
@@ -138,10 +143,7 @@ impl From<FoundError> for Ending {
     fn from(error: FoundError) -> Self {
         match error {
             FoundError::Store(error @ StoreError::Deposed { .. }) => Self::Deposed(error.to_string()),
-            FoundError::OtherConfig { .. } | FoundError::NotExtended { .. } | FoundError::NoRun { .. } => {
-                Self::Failed(CliError::Misuse(error.to_string()))
-            }
-            error => anyhow::Error::new(error).into(),
+            error => Self::Failed(error.into()),
         }
     }
 }

@@ -4,12 +4,13 @@ use std::io::{IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 use clap::{Args, value_parser};
+use serde::Deserialize;
 use serde_json::Value;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use super::follow::Follower;
 use super::up::interrupted;
-use super::{AskArgs, CliError, ClientError, print, show};
+use super::{AskArgs, CliError, ClientError, print, say, show};
 use crate::http::WAIT_S_MAX;
 use crate::run::{Phase, Status};
 
@@ -69,7 +70,22 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), CliError> {
 }
 
 fn watch(args: &StatusArgs) -> Result<(), CliError> {
-    let mut follower = Follower::find(&args.ask.at).context(WHAT)?;
+    match until_finished(args) {
+        // It was over before, or ended while nobody looked.
+        Err(ClientError::Over(run)) => {
+            say(&run.heading("the run was"));
+            match args.ask.json {
+                true => print(&run.status_json().context(WHAT)?.to_string()),
+                false => show::describe(&run.status).iter().for_each(|line| print(line)),
+            }
+            Ok(())
+        }
+        watched => Ok(watched.context(WHAT)?),
+    }
+}
+
+fn until_finished(args: &StatusArgs) -> Result<(), ClientError> {
+    let mut follower = Follower::find(&args.ask.at)?;
     let mut shown = Shown::new(args.ask.json);
     let mut told = ask(&mut follower, 0, &mut shown)?;
     loop {
@@ -86,18 +102,25 @@ fn watch(args: &StatusArgs) -> Result<(), CliError> {
     }
 }
 
-fn ask(follower: &mut Follower<'_>, wait_s: u64, shown: &mut Shown) -> Result<Told, CliError> {
-    let path = format!("/api/v1/status?wait_s={wait_s}");
-    let json: Value = follower.ask(&path, |error| shown.tell_away(error)).context(WHAT)?;
-    let status = serde_json::from_value(json.clone()).context(WHAT)?;
-    Ok(Told { json, status })
+fn ask(follower: &mut Follower<'_>, wait_s: u64, shown: &mut Shown) -> Result<Told, ClientError> {
+    follower.ask(&format!("/api/v1/status?wait_s={wait_s}"), |error| shown.tell_away(error))
 }
 
 /// What a coordinator has answered.
+#[derive(Deserialize)]
+#[serde(try_from = "Value")]
 struct Told {
     /// With all that it knows.
     json: Value,
     status: Status,
+}
+
+impl TryFrom<Value> for Told {
+    type Error = serde_json::Error;
+
+    fn try_from(json: Value) -> Result<Self, Self::Error> {
+        Ok(Self { status: serde_json::from_value(json.clone())?, json })
+    }
 }
 
 impl Told {

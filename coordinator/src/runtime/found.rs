@@ -77,7 +77,10 @@ pub enum FoundError {
         differences: String,
     },
     /// There is nothing to extend.
-    #[error("{} holds no run that could be extended (--extend): is it another one?", place.name)]
+    #[error(
+        "no run in {}, so there is none to extend: give the coordinator {} (that of the run), or leave --extend out to begin a run",
+        place.name, place.another
+    )]
     NoRun {
         /// Where the state would be.
         place: Place,
@@ -95,6 +98,38 @@ pub enum FoundError {
     ApiToken(std::io::Error),
 }
 
+impl FoundError {
+    /// Whether the command line or the configuration is wrong for what is there: nothing is broken.
+    #[must_use]
+    pub fn is_misuse(&self) -> bool {
+        match self {
+            Self::OtherConfig { .. } | Self::NoRun { .. } | Self::NotExtended { .. } => true,
+            Self::Store(_)
+            | Self::Authority(_)
+            | Self::NoRandomness
+            | Self::Config(_)
+            | Self::ApiToken(_) => false,
+        }
+    }
+}
+
+/// Opens a state directory for the run that is wanted, and makes it if there is none. Where a run is to be extended and is not there, nothing is made: the
+/// name may be mistyped.
+///
+/// # Errors
+/// [`FoundError::Store`], or [`FoundError::NoRun`]
+pub fn open_store(folder: &Path, wanted: &Wanted) -> Result<Store, FoundError> {
+    if wanted.extend && !Store::is_in(folder)? {
+        return Err(FoundError::NoRun { place: Place::of_folder(folder) });
+    }
+    let store = Store::open(folder)?;
+    // A crash may have left one without a run.
+    if wanted.extend && store.founding()?.is_none() {
+        return Err(FoundError::NoRun { place: Place::of_folder(folder) });
+    }
+    Ok(store)
+}
+
 /// Takes up the run in the store, or founds one. A copy of the API's token goes into `folder`, for the command line.
 ///
 /// # Errors
@@ -102,9 +137,7 @@ pub enum FoundError {
 pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> Result<Founded, FoundError> {
     let founded = match store.founding()? {
         Some(founding) => take_up(store, founding, wanted)?,
-        None if wanted.extend => {
-            return Err(FoundError::NoRun { place: store.place().clone() });
-        }
+        None if wanted.extend => return Err(FoundError::NoRun { place: store.place().clone() }),
         None => begin(store, &wanted.config, now_unix_s)?,
     };
     let (state, desk, taken) = founded;
@@ -305,7 +338,7 @@ mod tests {
             (tempfile::tempdir().unwrap(), Wanted { extend: true, ..wanted.clone() });
         let empty = Store::open(elsewhere.path()).unwrap();
         let message = found(&empty, elsewhere.path(), &extending, NOW).unwrap_err().to_string();
-        assert!(message.contains("holds no run"), "{message}");
+        assert!(message.starts_with("no run in the state directory "), "{message}");
 
         let schedule = wanted.config.round_schedule();
         let steps = wanted.config.run.steps + 50;
@@ -335,6 +368,47 @@ mod tests {
             (Taken::Resumed, Phase::Finished),
             "the same command again"
         );
+    }
+
+    #[test]
+    fn where_there_is_no_run_to_extend_nothing_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = config("batch = 32");
+        let extending = Wanted { extend: true, ..wanted.clone() };
+        let mistyped = folder.path().join("mistyped");
+        for state_dir in [mistyped.as_path(), folder.path()] {
+            let error = open_store(state_dir, &extending).unwrap_err();
+            assert!(matches!(error, FoundError::NoRun { .. }) && error.is_misuse(), "{error}");
+            let named = format!("no run in the state directory {},", state_dir.display());
+            assert!(error.to_string().starts_with(&named), "{error}");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is made");
+        }
+        // Records without a run, as a crash leaves them at the beginning.
+        drop(open_store(&mistyped, &wanted).unwrap());
+        assert!(matches!(open_store(&mistyped, &extending), Err(FoundError::NoRun { .. })));
+        let store = open_store(&mistyped, &wanted).unwrap();
+        found(&store, &mistyped, &wanted, NOW).unwrap();
+        drop(store);
+        assert!(open_store(&mistyped, &extending).is_ok());
+    }
+
+    #[test]
+    fn an_error_is_misuse_where_another_command_line_or_configuration_helps() {
+        let place = || Place::of_folder(Path::new("state"));
+        let not_utf_8 = <toml::ser::Error as serde::ser::Error>::custom("not UTF-8");
+        let locked = StoreError::Locked { folder: "state".into() };
+        for (error, is_misuse) in [
+            (FoundError::Store(locked), false),
+            (FoundError::Authority(AuthorityError::NoRandomness), false),
+            (FoundError::NoRandomness, false),
+            (FoundError::Config(not_utf_8), false),
+            (FoundError::OtherConfig { place: place(), differences: String::new() }, true),
+            (FoundError::NoRun { place: place() }, true),
+            (FoundError::NotExtended { place: place(), reason: String::new() }, true),
+            (FoundError::ApiToken(std::io::Error::other("no space left")), false),
+        ] {
+            assert_eq!(error.is_misuse(), is_misuse, "{error}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod telemetry;
 
 pub use chronicler::{Chronicler, SharedHistory};
 pub use clock::Clock;
-pub use found::{FoundError, Founded, Taken, Wanted, check_config, found};
+pub use found::{FoundError, Founded, Taken, Wanted, check_config, found, open_store};
 pub use input::{Answered, ApiCall, CallRefusal, INPUTS_MAX, Input, Kicked, NewToken, TokenStatus};
 pub use journal::{Journal, NumberedEvent};
 pub use owner::{Ended, Owner, OwnerError};

@@ -33,6 +33,15 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// Whether a state directory has records. Makes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Unwritable`]
+    pub fn is_in(folder: &Path) -> Result<bool, StoreError> {
+        let unwritable = |source| StoreError::Unwritable { folder: folder.to_owned(), source };
+        folder.join(FILE).try_exists().map_err(unwritable)
+    }
+
     /// Opens a state directory, and makes it if there is none.
     ///
     /// # Errors
@@ -41,7 +50,7 @@ impl Disk {
         let unwritable = |source| StoreError::Unwritable { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(unwritable)?;
         let path = folder.join(FILE);
-        if !path.try_exists().map_err(unwritable)? {
+        if !Self::is_in(folder)? {
             let new = folder.join(NEW_FILE);
             match std::fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unwritable(error)),
@@ -73,10 +82,8 @@ impl Disk {
     }
 
     fn begin(folder: &Path, opened: Result<Database, redb::DatabaseError>) -> Result<Self, StoreError> {
-        let name = format!("the state directory {}", folder.display());
         let database = opened.map_err(|error| StoreError::of_redb(folder, error.into()))?;
-        let place = Place { name, another: "another --state-dir" };
-        let disk = Self { database, folder: folder.to_owned(), place };
+        let disk = Self { database, folder: folder.to_owned(), place: Place::of_folder(folder) };
         disk.check_schema()?;
         Ok(disk)
     }

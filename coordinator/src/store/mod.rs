@@ -66,6 +66,14 @@ pub struct Store {
 }
 
 impl Store {
+    /// Whether a state directory has records. Makes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError`] says what to do.
+    pub fn is_in(folder: &Path) -> Result<bool, StoreError> {
+        Disk::is_in(folder)
+    }
+
     /// Opens a state directory, and makes it if there is none. While it lives, no other coordinator can open it.
     ///
     /// # Errors

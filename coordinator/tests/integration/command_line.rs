@@ -77,6 +77,32 @@ fn stop_ends_the_run_and_the_coordinator_with_it() {
     let (code, said) = running.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("run tested is finished"), "{said}");
+
+    // Its state directory answers from then on.
+    assert_eq!(site.told(&["stop", "--wait"]).trim(), "the run is over: finished at round 0 of 3");
+    let watched = site.told(&["status", "--watch", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(watched.trim()).unwrap();
+    assert!(status["phase"] == "finished" && status["recorded_at_unix_ms"].is_u64(), "{watched}");
+    let output = site.ask(&["pause"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("the run is over (finished at round 0 of 3)"), "{said}");
+}
+
+#[test]
+fn a_run_that_is_not_there_is_not_extended_and_nothing_is_made() {
+    let site = Site::new();
+    let refused = || {
+        let (code, said) = failure(&mut site.up(&["--extend"]));
+        let named = format!("no run in the state directory {}, ", site.state_dir().display());
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains(&named) && said.contains("another --state-dir"), "{said}");
+    };
+    refused();
+    assert!(!site.state_dir().exists());
+    std::fs::create_dir(site.state_dir()).unwrap();
+    refused();
+    assert_eq!(std::fs::read_dir(site.state_dir()).unwrap().count(), 0);
 }
 
 #[cfg(unix)]
@@ -314,11 +340,10 @@ fn without_a_coordinator_the_command_line_says_what_to_do() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("name its --state-dir"));
     site.start(&[]).kill();
-    let output = site.ask(&["status"]);
-    assert!(
-        String::from_utf8_lossy(&output.stderr)
-            .contains("`coordinator up` continues an unfinished run; `coordinator view --state-dir")
-    );
+    let output = site.ask(&["members"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let remedy = "`coordinator up` continues an unfinished run; `coordinator view --state-dir";
+    assert!(said.contains(remedy), "{said}");
 }
 
 #[test]

@@ -88,6 +88,11 @@ fn who_follows_the_events_sees_the_last_of_them_and_ends_with_the_run() {
     let ended = follower.wait_with_output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     running.end();
+    // Who comes later is told the same.
+    let output = site.ask(&["events", "--follow"]);
+    let (told, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.starts_with("the run is over: finished at round "), "{said}");
+    assert!(rest.iter().all(|line| told.contains(line)), "{rest:?} are not all in\n{told}");
 }
 
 /// `coordinator status --watch --every` so many seconds, with more arguments, and its lines.

@@ -1,0 +1,286 @@
+//! A run as its state directory has it, for commands that no coordinator answers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::operate::utc;
+use super::show::phase;
+use super::{ClientError, Where};
+use crate::history::{Folder, Last};
+use crate::run::{Phase, Status};
+use crate::runtime::NumberedEvent;
+
+/// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever the phase changed, and each minute.
+#[derive(Clone, Debug)]
+pub struct RecordedRun {
+    /// When that was, as Unix time in milliseconds.
+    pub at_ms: u64,
+    /// Its status then.
+    pub status: Arc<Status>,
+    /// Its newest events then, oldest first.
+    pub events: Vec<NumberedEvent>,
+    state_dir: PathBuf,
+}
+
+impl RecordedRun {
+    /// The newest run that is recorded there. None where `--http` names a coordinator: its run may be another one.
+    #[must_use]
+    pub fn newest(at: &Where) -> Option<Self> {
+        if at.http.is_some() {
+            return None;
+        }
+        let newest = Folder::runs(&at.state_dir).ok()?.into_iter().next()?;
+        let Last { at_ms, status, rest } = Folder::read_last(&at.state_dir, &newest.run).ok()??;
+        Some(Self { at_ms, status, events: rest.events, state_dir: at.state_dir.clone() })
+    }
+
+    /// The run that a call was about which came to nothing. None where a coordinator has answered, or where nothing is recorded.
+    #[must_use]
+    pub fn instead_of(at: &Where, error: &ClientError) -> Option<Self> {
+        match error {
+            ClientError::Over(run) => Some(Self::clone(run)),
+            ClientError::Unknown(_) | ClientError::Unreachable { .. } => Self::newest(at),
+            ClientError::Refused(_) | ClientError::Foreign { .. } => None,
+        }
+    }
+
+    /// Whether it was finished.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.status.phase == Phase::Finished
+    }
+
+    /// How far it had come.
+    #[must_use]
+    pub fn reached(&self) -> String {
+        format!("round {} of {}", self.status.round, self.status.rounds)
+    }
+
+    /// Where it ended, of a run that is over.
+    #[must_use]
+    pub fn end(&self) -> String {
+        format!("the run is over: finished at {}", self.reached())
+    }
+
+    /// When it stood where, of one that is not.
+    #[must_use]
+    pub fn standing(&self) -> String {
+        format!(
+            "at {} it was at {} ({}), by the records in {}",
+            utc(self.at_ms),
+            self.reached(),
+            phase(&self.status),
+            self.state_dir.display()
+        )
+    }
+
+    /// Why a command that needs a running run does nothing, and the commands that do something with one that is over.
+    #[must_use]
+    pub fn refusal(&self) -> String {
+        // A run that has all its steps has none left to go on with.
+        let more = if self.status.round < self.status.rounds { "" } else { " with more run.steps" };
+        format!(
+            "the run is over (finished at {}): `coordinator status --state-dir {}` shows it, and `coordinator up --extend`{more} trains it further",
+            self.reached(),
+            self.state_dir.display()
+        )
+    }
+
+    /// For who looks at `what` of it: that it comes from the records, and when they were written.
+    #[must_use]
+    pub fn heading(&self, what: &str) -> String {
+        let why = if self.is_over() { self.end() } else { "no coordinator answers".to_owned() };
+        format!(
+            "{why}; at {} {what} as follows, by the records in {}",
+            utc(self.at_ms),
+            self.state_dir.display()
+        )
+    }
+
+    /// What `GET /api/v1/status` answered then, with that time.
+    ///
+    /// # Errors
+    /// A status that is no JSON: there is none.
+    pub fn status_json(&self) -> serde_json::Result<Value> {
+        let mut status = serde_json::to_value(&*self.status)?;
+        status["recorded_at_unix_ms"] = self.at_ms.into();
+        Ok(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use clap::Parser as _;
+    use longhaul_common::config::RunConfig;
+    use longhaul_common::id::RunId;
+
+    use super::*;
+    use crate::cli::{Cli, CliError};
+    use crate::history::{FORMAT, History, Meta, Rest};
+    use crate::run::{EventStatus, Run, Severity, State, Suspended};
+    use crate::store::{HTTP_ADDRESS_FILE, write_public};
+
+    const AT_MS: u64 = 951_868_800_000;
+    /// Nobody listens there.
+    const HTTP: &str = "127.0.0.1:1";
+
+    /// The state directory of a coordinator that was there last when its run had this status.
+    fn left(change: impl FnOnce(&mut Status)) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
+        let state = State::new(RunId([7; 16]), &config);
+        let mut status = Run::new(config, state, Duration::ZERO).unwrap().status(0);
+        status.round = 3;
+        change(&mut status);
+        let meta = Meta {
+            format: FORMAT,
+            run: status.run.clone(),
+            name: status.name.clone(),
+            begun_ms: 0,
+            images: false,
+            steps: status.steps,
+            batch: 1,
+            about: String::new(),
+        };
+        let text = "something happened".to_owned();
+        let event = EventStatus { at_unix_ms: AT_MS, severity: Severity::Info, worker: None, text };
+        let rest = Rest { events: vec![NumberedEvent { number: 9, event }], ..Rest::default() };
+        let history = Folder::begin(folder.path(), &History::new(meta)).unwrap();
+        history.put_last(&Last { at_ms: AT_MS, status: Arc::new(status), rest }).unwrap();
+        write_public(&folder.path().join(HTTP_ADDRESS_FILE), HTTP).unwrap();
+        folder
+    }
+
+    fn over(status: &mut Status) {
+        status.phase = Phase::Finished;
+    }
+
+    fn at(folder: &Path) -> Where {
+        Where { state_dir: folder.to_owned(), http: None }
+    }
+
+    /// Gives a command.
+    fn given(words: &str, folder: &Path) -> Result<(), CliError> {
+        let there = ["--state-dir", folder.to_str().unwrap()];
+        let words = ["coordinator"].into_iter().chain(words.split(' ')).chain(there);
+        crate::cli::run(Cli::try_parse_from(words).unwrap().command)
+    }
+
+    fn failure(words: &str, folder: &Path) -> String {
+        given(words, folder).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_run_that_is_over_is_shown_and_stopped_without_a_coordinator() {
+        let folder = left(over);
+        for words in [
+            "status",
+            "status --json",
+            "events",
+            "events --json",
+            "events --follow",
+            "stop",
+            "stop --wait",
+            "stop --resumable",
+        ] {
+            given(words, folder.path()).unwrap_or_else(|error| panic!("{words}: {error}"));
+        }
+        let run = RecordedRun::newest(&at(folder.path())).unwrap();
+        assert_eq!(run.end(), format!("the run is over: finished at round 3 of {}", run.status.rounds));
+        let heading = run.heading("it was");
+        assert!(heading.starts_with(&run.end()) && heading.contains("2000-03-01 00:00:00.000Z"), "{heading}");
+        assert_eq!(run.events[0].event.text, "something happened");
+        assert_eq!(run.status_json().unwrap()["recorded_at_unix_ms"], AT_MS);
+    }
+
+    #[test]
+    fn who_asks_something_else_of_a_run_that_is_over_is_told_so_in_one_line() {
+        const ASKED: [&str; 11] = [
+            "members",
+            "drain w0",
+            "kick w0",
+            "checkpoint",
+            "checkpoint --wait",
+            "checkpoints list",
+            "pause",
+            "resume",
+            "token create",
+            "token list",
+            "token revoke 0000000000000000",
+        ];
+        let folder = left(over);
+        let shown = format!("`coordinator status --state-dir {}` shows it", folder.path().display());
+        for words in ASKED {
+            let error = failure(words, folder.path());
+            assert!(error.contains("the run is over (finished at round 3 of "), "{words}: {error}");
+            assert!(error.contains(&shown) && !error.contains('\n'), "{words}: {error}");
+            assert!(error.ends_with("`coordinator up --extend` trains it further"), "{words}: {error}");
+        }
+        let whole = left(|status| (status.phase, status.round) = (Phase::Finished, status.rounds));
+        let error = failure("pause", whole.path());
+        assert!(
+            error.ends_with("`coordinator up --extend` with more run.steps trains it further"),
+            "{error}"
+        );
+    }
+
+    /// As a state directory that was copied without it.
+    #[test]
+    fn a_run_that_is_over_needs_no_address_of_its_coordinator() {
+        let folder = left(over);
+        std::fs::remove_file(folder.path().join(HTTP_ADDRESS_FILE)).unwrap();
+        given("stop", folder.path()).unwrap();
+        assert!(failure("pause", folder.path()).contains("the run is over"));
+    }
+
+    #[test]
+    fn what_is_recorded_is_nothing_to_a_coordinator_that_is_named() {
+        let folder = left(over);
+        for words in ["stop", "status", "events", "pause"] {
+            let error = failure(&format!("{words} --http {HTTP}"), folder.path());
+            assert!(error.contains("no coordinator answers at 127.0.0.1:1"), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_run_whose_coordinator_was_lost_is_not_taken_for_one_that_is_over() {
+        let folder = left(|status| status.phase = Phase::Training);
+        for words in ["stop", "stop --wait", "stop --resumable"] {
+            let error = failure(words, folder.path());
+            assert!(error.contains("not over, and no coordinator answers at 127.0.0.1:1 ("), "{error}");
+            assert!(error.contains("at 2000-03-01 00:00:00.000Z it was at round 3 of "), "{error}");
+            assert!(
+                error.contains("(training)") && error.contains("the same `coordinator up` line"),
+                "{error}"
+            );
+        }
+        for words in ["status", "events"] {
+            given(words, folder.path()).unwrap();
+        }
+        let run = RecordedRun::newest(&at(folder.path())).unwrap();
+        assert!(run.heading("it was").starts_with("no coordinator answers; at "));
+        for words in ["events --follow", "pause"] {
+            let error = failure(words, folder.path());
+            assert!(error.contains("`coordinator up` continues an unfinished run"), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_has_stopped_for_now_is_not_over_and_is_not_stopped_for_now_twice() {
+        let suspended = |how| move |status: &mut Status| status.suspended = Some(how);
+        let whole = left(suspended(Suspended::Whole));
+        given("stop --resumable --wait", whole.path()).unwrap();
+        let error = failure("stop --wait", whole.path());
+        assert!(error.contains("not over: it has stopped for now, at round 3 of "), "{error}");
+        assert!(error.contains("run the same commands again"), "{error}");
+        let short = left(suspended(Suspended::Short));
+        let error = failure("stop --resumable", short.path());
+        assert!(error.contains("goes on from an older checkpoint"), "{error}");
+        assert!(failure("stop", short.path()).contains("it has stopped for now"));
+    }
+}

@@ -1,0 +1,116 @@
+//! `coordinator stop`
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use serde_json::{Value, json};
+
+use super::{CliError, Client, ClientError, RecordedRun, Stop, print, say};
+use crate::run::{Phase, Status, Suspended};
+
+pub(super) const HELP: &str = "\
+End the run, or stop it for now.
+
+The rounds that are begun are finished, all workers write a checkpoint, and their processes end. Then
+the coordinator ends. A run that has ended is finished; `coordinator up --extend` trains it further. To
+stop such a run once more is no error.
+
+With --resumable it only pauses: run the same commands again to continue. That is for machines that are
+switched off at night, and for time limits of a batch system; nothing that was trained is lost.
+Anything that restarts processes when they end, as Kubernetes or systemd may, restarts the run as
+well, and a second coordinator that waits to take over leads it: end those first.
+
+    coordinator stop --wait
+    coordinator stop --resumable --wait";
+
+/// How often `--wait` looks.
+const POLL: Duration = Duration::from_millis(300);
+/// What `stop --wait` says in the end.
+const FINISHED: &str = "the run is finished";
+const STOPPED: &str = "the run has stopped for now; to continue, run the same commands again";
+const SHORT: &str = "the run stops for now, and not all that it had learnt could be written: it goes on from an older checkpoint. The coordinator's log says who could not";
+/// How a run ends whose coordinator is not there.
+const REMEDY: &str =
+    "to end it, start its coordinator with the same `coordinator up` line, and stop the run then";
+
+pub(super) fn run(args: &Stop) -> Result<(), CliError> {
+    let (what, path) = match args.resumable {
+        true => ("stop the run for now", "/api/v1/suspend"),
+        false => ("stop the run", "/api/v1/stop"),
+    };
+    let asked = Client::find(&args.at).and_then(|client| {
+        let _: Value = client.post(path, &json!({}))?;
+        Ok(client)
+    });
+    let client = match asked {
+        Ok(client) => client,
+        Err(error) => {
+            print(&stopped_before(args, error).context(what)?);
+            return Ok(());
+        }
+    };
+    match (args.wait, args.resumable) {
+        (false, false) => print("the run drains; `coordinator status` shows how far it is"),
+        (false, true) => print(
+            "all workers write a checkpoint and leave, then the coordinator ends; with --wait this command waits for that",
+        ),
+        (true, _) => say(&wait_for_the_end(args, &client)?),
+    }
+    Ok(())
+}
+
+/// Between two looks at another process, for a person who waits.
+#[allow(clippy::disallowed_methods, reason = "polling another process is all that such a command does")]
+pub(super) fn wait_to_look_again() {
+    std::thread::sleep(POLL);
+}
+
+/// A coordinator ends when its run does, unless it is to stay, and tells how before.
+fn wait_for_the_end(args: &Stop, client: &Client) -> anyhow::Result<String> {
+    let mut end = None;
+    loop {
+        match (client.get::<Status>("/api/v1/status"), end) {
+            (Ok(status), _) if status.phase == Phase::Finished && status.stays => {
+                return Ok(FINISHED.to_owned());
+            }
+            (Ok(status), _) if status.phase == Phase::Finished => end = Some(FINISHED),
+            (Ok(status), _) => match status.suspended {
+                Some(Suspended::Short) => return Err(anyhow!(SHORT)),
+                Some(Suspended::Whole) => end = Some(STOPPED),
+                None => {}
+            },
+            (Err(ClientError::Over(_)), _) => return Ok(FINISHED.to_owned()),
+            (Err(ClientError::Unreachable { .. }), Some(end)) => return Ok(end.to_owned()),
+            (Err(error), _) => return stopped_before(args, error).context("wait for the end"),
+        }
+        wait_to_look_again();
+    }
+}
+
+/// No coordinator answers: the run may have come to where it is wanted all the same, which its state directory says.
+fn stopped_before(args: &Stop, error: ClientError) -> anyhow::Result<String> {
+    let Some(run) = RecordedRun::instead_of(&args.at, &error) else { return Err(error.into()) };
+    if run.is_over() {
+        return Ok(run.end());
+    }
+    match (run.status.suspended, args.resumable) {
+        (Some(Suspended::Whole), true) => Ok(STOPPED.to_owned()),
+        (Some(Suspended::Short), true) => Err(anyhow!(SHORT)),
+        (Some(_), false) => Err(anyhow!(
+            "the run is not over: it has stopped for now, at {}. To continue, run the same commands again; {REMEDY}",
+            run.reached()
+        )),
+        (None, _) => {
+            let silence = match error {
+                ClientError::Unreachable { address, reason, .. } => {
+                    format!("no coordinator answers at {address} ({reason})")
+                }
+                _ => "no coordinator answers".to_owned(),
+            };
+            Err(anyhow!(
+                "the run is not over, and {silence}: {}. Its workers train on and wait for the coordinator; {REMEDY}",
+                run.standing()
+            ))
+        }
+    }
+}
