@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::turns::{Turn, take_all_turns, take_turn, take_turns_of_many};
 
 /// The longest that a run of these may take, on a machine that does other things as well.
-pub const RUN_MAX: Duration = Duration::from_secs(240);
+pub const RUN_MAX: Duration = Duration::from_secs(600);
 
 /// A link over which a round takes long enough for something to happen to a worker and for it to come back, and over which workers leave
 /// the machine to other runs meanwhile.

@@ -1,7 +1,7 @@
 //! The samples of a run.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use longhaul_common::config::{DataConfig, DataSource};
@@ -10,20 +10,18 @@ use longhaul_common::sampler::{sample_at, source_seed};
 use longhaul_proto::little_endian::tokens;
 
 use super::cache::Cache;
-use super::files::files_of;
 use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
 use super::lent::{Catalogue, LentBlock, Stock, Supply};
-use super::passed::PassedOver;
 use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
-use super::records::check_unknown;
 use super::sample::SampleShape;
 use super::side_by_side::{Plan, When, check_classes, prepare};
-use super::source::{Source, SourceSize};
-use super::{Batch, DataError, Recipe, Sample, Tokenizer, Work, built};
+use super::source::Source;
+use super::source_size::SourceSize;
+use super::{Batch, DataError, Sample, Tokenizer, Work, built};
 use crate::counted::{counted, were};
 
 /// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
@@ -55,26 +53,6 @@ pub struct SourceSummary {
     pub samples: u64,
     /// The share of the run's samples that come from it; none: it is held out.
     pub share: Option<f64>,
-}
-
-/// What a run's sources have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
-    /// Files that are read.
-    pub files: Vec<SourceFile>,
-    /// By source, what else is there.
-    pub passed: Vec<(String, PassedOver)>,
-}
-
-/// A file of a source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceFile {
-    /// Where it is: its path, or its URL without what only opens it.
-    pub path: PathBuf,
-    /// Its bytes.
-    pub bytes: u64,
-    /// Whether what it becomes is in the cache.
-    pub is_prepared: bool,
 }
 
 /// Which sample stands at a position, and for which time.
@@ -328,32 +306,6 @@ impl Dataset {
         (part, sample_at(source_seed(seed, place.source), part.samples(), place.index))
     }
 
-    /// The files of a run's sources, and whether they are prepared. Nothing is prepared.
-    ///
-    /// # Errors
-    /// [`DataError`] names the file and what to do.
-    pub fn look(config: &DataConfig, tokenizer: &Tokenizer, cache: &Path) -> Result<Looked, DataError> {
-        built::check(config)?;
-        check_separator(config, tokenizer)?;
-        let (cache, work) = (Cache::open(cache, None)?, Work::default());
-        let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
-        let mut looked = Looked::default();
-        for source in config.training().iter().chain(&config.validation) {
-            let recipe = Recipe::new(source, config, &maker);
-            let found = files_of(source, config.strict_files, &cache)?;
-            if found.passed.count() > 0 {
-                looked.passed.push((source.to_string(), found.passed));
-            }
-            for file in found.files {
-                check_unknown(&file, &recipe, &cache)?;
-                let bytes = file.bytes()?;
-                let is_prepared = maker.find(&file, &recipe)?.is_some();
-                looked.files.push(SourceFile { path: file.path().to_owned(), bytes, is_prepared });
-            }
-        }
-        Ok(looked)
-    }
-
     /// Up to `count` tokens at the beginning of a source, as they are trained on; of images none.
     ///
     /// # Errors
@@ -461,7 +413,7 @@ impl Part {
 }
 
 /// Where records have it between them, a separator that looks like a special token is one.
-fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
+pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let sources = config.training();
     let has_records = sources.iter().chain(&config.validation).any(|source| source.format().has_records());
     if has_records { tokenizer.check_separator(&config.separator) } else { Ok(()) }
@@ -498,10 +450,15 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
 
 /// What was read of files from which not one item was made; none: that says no more than that there is none.
 fn without_items(parts: &[Part]) -> Option<String> {
-    let (mut records, mut bad) = (0, BadRecords::default());
+    let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
     for size in parts.iter().map(|part| part.source.size()) {
+        (files, bytes) = (files + size.files, bytes + size.bytes);
         records += size.records;
         bad.add(&BadRecords { count: size.bad_records, examples: size.bad_examples });
+    }
+    if files > 0 && bytes == 0 {
+        let its = if files == 1 { "its file".to_owned() } else { format!("each of its {files} files") };
+        return Some(format!("{its} is empty (0 bytes); fetch it again, or name another one"));
     }
     let (count, examples) = (bad.count, bad.examples.join("; "));
     let (good, all_bad) = (counted(records, "record"), counted(count, "record"));

@@ -132,7 +132,7 @@ pub enum DataError {
     },
     /// A pattern that matches no file, or is none.
     #[error(
-        "data source {pattern}: {reason}; relative patterns count from the folder that the worker was started in"
+        "data source {pattern}: {reason}; relative patterns count from the folder that `--data` names, or else from the one that the worker was started in"
     )]
     Pattern {
         /// The pattern.
@@ -245,6 +245,12 @@ pub enum DataError {
 impl DataError {
     pub(super) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { operation, path: path.to_owned(), source }
+    }
+
+    /// A file without a byte, where its format begins with something.
+    pub(super) fn empty(path: &Path) -> Self {
+        let what = "empty (0 bytes): fetch it again, or take it out of the source".to_owned();
+        Self::OtherContent { path: path.to_owned(), what }
     }
 
     /// Whether, of data that others have, they are to blame: it is none of this run.

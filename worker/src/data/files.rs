@@ -12,6 +12,7 @@ use super::folder::FolderImage;
 use super::origin::Origin;
 use super::passed::{self, PassedOver, Reason};
 use super::remote::RemoteFile;
+use super::searched::searched;
 use super::{DataError, built, folder};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
@@ -51,10 +52,23 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
         return Err(DataError::PassedOver { name: source.to_string(), lost });
     }
     if found.files.is_empty() {
-        let reason = format!("it matches no file; {}", found.passed);
-        return Err(DataError::Pattern { pattern: source.to_string(), reason });
+        return Err(DataError::Pattern {
+            pattern: source.to_string(),
+            reason: nothing_found(source, &found.passed),
+        });
     }
     Ok(found)
+}
+
+/// That there is no file, and what its folder has.
+fn nothing_found(source: &DataSource, passed: &PassedOver) -> String {
+    let mut reason = "it matches no file".to_owned();
+    if let DataPlace::Glob(pattern) = source.place()
+        && let Ok(pattern) = PathPattern::new(pattern)
+    {
+        reason = format!("{reason}: {}", searched(&pattern.root, pattern.below.as_str()));
+    }
+    if passed.count() > 0 { format!("{reason}; {passed}") } else { reason }
 }
 
 /// The files that a pattern matches, by name, and what else it matches.
@@ -130,13 +144,13 @@ const WITH_HIDDEN: MatchOptions = MatchOptions { require_literal_leading_dot: fa
 impl PathPattern {
     fn new(pattern: &str) -> Result<Self, PatternError> {
         let parts: Vec<&str> = pattern.split('/').collect();
-        let is_plain = |part: &&str| !part.contains(['*', '?', '[']);
-        let plain = parts.iter().take_while(|part| is_plain(part)).count().min(parts.len() - 1);
-        let (root, below) = parts.split_at(plain);
-        let root = match root {
-            [] => PathBuf::from("."),
-            [""] => PathBuf::from("/"),
-            root => PathBuf::from(root.join("/")),
+        let (last, before) = (parts.len() - 1, parts.iter().map_while(|part| literal(part)));
+        let root: Vec<String> = before.take(last).collect();
+        let below = &parts[root.len()..];
+        let root = match root.join("/") {
+            _ if root.is_empty() => PathBuf::from("."),
+            root if root.is_empty() => PathBuf::from("/"),
+            root => PathBuf::from(root),
         };
         let names = below.iter().take_while(|part| **part != "**");
         let names = names.map(|part| Pattern::new(part)).collect::<Result<Vec<_>, _>>()?;
@@ -182,6 +196,19 @@ impl PathPattern {
     fn shown(&self, path: &Path) -> PathBuf {
         path.strip_prefix(".").unwrap_or(path).to_owned()
     }
+}
+
+/// The one name that a part of a pattern matches: characters that mean something else stand in brackets. None: there may be others.
+fn literal(part: &str) -> Option<String> {
+    let (mut name, mut rest) = (String::new(), part);
+    while let Some(at) = rest.find(['*', '?', '[']) {
+        let mut class = rest[at..].strip_prefix('[')?.chars();
+        let character = class.next().filter(|character| *character != '!')?;
+        name += &rest[..at];
+        name.push(character);
+        rest = class.as_str().strip_prefix(']')?;
+    }
+    Some(name + rest)
 }
 
 /// The same with the labels of each, where the source has such.
@@ -284,6 +311,57 @@ mod tests {
             );
         }
         assert!(found(&files, "a[").unwrap_err().contains("a["));
+    }
+
+    #[test]
+    fn a_part_of_a_pattern_that_matches_one_name_is_that_name() {
+        for (part, name) in [
+            ("data", Some("data")),
+            ("", Some("")),
+            ("s[[]1[]]", Some("s[1]")),
+            ("[?]a[*]é", Some("?a*é")),
+            ("a]", Some("a]")),
+            ("*", None),
+            ("a?", None),
+            ("[ab]", None),
+            ("[!]", None),
+            ("[!a]", None),
+            ("a[", None),
+            ("[[]*", None),
+        ] {
+            assert_eq!(literal(part).as_deref(), name, "{part}");
+        }
+    }
+
+    /// As `--data` puts a folder in front of patterns, whose name may have characters that mean something in one.
+    #[test]
+    fn where_nothing_matches_the_folder_and_what_is_in_it_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("b[1]");
+        create_dir_all(place.join("sub")).unwrap();
+        write(place.join("a.txt"), "text").unwrap();
+        let cache = Cache::open(&folder.path().join("cache"), None).unwrap();
+        let shown = place.display();
+        for (pattern, words) in [
+            (
+                "*.jsonl",
+                format!(
+                    "it matches no file: `*.jsonl` was looked for in {shown}, which has a.txt, sub/; relative"
+                ),
+            ),
+            (
+                "sub/*/*.txt",
+                format!("`*/*.txt` was looked for in {shown}/sub, which is empty; relative patterns"),
+            ),
+            ("no/*.txt", format!("in {shown}/no, which is not there; {shown} has a.txt, sub/; relative")),
+            ("s*", format!("in {shown}, which has a.txt, sub/; 1 passed over: 1 folder")),
+        ] {
+            let escaped = format!("{}/b[[]1[]]/{pattern}", folder.path().display());
+            let source = DataSource { glob: Some(escaped), ..DataSource::default() };
+            let refused = files_of(&source, false, &cache).map(|found| found.files.len()).unwrap_err();
+            let message = refused.to_string();
+            assert!(message.contains(&words) && message.contains("`--data` names"), "{message}");
+        }
     }
 
     #[test]

@@ -84,6 +84,19 @@ impl Piece {
         self.records.len() as u64
     }
 
+    /// Its texts, each with what stands behind it.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Byte order marks in its texts: that of a file's beginning is none of them.
+    pub(super) fn byte_order_marks(&self) -> u64 {
+        self.texts().map(|text| text.matches(records::MARK).count() as u64).sum()
+    }
+
     /// Names what it becomes, in hexadecimal: the same records become the same tokens, in whichever file they are.
     pub(super) fn name(&self, recipe: &blake3::Hash) -> String {
         let mut hasher = name_of_recipe(recipe);
@@ -151,7 +164,7 @@ impl Piece {
     /// # Errors
     /// What [`Tokenizer::encode_whole`](super::Tokenizer::encode_whole) refuses, and a stop.
     pub(super) fn tokens(
-        self,
+        &self,
         maker: &Maker<'_>,
         file: &Path,
         token_bytes: usize,
@@ -161,11 +174,11 @@ impl Piece {
         let mut take = |tokens: &[u32]| {
             extend_with_tokens(&mut bytes, tokens, token_bytes);
         };
-        for record in self.records {
+        for record in &self.records {
             maker.work.goes_on()?;
             match record {
-                Record::Text(text) => take(&maker.tokenizer.encode_whole(&text).map_err(refused)?),
-                Record::Tokens(tokens) => take(&tokens),
+                Record::Text(text) => take(&maker.tokenizer.encode_whole(text).map_err(refused)?),
+                Record::Tokens(tokens) => take(tokens),
                 Record::Image(_) | Record::Bad { .. } => {}
             }
         }

@@ -10,6 +10,7 @@ use super::lease::Lease;
 use super::origin::Origin;
 use super::piece::{BadRecords, Classes, Piece, Pieces};
 use super::prepared::{ListedPiece, MadePiece, Maker};
+use super::text_counts::TextCounts;
 use super::work::FileWork;
 use super::{DataError, Recipe};
 
@@ -26,6 +27,8 @@ pub(super) struct Tokenised {
     pub(super) bad: BadRecords,
     /// Images of each class.
     pub(super) classes: Classes,
+    /// Counts of its texts.
+    pub(super) counts: TextCounts,
 }
 
 /// Threads that make tokens of pieces.
@@ -124,15 +127,17 @@ impl<'a> Makers<'a> {
 impl Tokenised {
     /// Of pieces in order, each with what could not be read of it.
     fn of(made: impl Iterator<Item = (BadRecords, MadePiece)>) -> Self {
-        let (mut pieces, mut bad, mut classes) = (Vec::new(), BadRecords::default(), Classes::new());
+        let (mut pieces, mut bad) = (Vec::new(), BadRecords::default());
+        let (mut classes, mut counts) = (Classes::new(), TextCounts::default());
         for (unread, piece) in made {
             pieces.push(piece.listed);
             bad.add(&unread);
             bad.add(&piece.bad);
+            counts.add(&piece.counts);
             for (class, images) in piece.classes {
                 *classes.entry(class).or_default() += images;
             }
         }
-        Self { pieces, bad, classes }
+        Self { pieces, bad, classes, counts }
     }
 }

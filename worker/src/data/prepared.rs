@@ -8,8 +8,9 @@ use super::origin::Origin;
 use super::partial::make_once;
 use super::piece::{BadRecords, Classes, Decoded, Piece, Pieces};
 use super::pipeline::{Makers, Tokenised};
-use super::shard::{self, Shard};
+use super::shard::{self, Damaged, Shard};
 use super::side_by_side::Wanted;
+use super::text_counts::TextCounts;
 use super::work::FileWork;
 use super::{DataError, Recipe, Tokenizer, Work};
 
@@ -39,6 +40,7 @@ impl Prepared {
             pieces: Vec::new(),
             bad: BadRecords::default(),
             classes: Classes::new(),
+            counts: TextCounts::default(),
         };
         Self { file: file.clone(), bytes, list }
     }
@@ -55,6 +57,9 @@ pub(super) struct PieceList {
     /// Images of each class.
     #[serde(default, skip_serializing_if = "Classes::is_empty")]
     pub(super) classes: Classes,
+    /// Counts of its texts, which lists of earlier versions do not have.
+    #[serde(default, skip_serializing_if = "TextCounts::are_zero")]
+    pub(super) counts: TextCounts,
 }
 
 /// What a piece became.
@@ -77,6 +82,7 @@ pub(super) struct MadePiece {
     /// Images of it that cannot be decoded.
     pub(super) bad: BadRecords,
     pub(super) classes: Classes,
+    pub(super) counts: TextCounts,
 }
 
 /// The shard of a piece.
@@ -86,6 +92,7 @@ struct MadeShard {
     records: u64,
     bad: BadRecords,
     classes: Classes,
+    counts: TextCounts,
 }
 
 impl<'a> Maker<'a> {
@@ -104,12 +111,13 @@ impl<'a> Maker<'a> {
         let make = || {
             is_new = true;
             let accept = |bad: &BadRecords| wanted.bad.has(wanted.place, bad);
-            let Tokenised { pieces, bad, classes } = makers.tokenise(file, recipe, accept, &mut work)?;
+            let Tokenised { pieces, bad, classes, counts } =
+                makers.tokenise(file, recipe, accept, &mut work)?;
             if file.state()? != state {
                 return Err(DataError::Changed { path: file.path().to_owned() });
             }
             let (file, recipe) = (file.path().display().to_string(), recipe.to_string());
-            document(&PieceList { file, recipe, pieces, bad, classes }, &path)
+            document(&PieceList { file, recipe, pieces, bad, classes, counts }, &path)
         };
         let list: PieceList = make_once(&path, self.cache, || read_document(&path), make)?;
         touch(&path)?;
@@ -171,11 +179,12 @@ impl<'a> Maker<'a> {
     ) -> Result<MadePiece, DataError> {
         let name = piece.name(&recipe_hash);
         lease.shard(&name)?;
-        let MadeShard { shard, is_new, records, bad, classes } =
+        let MadeShard { shard, is_new, records, bad, classes, counts } =
             self.make_shard(file, recipe, &name, piece)?;
         self.work.has_shard(shard.len(), is_new);
         let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
-        Ok(MadePiece { listed: ListedPiece { name, records, items: shard.len(), hash }, bad, classes })
+        let listed = ListedPiece { name, records, items: shard.len(), hash };
+        Ok(MadePiece { listed, bad, classes, counts })
     }
 
     fn make_shard(
@@ -185,22 +194,14 @@ impl<'a> Maker<'a> {
         name: &str,
         piece: Piece,
     ) -> Result<MadeShard, DataError> {
+        let Some(shape) = &recipe.image else { return self.make_tokens(file, recipe, name, &piece) };
         let (path, records, mut is_new) = (self.cache.shard(name), piece.records(), false);
-        let Some(shape) = &recipe.image else {
-            let make = || {
-                is_new = true;
-                let item_bytes = recipe.item_bytes();
-                Ok(shard::encode(&piece.tokens(self, file.path(), item_bytes)?, item_bytes, 0))
-            };
-            let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-            let (bad, classes) = (BadRecords::default(), Classes::new());
-            return Ok(MadeShard { shard, is_new, records, bad, classes });
-        };
+        let counts = TextCounts::default();
         // One with stand-ins was made of the same records: which of them are bad is found by decoding them again.
         let is_without = |shard: &Shard| (shard.len(), shard.stand_ins()) == (records, 0);
         if let Some(shard) = Shard::map(&path)?.filter(is_without) {
             let (bad, classes) = (BadRecords::default(), piece.classes());
-            return Ok(MadeShard { shard, is_new, records, bad, classes });
+            return Ok(MadeShard { shard, is_new, records, bad, classes, counts });
         }
         let decoded = piece.decode(shape, self.work)?;
         let stand_ins = decoded.stand_ins();
@@ -210,7 +211,49 @@ impl<'a> Maker<'a> {
             Ok(shard::encode(&samples, recipe.item_bytes(), stand_ins))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-        Ok(MadeShard { records: records - bad.count, shard, is_new, bad, classes })
+        Ok(MadeShard { records: records - bad.count, shard, is_new, bad, classes, counts })
+    }
+
+    /// A piece of texts, or of tokens that were made elsewhere, as a shard.
+    fn make_tokens(
+        &self,
+        file: &Origin,
+        recipe: &Recipe,
+        name: &str,
+        piece: &Piece,
+    ) -> Result<MadeShard, DataError> {
+        let (path, item_bytes, mut is_new) = (self.cache.shard(name), recipe.item_bytes(), false);
+        let make = || {
+            is_new = true;
+            Ok(shard::encode(&piece.tokens(self, file.path(), item_bytes)?, item_bytes, 0))
+        };
+        let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
+        let unknown_tokens = self.unknown_tokens(&shard, file, item_bytes, piece)?;
+        let counts = TextCounts { unknown_tokens, byte_order_marks: piece.byte_order_marks() };
+        let (records, bad, classes) = (piece.records(), BadRecords::default(), Classes::new());
+        Ok(MadeShard { shard, is_new, records, bad, classes, counts })
+    }
+
+    /// Unknown tokens of a piece's shard, which may have been made before. Where a text names the token, nothing is unknown; files of tokens are not counted.
+    fn unknown_tokens(
+        &self,
+        shard: &Shard,
+        file: &Origin,
+        item_bytes: usize,
+        piece: &Piece,
+    ) -> Result<u64, DataError> {
+        let Some(unknown) = self.tokenizer.unknown().filter(|_| piece.texts().next().is_some()) else {
+            return Ok(0);
+        };
+        let count = match shard.read(0..shard.len()) {
+            Ok(tokens) => unknown.count(tokens, item_bytes),
+            // Whoever trains on it has it made again.
+            Err(Damaged) => unknown.count(&piece.tokens(self, file.path(), item_bytes)?, item_bytes),
+        };
+        if count == 0 {
+            return Ok(0);
+        }
+        Ok(count.saturating_sub(piece.texts().map(|text| unknown.mentions(text)).sum()))
     }
 }
 

@@ -45,11 +45,11 @@ const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: Non
 /// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names. Each format has a version of its own, so that a change of one leaves what the others have.
 const fn preparation_version(format: DataFormat) -> u32 {
     match format {
-        DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU16 | DataFormat::TokensU32 => 2,
-        DataFormat::Idx | DataFormat::Images => 3,
+        DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU32 => 2,
+        DataFormat::Idx | DataFormat::Images | DataFormat::TokensU16 => 3,
         DataFormat::Text | DataFormat::Jsonl => 4,
         DataFormat::Csv | DataFormat::Tsv => 5,
-        DataFormat::Webdataset => 6,
+        DataFormat::Webdataset => 7,
     }
 }
 

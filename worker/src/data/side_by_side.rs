@@ -19,6 +19,7 @@ use super::pipeline::{Makers, with_makers};
 use super::prepared::{Maker, PieceList, Prepared, list_name};
 use super::records::check_unknown;
 use super::source::Source;
+use super::source_size::SourceSize;
 use super::stamp::Stamp;
 use super::{DataError, Recipe};
 
@@ -165,10 +166,7 @@ pub(super) fn prepare(
                 .called(plan.identity)
                 .beside(plan.passed.clone());
             plan.check(&source)?;
-            let empty = source.size().empty_classes;
-            if empty.count() > 0 {
-                tracing::warn!(source = %plan.source, %empty, "a source has no image of some classes");
-            }
+            tell(plan.source, &source.size());
             return Ok(source);
         };
         let unlisted = |(file, bytes): &(Origin, u64)| Prepared::unlisted(file, *bytes, &recipe);
@@ -177,6 +175,22 @@ pub(super) fn prepare(
         Ok(source.called(plan.identity).beside(plan.passed.clone()))
     });
     sources.collect()
+}
+
+/// Logs peculiarities of a source that is taken as it is.
+fn tell(source: &DataSource, size: &SourceSize) {
+    let SourceSize { empty_classes: empty, unknown, marks, .. } = size;
+    if empty.count() > 0 {
+        tracing::warn!(%source, %empty, "a source has no image of some classes");
+    }
+    if unknown.are_many() {
+        tracing::warn!(%source, %unknown, "the tokenizer does not know much of a source");
+    } else if unknown.count() > 0 {
+        tracing::info!(%source, %unknown, "the tokenizer does not know some of a source");
+    }
+    if marks.count() > 0 {
+        tracing::info!(%source, %marks, "a source has byte order marks within its text");
+    }
 }
 
 fn prepare_files(wanted: &[Wanted<'_>], maker: Maker<'_>, lease: &Lease) -> Result<Vec<Prepared>, DataError> {

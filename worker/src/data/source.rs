@@ -1,6 +1,5 @@
 //! The tokens or images of a source, one after the other over all its files.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +18,8 @@ use super::piece::BadRecords;
 use super::pipeline::with_makers;
 use super::prepared::{ListedPiece, Maker, Prepared};
 use super::shard::{BLOCK_BYTES, Head, Shard, blocks_with};
+use super::source_size::SourceSize;
+use super::text_counts::{ByteOrderMarks, TextCounts, UnknownTokens};
 use super::{DataError, Recipe, Tokenizer, Work};
 
 /// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
@@ -62,31 +63,6 @@ impl Slot {
     fn new(file: usize, items: u64) -> Self {
         Self { file, items, shard: Mutex::default() }
     }
-}
-
-/// What was found of a source.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceSize {
-    /// Files.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Records that are good.
-    pub records: u64,
-    /// Records that were left out.
-    pub bad_records: u64,
-    /// The first of these, with their places.
-    pub bad_examples: Vec<String>,
-    /// Tokens, or images.
-    pub items: u64,
-    /// Of images, how many each class has.
-    pub classes: BTreeMap<u32, u64>,
-    /// Of images, classes that have none, as far as that is known here.
-    pub empty_classes: EmptyClasses,
-    /// Shards.
-    pub shards: u64,
-    /// What else is there, and is not taken.
-    pub passed: PassedOver,
 }
 
 impl Source {
@@ -194,17 +170,22 @@ impl Source {
     fn listed_size(&self) -> SourceSize {
         let mut size =
             SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
-        let mut bad = BadRecords::default();
+        let (mut bad, mut counts) = (BadRecords::default(), TextCounts::default());
         for file in self.files() {
             size.files += 1;
             size.bytes += file.bytes;
             size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
             bad.add(&file.list.bad);
+            counts.add(&file.list.counts);
             for (class, images) in &file.list.classes {
                 *size.classes.entry(*class).or_default() += images;
             }
         }
         (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
+        size.marks = ByteOrderMarks(counts.byte_order_marks);
+        if let Made::FromFiles { tokenizer, .. } = &self.made {
+            size.unknown = UnknownTokens::of(counts.unknown_tokens, size.items, tokenizer.unknown());
+        }
         size
     }
 

@@ -13,8 +13,10 @@ mod described;
 #[cfg(not(feature = "tokenizers"))]
 #[path = "tokenizer/not_described.rs"]
 mod described;
+mod unknown;
 
 pub use self::described::Described;
+pub(super) use self::unknown::UnknownToken;
 
 /// How text becomes tokens.
 #[derive(Clone, Debug)]
@@ -158,6 +160,14 @@ impl Tokenizer {
     pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>, String> {
         self.check_whole(text)?;
         self.encode(text)
+    }
+
+    /// The token that stands where it has no other; none: it has one for everything, or refuses the rest.
+    pub(super) fn unknown(&self) -> Option<&UnknownToken> {
+        match self {
+            Self::Bytes => None,
+            Self::Json { tokenizer, .. } => tokenizer.unknown(),
+        }
     }
 
     /// Whether characters have other tokens within a word than at its ends.

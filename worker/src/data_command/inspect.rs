@@ -7,23 +7,25 @@ use super::images::{Classes, Drawn};
 use super::{Data, Line, Told, open};
 use crate::cli::DataInspectArgs;
 use crate::counted::counted;
-use crate::data::{Content, Dataset, Looked, Work};
+use crate::data::{Content, DataError, Dataset, Looked, Work};
 
-/// Looks, and prepares nothing.
+/// Looks, and prepares nothing. Where the data would be refused, it says so as a preparation does.
 pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {
-    report(&Data::read(&args.run)?, args.samples)?.print()
+    let (told, refused) = report(&Data::read(&args.run)?, args.samples)?;
+    told.print()?;
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// What is printed, with so many samples.
-fn report(data: &Data, samples: u64) -> Result<Told> {
+/// What is printed, with so many samples, and why the data is refused, if it is.
+fn report(data: &Data, samples: u64) -> Result<(Told, Option<DataError>)> {
     let mut told = Told::default();
     told.line_of_settings(&data.tokenizer);
-    let Looked { files, passed } = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
+    let Looked { files, passed, refused } = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
     for file in &files {
         let state = if file.is_prepared { "prepared" } else { "not prepared" };
         told.line(&format_args!("{}: {}, {state}", file.path.display(), BinaryBytes(file.bytes)));
     }
-    if files.iter().all(|file| file.is_prepared) {
+    if refused.is_none() && files.iter().all(|file| file.is_prepared) {
         let dataset = open(data, &Work::default())?;
         let sources = data.config.training();
         for (summary, source) in dataset.sources().iter().zip(sources.iter().chain(&data.config.validation)) {
@@ -36,11 +38,13 @@ fn report(data: &Data, samples: u64) -> Result<Told> {
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
         passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
-        told.line(
-            &"`worker data prepare` with the same arguments prepares the rest; then there are samples to see",
-        );
+        if refused.is_none() {
+            told.line(
+                &"`worker data prepare` with the same arguments prepares the rest; then there are samples to see",
+            );
+        }
     }
-    Ok(told)
+    Ok((told, refused))
 }
 
 /// The first samples of the run's stream for a seed of 1: any other seed shuffles them otherwise.
@@ -88,10 +92,10 @@ mod tests {
             cache_dir: cache.path().to_owned(),
             cache_bytes_max: None,
         };
-        let told = report(&data, 3).unwrap().0;
+        let told = report(&data, 3).unwrap().0.0;
         assert!(told.contains("not prepared") && !told.contains("an epoch has"), "{told}");
         open(&data, &Work::default()).unwrap();
-        let told = report(&data, 3).unwrap().0;
+        let told = report(&data, 3).unwrap().0.0;
         for words in [
             "images of 3 classes in 1 shard, 12 samples, 100.0 % of the run's",
             "  class 0, circle: 4\n  class 1, square: 4\n  class 2, triangle: 4\n",
@@ -103,5 +107,94 @@ mod tests {
         let samples = told.split_once("an epoch has").unwrap().1;
         let drawn = samples.lines().filter(|line| line.chars().count() == 20).count();
         assert_eq!(drawn, 3 * 8, "{told}");
+    }
+
+    /// A run's data of these lines in a folder, which has its cache.
+    fn data_in(folder: &Path, lines: &str, tokenizer: Tokenizer) -> Data {
+        let config: longhaul_common::config::DataConfig = read_toml(lines).unwrap();
+        let cache_dir = folder.join("cache");
+        Data { config: config.found_at(folder), tokenizer, cache_dir, cache_bytes_max: None }
+    }
+
+    /// Before a preparation, after one that was refused, and of what was prepared when more was allowed.
+    #[test]
+    fn data_that_is_refused_is_shown_with_its_first_defects() {
+        for (name, content, defects) in [
+            (
+                "a.jsonl",
+                "{\"text\": \"one\"}\nnonsense\n{\"text\": 7}\n",
+                ["a.jsonl, line 2: it is no JSON", "a.jsonl, line 3: its field `text` is no text"],
+            ),
+            (
+                "b.csv",
+                "id,text\n1,one,more\n2,two\n3\n",
+                ["b.csv, line 2: it has 3 values", "b.csv, line 4: it has 1 column, and column 2"],
+            ),
+            ("c.tsv", "id\ttext\n1\t\"open\n2\ttwo\n", ["c.tsv, lines 2 to 3: ", "never closed"]),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join(name), content).unwrap();
+            let data = |max: u64| {
+                let lines = format!(
+                    "sequence_length = 1\nvalidation_share = 0.0\nbad_records_max = {max}\nsources = [{{ path = \"{name}\" }}]"
+                );
+                data_in(folder.path(), &lines, Tokenizer::Bytes)
+            };
+            let check = |max: u64, state: &str| {
+                let (Told(told), refused) = report(&data(max), 3).unwrap();
+                let refused = refused.unwrap().to_string();
+                assert!(told.contains(state) && !told.contains("prepares the rest"), "{told}");
+                assert!(refused.contains("2 records of a source cannot be read"), "{refused}");
+                assert!(defects.iter().all(|defect| refused.contains(defect)), "{refused}");
+            };
+            check(1, "not prepared");
+            open(&data(1), &Work::default()).unwrap_err();
+            check(1, "not prepared");
+            let (Told(told), refused) = report(&data(2), 3).unwrap();
+            assert!(refused.is_none() && told.contains("prepares the rest"), "{told}");
+        }
+    }
+
+    #[test]
+    fn data_that_was_prepared_when_more_defects_were_allowed_is_refused_with_them() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.jsonl"), "{\"text\": \"some text\"}\n{\n[\n").unwrap();
+        let data = |max: u64| {
+            let lines = format!(
+                "sequence_length = 1\nvalidation_share = 0.0\nbad_records_max = {max}\nsources = [{{ path = \"a.jsonl\" }}]"
+            );
+            data_in(folder.path(), &lines, Tokenizer::Bytes)
+        };
+        open(&data(2), &Work::default()).unwrap();
+        let (Told(told), refused) = report(&data(2), 1).unwrap();
+        assert!(refused.is_none() && told.contains("2 records were left out:\n  "), "{told}");
+        let (Told(told), refused) = report(&data(0), 1).unwrap();
+        assert!(told.contains(", prepared\n") && !told.contains("an epoch has"), "{told}");
+        let refused = refused.unwrap().to_string();
+        assert!(refused.contains("a.jsonl, line 2: ") && refused.contains("a.jsonl, line 3: "), "{refused}");
+    }
+
+    /// From the preparation, and then from what is prepared.
+    #[cfg(feature = "tokenizers")]
+    #[test]
+    fn unknown_tokens_and_byte_order_marks_are_shown_each_time() {
+        let json = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,"truncation":null,"padding":null,
+            "pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","vocab":{"[UNK]":0,"red":1,"green":2},"unk_token":"[UNK]"}}"#;
+        let tokenizer = Tokenizer::of_json(json.as_bytes().to_vec(), Path::new("tokenizer.json")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.txt"), "red green blue \u{feff} red\n").unwrap();
+        let lines = "path = \"a.txt\"\nsequence_length = 1\nvalidation_share = 0.0";
+        let mut data = data_in(folder.path(), lines, tokenizer);
+        data.config.path = Some(folder.path().join("a.txt"));
+        open(&data, &Work::default()).unwrap();
+        for _ in 0..2 {
+            let (Told(told), _) = report(&data, 1).unwrap();
+            for words in [
+                "; warning: 2 of 5 tokens (40.0 %) are the unknown token `[UNK]`: ",
+                "; take another one, or train one on such texts; 1 byte order mark within the text: ",
+            ] {
+                assert!(told.contains(words), "{words}: {told}");
+            }
+        }
     }
 }

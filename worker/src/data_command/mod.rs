@@ -171,6 +171,13 @@ impl fmt::Display for Line<'_> {
         if size.empty_classes.count() > 0 {
             write!(f, "; {}", size.empty_classes)?;
         }
+        if size.unknown.count() > 0 {
+            let warning = if size.unknown.are_many() { "warning: " } else { "" };
+            write!(f, "; {warning}{}", size.unknown)?;
+        }
+        if size.marks.count() > 0 {
+            write!(f, "; {}", size.marks)?;
+        }
         if size.bad_records > 0 {
             let (bad, examples) = (size.bad_records, size.bad_examples.join("\n  "));
             write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))?;

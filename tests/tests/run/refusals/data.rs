@@ -19,7 +19,7 @@ fn assert_texts_are_refused(mut scenario: Scenario) {
     std::fs::write(folder.join("latin1.txt"), b"gr\xfc\xdfe\n".repeat(1000)).unwrap();
     let cases: [(&str, &[&str]); 3] = [
         ("missing.txt", &["missing.txt", "`--data` names another file"]),
-        ("empty.txt", &["empty.txt has 0 tokens", "give it more text"]),
+        ("empty.txt", &["empty.txt has nothing to train on", "its file is empty (0 bytes)"]),
         ("latin1.txt", &["latin1.txt is not UTF-8 at byte 2", "iconv -f latin1 -t utf-8"]),
     ];
     let started = cases.map(|(text, words)| {

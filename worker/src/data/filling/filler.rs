@@ -12,6 +12,7 @@ use super::super::piece::{BadRecords, finish_name, name_of_recipe};
 use super::super::prepared::{ListedPiece, PieceList, list_name};
 use super::super::shard::{self, Shard};
 use super::super::stamp::{Stamp, State};
+use super::super::text_counts::TextCounts;
 use super::*;
 
 /// Fills until all is in shards, somebody else has filled it, or nobody wants it any more.
@@ -216,7 +217,8 @@ impl Filling {
             pieces.push(ListedPiece { name, records, items: images, hash });
         }
         let (file, recipe) = (self.origin.path().display().to_string(), self.recipe.to_string());
-        Ok(PieceList { file, recipe, pieces, bad, classes: self.classes() })
+        let (classes, counts) = (self.classes(), TextCounts::default());
+        Ok(PieceList { file, recipe, pieces, bad, classes, counts })
     }
 
     /// All that is bad; of the first, why, which another process may have found out.

@@ -22,7 +22,7 @@ use super::origin::Origin;
 use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
 use super::records::RECORD_BYTES_MAX;
 use super::shard::Head;
-use super::source::SourceSize;
+use super::source_size::SourceSize;
 use super::{DataError, Recipe, decoders};
 
 /// After so long it is looked again for what could not be done, or who has died.

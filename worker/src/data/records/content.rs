@@ -2,6 +2,8 @@
 
 use longhaul_common::config::DataFormat;
 
+use super::width;
+
 /// Bytes of a file's content that are looked at.
 pub(super) const HEAD_BYTES: usize = 512;
 
@@ -41,10 +43,15 @@ const PACKED: [Kind; 9] = [
 const BZIP2_BLOCKS: [&[u8]; 2] = [b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"];
 
 /// Neither text nor tokens.
-const BINARY: [Kind; 18] = [
+const BINARY: [Kind; 19] = [
     kind(b"PAR1", "a Parquet file", "say format = \"parquet\""),
     kind(b"ARROW1", "an Arrow file", "say format = \"arrow\""),
     kind(b"\xff\xff\xff\xff", "an Arrow stream", "say format = \"arrow\""),
+    kind(
+        b"FEA1",
+        "a Feather V1 file",
+        "write Parquet of it (`pyarrow.parquet.write_table(pyarrow.feather.read_table(IN), OUT)`)",
+    ),
     kind(b"\0\0\x08", "an IDX file", "say format = \"idx\", and name its labels"),
     kind(b"\x89PNG\r\n", "a PNG image", AN_IMAGE),
     kind(b"\xff\xd8\xff", "a JPEG image", AN_IMAGE),
@@ -79,13 +86,6 @@ const POINTER_HASH: &[u8] = b"\noid sha256:";
 const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
-/// Pairs of numbers of two bytes without which nothing is said of their width.
-const PAIRS_MIN: usize = 16;
-/// The high half of a token of four bytes, at most: vocabularies have fewer than 2^18.
-const HIGH_HALF_MAX: u16 = 3;
-const FOUR_BYTES: &str = "a file with numbers of four bytes, as it seems, and its name stands for two: say format = \"tokens-u32\", or \"tokens-u16\" if they are of two";
-const EIGHT_BYTES: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its name stands for two: write them with `array.astype('<u2').tofile(...)`, or '<u4' and format = \"tokens-u32\" beyond 65,535; or say format = \"tokens-u16\" if they are of two";
-
 /// Refuses bytes that a file begins with and that are packed in a way that is not unpacked here.
 pub(super) fn check_packing(head: &[u8]) -> Result<(), String> {
     let is_bzip2 = |head: &[u8]| {
@@ -118,7 +118,7 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::Webdataset => expect(head, &[]),
         DataFormat::TokensU16 | DataFormat::TokensU32 if head.starts_with(NUMPY) => check_text(head),
         DataFormat::TokensU16 | DataFormat::TokensU32 if is_of_llm_c(head) => Err(LLM_C.to_owned()),
-        DataFormat::TokensU16 if !is_said => check_kind(head).and_then(|()| check_width(head)),
+        DataFormat::TokensU16 if !is_said => check_kind(head).and_then(|()| width::check(head)),
         // Any bytes may be numbers, and a folder has none.
         DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
     }
@@ -139,24 +139,6 @@ fn check_kind(head: &[u8]) -> Result<(), String> {
 fn is_of_llm_c(head: &[u8]) -> bool {
     let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
     number(0).is_some_and(|first| LLM_C_MAGIC.contains(&first)) && number(4) == Some(1)
-}
-
-/// Refuses numbers of four or eight bytes where only a name says that they are of two: all high halves are next to nothing, and low halves are not.
-fn check_width(head: &[u8]) -> Result<(), String> {
-    let halves: Vec<u16> =
-        head.chunks_exact(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).collect();
-    let are_of = |width: usize| {
-        let is_small =
-            |number: &[u16]| number[1] <= HIGH_HALF_MAX && number[2..].iter().all(|half| *half == 0);
-        let numbers = || halves.chunks_exact(width);
-        let low = numbers().filter(|number| number[0] > HIGH_HALF_MAX).count();
-        halves.len() >= 2 * PAIRS_MIN && numbers().all(is_small) && 2 * low >= numbers().count()
-    };
-    match () {
-        () if are_of(4) => Err(EIGHT_BYTES.to_owned()),
-        () if are_of(2) => Err(FOUR_BYTES.to_owned()),
-        () => Ok(()),
-    }
 }
 
 /// Refuses what is known to be something else; of what is not known, its reader tells.
@@ -246,9 +228,6 @@ fn is_safetensors(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
-
     use super::*;
 
     const OF_TEXT: [DataFormat; 4] = [DataFormat::Text, DataFormat::Jsonl, DataFormat::Csv, DataFormat::Tsv];
@@ -266,6 +245,7 @@ mod tests {
         for (head, name) in [
             (&b"PAR1\x15\x04"[..], "a Parquet file: say format = \"parquet\""),
             (b"ARROW1\0\0", "an Arrow file"),
+            (b"FEA1\0\0\0\0", "a Feather V1 file: write Parquet of it (`pyarrow"),
             (b"\0\0\x08\x03\0\0", "an IDX file"),
             (b"\x89PNG\r\n\x1a\n", "a PNG image"),
             (b"\xff\xd8\xff\xe0", "a JPEG image"),
@@ -317,48 +297,14 @@ mod tests {
             for other in [DataFormat::Parquet, DataFormat::Arrow, DataFormat::Idx, DataFormat::Webdataset] {
                 assert_eq!(check(head, other, true).is_ok(), other == format, "{other:?} {head:?}");
             }
+            let feather = check(b"FEA1\0\0\0\0\x08", DataFormat::Arrow, false).unwrap_err();
+            assert!(feather.starts_with("a Feather V1 file"), "{feather}");
             // Any bytes may be numbers where that is said.
             check(head, DataFormat::TokensU16, true).unwrap();
             check(head, DataFormat::TokensU32, true).unwrap();
         }
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
         assert!(check(pointer, DataFormat::TokensU16, true).unwrap_err().contains("git lfs pull"));
-    }
-
-    /// Tokens below each vocabulary, in so many bytes each, as many as a head has or fewer.
-    #[test]
-    fn tokens_of_another_width_than_a_name_says_are_refused_unless_it_is_asked_for() {
-        let mut random = ChaCha8Rng::seed_from_u64(5);
-        let mut head = |vocabulary: u64, width: usize, bytes: usize| -> Vec<u8> {
-            let mut number = || random.random_range(0..vocabulary).to_le_bytes()[..width].to_vec();
-            (0..bytes / width).flat_map(|_| number()).collect()
-        };
-        for _ in 0..100 {
-            for bytes in [0, 8, 64, 200, HEAD_BYTES] {
-                for vocabulary in [2, 4, 17, 256, 1000, 50_257, 1 << 16] {
-                    check(&head(vocabulary, 2, bytes), DataFormat::TokensU16, false).unwrap();
-                }
-            }
-            for vocabulary in [64, 256, 50_257, 128_256, 1 << 18] {
-                for (width, name) in
-                    [(4, "a file with numbers of four bytes"), (8, "a file with numbers of eight")]
-                {
-                    for bytes in [128, 200, HEAD_BYTES] {
-                        let head = head(vocabulary, width, bytes);
-                        let message = check(&head, DataFormat::TokensU16, false).unwrap_err();
-                        assert!(message.starts_with(name), "{vocabulary}, {bytes} bytes: {message}");
-                        check(&head, DataFormat::TokensU16, true).unwrap();
-                        check(&head, DataFormat::TokensU32, true).unwrap();
-                    }
-                }
-            }
-        }
-        // A byte a token, as texts have them, padding, and numbers beyond every vocabulary.
-        let text: Vec<u8> =
-            b"it was the best of times\n".repeat(9).iter().flat_map(|byte| [*byte, 0]).collect();
-        for head in [text, vec![0; HEAD_BYTES], vec![1; HEAD_BYTES], head(1 << 32, 4, HEAD_BYTES)] {
-            check(&head, DataFormat::TokensU16, false).unwrap();
-        }
     }
 
     #[test]
@@ -375,7 +321,8 @@ mod tests {
                 }
             }
         }
-        for head in [&b"PAR1\x15\x04"[..], b"ARROW1\0\0", b"PK\x03\x04\x14\0", b"GGUF\x03\0"] {
+        let marked = [&b"PAR1\x15\x04"[..], b"ARROW1\0\0", b"FEA1\0\0", b"PK\x03\x04\x14\0", b"GGUF\x03\0"];
+        for head in marked {
             check(head, DataFormat::TokensU16, false).unwrap_err();
             check(head, DataFormat::TokensU16, true).unwrap();
         }
@@ -414,6 +361,7 @@ mod tests {
             "GIF89a is a format",
             "PAR1,PAR2,text\n",
             "ARROW1\n",
+            "FEA1 is what an old format begins with",
             "%PDF-1.7 begins so, é",
             "id,text\n",
         ] {

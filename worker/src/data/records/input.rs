@@ -1,10 +1,13 @@
 //! A file's bytes, decompressed.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use longhaul_common::config::{Column, DataFormat};
 
 use super::{content, gzip};
 use crate::data::remote::{RemoteFile, RemoteReader};
@@ -16,7 +19,7 @@ const BUFFER_BYTES: usize = 1 << 18;
 const LOOK_BYTES: usize = 1 << 12;
 
 /// What UTF-8 may begin with (a byte order mark, U+FEFF), where it only says that it is UTF-8.
-pub(super) const MARK: &str = "\u{feff}";
+pub(in crate::data) const MARK: &str = "\u{feff}";
 
 /// Bytes of a file that say how it is packed.
 const PACKING_BYTES: u64 = 16;
@@ -31,6 +34,7 @@ pub(in crate::data) struct Input {
     pub(super) position: Position,
     /// Bytes of its content before the first that is read.
     pub(super) left_out: u64,
+    packing: Option<Packing>,
 }
 
 /// What tells how a file is packed.
@@ -69,6 +73,16 @@ impl Packing {
     }
 }
 
+/// As its programs are called, too.
+impl fmt::Display for Packing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        })
+    }
+}
+
 impl Input {
     /// Opens a file, which is decompressed where it is packed with zstd or gzip.
     pub(super) fn open(path: &Path, told: Told) -> Result<Self, DataError> {
@@ -96,8 +110,19 @@ impl Input {
         let mut head = Vec::with_capacity(content::HEAD_BYTES);
         let read = self.reader.by_ref().take(content::HEAD_BYTES as u64).read_to_end(&mut head);
         read.map_err(DataError::io("read", &self.path))?;
-        content::check(&head, recipe.format, recipe.is_said)
-            .map_err(|what| DataError::OtherContent { path: self.path.clone(), what })?;
+        let other = |what| DataError::OtherContent { path: self.path.clone(), what };
+        if head.is_empty() && begins_with_something(recipe) {
+            return Err(match self.packing {
+                None => DataError::empty(&self.path),
+                Some(packing) => {
+                    other(format!("{packing} data of nothing: pack it anew, or take it out of the source"))
+                }
+            });
+        }
+        if let Some(packing) = self.packing {
+            check_packed_once(packing, &head, recipe.format).map_err(other)?;
+        }
+        content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
         if recipe.format.is_text() && head.starts_with(MARK.as_bytes()) {
             self.left_out = MARK.len() as u64;
             head.drain(..MARK.len());
@@ -118,12 +143,15 @@ impl Input {
         let mut head = Vec::new();
         let read = counted.by_ref().take(PACKING_BYTES).read_to_end(&mut head);
         read.map_err(DataError::io("read", path))?;
+        if head.is_empty() && Packing::by_name(path).is_some() {
+            return Err(DataError::empty(path));
+        }
         let packing = match told {
             Told::ByName => Packing::by_name(path),
             Told::ByContent => packing(path, &head)?,
         };
         let whole = Cursor::new(head).chain(counted);
-        let reader: Box<dyn Read> = match packing {
+        let decoder: Box<dyn Read> = match packing {
             Some(Packing::Zstd) => {
                 let mut decoder =
                     zstd::Decoder::with_buffer(whole).map_err(DataError::io("decompress", path))?;
@@ -133,8 +161,40 @@ impl Input {
             Some(Packing::Gzip) => gzip::decompressed(whole)?,
             None => Box::new(whole),
         };
-        Ok(Self { path: path.to_owned(), reader, position, left_out: 0 })
+        let reader: Box<dyn Read> = match packing {
+            Some(packing) => Box::new(Unpacked { decoder, packing, position: position.clone() }),
+            None => decoder,
+        };
+        Ok(Self { path: path.to_owned(), reader, position, left_out: 0, packing })
     }
+}
+
+/// Whether a file of nothing is none of its format. A text may be empty, as a folder of texts may have such.
+fn begins_with_something(recipe: &Recipe) -> bool {
+    match recipe.format {
+        DataFormat::Csv | DataFormat::Tsv => matches!(recipe.column, Column::Name(_)),
+        DataFormat::Parquet | DataFormat::Arrow | DataFormat::Idx | DataFormat::Webdataset => true,
+        DataFormat::Text
+        | DataFormat::Jsonl
+        | DataFormat::TokensU16
+        | DataFormat::TokensU32
+        | DataFormat::Images => false,
+    }
+}
+
+/// Refuses what is packed within a packed file once more, unless any bytes may be numbers.
+fn check_packed_once(outer: Packing, head: &[u8], format: DataFormat) -> Result<(), String> {
+    if matches!(format, DataFormat::TokensU16 | DataFormat::TokensU32) {
+        return Ok(());
+    }
+    if let Some(inner) = Packing::by_content(head) {
+        return Err(format!(
+            "packed twice, with {inner} and then with {outer}: unpack it once (`{outer} -dc IN > OUT`), and what comes of it can be read"
+        ));
+    }
+    content::check_packing(head).map_err(|inner| {
+        format!("packed twice: within its {outer} data (`{outer} -dc IN > OUT` unpacks it) is {inner}")
+    })
 }
 
 /// What a file is packed with; refuses one whose name says something else than its first bytes.
@@ -176,10 +236,32 @@ impl Read for Counted {
     }
 }
 
+/// The content of a packed file, which says so where it ends too early.
+struct Unpacked {
+    decoder: Box<dyn Read>,
+    packing: Packing,
+    position: Position,
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| match error.kind() {
+            // Whoever reads it would else take it for the end of its content.
+            io::ErrorKind::UnexpectedEof => io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "it is cut off at byte {}, before its {} data ends: fetch it again",
+                    self.position.bytes(),
+                    self.packing
+                ),
+            ),
+            _ => error,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use longhaul_common::config::DataFormat;
-
     use super::*;
 
     fn read(bytes: &[u8]) -> (Vec<u8>, u64) {
@@ -232,7 +314,7 @@ mod tests {
         }
         for name in ["a.gz", "a.txt.zst", "a.GZ"] {
             assert!(content(name, &text).unwrap_err().contains("though its name ends so"), "{name}");
-            assert!(content(name, b"").unwrap_err().contains("though its name ends so"), "{name}");
+            assert!(content(name, b"").unwrap_err().contains("is empty (0 bytes)"), "{name}");
         }
         let xz = [&b"\xfd7zXZ\0"[..], &text].concat();
         assert!(content("a.txt", &xz).unwrap_err().contains("a.txt is an xz file: unpack it"));

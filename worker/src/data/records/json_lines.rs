@@ -5,10 +5,10 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::input::{Input, Position};
+use super::input::{Input, MARK, Position};
 use super::{RECORD_BYTES_MAX, Record, Records, listed};
 use crate::data::{DataError, Recipe};
 
@@ -29,6 +29,8 @@ pub(super) struct JsonLines {
     separator: String,
     line: u64,
     bytes: Vec<u8>,
+    /// Whether there was a line that is not blank.
+    has_begun: bool,
 }
 
 impl JsonLines {
@@ -41,6 +43,44 @@ impl JsonLines {
             separator: recipe.separator.clone(),
             line: 0,
             bytes: Vec::new(),
+            has_begun: false,
+        }
+    }
+
+    /// Refuses a file that is one array, at its first line: each of its lines would be a bad record.
+    fn check_no_array(&mut self, is_whole: bool) -> Result<(), DataError> {
+        let Some(inside) = self.bytes.trim_ascii_start().strip_prefix(b"[") else { return Ok(()) };
+        let elements = if inside.trim_ascii_start().starts_with(b"\"") {
+            format!(".[] | {{{:?}: .}}", self.field)
+        } else {
+            ".[]".to_owned()
+        };
+        let is_one = match parse::<IgnoredAny>(&self.bytes) {
+            Ok(_) => self.is_blank_from_here()?,
+            Err(error) => !is_whole || error.is_eof(),
+        };
+        if !is_one {
+            return Ok(());
+        }
+        let what = format!(
+            "one JSON array, and no object on each line: `jq -c '{elements}' IN > OUT.jsonl` makes lines of it"
+        );
+        Err(DataError::OtherContent { path: self.path.clone(), what })
+    }
+
+    /// Whether only blanks follow, which are passed over.
+    fn is_blank_from_here(&mut self) -> Result<bool, DataError> {
+        loop {
+            let rest = self.lines.fill_buf().map_err(DataError::io("read", &self.path))?;
+            if rest.is_empty() {
+                return Ok(true);
+            }
+            if !rest.iter().all(u8::is_ascii_whitespace) {
+                return Ok(false);
+            }
+            let (bytes, lines) = (rest.len(), rest.iter().filter(|byte| **byte == b'\n').count());
+            self.lines.consume(bytes);
+            self.line += lines as u64;
         }
     }
 
@@ -50,6 +90,9 @@ impl JsonLines {
             parse(&self.bytes).map_err(|error| match error.is_data() {
                 true => "it is no JSON object".to_owned(),
                 false if is_too_deep(&error) => format!("it {TOO_DEEP}"),
+                false if self.bytes.starts_with(MARK.as_bytes()) => {
+                    "it is no JSON: a byte order mark stands before it (files that were joined?)".to_owned()
+                }
                 false => format!("it is no JSON: {error}"),
             })?;
         if twice.contains(&self.field) {
@@ -68,9 +111,9 @@ impl JsonLines {
 
 /// An object, of which a field may be there more than once.
 #[derive(Debug)]
-struct Object {
-    values: Map<String, Value>,
-    twice: BTreeSet<String>,
+pub(super) struct Object {
+    pub(super) values: Map<String, Value>,
+    pub(super) twice: BTreeSet<String>,
 }
 
 impl<'de> Deserialize<'de> for Object {
@@ -100,7 +143,7 @@ impl<'de> Deserialize<'de> for Object {
 }
 
 /// JSON (RFC 8259), and numbers as Python writes them that JSON has none for: `NaN`, `Infinity`, `-Infinity`. They are null here, as no text is one.
-fn parse(line: &[u8]) -> Result<Object, serde_json::Error> {
+pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(line).or_else(|error| match without_python_numbers(line) {
         Some(plain) => {
             serde_json::from_slice(&plain).map_err(|other| if is_too_deep(&other) { other } else { error })
@@ -144,7 +187,12 @@ impl Records for JsonLines {
             if read == 0 {
                 return Ok(None);
             }
-            if read == RECORD_BYTES_MAX && !self.bytes.ends_with(b"\n") {
+            let is_whole = read < RECORD_BYTES_MAX || self.bytes.ends_with(b"\n");
+            if !self.has_begun && !self.bytes.iter().all(u8::is_ascii_whitespace) {
+                self.has_begun = true;
+                self.check_no_array(is_whole)?;
+            }
+            if !is_whole {
                 return Err(DataError::Malformed {
                     path: self.path.clone(),
                     format: "JSON lines",
@@ -178,12 +226,13 @@ mod tests {
             (r#"{"Infinity":1}"#, r#"{"Infinity":1}"#),
         ] {
             let expected: Value = serde_json::from_str(expected).unwrap();
-            assert_eq!(Value::Object(parse(line.as_bytes()).unwrap().values), expected, "{line}");
+            let Object { values, .. } = parse(line.as_bytes()).unwrap();
+            assert_eq!(Value::Object(values), expected, "{line}");
         }
         for line in
             ["{\"a\":nan}", "{\"a\":NaN", "{\"a\":NaNa}", "{\"a\":+Infinity}", "{NaN:1}", "NaN\"", "\"NaN"]
         {
-            assert!(parse(line.as_bytes()).is_err(), "{line}");
+            assert!(parse::<Object>(line.as_bytes()).is_err(), "{line}");
         }
     }
 
@@ -192,9 +241,9 @@ mod tests {
         for first in ["1", "NaN"] {
             let line =
                 |levels| format!("{{\"a\":{first},\"b\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
-            assert!(parse(line(126).as_bytes()).is_ok());
-            assert!(is_too_deep(&parse(line(127).as_bytes()).unwrap_err()), "{first}");
+            assert!(parse::<Object>(line(126).as_bytes()).is_ok());
+            assert!(is_too_deep(&parse::<Object>(line(127).as_bytes()).unwrap_err()), "{first}");
         }
-        assert!(!is_too_deep(&parse(b"{[").unwrap_err()));
+        assert!(!is_too_deep(&parse::<Object>(b"{[").unwrap_err()));
     }
 }

@@ -22,15 +22,18 @@ mod tables;
 mod tar;
 mod text;
 mod tokens;
+mod torn;
 #[cfg(any(feature = "images", feature = "parquet"))]
 mod unwound;
 mod web_dataset;
+mod width;
 
 use longhaul_common::config::DataFormat;
 
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
+pub(super) use self::input::MARK;
 use self::input::{Input, Told};
 use self::json_lines::JsonLines;
 use self::text::TextChunks;
@@ -92,7 +95,8 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
         DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
         DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
         DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
-        DataFormat::TokensU16 => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
+        DataFormat::TokensU16 if recipe.is_said => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
+        DataFormat::TokensU16 => Box::new(Tokens::by_name(input()?, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
         DataFormat::Idx => {
             // One without labels is refused where the configuration is read.

@@ -26,7 +26,7 @@ impl TextChunks {
     }
 
     pub(super) fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
-        let Input { path, reader, position, left_out } = input;
+        let Input { path, reader, position, left_out, .. } = input;
         Self { path, source: reader, position, buffer: Vec::new(), offset: left_out, chunk_bytes }
     }
 

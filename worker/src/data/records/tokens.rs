@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use super::input::{Input, Position};
+use super::width::WideNumbers;
 use super::{Record, Records};
 use crate::data::DataError;
 
@@ -18,11 +19,19 @@ pub(super) struct Tokens {
     width: usize,
     vocabulary: u32,
     read: u64,
+    /// Where only a name says how wide numbers are.
+    wide: Option<WideNumbers>,
 }
 
 impl Tokens {
     pub(super) fn new(input: Input, width: usize, vocabulary: u32) -> Self {
-        Self { path: input.path, reader: input.reader, position: input.position, width, vocabulary, read: 0 }
+        let Input { path, reader, position, .. } = input;
+        Self { path, reader, position, width, vocabulary, read: 0, wide: None }
+    }
+
+    /// Numbers of two bytes, as the file's name says: all of it is looked through for wider ones.
+    pub(super) fn by_name(input: Input, vocabulary: u32) -> Self {
+        Self { wide: Some(WideNumbers::default()), ..Self::new(input, 2, vocabulary) }
     }
 
     fn malformed(&self, index: u64, reason: String) -> DataError {
@@ -50,6 +59,10 @@ impl Records for Tokens {
             return Err(
                 self.malformed(self.read - 1, format!("it ends within a number of {} bytes", self.width))
             );
+        }
+        if let Some(wide) = &mut self.wide {
+            let other = |what| DataError::OtherContent { path: self.path.clone(), what };
+            wide.see(&tokens).map_err(other)?;
         }
         if let Some(at) = tokens.iter().position(|token| *token >= self.vocabulary) {
             let reason =

@@ -3,9 +3,12 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::input::{Input, MARK, Position};
-use super::json_lines::{TOO_DEEP, is_too_deep};
+use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
 use super::tar::{Tar, TarFile};
+use super::torn::{Half, Part, Torn};
 use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::data::image::{Pixels, RawImage};
 use crate::data::{DataError, Recipe};
@@ -29,6 +32,7 @@ pub(super) struct WebDataset {
     last: Option<String>,
     /// The first resource fork since then, and how many there are.
     forks: Option<(String, u64)>,
+    torn: Torn,
 }
 
 /// Files of one key.
@@ -47,7 +51,7 @@ impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
         let (tar, field) = (Tar::new(reader), recipe.field.clone());
-        Self { path, position, tar, field, next: None, last: None, forks: None }
+        Self { path, position, tar, field, next: None, last: None, forks: None, torn: Torn::default() }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -70,23 +74,8 @@ impl WebDataset {
         })
     }
 
-    /// Resource forks that were found between the parts of samples: bad records, each of them.
-    fn take_forks(&mut self) -> Option<Record> {
-        let (first, count) = self.forks.take()?;
-        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-        let reason = format!(
-            "{}, {first}{more}: what macOS packs beside a file (a resource fork), and no part of a sample: pack it anew with `COPYFILE_DISABLE=1 tar ...`, or without `._*`",
-            self.path.display()
-        );
-        Some(Record::Bad { reason, count })
-    }
-}
-
-impl Records for WebDataset {
-    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
-        if let Some(forks) = self.take_forks() {
-            return Ok(Some(forks));
-        }
+    /// The key and the files of the next sample, as far as they follow each other; none at the end.
+    fn next_sample(&mut self) -> Result<Option<(String, Parts)>, DataError> {
         let (mut key, mut parts) = (None, Parts::default());
         while let Some(file) = self.next_file()? {
             if is_resource_fork(&file.name) {
@@ -109,14 +98,44 @@ impl Records for WebDataset {
                 _ => {}
             }
         }
-        let Some(key) = key else { return Ok(self.take_forks()) };
-        let place = format!("{}, sample {key}", self.path.display());
-        self.last = Some(key);
-        Ok(Some(
-            parts
-                .image(&self.field, place.clone())
-                .map_or_else(|reason| Record::bad(format!("{place}: {reason}")), Record::Image),
-        ))
+        Ok(key.map(|key| (key, parts)))
+    }
+
+    /// Resource forks that were found between the parts of samples: bad records, each of them.
+    fn take_forks(&mut self) -> Option<Record> {
+        let (first, count) = self.forks.take()?;
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let reason = format!(
+            "{}, {first}{more}: what macOS packs beside a file (a resource fork), and no part of a sample: pack it anew with `COPYFILE_DISABLE=1 tar ...`, or without `._*`",
+            self.path.display()
+        );
+        Some(Record::Bad { reason, count })
+    }
+}
+
+impl Records for WebDataset {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        loop {
+            if let Some(bad) = self.take_forks().or_else(|| self.torn.poll_bad()) {
+                return Ok(Some(bad));
+            }
+            let Some((key, parts)) = self.next_sample()? else {
+                self.torn.handle_end();
+                return Ok(self.take_forks().or_else(|| self.torn.poll_bad()));
+            };
+            let (place, part) = (format!("{}, sample {key}", self.path.display()), parts.alone());
+            self.last = Some(key.clone());
+            match (parts.image(&self.field, place.clone()), part) {
+                (Ok(image), _) => {
+                    self.torn.handle_whole();
+                    return Ok(Some(Record::Image(image)));
+                }
+                (Err(reason), Some(part)) => {
+                    self.torn.handle_part(key, part, &place, format!("{place}: {reason}"));
+                }
+                (Err(reason), None) => return Ok(Some(Record::bad(format!("{place}: {reason}")))),
+            }
+        }
     }
 
     fn read_bytes(&self) -> u64 {
@@ -126,9 +145,24 @@ impl Records for WebDataset {
 
 impl Parts {
     fn put(&mut self, file: TarFile, place: impl Fn(&mut Self) -> &mut Option<TarFile>) {
-        let name = file.name.clone();
-        if place(self).replace(file).is_some() {
-            self.twice.get_or_insert(name);
+        let slot = place(self);
+        match slot {
+            None => *slot = Some(file),
+            Some(known) if say_the_same(known, &file) => {}
+            Some(_) => {
+                self.twice.get_or_insert(file.name);
+            }
+        }
+    }
+
+    /// Of a sample that has an image or a class, and not both, what it has.
+    fn alone(&self) -> Option<Part> {
+        let part = |file: &TarFile, half| Part { name: file.name.clone(), half };
+        match (&self.image, self.class.as_ref().or(self.json.as_ref())) {
+            _ if self.twice.is_some() => None,
+            (Some(image), None) => Some(part(image, Half::Image)),
+            (None, Some(class)) => Some(part(class, Half::Class)),
+            _ => None,
         }
     }
 
@@ -156,16 +190,24 @@ impl Parts {
             file.content.map(text).ok_or_else(refused)
         };
         let class = match (self.class, self.json) {
-            (Some(class), _) => {
+            (Some(class), json) => {
                 let class = text(class, ".cls")?;
                 let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
-                class.trim().parse().map_err(|_| refused())?
+                let class: u32 = class.trim().parse().map_err(|_| refused())?;
+                let json = json.and_then(|json| text(json, ".json").ok());
+                json.map_or(Ok(()), |json| check_same(class, &json, field))?;
+                class
             }
             (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
             (None, None) => return Err(format!("it has neither .cls nor .json{}", others())),
         };
         Ok(RawImage { place, class, content: Pixels::Encoded(bytes) })
     }
+}
+
+/// Whether two files have other names and the same content, as `a.jpg` and `a.jpeg` may.
+fn say_the_same(one: &TarFile, other: &TarFile) -> bool {
+    one.name != other.name && one.content.is_some() && one.content == other.content
 }
 
 /// `._a.jpg`, which macOS packs beside `a.jpg`.
@@ -182,12 +224,33 @@ fn bytes_max(name: &str) -> u64 {
 }
 
 fn class_in(json: &str, field: &str) -> Result<u32, String> {
-    let json: serde_json::Value = serde_json::from_str(json).map_err(|error| match is_too_deep(&error) {
-        true => format!("its .json {TOO_DEEP}"),
-        false => format!("its .json is none: {error}"),
-    })?;
-    let class = json.get(field).and_then(serde_json::Value::as_u64).and_then(|class| class.try_into().ok());
+    let value = match parse(json.as_bytes()) {
+        Ok(json) => value_of(json, field)?,
+        Err(error) if error.is_data() => None,
+        Err(error) if is_too_deep(&error) => return Err(format!("its .json {TOO_DEEP}")),
+        Err(error) => return Err(format!("its .json is none: {error}")),
+    };
+    let class = value.as_ref().and_then(Value::as_u64).and_then(|class| class.try_into().ok());
     class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
+}
+
+/// Refuses JSON that has a number in this field, and another one than this. JSON of other things alone says nothing of it.
+fn check_same(class: u32, json: &str, field: &str) -> Result<(), String> {
+    let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
+    match value_of(json, field)? {
+        Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => Err(format!(
+            "its .cls says class {class}, and its .json has {other} in `{field}`: mend one of the two, or leave it out"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The value of a field, which may be there once.
+fn value_of(mut json: Object, field: &str) -> Result<Option<Value>, String> {
+    match json.twice.contains(field) {
+        true => Err(format!("its .json has two fields `{field}`")),
+        false => Ok(json.values.remove(field)),
+    }
 }
 
 /// A key, and what its file is: what follows the first point of the name within its folder.

@@ -10,6 +10,8 @@ mod images;
 mod lent;
 mod preparing;
 mod pruning;
+#[cfg(all(feature = "gzip", feature = "parquet"))]
+mod refused;
 #[cfg(feature = "remote-data")]
 mod remote;
 mod samples;
@@ -17,6 +19,8 @@ mod server;
 mod silent;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;
+#[cfg(feature = "tokenizers")]
+mod told;
 
 use std::path::{Path, PathBuf};
 

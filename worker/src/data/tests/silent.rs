@@ -7,7 +7,7 @@ use super::*;
 const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
 
 /// What a file with this name and content becomes, or why it is refused.
-fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, String> {
+pub(super) fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, String> {
     let folder = Folder::new();
     folder.write(name, content);
     let lines = format!("{LINES}\nsources = [{{ path = \"{name}\"{keys} }}]");
@@ -139,8 +139,8 @@ fn json_that_is_nested_too_deep_is_no_broken_json() {
 fn of_a_field_that_is_there_twice_neither_is_taken() {
     let message = read_as("a.jsonl", "", b"{\"text\":\"a\",\"text\":\"b\"}\n").unwrap_err();
     assert!(message.contains("a.jsonl, line 1: it has two fields `text`"), "{message}");
-    let message = read_as("a.jsonl", "", b"[\"text\"]\n").unwrap_err();
-    assert!(message.contains("it is no JSON object"), "{message}");
+    let message = read_as("a.jsonl", "", b"[\"text\"]\n{\"text\":\"aa\"}\n").unwrap_err();
+    assert!(message.contains("a.jsonl, line 1: it is no JSON object"), "{message}");
     let others = b"{\"text\":\"aa\",\"n\":1,\"n\":2}\n";
     assert_eq!(read_as("a.jsonl", "", others).as_deref(), Ok("aa|"));
 }

@@ -96,3 +96,29 @@ fn a_character_that_is_in_no_token_is_refused_by_its_name_and_its_file() {
         "{message}"
     );
 }
+
+/// The library says no more than `WordPiece error: Missing [UNK] token from the vocabulary`.
+#[test]
+fn an_unknown_token_that_a_text_needs_and_a_tokenizer_has_not_is_told_with_both_files() {
+    let json = r###"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,"truncation":null,"padding":null,
+        "pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordPiece","unk_token":"[GONE]","continuing_subword_prefix":"##",
+        "max_input_chars_per_word":100,"vocab":{"one":0,"two":1,"##s":2}}}"###;
+    let tokenizer = Tokenizer::of_json(json.as_bytes().to_vec(), Path::new("some/tokenizer.json")).unwrap();
+    let open = |text: &str| {
+        let folder = Folder::new();
+        folder.write("a.txt", text);
+        let lines = "path = \"a.txt\"\nsequence_length = 2\nvalidation_share = 0.0";
+        let data = folder.open_with(lines, &tokenizer, 1 << 20, &Work::default());
+        data.map(|data| data.peek(0, u64::MAX).unwrap()).map_err(|error| error.to_string())
+    };
+    assert_eq!(open("ones two one"), Ok(vec![0, 2, 1, 0]));
+    let message = open("ones three").unwrap_err();
+    for words in [
+        "tokenize ",
+        "/a.txt: some/tokenizer.json has no token for some of the text",
+        "the unknown token `[GONE]` that its model names is not in its vocabulary",
+        "(`unk_token`)",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 
+use super::UnknownToken;
 use crate::data::{DataError, built};
 
 /// There is none.
@@ -33,6 +34,10 @@ impl Described {
     }
 
     pub(super) fn largest(&self) -> Option<u32> {
+        match self.never {}
+    }
+
+    pub(super) fn unknown(&self) -> Option<&UnknownToken> {
         match self.never {}
     }
 

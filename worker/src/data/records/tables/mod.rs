@@ -17,6 +17,9 @@ use crate::data::{DataError, Recipe};
 /// Opens a file of a source of tables.
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
     let table = table_of(file, cache)?;
+    if table.size == 0 {
+        return Err(DataError::empty(&table.path));
+    }
     let columns = match recipe.format {
         DataFormat::Parquet => Columns::parquet(table, recipe),
         _ => Columns::arrow(table, recipe),

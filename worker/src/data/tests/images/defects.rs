@@ -371,14 +371,14 @@ fn classes_without_an_image_are_told_of_archives_and_of_idx_files() {
 /// The `webdataset` library raises an error of a name that is there twice, and cuts names at their first point.
 #[test]
 fn samples_of_an_archive_that_are_there_twice_or_cut_otherwise_are_named() {
-    let png = fixture("folder/triangle/05.png");
+    let [png, jpg] = ["folder/triangle/05.png", "folder/circle/00.jpg"].map(fixture);
     for (files, words) in [
         (
             vec![("a.png", &png[..]), ("a.cls", b"0"), ("a.png", &png), ("a.cls", b"1")],
             "sample a: a.png is there twice",
         ),
         (
-            vec![("a.png", &png), ("a.cls", b"0"), ("a.jpg", &png)],
+            vec![("a.png", &png), ("a.cls", b"0"), ("a.jpg", &jpg)],
             "sample a: a.jpg is there twice, or another image",
         ),
         (vec![("a.png", &png), ("a.cls", b"0"), ("a.cls", b"0")], "sample a: a.cls is there twice"),

@@ -1,5 +1,6 @@
 //! Images are read as Pillow and numpy read them: `tests/fixtures/make_images.py`.
 
+mod archives;
 mod defects;
 mod formats;
 mod meanwhile;

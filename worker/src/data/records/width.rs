@@ -1,0 +1,236 @@
+//! Numbers of four or eight bytes in a file whose name says that they are of two.
+
+/// Pairs of numbers of two bytes without which a file is too short for a vocabulary to show.
+const PAIRS_MIN: usize = 16;
+/// The high half of a token of four bytes, at most: vocabularies have fewer than 2^18.
+const HIGH_HALF_MAX: u16 = 3;
+const FOUR_BYTES: &str = "a file with numbers of four bytes, as it seems, and its name stands for two: say format = \"tokens-u32\", or \"tokens-u16\" if they are of two";
+const EIGHT_BYTES: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its name stands for two: write them with `array.astype('<u2').tofile(...)`, or '<u4' and format = \"tokens-u32\" beyond 65,535; or say format = \"tokens-u16\" if they are of two";
+
+/// Pairs of numbers of two bytes, one behind the other, that are taken for numbers of four: 4 KiB of a file. Real tokens of two bytes do not look so: token 0 would have to come at every second place, but
+/// for tokens 1 to 3, a thousand times in a row, and 16 others or more between. No language, source code or table has such a token. A blank behind each letter of a protein would be one, if it were token 0,
+/// and so would be the zeros of UTF-16 where each byte is a token: for these there is `format`.
+const RUN_PAIRS: u32 = 1 << 10;
+/// Different low halves in such a run, at least: a phrase that comes again and again (`Go!Go!Go!`) has fewer.
+const DIFFERENT_MIN: usize = 16;
+
+/// Refuses numbers of four or eight bytes at the beginning of a file: all high halves are next to nothing, and low halves are not. In a file of a few numbers, nothing and something take turns.
+pub(super) fn check(head: &[u8]) -> Result<(), String> {
+    let halves: Vec<u16> =
+        head.chunks_exact(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).collect();
+    let are_of = |width: usize| match halves.len() < 2 * PAIRS_MIN {
+        true => head.len().is_multiple_of(2 * width) && take_turns(&halves, width),
+        false => are_wide(&halves, width),
+    };
+    match () {
+        () if are_of(4) => Err(EIGHT_BYTES.to_owned()),
+        () if are_of(2) => Err(FOUR_BYTES.to_owned()),
+        () => Ok(()),
+    }
+}
+
+/// Whether all of many numbers of so many halves are tokens of a vocabulary.
+fn are_wide(halves: &[u16], width: usize) -> bool {
+    let is_small = |number: &[u16]| number[1] <= HIGH_HALF_MAX && number[2..].iter().all(|half| *half == 0);
+    let numbers = || halves.chunks_exact(width);
+    let low = numbers().filter(|number| number[0] > HIGH_HALF_MAX).count();
+    numbers().all(is_small) && 2 * low >= numbers().count()
+}
+
+/// Whether each of a few numbers of so many halves, two at least, has something in the lowest and nothing in the others.
+fn take_turns(halves: &[u16], width: usize) -> bool {
+    let is_low = |number: &[u16]| number[0] != 0 && number[1..].iter().all(|half| *half == 0);
+    halves.len() >= 2 * width && halves.chunks_exact(width).all(is_low)
+}
+
+/// Looks through numbers of two bytes for a run of numbers of four, which stand behind others where files were joined.
+#[derive(Debug, Default)]
+pub(super) struct WideNumbers {
+    seen: u64,
+    last: u32,
+    /// Of pairs that end at an even place, and at an odd one: what stands before the run may be of either length.
+    runs: [Run; 2],
+}
+
+/// Pairs, one behind the other, that may be numbers of four bytes.
+#[derive(Debug, Default)]
+struct Run {
+    pairs: u32,
+    /// Those with something in the low half.
+    low: u32,
+    /// Those with nothing in the high half, as most of a vocabulary has.
+    plain: u32,
+    /// The first different low halves.
+    different: Vec<u32>,
+}
+
+impl WideNumbers {
+    /// Takes some more numbers.
+    ///
+    /// # Errors
+    /// A run of numbers of four bytes ends among them.
+    pub(super) fn see(&mut self, numbers: &[u32]) -> Result<(), String> {
+        for &number in numbers {
+            let run = &mut self.runs[(self.seen % 2) as usize];
+            self.seen += 1;
+            if self.seen > 1 && run.is_wide(self.last, number) {
+                let first = self.seen - 2 * u64::from(RUN_PAIRS);
+                return Err(format!(
+                    "a file with numbers of four bytes from token {first} on, as it seems, and its name stands for two: write all of it in one width (`array.astype('<u2').tofile(...)`), or say format = \"tokens-u16\" if all are of two"
+                ));
+            }
+            self.last = number;
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// Takes one pair more. Whether the run is long enough then, and looks like numbers of four bytes.
+    fn is_wide(&mut self, low: u32, high: u32) -> bool {
+        if high > u32::from(HIGH_HALF_MAX) {
+            self.begin_anew();
+            return false;
+        }
+        self.pairs += 1;
+        self.low += u32::from(low > u32::from(HIGH_HALF_MAX));
+        self.plain += u32::from(high == 0);
+        if self.different.len() < DIFFERENT_MIN && !self.different.contains(&low) {
+            self.different.push(low);
+        }
+        if self.pairs < RUN_PAIRS {
+            return false;
+        }
+        let half = self.pairs / 2;
+        let is_wide = self.low >= half && self.plain >= half && self.different.len() == DIFFERENT_MIN;
+        self.begin_anew();
+        is_wide
+    }
+
+    fn begin_anew(&mut self) {
+        (self.pairs, self.low, self.plain) = (0, 0, 0);
+        self.different.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::content::HEAD_BYTES;
+    use super::*;
+
+    /// Numbers below a vocabulary in so many bytes each.
+    fn numbers(vocabulary: u64, width: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<u8> {
+        (0..count).flat_map(|_| random.random_range(0..vocabulary).to_le_bytes()[..width].to_vec()).collect()
+    }
+
+    /// As they are read where a name says that they are of two bytes.
+    fn halves(bytes: &[u8]) -> Vec<u32> {
+        bytes.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half).into()).collect()
+    }
+
+    #[test]
+    fn tokens_of_another_width_than_a_name_says_are_refused() {
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        let mut head = |vocabulary: u64, width: usize, bytes: usize| {
+            numbers(vocabulary, width, bytes / width, &mut random)
+        };
+        for _ in 0..100 {
+            for bytes in [0, 64, 200, HEAD_BYTES] {
+                for vocabulary in [2, 4, 17, 256, 1000, 50_257, 1 << 16] {
+                    check(&head(vocabulary, 2, bytes)).unwrap();
+                }
+            }
+            for vocabulary in [64, 256, 50_257, 128_256, 1 << 18] {
+                for (width, name) in
+                    [(4, "a file with numbers of four bytes"), (8, "a file with numbers of eight")]
+                {
+                    for bytes in [128, 200, HEAD_BYTES] {
+                        let message = check(&head(vocabulary, width, bytes)).unwrap_err();
+                        assert!(message.starts_with(name), "{vocabulary}, {bytes} bytes: {message}");
+                    }
+                }
+            }
+        }
+        // A byte a token, as texts have them, padding, and numbers beyond every vocabulary.
+        let text: Vec<u8> =
+            b"it was the best of times\n".repeat(9).iter().flat_map(|byte| [*byte, 0]).collect();
+        for head in [text, vec![0; HEAD_BYTES], vec![1; HEAD_BYTES], head(1 << 32, 4, HEAD_BYTES)] {
+            check(&head).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_few_numbers_of_another_width_are_refused_where_nothing_and_something_take_turns() {
+        let bytes =
+            |halves: &[u16]| -> Vec<u8> { halves.iter().flat_map(|half| half.to_le_bytes()).collect() };
+        for count in 2..PAIRS_MIN as u16 {
+            let four: Vec<u16> = (1..=count).flat_map(|low| [60_000 + low, 0]).collect();
+            assert!(check(&bytes(&four)).unwrap_err().contains("format = \"tokens-u32\""), "{count}");
+            let last = four.len() - 1;
+            for other in [&[7][..], &four[..last], &[0, 7, 0, 7], &[7, 8, 9, 0]] {
+                assert_eq!(check(&bytes(other)), Ok(()), "{other:?}");
+            }
+            let mut odd = four.clone();
+            odd[last] = 1;
+            assert_eq!(check(&bytes(&odd)), Ok(()), "{odd:?}");
+            odd[last - 1..].fill(0);
+            assert_eq!(check(&bytes(&odd)), Ok(()), "{odd:?}");
+        }
+        for count in 2..8 {
+            let eight: Vec<u16> = (1..=count).flat_map(|low| [low, 0, 0, 0]).collect();
+            assert!(check(&bytes(&eight)).unwrap_err().contains("numpy's int64"), "{count}");
+        }
+        // One number may be anything, and bytes that are no number are refused where they are read.
+        for some in [&[5, 0, 0, 0][..], &[5, 0], &[5, 0, 0, 0, 5], &[5, 0, 0, 0, 5, 0, 0, 0, 5]] {
+            assert_eq!(check(some), Ok(()), "{some:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_four_bytes_behind_some_of_two_are_found_wherever_they_begin_and_however_they_come() {
+        let mut random = ChaCha8Rng::seed_from_u64(6);
+        for vocabulary in [64_u64, 256, 50_257, 128_256, 1 << 18] {
+            for before in [0, 1, 255, 4096, 10_001] {
+                let mut bytes = numbers(50_257, 2, before, &mut random);
+                // As in texts, low numbers are frequent.
+                let mut number = || (0..3).map(|_| random.random_range(0..vocabulary)).min().unwrap_or(0);
+                bytes.extend((0..2 * RUN_PAIRS).flat_map(|_| (number() as u32).to_le_bytes()));
+                bytes.extend(numbers(50_257, 2, 77, &mut random));
+                let all = halves(&bytes);
+                for part in [1, 1000, all.len()] {
+                    let mut wide = WideNumbers::default();
+                    let message = all.chunks(part).try_for_each(|part| wide.see(part)).unwrap_err();
+                    let place = message.split_once("from token ").unwrap().1;
+                    let place: usize = place.split_once(' ').unwrap().0.parse().unwrap();
+                    // A few of the numbers before them may look like such.
+                    assert!((before.saturating_sub(8)..=before + 8).contains(&place), "{before}: {message}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_of_two_bytes_have_no_such_run() {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let count = 20 * RUN_PAIRS as usize;
+        let mut streams: Vec<Vec<u32>> = [2, 4, 5, 17, 256, 1000, 50_257, 1 << 16]
+            .map(|vocabulary| halves(&numbers(vocabulary, 2, count, &mut random)))
+            .into();
+        // Nothing, a separator behind each letter of a small alphabet, a phrase that comes again, and a blank between characters that is not the first token.
+        streams.push(vec![0; count]);
+        streams.push((0..count as u32).flat_map(|at| [4 + at % 4, 0]).collect());
+        streams.push([9, 0, 700, 0, 8, 0].repeat(count));
+        streams.push((0..count).flat_map(|_| [random.random_range(10..30), 1]).collect());
+        // One short of what is refused, again and again.
+        let run = RUN_PAIRS as usize - 1;
+        streams.push(
+            (0..20).flat_map(|_| (0..run as u32).flat_map(|at| [100 + at, 0]).chain([7, 7, 7])).collect(),
+        );
+        for stream in streams {
+            assert_eq!(WideNumbers::default().see(&stream), Ok(()), "{:?}", &stream[..20]);
+        }
+    }
+}

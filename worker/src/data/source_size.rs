@@ -1,0 +1,36 @@
+//! Counts of a source, for people.
+
+use std::collections::BTreeMap;
+
+use super::empty_classes::EmptyClasses;
+use super::passed::PassedOver;
+use super::text_counts::{ByteOrderMarks, UnknownTokens};
+
+/// What was found of a source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceSize {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records that are good.
+    pub records: u64,
+    /// Records that were left out.
+    pub bad_records: u64,
+    /// The first of these, with their places.
+    pub bad_examples: Vec<String>,
+    /// Tokens, or images.
+    pub items: u64,
+    /// Of tokens, those that are the tokenizer's unknown one.
+    pub unknown: UnknownTokens,
+    /// Of text, byte order marks that are characters of it.
+    pub marks: ByteOrderMarks,
+    /// Of images, how many each class has.
+    pub classes: BTreeMap<u32, u64>,
+    /// Of images, classes that have none, as far as that is known here.
+    pub empty_classes: EmptyClasses,
+    /// Shards.
+    pub shards: u64,
+    /// What else is there, and is not taken.
+    pub passed: PassedOver,
+}

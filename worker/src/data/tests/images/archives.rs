@@ -1,0 +1,104 @@
+//! Archives whose samples say something twice, or are torn.
+
+use super::*;
+
+const SOURCE: &str = "sources = [{ path = \"a.tar\" }]";
+
+fn read(files: &[(&str, &[u8])], source: &str) -> Result<Vec<u32>, String> {
+    let folder = Folder::new();
+    folder.write("a.tar", tar(files));
+    let data = open(folder.path(), &format!("{SMALL}\n{source}")).map_err(|error| error.to_string())?;
+    Ok(images(&data).into_iter().map(|(_, class)| class).collect())
+}
+
+#[test]
+fn a_class_that_json_contradicts_is_a_bad_record_and_one_that_it_repeats_is_not() {
+    let image = fixture("folder/triangle/02.png");
+    for (class, json, expected) in [
+        ("1", r#"{"label": 0}"#, Err("its .cls says class 1, and its .json has 0 in `label`")),
+        ("0\n", r#"{"caption": "a circle", "label": 1}"#, Err("says class 0, and its .json has 1 in")),
+        ("1", r#"{"label": -1}"#, Err("its .json has -1 in `label`")),
+        ("1", r#"{"label": 1.5}"#, Err("its .json has 1.5 in `label`")),
+        ("1", r#"{"label": 1, "label": 0}"#, Err("its .json has two fields `label`")),
+        ("one", r#"{"label": 1}"#, Err("its .cls is no number of a class: one")),
+        ("1", r#"{"label": 1}"#, Ok(1)),
+        ("1\n", r#"{"label": 1.0, "n": NaN}"#, Ok(1)),
+        ("1", r#"{"label": "a dog"}"#, Ok(1)),
+        ("0", r#"{"caption": "a dog", "width": 7}"#, Ok(0)),
+        ("1", "[0]", Ok(1)),
+        ("1", "no JSON", Ok(1)),
+    ] {
+        let [class, json] = [class, json].map(str::as_bytes);
+        for files in [
+            [("d/7.png", &image[..]), ("d/7.cls", class), ("d/7.json", json)],
+            [("d/7.json", json), ("d/7.png", &image[..]), ("d/7.cls", class)],
+        ] {
+            match (read(&files, SOURCE), expected) {
+                (Ok(found), Ok(class)) => assert_eq!(found, [class], "{json:?}"),
+                (Err(message), Err(words)) => {
+                    assert!(message.contains("a.tar, sample d/7: ") && message.contains(words), "{message}");
+                }
+                (found, _) => panic!("{found:?} and not {expected:?}"),
+            }
+        }
+    }
+    let files: [(&str, &[u8]); 3] =
+        [("7.png", &image), ("7.cls", b"0"), ("7.json", br#"{"label": 1, "kind": 0}"#)];
+    assert_eq!(read(&files, "sources = [{ path = \"a.tar\", field = \"kind\" }]"), Ok(vec![0]));
+    let message = read(&[("7.png", &image), ("7.json", br#"{"label": 0, "label": 0}"#)], SOURCE).unwrap_err();
+    assert!(message.contains("sample 7: its .json has two fields `label`"), "{message}");
+}
+
+#[test]
+fn another_name_with_the_same_content_says_nothing_else() {
+    let [image, other] = ["folder/circle/00.jpg", "folder/circle/03.jpg"].map(fixture);
+    assert_ne!(image, other);
+    for (files, is_taken) in [
+        (vec![("a.jpg", &image[..]), ("a.jpeg", &image), ("a.cls", b"1")], true),
+        (vec![("a.jpg", &image), ("a.cls", b"1"), ("a.CLS", b"1")], true),
+        (vec![("a.jpg", &image), ("a.jpeg", &other), ("a.cls", b"1")], false),
+        (vec![("a.jpg", &image), ("a.cls", b"1"), ("a.CLS", b"0")], false),
+        (vec![("a.jpg", &image), ("a.jpg", &image), ("a.cls", b"1")], false),
+    ] {
+        let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+        match read(&files, SOURCE) {
+            Ok(classes) => assert!(is_taken && classes == [1], "{names:?}: {classes:?}"),
+            Err(message) => assert!(!is_taken && message.contains("is there twice"), "{names:?}: {message}"),
+        }
+    }
+}
+
+/// As `tar cf a.tar *.png *.cls` packs them.
+#[test]
+fn samples_whose_files_do_not_follow_each_other_are_named_with_what_helps() {
+    let image = fixture("folder/triangle/02.png");
+    let folder = Folder::new();
+    let files: [(&str, &[u8]); 9] = [
+        ("t/1.png", &image),
+        ("t/2.png", &image),
+        ("t/3.png", &image),
+        ("t/4.png", &image),
+        ("t/4.cls", b"1"),
+        ("t/1.cls", b"0"),
+        ("t/2.json", br#"{"label": 1}"#),
+        ("t/5.cls", b"0"),
+        ("t/notes.txt", b"of this folder"),
+    ];
+    folder.write("a.tar", tar(&files));
+    let open = |max: u64| open(folder.path(), &format!("bad_records_max = {max}\n{SMALL}\n{SOURCE}"));
+    let message = open(4).unwrap_err().to_string();
+    for words in [
+        "5 records of a source cannot be read",
+        "a.tar, sample t/1: its files t/1.png and t/1.cls do not follow each other in the archive, ",
+        "a.tar, sample t/2: its files t/2.png and t/2.json do not follow each other",
+        "pack it anew in the order of names (`tar --sort=name`)",
+        "a.tar, sample t/3: it has neither .cls nor .json",
+        "a.tar, sample t/5: it has no .jpg",
+        "a.tar, sample t/notes: it has no .jpg",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    let data = open(5).unwrap();
+    let size = data.sources().remove(0).size;
+    assert_eq!((size.records, size.bad_records, images(&data)[0].1), (1, 5, 1));
+}

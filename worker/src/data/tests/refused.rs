@@ -1,0 +1,167 @@
+//! A file that is refused is told for what it is, with what helps.
+
+use std::io::Write;
+
+use super::silent::read_as;
+use super::*;
+
+fn gz(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zst(content: &[u8]) -> Vec<u8> {
+    zstd::encode_all(content, 3).unwrap()
+}
+
+#[test]
+fn a_packed_file_that_is_cut_off_is_told_with_the_byte_where_it_ends() {
+    let number = |n: u32| n.wrapping_mul(2_654_435_761);
+    let lines = |line: &dyn Fn(u32) -> String| (0..20_000).map(line).collect::<String>();
+    let contents = [
+        ("a.txt", lines(&|n| format!("{}\n", number(n)))),
+        ("a.jsonl", lines(&|n| format!("{{\"text\": \"{}\"}}\n", number(n)))),
+        ("a.csv", format!("id,text\n{}", lines(&|n| format!("{n},{}\n", number(n))))),
+    ];
+    for (name, content) in contents {
+        for (end, kind, packed) in
+            [("gz", "gzip", gz(content.as_bytes())), ("zst", "zstd", zst(content.as_bytes()))]
+        {
+            let name = format!("{name}.{end}");
+            assert!(read_as(&name, "", &packed).is_ok(), "{name}");
+            for bytes in [20, packed.len() / 2, packed.len() - 1] {
+                let message = read_as(&name, "", &packed[..bytes]).unwrap_err();
+                let words =
+                    format!("it is cut off at byte {bytes}, before its {kind} data ends: fetch it again");
+                assert!(message.contains(&name) && message.contains(&words), "{bytes}: {message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_byte_is_said_to_be_empty() {
+    for (name, keys, words) in [
+        ("a.txt", "", "a.txt has nothing to train on: its file is empty (0 bytes)"),
+        ("b.jsonl", "", "b.jsonl has nothing to train on: its file is empty (0 bytes)"),
+        ("c.bin", "", "c.bin has nothing to train on: its file is empty"),
+        ("d.csv", ", column = 2", "d.csv has nothing to train on: its file is empty"),
+        ("d.csv", "", "d.csv is empty (0 bytes): fetch it again, or take it out of the source"),
+        ("e.tsv", "", "e.tsv is empty (0 bytes)"),
+        ("f.parquet", "", "f.parquet is empty (0 bytes)"),
+        ("g.arrow", "", "g.arrow is empty (0 bytes)"),
+        ("h.txt.gz", "", "h.txt.gz is empty (0 bytes)"),
+        ("i.jsonl.zst", "", "i.jsonl.zst is empty (0 bytes)"),
+        ("j.bin.zst", "", "j.bin.zst is empty (0 bytes)"),
+    ] {
+        let message = read_as(name, keys, b"").unwrap_err();
+        assert!(message.contains(words), "{name}: {message}");
+    }
+    let message = read_as("k.csv.zst", "", &zst(b"")).unwrap_err();
+    assert!(message.contains("k.csv.zst is zstd data of nothing"), "{message}");
+    let folder = Folder::new();
+    folder.write("a.txt", "");
+    folder.write("b.txt", "");
+    let lines = "sequence_length = 1\nsources = [{ glob = \"*.txt\" }]";
+    let message = folder.open(lines).unwrap_err().to_string();
+    assert!(message.contains("each of its 2 files is empty (0 bytes)"), "{message}");
+    folder.write("b.txt", "some text");
+    assert_eq!(text(&folder.open(lines).unwrap()), "some text");
+}
+
+#[test]
+fn a_file_that_is_packed_twice_is_told_with_what_unpacks_it() {
+    let line = b"{\"text\": \"one\"}\n";
+    let xz = b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46";
+    for (name, content, words) in [
+        ("a.jsonl.gz", gz(&gz(line)), "with gzip and then with gzip: unpack it once (`gzip -dc IN > OUT`)"),
+        ("b.jsonl.zst", zst(&gz(line)), "with gzip and then with zstd: unpack it once (`zstd -dc IN > OUT`)"),
+        ("c.csv.gz", gz(&zst(b"text\none\n")), "with zstd and then with gzip: unpack it once (`gzip"),
+        ("d", zst(&zst(b"some text")), "with zstd and then with zstd: unpack it once"),
+        (
+            "e.txt.gz",
+            gz(xz),
+            "within its gzip data (`gzip -dc IN > OUT` unpacks it) is an xz file: unpack it (`xz -d`)",
+        ),
+    ] {
+        let message = read_as(name, "", &content).unwrap_err();
+        assert!(message.contains(&format!("{name} is packed twice")), "{message}");
+        assert!(message.contains(words), "{name}: {message}");
+    }
+    assert_eq!(read_as("a.jsonl.gz", "", &gz(line)).as_deref(), Ok("one|"));
+    // Numbers may be any bytes.
+    let numbers = read_as("a.bin.gz", "", &gz(b"\x1f\x8b\x08\0")).unwrap_err();
+    assert!(numbers.contains("beyond the tokenizer's vocabulary"), "{numbers}");
+}
+
+#[test]
+fn one_json_array_is_told_with_what_makes_lines_of_it() {
+    let [objects, texts] = ["`jq -c '.[]' IN", "`jq -c '.[] | {\"text\": .}' IN"];
+    for (content, command) in [
+        ("[{\"text\": \"one\"}, {\"text\": \"two\"}]", objects),
+        ("[\n  {\n    \"text\": \"one\"\n  }\n]\n", objects),
+        ("\u{feff}\n\n [ {\"text\": \"one\",\n\"n\": NaN}]", objects),
+        ("[{\"n\": NaN}]\n \n\n", objects),
+        ("[\"one\", \"two\"]\n", texts),
+        ("[\"one\",\n\"two\"]\n", texts),
+    ] {
+        for name in ["a.json", "b.jsonl"] {
+            let message = read_as(name, "", content.as_bytes()).unwrap_err();
+            let words =
+                format!("{name} is one JSON array, and no object on each line: {command} > OUT.jsonl`");
+            assert!(message.contains(&words), "{content}: {message}");
+        }
+    }
+    let message = read_as("a.json", ", field = \"body\"", b"[\"one\"]").unwrap_err();
+    assert!(message.contains("'.[] | {\"body\": .}'"), "{message}");
+    for (content, words) in [
+        ("[\"one\"]\n{\"text\": \"two\"}\n", "a.json, line 1: it is no JSON object"),
+        ("[one]\n{\"text\": \"two\"}\n", "a.json, line 1: it is no JSON object"),
+        ("[1]\n\n\n{\"n\": 2}\n", "a.json, line 1: it is no JSON object"),
+        ("{\"text\": \"one\"}\n[\n", "a.json, line 2: it is no JSON object"),
+        (
+            "{\"text\": \"one\"}\n\u{feff}{\"text\": \"two\"}\n",
+            "a.json, line 2: it is no JSON: a byte order mark stands before it",
+        ),
+    ] {
+        let message = read_as("a.json", "", content.as_bytes()).unwrap_err();
+        assert!(message.contains(words) && message.contains("of a source cannot be read"), "{message}");
+    }
+}
+
+#[test]
+fn feather_v1_is_told_with_what_writes_parquet_of_it() {
+    let content = [&b"FEA1\0\0\0\0\x02\0\0\0"[..], &[0; 64], b"FEA1"].concat();
+    for name in ["a.feather", "b.arrow", "c.parquet", "d.txt", "e.csv"] {
+        let message = read_as(name, "", &content).unwrap_err();
+        assert!(message.contains(&format!("{name} is a Feather V1 file: write Parquet of it")), "{message}");
+        assert!(message.contains("pyarrow.parquet.write_table(pyarrow.feather.read_table("), "{message}");
+    }
+}
+
+#[test]
+fn numbers_of_four_bytes_anywhere_in_a_file_of_tokens_are_refused_unless_it_is_said_what_they_are() {
+    let token = |n: u32| n * 7919 % 251;
+    let two: Vec<u8> = (0..3001).flat_map(|n| (token(n) as u16).to_le_bytes()).collect();
+    let four: Vec<u8> = (0..3000).flat_map(|n| token(n).to_le_bytes()).collect();
+    let read = |keys: &str, content: &[u8]| read_as("a.bin", keys, content);
+    assert!(read("", &two).is_ok());
+    for content in [[&two[..], &four].concat(), [&two[..], &four, &two].concat()] {
+        let message = read("", &content).unwrap_err();
+        assert!(
+            message.contains("a.bin is a file with numbers of four bytes from token 3001 on"),
+            "{message}"
+        );
+        assert!(message.contains("say format = \"tokens-u16\" if all are of two"), "{message}");
+        assert!(read(", format = \"tokens-u16\"", &content).is_ok());
+    }
+    for count in [3, 7, 12] {
+        let few = &four[4..4 + 4 * count];
+        let message = read("", few).unwrap_err();
+        assert!(message.contains("a.bin is a file with numbers of four bytes, as it seems"), "{message}");
+        for width in ["u16", "u32"] {
+            assert!(read(&format!(", format = \"tokens-{width}\""), few).is_ok(), "{count}");
+        }
+    }
+}
