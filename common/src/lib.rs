@@ -1,6 +1,7 @@
 //! The vocabulary of a run, free of clocks, sockets and tensors.
 #![forbid(unsafe_code)]
 
+pub mod back_off;
 pub mod config;
 pub mod explained;
 pub mod host;

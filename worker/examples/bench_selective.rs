@@ -17,8 +17,9 @@ use longhaul_common::config::{
     SparseMode, TrainConfig, ValueFormat,
 };
 use longhaul_common::model::ModelSpec;
+use longhaul_data::{Dataset, Tokenizer, Work};
 use longhaul_proto::codec::{CodecSpec, Encoder, Selection};
-use longhaul_worker::data::{Batch, Dataset, Tokenizer, Work};
+use longhaul_worker::engine::Batch;
 use longhaul_worker::engine::{Engine, keep_freed_memory};
 use longhaul_worker::train::selection::{Candidate, Selector};
 use serde_json::json;
@@ -69,7 +70,8 @@ impl Bench {
         let cache = tempfile::tempdir()?;
         let data =
             Dataset::open(&config, &Tokenizer::load(&config.tokenizer)?, cache.path(), &Work::default())?;
-        let validation = data.validation(16, 16).collect::<Result<_, _>>()?;
+        let validation =
+            data.validation(16, 16).map(|batch| batch.map(Batch::from)).collect::<Result<_, _>>()?;
         let model = ModelConfig {
             kind: ModelKind::Gpt2,
             layers: 4,
@@ -134,7 +136,7 @@ impl Bench {
             let candidates: Vec<Candidate> = (position..position + count)
                 .map(|position| Candidate { position, visit: self.data.visit(position, SEED) })
                 .collect();
-            let all = self.data.batch(position..position + count, SEED)?;
+            let all = self.data.batch(position..position + count, SEED)?.into();
             position += count;
             let trained = match &mut selector {
                 None => u64::from(engine.train_step(step, &all)?.tokens > 0) * count,
@@ -195,7 +197,7 @@ impl Bench {
                 TrainConfig { sparse_backward: Some(sparse), micro_batch: 32, ..TrainConfig::default() };
             let mut engine = self.engine(&train)?;
             engine.collect_columns()?;
-            let (_, gradient) = engine.column_gradient(&self.data.batch(0..TRAINED as u64, SEED)?)?;
+            let (_, gradient) = engine.column_gradient(&self.data.batch(0..TRAINED as u64, SEED)?.into())?;
             let update = gradient.cut(0..gradient.len).context("a gradient of this model")?;
             let mut frame = Vec::new();
             Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32))?

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use longhaul_worker::data::Batch;
+use longhaul_worker::engine::Batch;
 use longhaul_worker::engine::{Engine, choose_device, keep_freed_memory};
 use serde_json::json;
 

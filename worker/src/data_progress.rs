@@ -8,10 +8,9 @@ use anyhow::{Context, Result};
 use indicatif::{BinaryBytes, HumanCount, HumanDuration};
 use longhaul_common::config::DataConfig;
 use longhaul_common::terminal::{foot, gauge};
+use longhaul_data::WorkDone;
+use longhaul_data::counted::counted;
 use tokio::time::Instant;
-
-use crate::counted::counted;
-use crate::data::WorkDone;
 
 /// How often the line at the foot is made: often enough to look alive.
 pub(crate) const FOOT_INTERVAL: Duration = Duration::from_millis(250);

@@ -1,10 +1,10 @@
 //! What the targets of `worker/fuzz` try: each takes any bytes, and panics where what they were decoded to cannot be.
 
-pub use crate::data::fuzz::{idx, image, lines, webdataset};
+pub use longhaul_data::fuzz::{idx, image, lines, webdataset};
 
 /// What peers say, as requests and as all that is answered in postcard or as the head of a shard.
 pub fn peer(bytes: &[u8]) {
-    crate::data::fuzz::lent(bytes);
+    longhaul_data::fuzz::lent(bytes);
     crate::network::fuzz::messages(bytes);
 }
 

@@ -2,12 +2,9 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
-mod back_off;
 pub mod checkpoint;
 pub mod cli;
 pub mod collective;
-mod counted;
-pub mod data;
 pub mod data_command;
 mod data_progress;
 pub mod doctor;

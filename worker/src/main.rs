@@ -7,7 +7,7 @@ use longhaul_common::explained::Explained;
 use longhaul_common::terminal::{foot, moves_cursors, takes_colours};
 use longhaul_worker::cli::{Cli, Command, LogFormat};
 use longhaul_worker::engine::keep_freed_memory;
-use longhaul_worker::{agent, data, data_command, doctor, pages, sample};
+use longhaul_worker::{agent, data_command, doctor, pages, sample};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -46,7 +46,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     };
     // A device in the middle of a long step does not keep the process, and neither does what is half prepared.
     runtime.shutdown_background();
-    data::abandon();
+    longhaul_data::abandon();
     result
 }
 

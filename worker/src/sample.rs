@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::num::NonZeroU32;
 
 use anyhow::{Context, Error, Result, ensure};
+use longhaul_data::{Detokenizer, Tokenizer};
 
 use crate::checkpoint;
 use crate::cli::SampleArgs;
-use crate::data::{Detokenizer, Tokenizer};
 use crate::engine::{Generator, Sampling, choose_device};
 
 /// Continues the prompt with a checkpoint's model, on standard output, as the text comes.

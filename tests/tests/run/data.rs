@@ -66,7 +66,7 @@ fn a_worker_whose_prepared_data_is_damaged_makes_it_again_and_the_mixture_trains
 
 /// The folder of images of the worker's tests, each so many times.
 fn many_images(folder: &Path, times: u32) {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/tests/fixtures/images/folder");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/data/tests/fixtures/images/folder");
     for class in ["circle", "square", "triangle"] {
         fs::create_dir(folder.join(class)).unwrap();
         for image in fs::read_dir(fixtures.join(class)).unwrap().map(|entry| entry.unwrap().path()) {

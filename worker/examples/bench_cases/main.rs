@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{DataConfig, read_toml};
-use longhaul_worker::data::{Dataset, Tokenizer, Work};
+use longhaul_data::{Dataset, Tokenizer, Work};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -100,7 +100,7 @@ fn run() -> Result<u64> {
         .arg(here.join("examples/bench_cases/make.py"))
         .arg(&folder)
         .args([options.seed.to_string(), options.count.to_string()])
-        .arg(here.join("tests/fixtures/tokenizers.json"))
+        .arg(here.join("data/tests/fixtures/tokenizers.json"))
         .status()
         .with_context(|| format!("start {}", options.python.display()))?;
     ensure!(made.success(), "the files could not be made: {made}");

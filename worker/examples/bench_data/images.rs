@@ -10,9 +10,10 @@ use anyhow::{Context, Result, ensure};
 use image::RgbImage;
 use image::codecs::jpeg::JpegEncoder;
 use longhaul_common::config::{DataConfig, ImageConfig, read_toml};
-use longhaul_worker::data::{
-    Batch, Dataset, ReadAhead, STEPS_AHEAD, Tokenizer, Wanted, Work, augment, image_sample,
+use longhaul_data::{
+    Dataset, HostBatch, ReadAhead, STEPS_AHEAD, Tokenizer, Wanted, Work, augment, image_sample,
 };
+use longhaul_worker::engine::{Batch, read_ahead};
 use rayon::prelude::*;
 use tempfile::TempDir;
 
@@ -107,7 +108,7 @@ struct FirstPass {
     pass_s: f64,
     /// From the beginning until all is in shards.
     prepared_s: f64,
-    ahead: ReadAhead,
+    ahead: ReadAhead<Batch>,
     data: Arc<Dataset>,
     /// Removed with this.
     _cache: TempDir,
@@ -118,7 +119,7 @@ fn first_pass(config: &DataConfig, folder: &Path) -> Result<FirstPass> {
     let began = Instant::now();
     let place = (cache.path(), None);
     let data = Arc::new(Dataset::begin_within(config, &Tokenizer::Bytes, place, &Work::default())?);
-    let ahead = ReadAhead::start(Arc::clone(&data), SEED, tch::Device::Cpu)?;
+    let ahead = read_ahead(Arc::clone(&data), SEED, tch::Device::Cpu)?;
     cached_pass(&ahead, data.samples(), 0)?;
     let pass_s = began.elapsed().as_secs_f64();
     data.coming().wait()?;
@@ -136,7 +137,7 @@ fn uncached_pass(files: &[(u32, PathBuf)], shape: &ImageConfig) -> Result<f64> {
             anyhow::Ok(sample)
         };
         let samples: Vec<Vec<u8>> = files.par_iter().enumerate().map(sample).collect::<Result<_>>()?;
-        let mut batch = Batch::of_images(shape.values() as usize);
+        let mut batch = HostBatch::of_images(shape.values() as usize);
         samples.iter().for_each(|sample| batch.push_image(sample));
         ensure!(batch.sequences() == files.len(), "a batch has all of its images");
     }
@@ -144,7 +145,7 @@ fn uncached_pass(files: &[(u32, PathBuf)], shape: &ImageConfig) -> Result<f64> {
 }
 
 /// An epoch as a device takes it.
-fn cached_pass(ahead: &ReadAhead, samples: u64, epoch: u64) -> Result<()> {
+fn cached_pass(ahead: &ReadAhead<Batch>, samples: u64, epoch: u64) -> Result<()> {
     let positions: Vec<u64> = (epoch * samples..(epoch + 1) * samples).collect();
     let wanted = |positions: &[u64]| Wanted { positions: positions.to_vec(), micro_batch: BATCH };
     let steps: Vec<Wanted> = positions.chunks(BATCH).map(wanted).collect();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::{DataConfig, read_toml};
-use longhaul_worker::data::{Dataset, Tokenizer, Work};
+use longhaul_data::{Dataset, Tokenizer, Work};
 use longhaul_worker::engine::keep_freed_memory;
 use serde_json::json;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use longhaul_worker::data::{Dataset, ReadAhead, STEPS_AHEAD, Wanted};
+use longhaul_data::{Dataset, STEPS_AHEAD, Wanted};
+use longhaul_worker::engine::read_ahead;
 
 use super::memory_limit::MemoryLimit;
 use super::{SEED, open, print, write_tokens};
@@ -71,7 +72,7 @@ fn passes(folder: &Path, epochs: &[Vec<u64>; 2]) -> Result<[f64; 2]> {
 }
 
 fn pass(data: &Arc<Dataset>, positions: &[u64]) -> Result<f64> {
-    let ahead = ReadAhead::start(Arc::clone(data), SEED, tch::Device::Cpu)?;
+    let ahead = read_ahead(Arc::clone(data), SEED, tch::Device::Cpu)?;
     let steps: Vec<Wanted> = positions
         .chunks(SEQUENCES)
         .map(|positions| Wanted { positions: positions.to_vec(), micro_batch: SEQUENCES })

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use longhaul_worker::data::{Dataset, ReadAhead, STEPS_AHEAD, Wanted};
-use longhaul_worker::engine::{Engine, choose_device};
+use longhaul_data::{Dataset, STEPS_AHEAD, Wanted};
+use longhaul_worker::engine::{Engine, choose_device, read_ahead};
 
 use super::{SEED, open, print, write_tokens};
 
@@ -53,7 +53,7 @@ fn train(data: &Arc<Dataset>, is_ahead: bool, steps: u64) -> Result<(Duration, D
     let train = TrainConfig { micro_batch: SEQUENCES as u32, ..TrainConfig::default() };
     let device = choose_device("cpu")?;
     let mut engine = Engine::new(&spec, &train, steps + WARM_UP, SEED, device, NonZeroU32::new(1))?;
-    let ahead = ReadAhead::start(Arc::clone(data), SEED, device)?;
+    let ahead = read_ahead(Arc::clone(data), SEED, device)?;
     let (mut waited, mut began) = (Duration::ZERO, Instant::now());
     for step in 0..WARM_UP + steps {
         if step == WARM_UP {
@@ -62,7 +62,7 @@ fn train(data: &Arc<Dataset>, is_ahead: bool, steps: u64) -> Result<(Duration, D
         let wanted = Instant::now();
         let batch = match is_ahead {
             true => ahead.take((step..step + STEPS_AHEAD as u64).map(wanted_at))?,
-            false => data.batch(wanted_at(step).positions, SEED)?,
+            false => data.batch(wanted_at(step).positions, SEED)?.into(),
         };
         waited += wanted.elapsed();
         engine.train_step(step, &batch)?;

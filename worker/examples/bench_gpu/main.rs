@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{ModelConfig, ModelKind, Precision, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_worker::collective::gpu_memory_bytes;
-use longhaul_worker::data::Batch;
+use longhaul_worker::engine::Batch;
 use longhaul_worker::engine::{Engine, choose_device};
 use serde_json::{Value, json};
 use tch::{Cuda, Device};

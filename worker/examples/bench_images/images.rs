@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use flate2::read::MultiGzDecoder;
 use longhaul_common::config::ImageConfig;
 use longhaul_common::sampler::sample_at;
-use longhaul_worker::data::{Batch, Visit};
+use longhaul_data::Visit;
+use longhaul_worker::engine::Batch;
 
 /// Images in a batch that is only looked at.
 const LOOKED_AT: usize = 500;

@@ -1,7 +1,7 @@
 //! A step of a benchmark that trains on samples that are selected.
 
 use anyhow::Result;
-use longhaul_worker::data::Batch;
+use longhaul_worker::engine::Batch;
 use longhaul_worker::engine::Engine;
 use longhaul_worker::train::selection::{Candidate, Selector};
 

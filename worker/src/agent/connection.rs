@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use longhaul_common::back_off::BackOff;
 use longhaul_common::explained::Explained;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{self, ControlReceiver, ControlSender, NotLeader};
@@ -15,7 +16,6 @@ use tokio::time::Instant;
 use super::addresses;
 use super::coordinators::Coordinators;
 use super::reminder::Reminder;
-use crate::back_off::BackOff;
 
 /// An attempt that has not succeeded by then starts over, perhaps at another address.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);

@@ -11,14 +11,14 @@ use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
+use longhaul_data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
 use tokio::sync::mpsc;
 
 use super::join::Membership;
 use super::memory;
 use crate::collective::NcclCollective;
-use crate::data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
 use crate::data_progress::{self, Far};
-use crate::engine::{Engine, LowRank, claim_device};
+use crate::engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use crate::network::{FoundData, Network};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
@@ -113,7 +113,7 @@ impl DeviceThread {
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
         let (tokenizer, data) = if args.data_is_remote() { self.open_remote()? } else { self.open_here()? };
-        let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, device)
+        let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
         Ok(Text { tokenizer, data, read_ahead, device })
     }
@@ -252,7 +252,7 @@ impl DeviceThread {
 struct Text {
     tokenizer: Tokenizer,
     data: Arc<Dataset>,
-    read_ahead: ReadAhead,
+    read_ahead: ReadAhead<Batch>,
     device: tch::Device,
 }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use longhaul_common::back_off::BackOff;
 use tokio::time::Instant;
-
-use crate::back_off::BackOff;
 
 /// Who has not joined again for so long does so at once: what the coordinator decides for all members, as another plan, is rarer than this. Each time costs a
 /// session, with a model that is built and a state that is fetched, and all members a settlement.

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use longhaul_common::config::{ImageConfig, ModelConfig, RunConfig};
 use longhaul_common::model::{BlockCost, ModelSpec};
+use longhaul_data::Tokenizer;
 use longhaul_proto::control::message::Profile;
 
 use crate::cli::JoinArgs;
-use crate::data::{Batch, Tokenizer};
+use crate::engine::Batch;
 use crate::engine::{Engine, claim_device};
 
 /// Steps are timed for as long as this, and at least so many.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
+use longhaul_data::Tokenizer;
 use longhaul_proto::checkpoint::folder::Manifest;
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
@@ -12,7 +13,6 @@ use serde_json::Value;
 use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
-use crate::data::Tokenizer;
 
 /// A model with all that is needed to use it.
 #[derive(Debug)]

@@ -6,8 +6,7 @@ use std::fmt;
 use anyhow::Result;
 use indicatif::HumanCount;
 use longhaul_common::config::{DataFormat, DataSource};
-
-use crate::data::class_names;
+use longhaul_data::class_names;
 
 /// Classes that are told one by one, at most.
 const CLASSES_TOLD_MAX: usize = 20;

@@ -2,12 +2,12 @@
 
 use anyhow::{Error, Result};
 use indicatif::BinaryBytes;
+use longhaul_data::counted::counted;
+use longhaul_data::{Content, DataError, Dataset, Looked, Work};
 
 use super::images::{Classes, Drawn};
 use super::{Data, Line, Told, open};
 use crate::cli::DataInspectArgs;
-use crate::counted::counted;
-use crate::data::{Content, DataError, Dataset, Looked, Work};
 
 /// Looks, and prepares nothing. Where the data would be refused, it says so as a preparation does.
 pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {
@@ -75,13 +75,13 @@ mod tests {
     use longhaul_common::config::read_toml;
 
     use super::*;
-    use crate::data::Tokenizer;
+    use longhaul_data::Tokenizer;
 
     #[test]
     fn of_images_their_shape_their_classes_and_a_drawing_are_shown() {
         let (cache, fixtures) = (
             tempfile::tempdir().unwrap(),
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images"),
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tests/fixtures/images"),
         );
         let lines = "image = { height = 16, width = 20, classes = 3 }\nvalidation_share = 0.0\n\
                      sources = [{ path = \"folder\", format = \"images\" }]";

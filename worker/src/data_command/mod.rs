@@ -13,11 +13,11 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
 use longhaul_common::config::{DataConfig, RunConfig};
 use longhaul_common::model::ModelSpec;
+use longhaul_data::counted::{are, counted, were};
+use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
 
 use crate::agent::{self, StopSignal};
 use crate::cli::{DataCommand, DataPruneArgs, DataRunArgs};
-use crate::counted::{are, counted, were};
-use crate::data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
 use crate::data_progress::{self, Far};
 
 /// Bytes in a GiB.
@@ -225,7 +225,7 @@ fn open(data: &Data, work: &Work) -> Result<Dataset> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::SourceSize;
+    use longhaul_data::SourceSize;
 
     #[test]
     fn one_of_each_is_told_in_the_singular() {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longhaul_data::{DataError, Dataset, Work, WorkDone};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, interval, sleep};
 
 use super::{Data, open};
 use crate::agent::StopSignal;
-use crate::data::{DataError, Dataset, Work, WorkDone};
 use crate::data_progress::{FOOT_INTERVAL, Far, Progress};
 
 /// What is half done when a stop is asked for has so long to come to an end of its own: most records take a fraction of it.

@@ -112,7 +112,7 @@ mod tests {
     use longhaul_common::model::ModelSpec;
 
     use super::*;
-    use crate::data::Batch;
+    use crate::engine::Batch;
     use crate::engine::test_device;
     use crate::models::tests::{tiny_gpt2, tiny_llama};
 

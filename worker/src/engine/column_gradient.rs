@@ -7,7 +7,7 @@ use tch::Kind;
 use super::gradient::{Sum, outcome, places};
 use super::host::HostLink;
 use super::{Engine, EngineError, StepOutcome};
-use crate::data::Batch;
+use crate::engine::Batch;
 use crate::models::{ColumnGradient, Columns, WeightColumns};
 
 impl Engine {

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use tch::{TchError, Tensor};
 
 use super::{Engine, EngineError};
-use crate::data::Batch;
+use crate::engine::Batch;
 
 /// What a model makes of held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use tch::{Device, TchError, Tensor};
 use super::chunk::Targets;
 use super::hooks::GradientHooks;
 use super::{Engine, EngineError, StepOutcome, clipping};
-use crate::data::{Batch, MicroBatch};
+use crate::engine::batch::{Batch, MicroBatch};
 
 impl Engine {
     /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.

@@ -2,6 +2,7 @@
 
 mod adamw;
 mod allocator;
+pub(crate) mod batch;
 mod chunk;
 mod claims;
 mod clipping;
@@ -33,6 +34,7 @@ use longhaul_common::pipeline::PipelineSchedule;
 use tch::{Device, TchError, Tensor};
 
 pub use allocator::keep_freed_memory;
+pub use batch::{Batch, read_ahead};
 #[cfg(test)]
 pub(crate) use device::test_device;
 pub use device::{choose_device, claim_device, device_name};
@@ -48,7 +50,6 @@ pub(crate) use pipeline::tests as pipeline_tests;
 pub use pipeline::{Gift, Pipe, PipelineRank};
 pub use sampling::Sampling;
 
-use crate::data::Batch;
 use crate::models::{Model, Parameters, draw_parameters, views_of};
 use adamw::AdamW;
 use chunk::{Chunk, Computing};

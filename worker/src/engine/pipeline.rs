@@ -15,7 +15,7 @@ use super::chunk::{Chunk, Gradients, Kept};
 use super::gradient::{Sum, all_of, outcome};
 use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
-use crate::data::{Batch, MicroBatch};
+use crate::engine::batch::{Batch, MicroBatch};
 use crate::models::{Left, Model};
 
 /// How a rank talks to the others of its replica; where tensor groups have the parts, a member to those of the same index. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
@@ -227,7 +227,7 @@ impl Engine {
         }
         rank.pipe().begin();
         if rank.pipe().remembers() {
-            rank.pipe().name(micros.iter().map(MicroBatch::names).collect());
+            rank.pipe().name(micros.iter().map(|micro| micro.names()).collect());
         }
         self.pass_borrowed(rank)?;
         let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
@@ -264,7 +264,7 @@ impl Engine {
         let batches: Vec<_> = batches.into_iter().collect();
         let micros: Vec<_> =
             batches.iter().flat_map(|batch| batch.borrow().micro_batches(self.micro_batch)).collect();
-        let sequences: usize = micros.iter().map(MicroBatch::sequences).sum();
+        let sequences: usize = micros.iter().map(|micro| micro.sequences()).sum();
         let mut sum = 0.0;
         self.through_pipeline(micros, &mut |model, x, micro| {
             let loss = model.loss_behind(x, &micro.to_tensor(self.device)?)?.f_double_value(&[])?;

@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::{Engine, EngineError};
-use crate::data::Batch;
+use crate::engine::Batch;
 use crate::engine::StepOutcome;
 
 impl Engine {

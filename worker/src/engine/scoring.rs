@@ -4,7 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::pipeline::Gift;
 use super::{Engine, EngineError, to_host};
-use crate::data::Batch;
+use crate::engine::Batch;
 
 impl Engine {
     /// Mean cross entropy of each sample of `batch`, in nats a token, or an image. In a pipeline the last rank alone gets to know them, and the others get none.

@@ -1,10 +1,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
-use longhaul_common::config::{ModelKind, Precision, SparseBackwardConfig, SparseMode};
-
 use super::*;
 use crate::engine::test_device;
 use crate::models::tests::{tiny_gpt2, tiny_llama};
+use longhaul_common::config::{ModelKind, Precision, SparseBackwardConfig, SparseMode};
 use tch::Kind;
 
 mod images;

@@ -40,7 +40,7 @@ pub use tensor_group::TensorGroup;
 /// Neighbouring blocks of a causal language model, or all of them; or a classifier of images.
 ///
 /// Of a language model, a sample is a sequence [T + 1], of which the first T tokens go in and the last T are predicted. Of a classifier it is an image and its
-/// class `[C·H·W + 2]` (see [`Batch`](crate::data::Batch)): pixels go in, one class is predicted, and what is said of T tokens holds with T = 1, without that dimension.
+/// class `[C·H·W + 2]` (see [`Batch`](crate::engine::Batch)): pixels go in, one class is predicted, and what is said of T tokens holds with T = 1, without that dimension.
 #[derive(Debug)]
 pub enum Model {
     /// See [`Gpt2`].

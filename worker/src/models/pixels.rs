@@ -1,10 +1,10 @@
 //! What classifiers of images begin and end with: pixels as numbers, classes as indices, and layers between them.
 
+use longhaul_data::CLASS_BYTES;
 use tch::{Kind, TchError, Tensor};
 
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
-use crate::data::CLASS_BYTES;
 
 /// Black and white.
 const BLACK: f64 = -1.0;

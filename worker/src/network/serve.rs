@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::id::{Round, SiteId, WorkerId};
+use longhaul_data::BlockName;
 use longhaul_proto::control::CloseCode;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameKind};
@@ -26,7 +27,6 @@ use super::request::{
     send_result,
 };
 use super::revoked::hang_up;
-use crate::data::BlockName;
 use crate::flight::What;
 use crate::sync::SyncEvent;
 

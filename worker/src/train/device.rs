@@ -15,6 +15,7 @@ use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
+use longhaul_data::{Dataset, ReadAhead};
 
 use self::group::Moment;
 use super::gate::{Entry, Gate};
@@ -25,8 +26,7 @@ use super::share::Share;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
-use crate::data::{Dataset, ReadAhead};
-use crate::engine::{Engine, EngineError, Evaluation, LowRank};
+use crate::engine::{Batch, Engine, EngineError, Evaluation, LowRank};
 use crate::flight::What;
 use crate::models::ColumnGradient;
 
@@ -47,7 +47,7 @@ pub struct Device<'a> {
     /// The text.
     pub data: &'a Dataset,
     /// What reads it.
-    pub read_ahead: &'a ReadAhead,
+    pub read_ahead: &'a ReadAhead<Batch>,
     /// Where to ask before each round.
     pub gate: Arc<Gate>,
     /// What to count.

@@ -11,7 +11,7 @@ use longhaul_common::config::{
 };
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, Update};
-use longhaul_worker::data::Batch;
+use longhaul_worker::engine::Batch;
 use longhaul_worker::engine::{Engine, choose_device};
 
 use crate::own_process;

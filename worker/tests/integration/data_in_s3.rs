@@ -47,7 +47,7 @@ fn prepare_in(server: &S3Server, folder: &Path, url: &str) -> Output {
 }
 
 fn fixture(name: &str) -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/data").join(name)).unwrap()
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tests/fixtures/data").join(name)).unwrap()
 }
 
 fn told(output: &Output) -> String {

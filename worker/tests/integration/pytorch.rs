@@ -6,7 +6,7 @@ use std::path::Path;
 
 use longhaul_common::config::{ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig};
 use longhaul_common::model::{Initial, ModelSpec};
-use longhaul_worker::data::Batch;
+use longhaul_worker::engine::Batch;
 use longhaul_worker::engine::{Engine, choose_device};
 use longhaul_worker::models::{Model, Parameters};
 use safetensors::SafeTensors;

@@ -15,7 +15,7 @@ use longhaul_common::model::{Cut, ModelSpec};
 
 use super::*;
 use crate::collective::{Collective, CollectiveError, Reduction, RingCollective, ring_pair};
-use crate::data::Batch;
+use crate::engine::Batch;
 use crate::engine::Generator;
 use crate::engine::pipeline_tests::{Trained, train_config, trained, whole};
 use crate::engine::test_device;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
+use longhaul_common::back_off::BackOff;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::Hash;
@@ -23,7 +24,6 @@ use self::transfer::Transfer;
 use super::Network;
 use super::request::{Manifest, STATE_PIECE_VALUES, ask_for_state, fetch_piece};
 use super::snapshots::UNUSED_MAX;
-use crate::back_off::BackOff;
 use crate::sync::HealedState;
 
 /// A donor that has not answered at all by then is passed over.

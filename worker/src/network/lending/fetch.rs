@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
+use longhaul_common::back_off::BackOff;
 use longhaul_common::plan::Member;
 use longhaul_common::units::Bytes as Size;
+use longhaul_data::{BlockName, Catalogue, Lending, NotTheBlock, Stock, Supply};
 use longhaul_proto::control::message::{DataAt, DataName};
 use longhaul_proto::frame::FrameKind;
 use longhaul_proto::transport::bulk::{PullResponse, ReceiveLimits, pull};
@@ -18,8 +20,6 @@ use super::super::request::{FILE_FRAME_BYTES, Request};
 use super::donors::Donors;
 use super::supplier::Supplier;
 use super::{Lent, Shelf};
-use crate::back_off::BackOff;
-use crate::data::{BlockName, Catalogue, Lending, NotTheBlock, Stock, Supply};
 
 /// Bytes of a catalogue or of a `tokenizer.json`, at most: six million shards, of a hundred terabytes.
 const LONG_BYTES_MAX: usize = 256 << 20;

@@ -1,4 +1,4 @@
-//! Training data from worker to worker: see `docs/data.md`, *From other workers*.
+//! Training data from worker to worker: see `data/docs/data.md`, *From other workers*.
 
 mod broken;
 mod donors;
@@ -16,6 +16,7 @@ mod turns;
 use std::sync::Arc;
 
 use longhaul_common::id::WorkerId;
+use longhaul_data::Lending;
 use longhaul_proto::control::message::{DataAt, DataHolders, DataName};
 use tokio::sync::{Semaphore, watch};
 
@@ -25,7 +26,6 @@ use self::places::Places;
 pub(super) use self::serve::{send_block, send_catalogue, send_tokenizer};
 use self::supplier::Supplier;
 use super::Network;
-use crate::data::Lending;
 
 /// What this network knows of the run's data, and gives of it.
 pub(super) struct Shelf {

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::plan::Member;
+use longhaul_data::BlockName;
 use longhaul_proto::control::message::DataHolders;
-
-use crate::data::BlockName;
 
 /// Neighbours that the keeper of a block asks for it before it goes elsewhere: those that were its keepers before this worker came, if the last few to come were others.
 const ASKED_BEFORE_MAX: usize = 3;

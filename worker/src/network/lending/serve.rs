@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
+use longhaul_data::{BlockName, Lending, LentBlock};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::transport::bulk::PullReply;
 use tokio::task::spawn_blocking;
@@ -18,7 +19,6 @@ use super::Lent;
 use super::fetch::BLOCK_MAX;
 use super::places::Taken;
 use super::route::{Place, is_keeper};
-use crate::data::{BlockName, Lending, LentBlock};
 
 /// How often who waits for a block is told that it is being fetched: a few times within what it takes for a death.
 const SIGN_EVERY: Duration = Duration::from_secs(5);

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Error, Result};
+use longhaul_common::back_off::BackOff;
 use longhaul_common::plan::Member;
+use longhaul_data::{BlockName, DataError, NotTheBlock, Stock, Supply};
 use longhaul_proto::transport::bulk::ReceiveError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
@@ -18,8 +20,6 @@ use super::open::{Asked, Open};
 use super::route::{Ask, Place, route};
 use super::told::Told;
 use super::turns::{Turns, Wish};
-use crate::back_off::BackOff;
-use crate::data::{BlockName, DataError, NotTheBlock, Stock, Supply};
 
 /// Blocks that are asked for at a time: eight MiB on their way fill 600 Mbit/s at a tenth of a second.
 const FETCHED_AT_ONCE: usize = 8;

@@ -3,9 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use longhaul_data::BlockName;
 use tokio::time::Instant;
-
-use crate::data::BlockName;
 
 /// How often it is said how much has come,
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);

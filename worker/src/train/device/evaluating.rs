@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use longhaul_common::id::Round;
 
 use super::Device;
-use crate::engine::Evaluation;
+use crate::engine::{Batch, Evaluation};
 use crate::flight::What;
 
 impl Device<'_> {
@@ -25,7 +25,7 @@ impl Device<'_> {
             let began = Instant::now();
             let batch = batches.next().transpose();
             waited += began.elapsed();
-            batch.unwrap_or_else(|error| {
+            batch.map(|samples| samples.map(Batch::from)).unwrap_or_else(|error| {
                 failed = Some(error);
                 None
             })

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use longhaul_common::id::Round;
+use longhaul_data::{STEPS_AHEAD, Wanted};
 
 use super::Device;
-use crate::data::{Batch, STEPS_AHEAD, Wanted};
+use crate::engine::Batch;
 use crate::engine::StepOutcome;
 use crate::flight::What;
 use crate::train::selection::Candidate;

@@ -1,6 +1,6 @@
 //! Losses of samples from epochs before.
 
-use crate::data::Visit;
+use longhaul_data::Visit;
 
 /// Samples whose losses are kept: 32 MiB for them and their epochs, and as much in a checkpoint. Later ones are scored each time.
 pub(super) const SAMPLES_KEPT_MAX: u64 = 1 << 22;

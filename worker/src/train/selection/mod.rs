@@ -5,11 +5,11 @@ mod known;
 
 use longhaul_common::config::SelectiveBackwardConfig;
 use longhaul_common::sampler::chance_at;
+use longhaul_data::Visit;
 
 use self::history::History;
 use self::known::KnownLosses;
 use super::message::SelectionState;
-use crate::data::Visit;
 
 /// The smallest probability with which a sample is selected where its gradient counts by one over it: so no sample counts for more than sixteen.
 const PROBABILITY_MIN: f64 = 1.0 / 16.0;

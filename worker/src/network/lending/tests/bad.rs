@@ -4,12 +4,12 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longhaul_common::id::{FragmentId, Round};
+use longhaul_data::{LentBlock, NotTheBlock};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::transport::bulk::PullRequest;
 
 use super::super::super::request::{FILE_FRAME_BYTES, Request, meta};
 use super::*;
-use crate::data::{LentBlock, NotTheBlock};
 
 /// What a worker does that is asked for data and is not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use longhaul_common::config::{DataConfig, read_toml};
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::plan::Member;
+use longhaul_data::{BlockName, Catalogue, DataError, Dataset, Stock, Supply, Tokenizer, Work};
 use longhaul_proto::identity::Authority;
 use longhaul_proto::transport::bulk::ReceiveLimits;
 use tempfile::TempDir;
@@ -19,7 +20,6 @@ use super::super::tests::{Worker, authority, endpoint, member};
 use super::donors::Donors;
 use super::fetch::fetch_block;
 use super::*;
-use crate::data::{BlockName, Catalogue, DataError, Dataset, Stock, Supply, Tokenizer, Work};
 
 /// Nothing that is awaited here takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);

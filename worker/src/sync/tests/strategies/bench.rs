@@ -18,8 +18,7 @@ use tokio::sync::mpsc::Sender;
 use super::super::rig::{Rig, Worker};
 use super::reference::Kept;
 use super::toy;
-use crate::data::ReadAhead;
-use crate::engine::LowRank;
+use crate::engine::{LowRank, read_ahead};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
@@ -187,7 +186,7 @@ impl DeviceThread {
     fn run(self, folder: &Path) {
         let Self { worker, config, gate, inbox, queue } = self;
         let (engine, data) = (toy::engine(&config), Arc::new(toy::dataset(&config, folder)));
-        let read_ahead = ReadAhead::start(Arc::clone(&data), config.run.seed, engine.device()).unwrap();
+        let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, engine.device()).unwrap();
         let rank = config.sync.rank;
         let low_rank = (rank > 0).then(|| LowRank::new(engine.spec(), rank, config.run.seed));
         let mut parameters = Vec::new();

@@ -6,8 +6,8 @@ use std::path::Path;
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_common::sampler::shares;
+use longhaul_data::{Dataset, Tokenizer, Work};
 
-use crate::data::{Dataset, Tokenizer, Work};
 use crate::engine::{Engine, test_device};
 
 /// Of the toy's text, whose characters all lie below it.
@@ -127,7 +127,7 @@ impl Oracle {
         let positions = (step * self.batch + share.start)..(step * self.batch + share.end);
         let mut gradient = Vec::new();
         let batch = self.data.batch(positions, self.seed).unwrap();
-        self.engine.gradient(&batch, &mut gradient).unwrap();
+        self.engine.gradient(&batch.into(), &mut gradient).unwrap();
         gradient.into_iter().map(f64::from).collect()
     }
 }

@@ -1,0 +1,192 @@
+//! Samples for one step, in the host's memory.
+
+/// Bytes behind an image's pixels: its class, little-endian.
+pub const CLASS_BYTES: usize = 2;
+
+/// Samples of equal size.
+///
+/// - Token sequences, `[B, T + 1]`: inputs are all but the last token of each, targets all but the first.
+/// - Images, `[B, C·H·W + 2]` bytes: the pixels, channel by channel and row by row, and the class in two bytes, little-endian.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostBatch {
+    values: Owned,
+    width: usize,
+    /// By which the loss of each sample counts in their mean; none: as it is, and nobody wants to know it.
+    weights: Option<Vec<f32>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owned {
+    Tokens(Vec<i64>),
+    Images(Vec<u8>),
+}
+
+impl Default for Owned {
+    fn default() -> Self {
+        Self::Tokens(Vec::new())
+    }
+}
+
+impl HostBatch {
+    /// An empty batch for sequences of `length` tokens T.
+    #[must_use]
+    pub fn new(length: usize) -> Self {
+        Self { width: length + 1, ..Self::default() }
+    }
+
+    /// An empty batch for images of so many values C·H·W.
+    #[must_use]
+    pub fn of_images(values: usize) -> Self {
+        Self { values: Owned::Images(Vec::new()), width: values + CLASS_BYTES, ..Self::default() }
+    }
+
+    /// Adds a sequence of T + 1 tokens.
+    ///
+    /// # Panics
+    /// When it has another length, or this is a batch of images.
+    pub fn push(&mut self, sequence: impl IntoIterator<Item = u32>) {
+        let Owned::Tokens(tokens) = &mut self.values else { panic!("a batch of images has no tokens") };
+        let before = tokens.len();
+        tokens.extend(sequence.into_iter().map(i64::from));
+        assert_eq!(tokens.len() - before, self.width, "sequences of a batch are equally long");
+    }
+
+    /// Adds an image and its class, `[C·H·W + 2]`.
+    ///
+    /// # Panics
+    /// When it has another size, or this is a batch of sequences.
+    pub fn push_image(&mut self, sample: &[u8]) {
+        let Owned::Images(bytes) = &mut self.values else { panic!("a batch of sequences has no image") };
+        assert_eq!(sample.len(), self.width, "images of a batch are equally large");
+        bytes.extend_from_slice(sample);
+    }
+
+    /// Those samples of which `weights`, one for each, are above zero: in the mean over them, the loss of each counts by its weight, and whoever computes with
+    /// them tells the losses of all.
+    #[must_use]
+    pub fn selected(&self, weights: &[f32]) -> Self {
+        let values = match &self.values {
+            Owned::Tokens(tokens) => Owned::Tokens(chosen(tokens, self.width, weights)),
+            Owned::Images(bytes) => Owned::Images(chosen(bytes, self.width, weights)),
+        };
+        let weights = weights.iter().copied().filter(|weight| *weight > 0.0).collect();
+        Self { values, width: self.width, weights: Some(weights) }
+    }
+
+    /// Samples, B.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        let values = match &self.values {
+            Owned::Tokens(tokens) => tokens.len(),
+            Owned::Images(bytes) => bytes.len(),
+        };
+        values / self.width.max(1)
+    }
+
+    /// What is predicted: B·T tokens, or the classes of B images.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        match &self.values {
+            Owned::Tokens(tokens) => (tokens.len() - self.sequences()) as u64,
+            Owned::Images(_) => self.sequences() as u64,
+        }
+    }
+
+    /// The same samples in batches of at most `size`.
+    pub fn micro_batches(&self, size: usize) -> impl Iterator<Item = HostMicroBatch<'_>> {
+        let (count, width) = (self.sequences(), self.width);
+        (0..count.div_ceil(size.max(1))).map(move |at| {
+            let samples = at * size..count.min((at + 1) * size);
+            let values = samples.start * width..samples.end * width;
+            let values = match &self.values {
+                Owned::Tokens(tokens) => Values::Tokens(&tokens[values]),
+                Owned::Images(bytes) => Values::Images(&bytes[values]),
+            };
+            HostMicroBatch { values, width, weights: self.weights.as_ref().map(|weights| &weights[samples]) }
+        })
+    }
+}
+
+/// Of samples of `width` values those with a weight above zero.
+fn chosen<T: Copy>(values: &[T], width: usize, weights: &[f32]) -> Vec<T> {
+    let is_chosen = |weight: &&f32| **weight > 0.0;
+    let mut chosen = Vec::with_capacity(width * weights.iter().filter(is_chosen).count());
+    let samples = values.chunks(width.max(1)).zip(weights).filter(|(_, weight)| is_chosen(weight));
+    samples.for_each(|(sample, _)| chosen.extend_from_slice(sample));
+    chosen
+}
+
+/// A part of a batch that goes through the model at once.
+#[derive(Clone, Copy, Debug)]
+pub struct HostMicroBatch<'a> {
+    values: Values<'a>,
+    width: usize,
+    weights: Option<&'a [f32]>,
+}
+
+/// Samples, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values<'a> {
+    /// Sequences of T + 1 tokens.
+    Tokens(&'a [i64]),
+    /// Images of C·H·W + 2 bytes.
+    Images(&'a [u8]),
+}
+
+impl<'a> HostMicroBatch<'a> {
+    /// Its samples: see [`HostBatch`].
+    #[must_use]
+    pub fn values(&self) -> Values<'a> {
+        self.values
+    }
+
+    /// Values of a sample: T + 1, or C·H·W + 2.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// By which the loss of each sample counts, `[B]`, where they are not all alike or are asked for.
+    #[must_use]
+    pub fn weights(&self) -> Option<&'a [f32]> {
+        self.weights
+    }
+
+    /// Samples, B.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        match self.values {
+            Values::Tokens(tokens) => tokens.len() / self.width,
+            Values::Images(bytes) => bytes.len() / self.width,
+        }
+    }
+
+    /// What of a sample goes into the model: T tokens, or the C·H·W values of an image.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self.values {
+            Values::Tokens(_) => self.width - 1,
+            Values::Images(_) => self.width - CLASS_BYTES,
+        }
+    }
+
+    /// Of each sample: a name that it has wherever it comes again, of its BLAKE3.
+    #[must_use]
+    pub fn names(&self) -> Vec<u64> {
+        match self.values {
+            Values::Tokens(tokens) => {
+                let bytes = |sequence: &[i64]| {
+                    sequence.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()
+                };
+                tokens.chunks(self.width).map(|sequence| name(&bytes(sequence))).collect()
+            }
+            Values::Images(bytes) => bytes.chunks(self.width).map(name).collect(),
+        }
+    }
+}
+
+fn name(sample: &[u8]) -> u64 {
+    let mut name = [0; 8];
+    blake3::Hasher::new().update(sample).finalize_xof().fill(&mut name);
+    u64::from_le_bytes(name)
+}

@@ -1,0 +1,476 @@
+//! The samples of a run.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use longhaul_common::config::{DataConfig, DataSource};
+use longhaul_common::mixture::Mixture;
+use longhaul_common::sampler::{sample_at, source_seed};
+use longhaul_proto::little_endian::tokens;
+
+use super::cache::Cache;
+use super::filling::Coming;
+use super::image::augment;
+use super::lease::Lease;
+use super::lent::{Catalogue, LentBlock, Stock, Supply};
+use super::piece::BadRecords;
+use super::prepared::Maker;
+use super::recipe::PIECE_BYTES;
+use super::sample::SampleShape;
+use super::side_by_side::{Plan, When, check_classes, prepare};
+use super::source::Source;
+use super::source_size::SourceSize;
+use super::{DataError, HostBatch, Sample, Tokenizer, Work, built};
+use crate::counted::{counted, were};
+
+/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
+/// or other sources, are held out for validation.
+#[derive(Debug)]
+pub struct Dataset {
+    training: Vec<Part>,
+    held_out: Vec<Part>,
+    mixture: Mixture,
+    shape: SampleShape,
+}
+
+/// Items of a source that are used as samples: tokens or images.
+#[derive(Debug)]
+struct Part {
+    source: Arc<Source>,
+    items: Range<u64>,
+    shape: SampleShape,
+}
+
+/// A source as people ask for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceSummary {
+    /// Its path or pattern.
+    pub name: String,
+    /// What was found of it.
+    pub size: SourceSize,
+    /// Samples of it that are trained on.
+    pub samples: u64,
+    /// The share of the run's samples that come from it; none: it is held out.
+    pub share: Option<f64>,
+}
+
+/// Which sample stands at a position, and for which time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Its number among all samples that are trained on, from 0.
+    pub sample: u64,
+    /// How often its source was gone through before.
+    pub epoch: u64,
+}
+
+impl Dataset {
+    /// The data of a run. What is not prepared yet is prepared, and kept in the worker's folder `cache`.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
+    pub fn open(
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        cache: &Path,
+        work: &Work,
+    ) -> Result<Self, DataError> {
+        Self::open_within(config, tokenizer, (cache, None), work)
+    }
+
+    /// The same with a folder that may hold so many bytes: what has not been used for longest is thrown away for what is prepared.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and [`DataError::NoRoom`].
+    pub fn open_within(
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        (cache, bytes_max): (&Path, Option<u64>),
+        work: &Work,
+    ) -> Result<Self, DataError> {
+        let cache = Cache::open(cache, bytes_max)?;
+        Self::prepared_by(config, Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES })
+    }
+
+    /// The same, in which folders of images are decoded while they are trained on: what is wanted first, and everything else meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::open_within`]; what is wrong with an image is told when it is read.
+    pub fn begin_within(
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        (cache, bytes_max): (&Path, Option<u64>),
+        work: &Work,
+    ) -> Result<Self, DataError> {
+        let cache = Cache::open(cache, bytes_max)?;
+        let maker = Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES };
+        Self::opened_by(config, maker, When::Meanwhile)
+    }
+
+    pub(super) fn prepared_by(config: &DataConfig, maker: Maker<'_>) -> Result<Self, DataError> {
+        Self::opened_by(config, maker, When::First)
+    }
+
+    pub(super) fn opened_by(config: &DataConfig, maker: Maker<'_>, when: When) -> Result<Self, DataError> {
+        built::check(config)?;
+        check_separator(config, maker.tokenizer)?;
+        let (sources, lease) = (config.training(), Arc::new(Lease::new(maker.cache)?));
+        let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
+        let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
+        check_classes(&plans)?;
+        let opened = prepare(plans, when, maker, &lease)?;
+        let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
+        let validation = training.split_off(sources.len());
+        Self::of(config, &sources, training, validation)
+    }
+
+    /// The data of a run of which this worker has nothing: blocks come from others when they are needed.
+    ///
+    /// # Errors
+    /// The catalogue is not of this configuration, or has too few items.
+    pub fn elsewhere(
+        config: &DataConfig,
+        catalogue: &Catalogue,
+        stock: &Arc<Stock>,
+        supply: &Arc<dyn Supply>,
+    ) -> Result<Self, DataError> {
+        let sources = config.training();
+        let wanted: Vec<&DataSource> = sources.iter().chain(&config.validation).collect();
+        if catalogue.tokenizer.is_some() != (config.tokenizer != DataConfig::BYTES) {
+            return Err(Catalogue::refused("it is of another tokenizer"));
+        }
+        if wanted.len() != catalogue.sources.len() {
+            return Err(Catalogue::refused("it has another number of sources"));
+        }
+        let opened = wanted.into_iter().zip(&catalogue.sources).map(|(source, listed)| {
+            Arc::new(Source::elsewhere(source, listed, Arc::clone(stock), Arc::clone(supply)))
+        });
+        let mut training: Vec<Arc<Source>> = opened.collect();
+        let validation = training.split_off(sources.len());
+        Self::of(config, &sources, training, validation)
+    }
+
+    /// What of it is prepared while it is used.
+    #[must_use]
+    pub fn coming(&self) -> Coming {
+        Coming::new(self.all().filter_map(|part| part.source.filling()).cloned().collect())
+    }
+
+    /// What it consists of, made with this tokenizer, once it is prepared.
+    pub(super) fn catalogue(&self, tokenizer: &Tokenizer) -> Catalogue {
+        let tokenizer = tokenizer.json().map(|json| *blake3::hash(&json).as_bytes());
+        Catalogue { tokenizer, sources: self.all().map(|part| part.source.listed()).collect() }
+    }
+
+    /// A block of a shard of a source, with the shard's head; none: it is not here.
+    pub(super) fn lend(
+        &self,
+        source: usize,
+        shard: usize,
+        block: usize,
+    ) -> Result<Option<LentBlock>, DataError> {
+        self.all().nth(source).map_or(Ok(None), |part| part.source.lend(shard, block))
+    }
+
+    fn of(
+        config: &DataConfig,
+        sources: &[DataSource],
+        training: Vec<Arc<Source>>,
+        validation: Vec<Arc<Source>>,
+    ) -> Result<Self, DataError> {
+        let shape = SampleShape::of(config);
+        let part =
+            |source: &Arc<Source>, items| Part { source: Arc::clone(source), items, shape: shape.clone() };
+        let share = config.held_out_share();
+        // A float that is too large becomes the largest integer.
+        let kept = |items: u64| items - (items as f64 * share) as u64;
+        let data: Vec<Part> = training.iter().map(|source| part(source, 0..kept(source.items()))).collect();
+        let ends = training.iter().map(|source| part(source, kept(source.items())..source.items()));
+        let others = validation.iter().map(|source| part(source, 0..source.items()));
+        let held_out = ends.chain(others).collect();
+        let mixture = mixture(sources, &data)?;
+        Ok(Self { training: data, held_out, mixture, shape })
+    }
+
+    /// Samples for training, at least one.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.training.iter().map(Part::samples).sum()
+    }
+
+    /// Names the samples: equal where sources, weights, tokenizer, sequence length or what images are made into, and validation share are.
+    #[must_use]
+    pub fn data_hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for (part, weight) in self.training.iter().zip(self.mixture.weights()) {
+            part.source.hash_into(&mut hasher);
+            hasher.update(&part.items.end.to_le_bytes());
+            hasher.update(&weight.to_le_bytes());
+        }
+        self.shape.hash_into(&mut hasher);
+        *hasher.finalize().as_bytes()
+    }
+
+    /// The samples at these positions of the run's stream: see [`Mixture`] and [`sample_at`].
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn batch(&self, positions: impl IntoIterator<Item = u64>, seed: u64) -> Result<HostBatch, DataError> {
+        let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
+        let positions: Vec<u64> = positions.into_iter().collect();
+        bring(positions.iter().map(|position| self.find(*position, seed)))?;
+        for position in positions {
+            let part = self.read(position, seed, &mut sample)?.0;
+            self.shape.push(&sample, part.source.item_bytes(), &mut batch);
+        }
+        Ok(batch)
+    }
+
+    /// Up to `batches` batches of `sequences` held-out samples, spread evenly; the same at each call, and images as they are. None when less than a
+    /// sample is held out. Each is read when it is asked for, as all of them may be more than memory holds.
+    ///
+    /// # Errors
+    /// Of each: prepared data is damaged, and cannot be made again.
+    pub fn validation(
+        &self,
+        batches: usize,
+        sequences: usize,
+    ) -> impl Iterator<Item = Result<HostBatch, DataError>> {
+        let there: u64 = self.held_out.iter().map(Part::samples).sum();
+        let wanted = (batches as u64 * sequences as u64).min(there);
+        let sequences = sequences.max(1);
+        let held_out = move |at: u64| self.find_held_out(at * there / wanted);
+        let batch_from = move |first: u64| first..wanted.min(first + sequences as u64);
+        (0..wanted).step_by(sequences).map(move |first| {
+            let next = batch_from(first + sequences as u64);
+            let soon = if first == 0 { first..next.end } else { next };
+            for (part, sample) in soon.filter_map(held_out) {
+                part.source.expect(part.range(sample));
+            }
+            let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
+            bring(batch_from(first).filter_map(held_out))?;
+            for at in batch_from(first) {
+                if let Some((part, index)) = held_out(at) {
+                    part.read(index, &mut sample)?;
+                    self.shape.push(&sample, part.source.item_bytes(), &mut batch);
+                }
+            }
+            Ok(batch)
+        })
+    }
+
+    /// Tells the system that the samples at these positions of the run's stream are read soon, decodes those that have to be, and answers how many bytes that may bring into memory. What
+    /// cannot be decoded, whoever reads it finds out.
+    pub(super) fn expect(&self, positions: &[u64], seed: u64) -> u64 {
+        let found = || positions.iter().map(|position| self.find(*position, seed));
+        let bytes = found().map(|(part, index)| part.source.expect(part.range(index))).sum();
+        let _ = bring(found().filter(|(part, _)| part.source.keeps()));
+        bytes
+    }
+
+    /// The sample at a position of the run's stream.
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn sample(&self, position: u64, seed: u64) -> Result<Sample, DataError> {
+        let mut sample = Vec::new();
+        let (part, index) = self.read(position, seed, &mut sample)?;
+        let content = self.shape.content(sample, part.source.item_bytes());
+        Ok(Sample { source: part.source.name.clone(), index, content })
+    }
+
+    /// The sample at a position in the place of what `into` held, as a shard has it, but for an image's augmentation.
+    fn read(&self, position: u64, seed: u64, into: &mut Vec<u8>) -> Result<(&Part, u64), DataError> {
+        let (part, index) = self.find(position, seed);
+        part.read(index, into)?;
+        if let SampleShape::Image(shape) = &self.shape {
+            augment(&mut into[..shape.values() as usize], shape, seed, position);
+        }
+        Ok((part, index))
+    }
+
+    /// Which sample stands at a position of the run's stream, and in which epoch of its source.
+    #[must_use]
+    pub fn visit(&self, position: u64, seed: u64) -> Visit {
+        let place = self.mixture.place(position);
+        let samples = self.training[place.source].samples();
+        let before: u64 = self.training[..place.source].iter().map(Part::samples).sum();
+        let index = sample_at(source_seed(seed, place.source), samples, place.index);
+        Visit { sample: before + index, epoch: place.index / samples }
+    }
+
+    /// The part that a position's sample is of, and which one of it.
+    fn find(&self, position: u64, seed: u64) -> (&Part, u64) {
+        let place = self.mixture.place(position);
+        let part = &self.training[place.source];
+        (part, sample_at(source_seed(seed, place.source), part.samples(), place.index))
+    }
+
+    /// Up to `count` tokens at the beginning of a source, as they are trained on; of images none.
+    ///
+    /// # Errors
+    /// Prepared data is damaged, and cannot be made again.
+    pub fn peek(&self, source: usize, count: u64) -> Result<Vec<u32>, DataError> {
+        match (self.training.get(source), &self.shape) {
+            (Some(part), SampleShape::Tokens(_)) => {
+                let mut bytes = Vec::new();
+                part.source.read(0..part.items.end.min(count), &mut bytes)?;
+                Ok(tokens(&bytes, part.source.item_bytes()))
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The part that a sample is of, of all that are held out, and which one of it.
+    fn find_held_out(&self, mut window: u64) -> Option<(&Part, u64)> {
+        for part in &self.held_out {
+            if window < part.samples() {
+                return Some((part, window));
+            }
+            window -= part.samples();
+        }
+        None
+    }
+
+    /// The sources, those that are held out last.
+    #[must_use]
+    pub fn sources(&self) -> Vec<SourceSummary> {
+        let all: u64 = self.mixture.weights().sum();
+        let summary = |part: &Part, share| SourceSummary {
+            name: part.source.name.clone(),
+            size: part.source.size(),
+            samples: part.samples(),
+            share,
+        };
+        let training = self.training.iter().zip(self.mixture.weights());
+        let training = training.map(|(part, weight)| summary(part, Some(weight as f64 / all as f64)));
+        training.chain(self.others().map(|part| summary(part, None))).collect()
+    }
+
+    /// Makes every shard that is missing again, so that nothing is left to do when a run starts.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
+    pub fn complete(&self) -> Result<(), DataError> {
+        self.all().try_for_each(|part| part.source.complete())
+    }
+
+    /// Reads every byte of what is prepared, makes damaged shards again, and returns how many those were. `checked` is told of bytes as they are checked.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
+    pub fn verify(&self, mut checked: impl FnMut(u64)) -> Result<u64, DataError> {
+        self.all().map(|part| part.source.verify(&mut checked)).sum()
+    }
+
+    /// Bytes of all shards: what [`Self::verify`] reads.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.all().map(|part| part.source.bytes()).sum()
+    }
+
+    /// One part of each source.
+    fn all(&self) -> impl Iterator<Item = &Part> {
+        self.training.iter().chain(self.others())
+    }
+
+    /// Sources of which nothing is trained on.
+    fn others(&self) -> impl Iterator<Item = &Part> {
+        self.held_out[self.training.len()..].iter()
+    }
+}
+
+/// Decodes samples that are read next, where they are not yet.
+fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Result<(), DataError> {
+    let mut wanted: Vec<(&Arc<Source>, Vec<u64>)> = Vec::new();
+    for (part, sample) in samples.filter(|(part, _)| part.source.filling().is_some()) {
+        let items = part.range(sample);
+        match wanted.iter_mut().find(|(source, _)| Arc::ptr_eq(source, &part.source)) {
+            Some((_, wanted)) => wanted.extend(items),
+            None => wanted.push((&part.source, items.collect())),
+        }
+    }
+    wanted.into_iter().try_for_each(|(source, items)| source.bring(items))
+}
+
+impl Part {
+    /// Whole samples.
+    fn samples(&self) -> u64 {
+        self.shape.samples(self.items.end - self.items.start)
+    }
+
+    /// A sample in the place of what `into` held, as a shard has it.
+    fn read(&self, sample: u64, into: &mut Vec<u8>) -> Result<(), DataError> {
+        into.clear();
+        self.source.read(self.range(sample), into)
+    }
+
+    /// Where a sample is in the source.
+    fn range(&self, sample: u64) -> Range<u64> {
+        let items = self.shape.items(sample);
+        self.items.start + items.start..self.items.start + items.end
+    }
+}
+
+/// Where records have it between them, a separator that looks like a special token is one.
+pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
+    let sources = config.training();
+    let has_records = sources.iter().chain(&config.validation).any(|source| source.format().has_records());
+    if has_records { tokenizer.check_separator(&config.separator) } else { Ok(()) }
+}
+
+/// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.
+fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataError> {
+    let too_short = |source_name: String, parts: &[Part]| {
+        let there: u64 = parts.iter().map(|part| part.source.items()).sum();
+        if there == 0
+            && let Some(found) = without_items(parts)
+        {
+            return DataError::Nothing { source_name, found };
+        }
+        let training = parts.iter().map(|part| part.items.end).sum();
+        match parts.first().map(|part| &part.shape) {
+            Some(SampleShape::Tokens(length)) => {
+                DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }
+            }
+            _ => DataError::TooFewImages { source_name, images: there, training },
+        }
+    };
+    let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
+    if weights.is_empty() {
+        let samples: Vec<u64> = training.iter().map(Part::samples).collect();
+        let names: Vec<&str> = training.iter().map(|part| part.source.name.as_str()).collect();
+        return Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training));
+    }
+    if let Some(at) = training.iter().position(|part| part.samples() == 0) {
+        return Err(too_short(training[at].source.name.clone(), &training[at..=at]));
+    }
+    Mixture::by_weights(&weights).ok_or_else(|| too_short("data.sources".to_owned(), training))
+}
+
+/// What was read of files from which not one item was made; none: that says no more than that there is none.
+fn without_items(parts: &[Part]) -> Option<String> {
+    let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
+    for size in parts.iter().map(|part| part.source.size()) {
+        (files, bytes) = (files + size.files, bytes + size.bytes);
+        records += size.records;
+        bad.add(&BadRecords { count: size.bad_records, examples: size.bad_examples });
+    }
+    if files > 0 && bytes == 0 {
+        let its = if files == 1 { "its file".to_owned() } else { format!("each of its {files} files") };
+        return Some(format!("{its} is empty (0 bytes); fetch it again, or name another one"));
+    }
+    let (count, examples) = (bad.count, bad.examples.join("; "));
+    let (good, all_bad) = (counted(records, "record"), counted(count, "record"));
+    match (records, count) {
+        (0, 0) => parts.iter().all(|part| part.source.has_records()).then(|| {
+            "its files have no records: there is no row behind a table's head, or no line of JSON".to_owned()
+        }),
+        (0, _) => Some(format!("of {all_bad} that {} read, none is good: {examples}", were(count))),
+        (_, 0) => Some(format!("there is no token in the {good} that {} read", were(records))),
+        _ => Some(format!(
+            "there is no token in the {good} that {} read beside {count} bad: {examples}",
+            were(records)
+        )),
+    }
+}

@@ -1,0 +1,81 @@
+//! From a file's bytes to pixels of the size that is wanted.
+
+use longhaul_common::config::ImageConfig;
+
+use super::resize::Picture;
+use super::{Pixels, RawImage, encoded};
+use crate::batch::CLASS_BYTES;
+use crate::records::RECORD_BYTES_MAX;
+
+/// Appends the sample that an image becomes: `[channels, height, width]` of bytes, and the class.
+///
+/// # Errors
+/// What is wrong with the image, in the decoder's words; then nothing is appended.
+pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Result<(), String> {
+    let Picture { channels, values, .. } = match image.content {
+        Pixels::Encoded(bytes) => encoded::read(&bytes, shape)?,
+        Pixels::Grey { height, width, values } => {
+            fitted(Picture { height: height as usize, width: width as usize, channels: 1, values }, shape)
+        }
+        Pixels::TooLarge { bytes, .. } => {
+            return Err(format!("it has {bytes} bytes, and more than {RECORD_BYTES_MAX} are not read"));
+        }
+    };
+    for channel in 0..shape.channels as usize {
+        // A grey picture has the same in all of them.
+        into.extend(values.iter().skip(channel.min(channels - 1)).step_by(channels));
+    }
+    into.extend(&image.class.to_le_bytes()[..CLASS_BYTES]);
+    Ok(())
+}
+
+/// Whether others wait for whoever decodes it. Of what cannot be decoded: no.
+pub fn is_large(image: &RawImage) -> bool {
+    matches!(&image.content, Pixels::Encoded(bytes) if encoded::is_large(bytes))
+}
+
+pub(super) fn fitted(picture: Picture, shape: &ImageConfig) -> Picture {
+    picture.fit(shape.height as usize, shape.width as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: ImageConfig =
+        ImageConfig { channels: 3, height: 1, width: 2, classes: 3, shift: 0, flip: false };
+
+    fn sample(content: Pixels) -> Result<Vec<u8>, String> {
+        let mut sample = Vec::new();
+        decode(RawImage { place: "here".to_owned(), class: 2, content }, &SHAPE, &mut sample)?;
+        Ok(sample)
+    }
+
+    #[test]
+    fn grey_images_have_the_same_in_each_channel_and_the_class_comes_last() {
+        let grey = Pixels::Grey { height: 1, width: 2, values: vec![7, 9] };
+        assert_eq!(sample(grey), Ok(vec![7, 9, 7, 9, 7, 9, 2, 0]));
+    }
+
+    #[cfg(feature = "images")]
+    #[test]
+    fn what_is_no_image_is_said() {
+        let refused = |bytes: &[u8]| sample(Pixels::Encoded(bytes.to_vec())).unwrap_err();
+        assert_eq!(refused(b"no image"), "it is neither JPEG nor PNG");
+        assert_eq!(refused(b"GIF89a"), "it is neither JPEG nor PNG");
+        assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xe0]), "it is cut off");
+    }
+
+    #[cfg(all(feature = "gzip", feature = "images"))]
+    #[test]
+    fn a_few_bytes_that_say_they_are_many_pixels_are_not_decoded() {
+        // Signature, and a header of 60,000 × 60,000 pixels with its checksum: the rest is not looked at.
+        let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\xea\x60\0\0\xea\x60\x08\x02\0\0\0".to_vec();
+        let mut crc = flate2::Crc::new();
+        crc.update(&file[12..]);
+        file.extend(crc.sum().to_be_bytes());
+        file.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
+        let message = sample(Pixels::Encoded(file)).unwrap_err();
+        assert!(message.contains("60000 × 60000 pixels") && message.contains("512 MiB"), "{message}");
+    }
+}

@@ -1,0 +1,89 @@
+//! JPEG and PNG files.
+
+use std::io::Cursor;
+use std::sync::{Mutex, PoisonError};
+
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use longhaul_common::config::ImageConfig;
+
+use super::decode::fitted;
+use super::jpeg;
+use super::resize::Picture;
+use crate::records::unwound;
+
+/// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
+/// coefficients and copies take up to three times as much beside them.
+/// Fuzzers have many more tries with fewer, and see what is taken beside them.
+const DECODED_BYTES_MAX: u64 = if cfg!(fuzzing) { 1 << 24 } else { 1 << 29 };
+/// What has more, some five million pixels, is decoded by one thread at a time: so memory grows by 64 MiB a thread at most.
+const LARGE_BYTES: u64 = 1 << 24;
+
+/// Held by whoever decodes a large image.
+static LARGE: Mutex<()> = Mutex::new(());
+
+/// The picture in a file, of the wanted size.
+///
+/// # Errors
+/// What is wrong with it, in the decoder's words.
+pub(super) fn read(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
+    unwound(|| decoded(bytes, shape), |words| words)
+}
+
+/// Whether others wait for whoever decodes it. Of what cannot be decoded: no.
+pub(super) fn is_large(bytes: &[u8]) -> bool {
+    let needed = || {
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
+        Some(reader.into_decoder().ok()?.total_bytes())
+    };
+    unwound(|| Ok::<_, String>(needed()), |words| words).is_ok_and(|needed| needed > Some(LARGE_BYTES))
+}
+
+fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
+    let words = |error: image::ImageError| error.to_string();
+    let mut reader = ImageReader::new(Cursor::new(bytes));
+    let format = image::guess_format(bytes).ok();
+    match format {
+        Some(ImageFormat::Png) => {}
+        Some(ImageFormat::Jpeg) if jpeg::has_end(bytes) => {}
+        Some(ImageFormat::Jpeg) => return Err("it is cut off".to_owned()),
+        _ => return Err("it is neither JPEG nor PNG".to_owned()),
+    }
+    reader.set_format(format.unwrap_or(ImageFormat::Png));
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(DECODED_BYTES_MAX);
+    reader.limits(limits);
+    let decoder = reader.into_decoder().map_err(words)?;
+    let ((width, height), needed) = (decoder.dimensions(), decoder.total_bytes());
+    if needed > DECODED_BYTES_MAX {
+        let most = DECODED_BYTES_MAX >> 20;
+        return Err(format!(
+            "it has {width} × {height} pixels, and more than {most} MiB of them are not decoded"
+        ));
+    }
+    let _alone = (needed > LARGE_BYTES).then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
+    let image = DynamicImage::from_decoder(decoder).map_err(words)?;
+    // While nobody else has a large one.
+    Ok(fitted(picture(image, shape), shape))
+}
+
+/// With one value for a pixel where the image is grey or is to be, else with three. How opaque it is does not count.
+fn picture(image: DynamicImage, shape: &ImageConfig) -> Picture {
+    let (height, width) = (image.height() as usize, image.width() as usize);
+    if !image.color().has_color() {
+        return Picture { height, width, channels: 1, values: image.into_luma8().into_raw() };
+    }
+    let colours = image.into_rgb8().into_raw();
+    match shape.channels {
+        1 => {
+            let values = colours.as_chunks().0.iter().map(|pixel| luma(*pixel)).collect();
+            Picture { height, width, channels: 1, values }
+        }
+        _ => Picture { height, width, channels: 3, values: colours },
+    }
+}
+
+/// The weights of ITU-R BT.601, rounded: as Pillow and JPEG have them.
+fn luma([red, green, blue]: [u8; 3]) -> u8 {
+    let [red, green, blue] = [red, green, blue].map(u32::from);
+    ((19_595 * red + 38_470 * green + 7_471 * blue + (1 << 15)) >> 16) as u8
+}

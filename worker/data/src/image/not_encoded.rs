@@ -1,0 +1,19 @@
+//! In place of JPEG and PNG files, where the worker is built without the feature `images`.
+
+use longhaul_common::config::ImageConfig;
+
+use super::resize::Picture;
+use crate::built;
+
+/// Refuses.
+///
+/// # Errors
+/// Always.
+pub(super) fn read(_: &[u8], _: &ImageConfig) -> Result<Picture, String> {
+    Err(built::IMAGES.missing().to_string())
+}
+
+/// None is decoded at all.
+pub(super) fn is_large(_: &[u8]) -> bool {
+    false
+}

@@ -1,0 +1,157 @@
+//! How the files of a source become tokens or images.
+
+use std::path::Path;
+
+use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialect, ImageConfig};
+
+#[cfg(any(test, fuzzing, feature = "fuzz"))]
+use super::Tokenizer;
+use super::image::sample_bytes;
+use super::prepared::Maker;
+
+/// Vocabularies up to this size take two bytes a token.
+const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
+
+/// Bytes of text or of images in a piece: small enough that a damaged one is quickly made again and that many are made at once in
+/// memory, large enough that a large source has few files.
+pub(super) const PIECE_BYTES: u64 = 16 << 20;
+
+/// Everything beside a file's bytes that decides which tokens or images it becomes, and how they are cut into shards.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    pub(super) format: DataFormat,
+    /// Whether the configuration says so; else the file's name does.
+    pub(super) is_said: bool,
+    /// Of JSON.
+    pub(super) field: String,
+    /// Of tables.
+    pub(super) column: Column,
+    /// Of CSV and TSV.
+    pub(super) dialect: Dialect,
+    /// After each record, where a file has records.
+    pub(super) separator: String,
+    /// What images become.
+    pub(super) image: Option<ImageConfig>,
+    /// One more than the largest token.
+    pub(super) vocabulary: u32,
+    /// Bytes of text or of images in a piece, until a record ends.
+    pub(super) piece_bytes: u64,
+    tokenizer: blake3::Hash,
+}
+
+/// Values as RFC 4180 has them.
+const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: None };
+
+/// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names. Each format has a version of its own, so that a change of one leaves what the others have.
+const fn preparation_version(format: DataFormat) -> u32 {
+    match format {
+        DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU32 => 2,
+        DataFormat::Idx | DataFormat::Images | DataFormat::TokensU16 => 3,
+        DataFormat::Text | DataFormat::Jsonl => 4,
+        DataFormat::Csv | DataFormat::Tsv => 5,
+        DataFormat::Webdataset => 7,
+    }
+}
+
+/// Bytes of an image of this shape with its class, or of a token of this vocabulary.
+pub(super) fn item_bytes(image: Option<&ImageConfig>, vocabulary: u32) -> usize {
+    match image {
+        Some(shape) => sample_bytes(shape),
+        None if vocabulary <= NARROW_VOCABULARY_MAX => 2,
+        None => 4,
+    }
+}
+
+impl Recipe {
+    pub(super) fn new(source: &DataSource, config: &DataConfig, maker: &Maker<'_>) -> Self {
+        let Maker { tokenizer, piece_bytes, .. } = *maker;
+        let text = || DataSource::TEXT.to_owned();
+        let format = source.format();
+        let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };
+        Self {
+            format,
+            is_said: source.format.is_some(),
+            field: source.field.clone().unwrap_or_else(|| field.to_owned()),
+            column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
+            // One that makes no sense was refused with the configuration.
+            dialect: source.dialect().unwrap_or(PLAIN),
+            separator: config.separator.clone(),
+            image: config.image.clone(),
+            vocabulary: tokenizer.vocabulary(),
+            piece_bytes,
+            tokenizer: tokenizer.hash(),
+        }
+    }
+
+    /// Of tokens that are bytes, and everything else as it is where nothing is said of it.
+    #[cfg(any(test, fuzzing, feature = "fuzz"))]
+    pub(super) fn plain(format: DataFormat) -> Self {
+        Self {
+            format,
+            is_said: true,
+            field: if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT }.to_owned(),
+            column: Column::Name(DataSource::TEXT.to_owned()),
+            dialect: Dialect { delimiter: if format == DataFormat::Tsv { b'\t' } else { b',' }, ..PLAIN },
+            separator: "\n".to_owned(),
+            image: None,
+            vocabulary: Tokenizer::Bytes.vocabulary(),
+            piece_bytes: PIECE_BYTES,
+            tokenizer: Tokenizer::Bytes.hash(),
+        }
+    }
+
+    /// Bytes of what a shard has one after the other: a token, or an image with its class.
+    pub(super) fn item_bytes(&self) -> usize {
+        item_bytes(self.image.as_ref(), self.vocabulary)
+    }
+
+    /// Classes of images; of texts none.
+    pub(super) fn classes(&self) -> u64 {
+        self.image.as_ref().map_or(0, |shape| shape.classes.into())
+    }
+
+    /// Names what is made from the bytes of a file called so: what its name ends with may decide whether it is decompressed.
+    pub(super) fn hash(&self, file: &Path) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        let end = file.extension().unwrap_or_default().to_ascii_lowercase();
+        for part in [self.to_string().as_bytes(), end.as_encoded_bytes(), self.tokenizer.as_bytes()] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.update(&self.piece_bytes.to_le_bytes());
+        hasher.update(&preparation_version(self.format).to_le_bytes());
+        hasher.finalize()
+    }
+}
+
+/// Only what its format reads: a separator between records is nothing to a text.
+impl std::fmt::Display for Recipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { field, column, dialect, separator, .. } = self;
+        match self.format {
+            DataFormat::Text if self.is_said => write!(f, "text, whatever it is"),
+            DataFormat::Text => write!(f, "text"),
+            DataFormat::TokensU16 if self.is_said => write!(f, "tokens-u16 below {}", self.vocabulary),
+            DataFormat::TokensU16 => write!(f, "tokens-u16 by their name, below {}", self.vocabulary),
+            DataFormat::TokensU32 => write!(f, "tokens-u32 below {}", self.vocabulary),
+            DataFormat::Jsonl => write!(f, "jsonl, field {field:?}, separator {separator:?}"),
+            DataFormat::Csv => write!(f, "csv, column {column}, {dialect}, separator {separator:?}"),
+            DataFormat::Tsv => write!(f, "tsv, column {column}, {dialect}, separator {separator:?}"),
+            DataFormat::Parquet => write!(f, "parquet, column {column}, separator {separator:?}"),
+            DataFormat::Arrow => write!(f, "arrow, column {column}, separator {separator:?}"),
+            DataFormat::Idx => write!(f, "idx, {}", Shape(self)),
+            DataFormat::Images => write!(f, "images, {}", Shape(self)),
+            DataFormat::Webdataset => write!(f, "webdataset, field {field:?}, {}", Shape(self)),
+        }
+    }
+}
+
+/// What images are made into. What is random is not prepared, and so not told.
+struct Shape<'a>(&'a Recipe);
+
+impl std::fmt::Display for Shape<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(ImageConfig { channels, height, width, classes, .. }) = &self.0.image else { return Ok(()) };
+        write!(f, "{channels} × {height} × {width}, below class {classes}")
+    }
+}

@@ -1,0 +1,322 @@
+//! A file's bytes, decompressed.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use longhaul_common::config::{Column, DataFormat};
+
+use super::{content, gzip};
+use crate::remote::{RemoteFile, RemoteReader};
+use crate::{DataError, Recipe};
+
+/// Bytes read from the disk at a time.
+const BUFFER_BYTES: usize = 1 << 18;
+/// The same where only its beginning is wanted.
+const LOOK_BYTES: usize = 1 << 12;
+
+/// What UTF-8 may begin with (a byte order mark, U+FEFF), where it only says that it is UTF-8.
+pub(crate) const MARK: &str = "\u{feff}";
+
+/// Bytes of a file that say how it is packed.
+const PACKING_BYTES: u64 = 16;
+
+/// The largest window that a zstd file may ask for, as a power of two: those of `zstd --long=31`, 2 GiB, which are only touched as far as there is content.
+const ZSTD_WINDOW_LOG_MAX: u32 = 31;
+
+/// A file that is being read, and how far.
+pub(crate) struct Input {
+    pub(super) path: PathBuf,
+    pub(super) reader: Box<dyn Read>,
+    pub(super) position: Position,
+    /// Bytes of its content before the first that is read.
+    pub(super) left_out: u64,
+    packing: Option<Packing>,
+}
+
+/// What tells how a file is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Its first bytes.
+    ByContent,
+    /// The end of its name: any bytes may be numbers.
+    ByName,
+}
+
+/// How a file is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packing {
+    Zstd,
+    Gzip,
+}
+
+impl Packing {
+    fn by_name(path: &Path) -> Option<Self> {
+        let end = path.extension().and_then(|end| end.to_str())?;
+        match end {
+            _ if end.eq_ignore_ascii_case("zst") => Some(Self::Zstd),
+            _ if end.eq_ignore_ascii_case("gz") => Some(Self::Gzip),
+            _ => None,
+        }
+    }
+
+    /// By the first bytes: a frame of zstd, or one that is skipped (RFC 8878), or a member of gzip (RFC 1952).
+    fn by_content(head: &[u8]) -> Option<Self> {
+        match head {
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            [0x1f, 0x8b, 8, ..] => Some(Self::Gzip),
+            _ => None,
+        }
+    }
+}
+
+/// As its programs are called, too.
+impl fmt::Display for Packing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        })
+    }
+}
+
+impl Input {
+    /// Opens a file, which is decompressed where it is packed with zstd or gzip.
+    pub(super) fn open(path: &Path, told: Told) -> Result<Self, DataError> {
+        Self::buffered(path, told, BUFFER_BYTES)
+    }
+
+    /// The same for a look at its beginning.
+    pub(super) fn look(path: &Path, told: Told) -> Result<Self, DataError> {
+        Self::buffered(path, told, LOOK_BYTES)
+    }
+
+    fn buffered(path: &Path, told: Told, buffer: usize) -> Result<Self, DataError> {
+        let file = File::open(path).map_err(DataError::io("open", path))?;
+        Self::new(path, Box::new(file), told, buffer)
+    }
+
+    /// The same with one that is elsewhere.
+    pub(super) fn remote(file: &RemoteFile, told: Told) -> Result<Self, DataError> {
+        let failed = |source| DataError::Remote { url: file.shown.display().to_string(), source };
+        Self::new(&file.shown, Box::new(RemoteReader::new(file).map_err(failed)?), told, BUFFER_BYTES)
+    }
+
+    /// The same when its beginning was looked at, and without the mark that a text may begin with, which is none of it.
+    pub(super) fn checked(mut self, recipe: &Recipe) -> Result<Self, DataError> {
+        let mut head = Vec::with_capacity(content::HEAD_BYTES);
+        let read = self.reader.by_ref().take(content::HEAD_BYTES as u64).read_to_end(&mut head);
+        read.map_err(DataError::io("read", &self.path))?;
+        let other = |what| DataError::OtherContent { path: self.path.clone(), what };
+        if head.is_empty() && begins_with_something(recipe) {
+            return Err(match self.packing {
+                None => DataError::empty(&self.path),
+                Some(packing) => {
+                    other(format!("{packing} data of nothing: pack it anew, or take it out of the source"))
+                }
+            });
+        }
+        if let Some(packing) = self.packing {
+            check_packed_once(packing, &head, recipe.format).map_err(other)?;
+        }
+        content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
+        if recipe.format.is_text() && head.starts_with(MARK.as_bytes()) {
+            self.left_out = MARK.len() as u64;
+            head.drain(..MARK.len());
+        }
+        self.reader = Box::new(Cursor::new(head).chain(self.reader));
+        Ok(self)
+    }
+
+    /// The same with bytes that are said to be of a file of this name.
+    #[cfg(any(test, fuzzing, feature = "fuzz"))]
+    pub(super) fn of_bytes(name: &str, bytes: &[u8]) -> Result<Self, DataError> {
+        Self::new(Path::new(name), Box::new(Cursor::new(bytes.to_vec())), Told::ByContent, BUFFER_BYTES)
+    }
+
+    fn new(path: &Path, file: Box<dyn Read>, told: Told, buffer: usize) -> Result<Self, DataError> {
+        let position = Position::default();
+        let mut counted = BufReader::with_capacity(buffer, Counted { file, position: position.clone() });
+        let mut head = Vec::new();
+        let read = counted.by_ref().take(PACKING_BYTES).read_to_end(&mut head);
+        read.map_err(DataError::io("read", path))?;
+        if head.is_empty() && Packing::by_name(path).is_some() {
+            return Err(DataError::empty(path));
+        }
+        let packing = match told {
+            Told::ByName => Packing::by_name(path),
+            Told::ByContent => packing(path, &head)?,
+        };
+        let whole = Cursor::new(head).chain(counted);
+        let decoder: Box<dyn Read> = match packing {
+            Some(Packing::Zstd) => {
+                let mut decoder =
+                    zstd::Decoder::with_buffer(whole).map_err(DataError::io("decompress", path))?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(DataError::io("decompress", path))?;
+                Box::new(decoder)
+            }
+            Some(Packing::Gzip) => gzip::decompressed(whole)?,
+            None => Box::new(whole),
+        };
+        let reader: Box<dyn Read> = match packing {
+            Some(packing) => Box::new(Unpacked { decoder, packing, position: position.clone() }),
+            None => decoder,
+        };
+        Ok(Self { path: path.to_owned(), reader, position, left_out: 0, packing })
+    }
+}
+
+/// Whether a file of nothing is none of its format. A text may be empty, as a folder of texts may have such.
+fn begins_with_something(recipe: &Recipe) -> bool {
+    match recipe.format {
+        DataFormat::Csv | DataFormat::Tsv => matches!(recipe.column, Column::Name(_)),
+        DataFormat::Parquet | DataFormat::Arrow | DataFormat::Idx | DataFormat::Webdataset => true,
+        DataFormat::Text
+        | DataFormat::Jsonl
+        | DataFormat::TokensU16
+        | DataFormat::TokensU32
+        | DataFormat::Images => false,
+    }
+}
+
+/// Refuses what is packed within a packed file once more, unless any bytes may be numbers.
+fn check_packed_once(outer: Packing, head: &[u8], format: DataFormat) -> Result<(), String> {
+    if matches!(format, DataFormat::TokensU16 | DataFormat::TokensU32) {
+        return Ok(());
+    }
+    if let Some(inner) = Packing::by_content(head) {
+        return Err(format!(
+            "packed twice, with {inner} and then with {outer}: unpack it once (`{outer} -dc IN > OUT`), and what comes of it can be read"
+        ));
+    }
+    content::check_packing(head).map_err(|inner| {
+        format!("packed twice: within its {outer} data (`{outer} -dc IN > OUT` unpacks it) is {inner}")
+    })
+}
+
+/// What a file is packed with; refuses one whose name says something else than its first bytes.
+fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
+    let other = |what: String| DataError::OtherContent { path: path.to_owned(), what };
+    content::check_packing(head).map_err(other)?;
+    let found = Packing::by_content(head);
+    match Packing::by_name(path) {
+        Some(Packing::Zstd) if found.is_none() => {
+            Err(other("no zstd file, though its name ends so: rename it, or get it anew".to_owned()))
+        }
+        Some(Packing::Gzip) if found.is_none() => {
+            Err(other("no gzip file, though its name ends so: rename it, or get it anew".to_owned()))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// How many bytes of a file were read so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Position(Arc<AtomicU64>);
+
+impl Position {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Counted {
+    file: Box<dyn Read>,
+    position: Position,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.position.0.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// The content of a packed file, which says so where it ends too early.
+struct Unpacked {
+    decoder: Box<dyn Read>,
+    packing: Packing,
+    position: Position,
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| match error.kind() {
+            // Whoever reads it would else take it for the end of its content.
+            io::ErrorKind::UnexpectedEof => io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "it is cut off at byte {}, before its {} data ends: fetch it again",
+                    self.position.bytes(),
+                    self.packing
+                ),
+            ),
+            _ => error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> (Vec<u8>, u64) {
+        let recipe = Recipe::plain(DataFormat::Text);
+        let mut input = Input::of_bytes("a.txt", bytes).unwrap().checked(&recipe).unwrap();
+        let mut content = Vec::new();
+        input.reader.read_to_end(&mut content).unwrap();
+        (content, input.left_out)
+    }
+
+    #[test]
+    fn one_mark_is_left_out_at_the_beginning_and_none_elsewhere() {
+        for (bytes, content, left_out) in [
+            ("\u{feff}text", "text", 3),
+            ("\u{feff}", "", 3),
+            ("\u{feff}\u{feff}text", "\u{feff}text", 3),
+            ("te\u{feff}xt", "te\u{feff}xt", 0),
+            ("ab", "ab", 0),
+            ("", "", 0),
+        ] {
+            assert_eq!(read(bytes.as_bytes()), (content.as_bytes().to_vec(), left_out), "{bytes:?}");
+        }
+        // Others that begin with some of its bytes.
+        for bytes in [&b"\xef\xbb"[..], b"\xef\xbb\xbe"] {
+            assert_eq!(read(bytes), (bytes.to_vec(), 0));
+        }
+    }
+
+    /// Whatever it is called, as long as the name says nothing else.
+    #[test]
+    fn what_a_file_is_packed_with_is_told_by_its_first_bytes() {
+        let text = "one\ntwo\n".repeat(100).into_bytes();
+        let zstd = zstd::encode_all(&text[..], 3).unwrap();
+        let skipped = [&b"\x50\x2a\x4d\x18\x04\0\0\0abcd"[..], &zstd].concat();
+        let content = |name: &str, bytes: &[u8]| {
+            let mut content = Vec::new();
+            let input = Input::of_bytes(name, bytes).map_err(|error| error.to_string())?;
+            input
+                .checked(&Recipe::plain(DataFormat::Text))
+                .unwrap()
+                .reader
+                .read_to_end(&mut content)
+                .unwrap();
+            Ok::<_, String>(content)
+        };
+        for (name, bytes) in
+            [("a.txt", &text), ("a.txt", &zstd), ("a.zst", &zstd), ("a.gz", &zstd), ("a", &skipped)]
+        {
+            assert_eq!(content(name, bytes).unwrap(), text, "{name}");
+        }
+        for name in ["a.gz", "a.txt.zst", "a.GZ"] {
+            assert!(content(name, &text).unwrap_err().contains("though its name ends so"), "{name}");
+            assert!(content(name, b"").unwrap_err().contains("is empty (0 bytes)"), "{name}");
+        }
+        let xz = [&b"\xfd7zXZ\0"[..], &text].concat();
+        assert!(content("a.txt", &xz).unwrap_err().contains("a.txt is an xz file: unpack it"));
+    }
+}

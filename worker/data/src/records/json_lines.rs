@@ -1,0 +1,249 @@
+//! JSON objects, one a line.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::input::{Input, MARK, Position};
+use super::{RECORD_BYTES_MAX, Record, Records, listed};
+use crate::{DataError, Recipe};
+
+/// What is wrong with JSON that has more values within each other than its parser has stack for.
+pub(super) const TOO_DEEP: &str = "is nested too deep: JSON of fewer than 128 levels is read";
+
+/// Whether JSON is refused for that alone, which the parser has no kind of error for.
+pub(super) fn is_too_deep(error: &serde_json::Error) -> bool {
+    error.to_string().starts_with("recursion limit exceeded")
+}
+
+/// The texts of one field.
+pub(super) struct JsonLines {
+    path: PathBuf,
+    lines: BufReader<Box<dyn Read>>,
+    position: Position,
+    field: String,
+    separator: String,
+    line: u64,
+    bytes: Vec<u8>,
+    /// Whether there was a line that is not blank.
+    has_begun: bool,
+}
+
+impl JsonLines {
+    pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
+        Self {
+            path: input.path,
+            lines: BufReader::new(input.reader),
+            position: input.position,
+            field: recipe.field.clone(),
+            separator: recipe.separator.clone(),
+            line: 0,
+            bytes: Vec::new(),
+            has_begun: false,
+        }
+    }
+
+    /// Refuses a file that is one array, at its first line: each of its lines would be a bad record.
+    fn check_no_array(&mut self, is_whole: bool) -> Result<(), DataError> {
+        let Some(inside) = self.bytes.trim_ascii_start().strip_prefix(b"[") else { return Ok(()) };
+        let elements = if inside.trim_ascii_start().starts_with(b"\"") {
+            format!(".[] | {{{:?}: .}}", self.field)
+        } else {
+            ".[]".to_owned()
+        };
+        let is_one = match parse::<IgnoredAny>(&self.bytes) {
+            Ok(_) => self.is_blank_from_here()?,
+            Err(error) => !is_whole || error.is_eof(),
+        };
+        if !is_one {
+            return Ok(());
+        }
+        let what = format!(
+            "one JSON array, and no object on each line: `jq -c '{elements}' IN > OUT.jsonl` makes lines of it"
+        );
+        Err(DataError::OtherContent { path: self.path.clone(), what })
+    }
+
+    /// Whether only blanks follow, which are passed over.
+    fn is_blank_from_here(&mut self) -> Result<bool, DataError> {
+        loop {
+            let rest = self.lines.fill_buf().map_err(DataError::io("read", &self.path))?;
+            if rest.is_empty() {
+                return Ok(true);
+            }
+            if !rest.iter().all(u8::is_ascii_whitespace) {
+                return Ok(false);
+            }
+            let (bytes, lines) = (rest.len(), rest.iter().filter(|byte| **byte == b'\n').count());
+            self.lines.consume(bytes);
+            self.line += lines as u64;
+        }
+    }
+
+    /// The text of the line that was read, or what is wrong with it.
+    fn text(&self) -> Result<String, String> {
+        let Object { values: mut object, twice } =
+            parse(&self.bytes).map_err(|error| match error.is_data() {
+                true => "it is no JSON object".to_owned(),
+                false if is_too_deep(&error) => format!("it {TOO_DEEP}"),
+                false if self.bytes.starts_with(MARK.as_bytes()) => {
+                    "it is no JSON: a byte order mark stands before it (files that were joined?)".to_owned()
+                }
+                false => format!("it is no JSON: {error}"),
+            })?;
+        if twice.contains(&self.field) {
+            return Err(format!("it has two fields `{}`", self.field));
+        }
+        match object.remove(&self.field) {
+            Some(Value::String(text)) => Ok(text + &self.separator),
+            Some(_) => Err(format!("its field `{}` is no text", self.field)),
+            None => {
+                let known = listed(object.keys().map(String::as_str));
+                Err(format!("it has no field `{}`; its fields are {known}", self.field))
+            }
+        }
+    }
+}
+
+/// An object, of which a field may be there more than once.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) values: Map<String, Value>,
+    pub(super) twice: BTreeSet<String>,
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Object, A::Error> {
+                let (mut values, mut twice) = (Map::new(), BTreeSet::new());
+                while let Some((name, value)) = fields.next_entry::<String, Value>()? {
+                    if values.contains_key(&name) {
+                        twice.insert(name);
+                    } else {
+                        values.insert(name, value);
+                    }
+                }
+                Ok(Object { values, twice })
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+/// JSON (RFC 8259), and numbers as Python writes them that JSON has none for: `NaN`, `Infinity`, `-Infinity`. They are null here, as no text is one.
+pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(line).or_else(|error| match without_python_numbers(line) {
+        Some(plain) => {
+            serde_json::from_slice(&plain).map_err(|other| if is_too_deep(&other) { other } else { error })
+        }
+        None => Err(error),
+    })
+}
+
+/// The same line with null in the place of such numbers; none: there are none.
+fn without_python_numbers(line: &[u8]) -> Option<Vec<u8>> {
+    const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut plain, mut at, mut is_quoted, mut found) = (Vec::with_capacity(line.len()), 0, false, false);
+    while let Some(&byte) = line.get(at) {
+        let number = NUMBERS.iter().find(|number| !is_quoted && line[at..].starts_with(number));
+        if let Some(number) = number {
+            plain.extend_from_slice(b"null");
+            (at, found) = (at + number.len(), true);
+            continue;
+        }
+        plain.push(byte);
+        at += 1;
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' if is_quoted => {
+                plain.extend(line.get(at));
+                at += 1;
+            }
+            _ => {}
+        }
+    }
+    found.then_some(plain)
+}
+
+impl Records for JsonLines {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        loop {
+            self.bytes.clear();
+            self.line += 1;
+            let read = self.lines.by_ref().take(RECORD_BYTES_MAX).read_until(b'\n', &mut self.bytes);
+            let read = read.map_err(DataError::io("read", &self.path))? as u64;
+            if read == 0 {
+                return Ok(None);
+            }
+            let is_whole = read < RECORD_BYTES_MAX || self.bytes.ends_with(b"\n");
+            if !self.has_begun && !self.bytes.iter().all(u8::is_ascii_whitespace) {
+                self.has_begun = true;
+                self.check_no_array(is_whole)?;
+            }
+            if !is_whole {
+                return Err(DataError::Malformed {
+                    path: self.path.clone(),
+                    format: "JSON lines",
+                    place: format!("line {}", self.line),
+                    reason: format!("the line has more than {RECORD_BYTES_MAX} bytes"),
+                });
+            }
+            if self.bytes.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let bad = |reason| Record::bad(format!("{}, line {}: {reason}", self.path.display(), self.line));
+            return Ok(Some(self.text().map_or_else(bad, Record::Text)));
+        }
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.position.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_python_writes_them_are_no_defect_and_words_in_texts_stay() {
+        for (line, expected) in [
+            (r#"{"text":"one","score":NaN}"#, r#"{"text":"one","score":null}"#),
+            (r#"{"a":[Infinity, -Infinity,NaN],"text":"NaN"}"#, r#"{"a":[null,null,null],"text":"NaN"}"#),
+            (r#"{"text":"a \"NaN\" \\","b":-Infinity}"#, r#"{"text":"a \"NaN\" \\","b":null}"#),
+            (r#"{"Infinity":1}"#, r#"{"Infinity":1}"#),
+        ] {
+            let expected: Value = serde_json::from_str(expected).unwrap();
+            let Object { values, .. } = parse(line.as_bytes()).unwrap();
+            assert_eq!(Value::Object(values), expected, "{line}");
+        }
+        for line in
+            ["{\"a\":nan}", "{\"a\":NaN", "{\"a\":NaNa}", "{\"a\":+Infinity}", "{NaN:1}", "NaN\"", "\"NaN"]
+        {
+            assert!(parse::<Object>(line.as_bytes()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn json_that_is_nested_too_deep_is_told_from_what_is_none() {
+        for first in ["1", "NaN"] {
+            let line =
+                |levels| format!("{{\"a\":{first},\"b\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+            assert!(parse::<Object>(line(126).as_bytes()).is_ok());
+            assert!(is_too_deep(&parse::<Object>(line(127).as_bytes()).unwrap_err()), "{first}");
+        }
+        assert!(!is_too_deep(&parse::<Object>(b"{[").unwrap_err()));
+    }
+}

@@ -1,0 +1,151 @@
+//! Records of a file, one after the other, each with its place.
+
+mod content;
+mod delimited;
+#[cfg(any(test, fuzzing, feature = "fuzz"))]
+pub(crate) mod fuzz;
+#[cfg(feature = "gzip")]
+mod gzip;
+#[cfg(not(feature = "gzip"))]
+#[path = "no_gzip.rs"]
+mod gzip;
+mod idx;
+mod image_folder;
+mod input;
+mod json_lines;
+mod rows;
+#[cfg(feature = "parquet")]
+mod tables;
+#[cfg(not(feature = "parquet"))]
+#[path = "no_tables.rs"]
+mod tables;
+mod tar;
+mod text;
+mod tokens;
+mod torn;
+#[cfg(any(feature = "images", feature = "parquet"))]
+mod unwound;
+mod web_dataset;
+mod width;
+
+use longhaul_common::config::DataFormat;
+
+use self::delimited::Delimited;
+use self::idx::Idx;
+use self::image_folder::ImageFolder;
+pub(super) use self::input::MARK;
+use self::input::{Input, Told};
+use self::json_lines::JsonLines;
+use self::text::TextChunks;
+use self::tokens::Tokens;
+#[cfg(any(feature = "images", feature = "parquet"))]
+pub(super) use self::unwound::unwound;
+use self::web_dataset::WebDataset;
+use super::cache::Cache;
+use super::image::RawImage;
+use super::origin::Origin;
+use super::{DataError, Recipe};
+
+/// Bytes of one record, at most: a file whose line breaks or quotes were lost would else be taken into memory as one.
+pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// What comes next in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A text, with whatever stands between it and the next.
+    Text(String),
+    /// Tokens, made elsewhere.
+    Tokens(Vec<u32>),
+    /// An image, not yet decoded.
+    Image(RawImage),
+    /// Something that is no record: its place and what is wrong with it, and how many records it counts for.
+    Bad { reason: String, count: u64 },
+}
+
+impl Record {
+    /// One bad record.
+    pub(super) fn bad(reason: String) -> Self {
+        Self::Bad { reason, count: 1 }
+    }
+
+    /// What it takes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Text(text) | Self::Bad { reason: text, .. } => text.len() as u64,
+            Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
+            Self::Image(image) => image.read_bytes(),
+        }
+    }
+}
+
+/// The records of a file.
+pub(super) trait Records {
+    /// The next one; none at the end.
+    fn next_record(&mut self) -> Result<Option<Record>, DataError>;
+
+    /// Bytes of the file that were read so far.
+    fn read_bytes(&self) -> u64;
+}
+
+/// Opens a file of a source.
+pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
+    let input = || input_of(file, recipe);
+    Ok(match recipe.format {
+        DataFormat::Text => Box::new(TextChunks::new(input()?)),
+        DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
+        DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
+        DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
+        DataFormat::TokensU16 if recipe.is_said => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),
+        DataFormat::TokensU16 => Box::new(Tokens::by_name(input()?, recipe.vocabulary)),
+        DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
+        DataFormat::Idx => {
+            // One without labels is refused where the configuration is read.
+            let labels = if let Origin::Labelled { labels, .. } = file { labels } else { file };
+            Box::new(Idx::new(input()?, input_of(labels, recipe)?)?)
+        }
+        DataFormat::Images => Box::new(ImageFolder::new(file.path(), recipe)?),
+        DataFormat::Webdataset => Box::new(WebDataset::new(input()?, recipe)),
+    })
+}
+
+/// Looks at the beginning of a file that was never hashed, and so never prepared, whether it is what it is read as. Of others, and of those that are elsewhere, whoever reads them does.
+pub(super) fn check_unknown(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<(), DataError> {
+    if file.known_hash(cache)?.is_some() { Ok(()) } else { check_beginning(file, recipe) }
+}
+
+fn check_beginning(file: &Origin, recipe: &Recipe) -> Result<(), DataError> {
+    match file {
+        // A folder.
+        Origin::Local(_) if recipe.format == DataFormat::Images => Ok(()),
+        Origin::Local(path) => Input::look(path, told(recipe))?.checked(recipe).map(drop),
+        Origin::Remote(_) => Ok(()),
+        Origin::Labelled { images, labels } => {
+            check_beginning(images, recipe)?;
+            check_beginning(labels, recipe)
+        }
+    }
+}
+
+fn input_of(file: &Origin, recipe: &Recipe) -> Result<Input, DataError> {
+    match file {
+        Origin::Local(path) => Input::open(path, told(recipe))?.checked(recipe),
+        Origin::Remote(remote) => Input::remote(remote, told(recipe))?.checked(recipe),
+        Origin::Labelled { images, .. } => input_of(images, recipe),
+    }
+}
+
+fn told(recipe: &Recipe) -> Told {
+    match recipe.format {
+        // A table has its own packing within.
+        DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Parquet | DataFormat::Arrow => {
+            Told::ByName
+        }
+        _ => Told::ByContent,
+    }
+}
+
+/// A list of names for people.
+fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,226 @@
+//! Tables of columns: Parquet, and Arrow's files and streams.
+
+use std::collections::VecDeque;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, DataType, Schema};
+use longhaul_common::config::Column;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+
+use super::arrow_sizes::{check_file, check_stream};
+use super::raw_texts::RawTexts;
+use super::table_file::TableFile;
+use crate::records::{Record, Records, listed, unwound};
+use crate::{DataError, Recipe};
+
+/// Rows of a Parquet file that are decoded at once.
+const BATCH_ROWS: usize = 1024;
+/// What an Arrow file begins with, and a stream does not.
+const ARROW_MAGIC: &[u8; 6] = b"ARROW1";
+
+/// What a row has, or what is wrong with it.
+type Text = Result<String, &'static str>;
+
+const NULL: &str = "it is null";
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
+
+/// The texts of one column.
+pub(super) struct Columns {
+    table: TableFile,
+    format: &'static str,
+    batches: Batches,
+    /// Of a Parquet file some of whose texts are not UTF-8, all of them from then on.
+    raw: Option<RawTexts>,
+    /// The place of a Parquet file's column in its schema.
+    column: Option<usize>,
+    /// Of the batch that was decoded last.
+    texts: VecDeque<Text>,
+    separator: String,
+    row: u64,
+    /// Rows of the file, where it says so.
+    rows: Option<u64>,
+}
+
+impl Columns {
+    /// Opens a Parquet file.
+    pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
+        let (path, file) = (table.path.as_path(), table.rewound()?);
+        let refused = |error: ArrowError| malformed(path, "Parquet", 0, &error);
+        let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
+        let column = find(builder.schema(), recipe, path)?;
+        let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
+        let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
+        let reader = guarded(|| Ok(builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()?));
+        let batches = Box::new(reader.map_err(refused)?);
+        Ok(Self { column: Some(column), ..Self::new(table, "Parquet", batches, recipe, rows) })
+    }
+
+    /// Opens an Arrow file or stream.
+    pub(super) fn arrow(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
+        let path = table.path.as_path();
+        let mut magic = Vec::new();
+        let read = table.rewound()?.take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
+        read.map_err(DataError::io("read", path))?;
+        let refused = |error: ArrowError| malformed(path, "Arrow", 0, &error);
+        let file = || table.rewound().map(BufReader::new);
+        let batches: Batches = if magic == ARROW_MAGIC {
+            check_file(&mut file()?).map_err(refused)?;
+            let open = |file, columns| guarded(|| FileReader::try_new(file, columns)).map_err(refused);
+            let column = find(&open(file()?, None)?.schema(), recipe, path)?;
+            Box::new(open(file()?, Some(vec![column]))?)
+        } else {
+            check_stream(&mut file()?).map_err(refused)?;
+            let open = |file, columns| guarded(|| StreamReader::try_new(file, columns)).map_err(refused);
+            let column = find(&open(file()?, None)?.schema(), recipe, path)?;
+            Box::new(open(file()?, Some(vec![column]))?)
+        };
+        Ok(Self::new(table, "Arrow", batches, recipe, None))
+    }
+
+    fn new(
+        table: TableFile,
+        format: &'static str,
+        batches: Batches,
+        recipe: &Recipe,
+        rows: Option<u64>,
+    ) -> Self {
+        let separator = recipe.separator.clone();
+        let (raw, column, texts) = (None, None, VecDeque::new());
+        Self { table, format, batches, raw, column, texts, separator, row: 0, rows }
+    }
+
+    /// The texts of the next rows, which may be none; nothing at the end.
+    fn next_texts(&mut self) -> Result<Option<Vec<Text>>, DataError> {
+        if self.raw.is_none() {
+            let next = || Ok(self.batches.next().transpose()?.map(|batch| texts(batch.column(0))));
+            match (guarded(next), self.column) {
+                (Ok(batch), _) => return Ok(batch),
+                (Err(error), Some(column)) if is_of_encoding(&error) => {
+                    let (file, row) = (self.table.rewound()?, self.row);
+                    let raw = unwound(|| RawTexts::open(file, column, row), ParquetError::General);
+                    self.raw = Some(raw.map_err(|error| self.refused(&error))?);
+                }
+                (Err(error), _) => return Err(self.refused(&error)),
+            }
+        }
+        let Some(raw) = &mut self.raw else { return Ok(None) };
+        let rows = unwound(|| raw.next_rows(BATCH_ROWS), ParquetError::General);
+        let rows = rows.map_err(|error| self.refused(&error))?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| "it is not UTF-8");
+        let texts: Vec<Text> = rows.into_iter().map(|bytes| bytes.ok_or(NULL).and_then(text)).collect();
+        Ok((!texts.is_empty()).then_some(texts))
+    }
+
+    fn refused(&self, error: &dyn std::error::Error) -> DataError {
+        malformed(&self.table.path, self.format, self.row, error)
+    }
+}
+
+/// Whether a reader refuses a text that is not UTF-8, as its message has it.
+fn is_of_encoding(error: &ArrowError) -> bool {
+    let message = error.to_string().to_ascii_lowercase();
+    message.contains("utf-8") || message.contains("utf8")
+}
+
+impl Records for Columns {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        while self.texts.is_empty() {
+            let Some(texts) = self.next_texts()? else { return Ok(None) };
+            self.texts = texts.into();
+        }
+        let Some(text) = self.texts.pop_front() else { return Ok(None) };
+        self.row += 1;
+        Ok(Some(match text {
+            Ok(text) => Record::Text(text + &self.separator),
+            Err(reason) => Record::bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
+        }))
+    }
+
+    fn read_bytes(&self) -> u64 {
+        // Readers jump about in such a file: as far as its rows say.
+        let share = self.rows.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
+        (self.table.size as f64 * share.min(1.0)) as u64
+    }
+}
+
+/// What a reader gives, which panics on some kinds of damage.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+    unwound(read, ArrowError::ParseError)
+}
+
+fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {
+    /// What the library says of a compression that it was built without.
+    const WITHOUT: &str = "Disabled feature at compile time: ";
+    let place = if row == 0 { "its description".to_owned() } else { format!("after row {row}") };
+    let mut reason = error.to_string();
+    if let Some((_, codec)) = reason.split_once(WITHOUT) {
+        reason = format!("it is compressed with {codec}, which is not read: write it with zstd or snappy");
+    }
+    DataError::Malformed { path: path.to_owned(), format, place, reason }
+}
+
+/// The column's place, which holds text.
+fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {
+    let shown = recipe.column.to_string();
+    if let Column::Name(name) = &recipe.column {
+        let called_so = schema.fields().iter().enumerate().filter(|(_, field)| field.name() == name);
+        let places: Vec<usize> = called_so.map(|(index, _)| index + 1).collect();
+        if let [first, second, ..] = places[..] {
+            let reason = format!(
+                "columns {first} and {second} are both called `{name}`: say column = {first} or {second}"
+            );
+            let (path, place) = (path.to_owned(), "its description".to_owned());
+            return Err(DataError::Malformed { path, format: "a table", place, reason });
+        }
+    }
+    let index = match &recipe.column {
+        Column::Name(name) => schema.index_of(name).ok(),
+        Column::Number(number) => {
+            (*number as usize).checked_sub(1).filter(|index| *index < schema.fields().len())
+        }
+    };
+    let Some(index) = index else {
+        let known = listed(schema.fields().iter().map(|field| field.name().as_str()));
+        return Err(DataError::NoColumn { path: path.to_owned(), column: shown, known });
+    };
+    let kind = schema.field(index).data_type();
+    if is_text(kind) {
+        Ok(index)
+    } else {
+        Err(DataError::NotText { path: path.to_owned(), column: shown, kind: kind.to_string() })
+    }
+}
+
+fn is_text(kind: &DataType) -> bool {
+    match kind {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => is_text(values),
+        _ => false,
+    }
+}
+
+/// The texts of an array of a type that [`is_text`].
+fn texts(array: &dyn Array) -> Vec<Text> {
+    let owned = |text: Option<&str>| text.map(str::to_owned).ok_or(NULL);
+    match array.data_type() {
+        DataType::LargeUtf8 => array.as_string::<i64>().iter().map(owned).collect(),
+        DataType::Utf8View => array.as_string_view().iter().map(owned).collect(),
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            if dictionary.values().is_empty() {
+                return vec![Err(NULL); array.len()];
+            }
+            let values = texts(dictionary.values());
+            let keys = dictionary.normalized_keys().into_iter().enumerate();
+            keys.map(|(row, key)| if array.is_null(row) { Err(NULL) } else { values[key].clone() }).collect()
+        }
+        _ => array.as_string::<i32>().iter().map(owned).collect(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Tokens that were made elsewhere, as a file of numbers.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use super::input::{Input, Position};
+use super::width::WideNumbers;
+use super::{Record, Records};
+use crate::DataError;
+
+/// Bytes of a file that are one record: a multiple of either width.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Numbers of two or four bytes, little-endian.
+pub(super) struct Tokens {
+    path: PathBuf,
+    reader: Box<dyn Read>,
+    position: Position,
+    width: usize,
+    vocabulary: u32,
+    read: u64,
+    /// Where only a name says how wide numbers are.
+    wide: Option<WideNumbers>,
+}
+
+impl Tokens {
+    pub(super) fn new(input: Input, width: usize, vocabulary: u32) -> Self {
+        let Input { path, reader, position, .. } = input;
+        Self { path, reader, position, width, vocabulary, read: 0, wide: None }
+    }
+
+    /// Numbers of two bytes, as the file's name says: all of it is looked through for wider ones.
+    pub(super) fn by_name(input: Input, vocabulary: u32) -> Self {
+        Self { wide: Some(WideNumbers::default()), ..Self::new(input, 2, vocabulary) }
+    }
+
+    fn malformed(&self, index: u64, reason: String) -> DataError {
+        DataError::Malformed {
+            path: self.path.clone(),
+            format: if self.width == 2 { "tokens-u16" } else { "tokens-u32" },
+            place: format!("token {index}"),
+            reason,
+        }
+    }
+}
+
+impl Records for Tokens {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        let mut bytes = Vec::new();
+        let read = self.reader.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut bytes);
+        read.map_err(DataError::io("read", &self.path))?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let tokens: Vec<u32> = bytes.chunks(self.width).map(number).collect();
+        let first = self.read;
+        self.read += tokens.len() as u64;
+        if !bytes.len().is_multiple_of(self.width) {
+            return Err(
+                self.malformed(self.read - 1, format!("it ends within a number of {} bytes", self.width))
+            );
+        }
+        if let Some(wide) = &mut self.wide {
+            let other = |what| DataError::OtherContent { path: self.path.clone(), what };
+            wide.see(&tokens).map_err(other)?;
+        }
+        if let Some(at) = tokens.iter().position(|token| *token >= self.vocabulary) {
+            let reason =
+                format!("{} is beyond the tokenizer's vocabulary of {}", tokens[at], self.vocabulary);
+            return Err(self.malformed(first + at as u64, reason));
+        }
+        Ok(Some(Record::Tokens(tokens)))
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.position.bytes()
+    }
+}
+
+/// Of up to four bytes.
+fn number(bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u32::from_le_bytes(word)
+}

@@ -1,0 +1,263 @@
+//! Images and their classes in a tar archive, as WebDataset packs them: `key.jpg` and `key.cls`, or `key.json`, next to each other.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::input::{Input, MARK, Position};
+use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
+use super::tar::{Tar, TarFile};
+use super::torn::{Half, Part, Torn};
+use super::{RECORD_BYTES_MAX, Record, Records};
+use crate::image::{Pixels, RawImage};
+use crate::{DataError, Recipe};
+
+/// Bytes of a file that says of which class an image is, at most.
+const LABEL_BYTES_MAX: u64 = 1 << 20;
+
+/// Files of a sample that a message names.
+const OTHERS_MAX: usize = 8;
+
+/// The samples of an archive.
+pub(super) struct WebDataset {
+    path: PathBuf,
+    position: Position,
+    tar: Tar<Box<dyn Read>>,
+    /// Of JSON: where the class is.
+    field: String,
+    /// The first file of the sample that follows.
+    next: Option<TarFile>,
+    /// The key of the sample that was read last.
+    last: Option<String>,
+    /// The first resource fork since then, and how many there are.
+    forks: Option<(String, u64)>,
+    torn: Torn,
+}
+
+/// Files of one key.
+#[derive(Default)]
+struct Parts {
+    image: Option<TarFile>,
+    class: Option<TarFile>,
+    json: Option<TarFile>,
+    /// The ends of the first other files.
+    others: Vec<String>,
+    /// The name of one of which there is another.
+    twice: Option<String>,
+}
+
+impl WebDataset {
+    pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
+        let Input { path, reader, position, .. } = input;
+        let (tar, field) = (Tar::new(reader), recipe.field.clone());
+        Self { path, position, tar, field, next: None, last: None, forks: None, torn: Torn::default() }
+    }
+
+    fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
+        if let Some(file) = self.next.take() {
+            return Ok(Some(file));
+        }
+        self.tar.next_file(bytes_max).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+                let reason = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "it is cut off there".to_owned(),
+                    _ => error.to_string(),
+                };
+                let place = self
+                    .last
+                    .as_ref()
+                    .map_or("its beginning".to_owned(), |key| format!("behind sample {key}"));
+                DataError::Malformed { path: self.path.clone(), format: "webdataset", place, reason }
+            }
+            _ => DataError::io("read", &self.path)(error),
+        })
+    }
+
+    /// The key and the files of the next sample, as far as they follow each other; none at the end.
+    fn next_sample(&mut self) -> Result<Option<(String, Parts)>, DataError> {
+        let (mut key, mut parts) = (None, Parts::default());
+        while let Some(file) = self.next_file()? {
+            if is_resource_fork(&file.name) {
+                self.forks.get_or_insert((file.name, 0)).1 += 1;
+                continue;
+            }
+            let (its_key, end) = split(&file.name);
+            if key.as_deref().is_some_and(|key| key != its_key) {
+                self.next = Some(file);
+                break;
+            }
+            key = Some(its_key.to_owned());
+            let end = end.to_ascii_lowercase();
+            match end.as_str() {
+                "jpg" | "jpeg" | "png" => parts.put(file, |parts| &mut parts.image),
+                "cls" => parts.put(file, |parts| &mut parts.class),
+                "json" => parts.put(file, |parts| &mut parts.json),
+                // Other things that are known of the sample.
+                _ if parts.others.len() < OTHERS_MAX => parts.others.push(end),
+                _ => {}
+            }
+        }
+        Ok(key.map(|key| (key, parts)))
+    }
+
+    /// Resource forks that were found between the parts of samples: bad records, each of them.
+    fn take_forks(&mut self) -> Option<Record> {
+        let (first, count) = self.forks.take()?;
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let reason = format!(
+            "{}, {first}{more}: what macOS packs beside a file (a resource fork), and no part of a sample: pack it anew with `COPYFILE_DISABLE=1 tar ...`, or without `._*`",
+            self.path.display()
+        );
+        Some(Record::Bad { reason, count })
+    }
+}
+
+impl Records for WebDataset {
+    fn next_record(&mut self) -> Result<Option<Record>, DataError> {
+        loop {
+            if let Some(bad) = self.take_forks().or_else(|| self.torn.poll_bad()) {
+                return Ok(Some(bad));
+            }
+            let Some((key, parts)) = self.next_sample()? else {
+                self.torn.handle_end();
+                return Ok(self.take_forks().or_else(|| self.torn.poll_bad()));
+            };
+            let (place, part) = (format!("{}, sample {key}", self.path.display()), parts.alone());
+            self.last = Some(key.clone());
+            match (parts.image(&self.field, place.clone()), part) {
+                (Ok(image), _) => {
+                    self.torn.handle_whole();
+                    return Ok(Some(Record::Image(image)));
+                }
+                (Err(reason), Some(part)) => {
+                    self.torn.handle_part(key, part, &place, format!("{place}: {reason}"));
+                }
+                (Err(reason), None) => return Ok(Some(Record::bad(format!("{place}: {reason}")))),
+            }
+        }
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.position.bytes()
+    }
+}
+
+impl Parts {
+    fn put(&mut self, file: TarFile, place: impl Fn(&mut Self) -> &mut Option<TarFile>) {
+        let slot = place(self);
+        match slot {
+            None => *slot = Some(file),
+            Some(known) if say_the_same(known, &file) => {}
+            Some(_) => {
+                self.twice.get_or_insert(file.name);
+            }
+        }
+    }
+
+    /// Of a sample that has an image or a class, and not both, what it has.
+    fn alone(&self) -> Option<Part> {
+        let part = |file: &TarFile, half| Part { name: file.name.clone(), half };
+        match (&self.image, self.class.as_ref().or(self.json.as_ref())) {
+            _ if self.twice.is_some() => None,
+            (Some(image), None) => Some(part(image, Half::Image)),
+            (None, Some(class)) => Some(part(class, Half::Class)),
+            _ => None,
+        }
+    }
+
+    fn image(self, field: &str, place: String) -> Result<RawImage, String> {
+        if let Some(name) = self.twice {
+            return Err(format!(
+                "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
+            ));
+        }
+        let others = || match self.others.as_slice() {
+            [] => String::new(),
+            others => format!(
+                ": it has {}, as what follows the first point of a name says what a file is",
+                others.iter().map(|end| format!(".{end}")).collect::<Vec<_>>().join(", ")
+            ),
+        };
+        let image = self.image.ok_or_else(|| format!("it has no .jpg, .jpeg or .png{}", others()))?;
+        let bytes = image.content.ok_or(format!("its image has more than {RECORD_BYTES_MAX} bytes"))?;
+        let text = |file: TarFile, end: &str| {
+            let refused = || format!("its {end} has more than {LABEL_BYTES_MAX} bytes");
+            let text = |bytes: Vec<u8>| {
+                let text = String::from_utf8_lossy(&bytes);
+                text.strip_prefix(MARK).unwrap_or(&text).to_owned()
+            };
+            file.content.map(text).ok_or_else(refused)
+        };
+        let class = match (self.class, self.json) {
+            (Some(class), json) => {
+                let class = text(class, ".cls")?;
+                let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
+                let class: u32 = class.trim().parse().map_err(|_| refused())?;
+                let json = json.and_then(|json| text(json, ".json").ok());
+                json.map_or(Ok(()), |json| check_same(class, &json, field))?;
+                class
+            }
+            (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
+            (None, None) => return Err(format!("it has neither .cls nor .json{}", others())),
+        };
+        Ok(RawImage { place, class, content: Pixels::Encoded(bytes) })
+    }
+}
+
+/// Whether two files have other names and the same content, as `a.jpg` and `a.jpeg` may.
+fn say_the_same(one: &TarFile, other: &TarFile) -> bool {
+    one.name != other.name && one.content.is_some() && one.content == other.content
+}
+
+/// `._a.jpg`, which macOS packs beside `a.jpg`.
+fn is_resource_fork(name: &str) -> bool {
+    name.rsplit('/').next().is_some_and(|name| name.starts_with("._"))
+}
+
+fn bytes_max(name: &str) -> u64 {
+    if is_resource_fork(name) {
+        return 0;
+    }
+    let is_label = ["cls", "json"].iter().any(|end| split(name).1.eq_ignore_ascii_case(end));
+    if is_label { LABEL_BYTES_MAX } else { RECORD_BYTES_MAX }
+}
+
+fn class_in(json: &str, field: &str) -> Result<u32, String> {
+    let value = match parse(json.as_bytes()) {
+        Ok(json) => value_of(json, field)?,
+        Err(error) if error.is_data() => None,
+        Err(error) if is_too_deep(&error) => return Err(format!("its .json {TOO_DEEP}")),
+        Err(error) => return Err(format!("its .json is none: {error}")),
+    };
+    let class = value.as_ref().and_then(Value::as_u64).and_then(|class| class.try_into().ok());
+    class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
+}
+
+/// Refuses JSON that has a number in this field, and another one than this. JSON of other things alone says nothing of it.
+fn check_same(class: u32, json: &str, field: &str) -> Result<(), String> {
+    let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
+    match value_of(json, field)? {
+        Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => Err(format!(
+            "its .cls says class {class}, and its .json has {other} in `{field}`: mend one of the two, or leave it out"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The value of a field, which may be there once.
+fn value_of(mut json: Object, field: &str) -> Result<Option<Value>, String> {
+    match json.twice.contains(field) {
+        true => Err(format!("its .json has two fields `{field}`")),
+        false => Ok(json.values.remove(field)),
+    }
+}
+
+/// A key, and what its file is: what follows the first point of the name within its folder.
+fn split(name: &str) -> (&str, &str) {
+    let folder = name.rfind('/').map_or(0, |at| at + 1);
+    match name[folder..].find('.') {
+        Some(at) => (&name[..folder + at], &name[folder + at + 1..]),
+        None => (name, ""),
+    }
+}

@@ -1,0 +1,47 @@
+//! Asking web servers and object storage.
+
+mod back_off;
+mod client;
+mod reader;
+mod s3;
+mod web;
+
+use std::error::Error;
+
+use self::back_off::Attempts;
+pub(super) use self::client::Client;
+pub(crate) use self::reader::RemoteReader;
+use super::{RemoteError, RemoteFile, Version};
+
+impl Version {
+    /// Of a file that must be told from another one.
+    fn new(bytes: u64, etag: Option<String>, modified: Option<String>) -> Result<Self, RemoteError> {
+        if etag.is_none() && modified.is_none() {
+            return Err(RemoteError::NoVersion);
+        }
+        Ok(Self { bytes, etag, modified })
+    }
+}
+
+impl RemoteError {
+    /// What went wrong between here and there, with its causes. The URL is not among them, as it may have a signature.
+    fn of_web(error: reqwest::Error) -> Self {
+        let is_final = error.is_redirect() || error.is_builder();
+        let causes = causes(&error.without_url());
+        if is_final { Self::Refused(causes) } else { Self::Unreachable(causes) }
+    }
+}
+
+/// An error with its causes.
+fn causes(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words += &format!(": {more}");
+        }
+        cause = error.source();
+    }
+    words
+}

@@ -1,0 +1,42 @@
+//! In place of web servers and object storage, where the worker is built without the feature `remote-data`: nobody is ever asked.
+
+use std::convert::Infallible;
+use std::io::{self, Read};
+
+use longhaul_common::config::DataUrl;
+
+use super::{RemoteError, RemoteFile, Version};
+
+/// There is none.
+pub(super) struct Client {
+    never: Infallible,
+}
+
+/// There is none.
+pub(crate) struct RemoteReader {
+    never: Infallible,
+}
+
+impl Client {
+    /// Refuses.
+    pub(super) fn get() -> Result<&'static Self, RemoteError> {
+        Err(RemoteError::NotBuilt)
+    }
+
+    pub(super) fn find(&self, _: &DataUrl, _: Option<&str>) -> Result<Vec<(String, Version)>, RemoteError> {
+        match self.never {}
+    }
+}
+
+impl RemoteReader {
+    /// Refuses.
+    pub(crate) fn new(_: &RemoteFile) -> Result<Self, RemoteError> {
+        Err(RemoteError::NotBuilt)
+    }
+}
+
+impl Read for RemoteReader {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        match self.never {}
+    }
+}

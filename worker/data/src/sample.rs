@@ -1,0 +1,116 @@
+//! What a model is given at a time.
+
+use std::ops::Range;
+
+use longhaul_common::config::{DataConfig, ImageConfig};
+use longhaul_proto::little_endian::tokens;
+
+use super::HostBatch;
+use super::image::class_of;
+
+/// A sample as the model sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The source that it is of.
+    pub source: String,
+    /// Which one of the source.
+    pub index: u64,
+    /// What the model is given.
+    pub content: Content,
+}
+
+/// What a model is given of a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// T + 1 tokens.
+    Tokens(Vec<u32>),
+    /// An image.
+    Image {
+        /// `[channels, height, width]`, one after the other.
+        pixels: Vec<u8>,
+        /// Its class.
+        class: u32,
+    },
+}
+
+/// What all samples of a run are.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum SampleShape {
+    /// So many tokens T, and one more.
+    Tokens(u64),
+    /// An image and its class.
+    Image(ImageConfig),
+}
+
+impl SampleShape {
+    pub(super) fn of(config: &DataConfig) -> Self {
+        let tokens = || Self::Tokens(config.sequence_length.into());
+        config.image.clone().map_or_else(tokens, Self::Image)
+    }
+
+    /// Whole samples in so many items of a source.
+    pub(super) fn samples(&self, items: u64) -> u64 {
+        match self {
+            Self::Tokens(length) => items.saturating_sub(1) / length,
+            Self::Image(_) => items,
+        }
+    }
+
+    /// The items of a sample.
+    pub(super) fn items(&self, sample: u64) -> Range<u64> {
+        match self {
+            Self::Tokens(length) => sample * length..(sample + 1) * length + 1,
+            Self::Image(_) => sample..sample + 1,
+        }
+    }
+
+    /// Without samples.
+    pub(super) fn batch(&self) -> HostBatch {
+        match self {
+            Self::Tokens(length) => HostBatch::new(*length as usize),
+            Self::Image(shape) => HostBatch::of_images(shape.values() as usize),
+        }
+    }
+
+    /// Adds a sample, as a shard has it, to a batch.
+    pub(super) fn push(&self, sample: &[u8], item_bytes: usize, batch: &mut HostBatch) {
+        match self {
+            Self::Tokens(_) => push_tokens(sample, item_bytes, batch),
+            Self::Image(_) => batch.push_image(sample),
+        }
+    }
+
+    /// A sample, as a shard has it, for people.
+    pub(super) fn content(&self, mut sample: Vec<u8>, item_bytes: usize) -> Content {
+        match self {
+            Self::Tokens(_) => Content::Tokens(tokens(&sample, item_bytes)),
+            Self::Image(shape) => {
+                let class = class_of(&sample);
+                sample.truncate(shape.values() as usize);
+                Content::Image { pixels: sample, class }
+            }
+        }
+    }
+
+    pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        match self {
+            Self::Tokens(length) => {
+                hasher.update(&length.to_le_bytes());
+            }
+            Self::Image(ImageConfig { channels, height, width, classes, shift, flip }) => {
+                for number in [*channels, *height, *width, *classes, *shift, u32::from(*flip)] {
+                    hasher.update(&number.to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// Adds tokens of so many bytes. Where their size is known when this is compiled, none of them is copied by a call.
+fn push_tokens(sample: &[u8], token_bytes: usize, batch: &mut HostBatch) {
+    match token_bytes {
+        2 => batch.push(sample.as_chunks().0.iter().map(|token| u16::from_le_bytes(*token).into())),
+        4 => batch.push(sample.as_chunks().0.iter().map(|token| u32::from_le_bytes(*token))),
+        _ => batch.push(tokens(sample, token_bytes)),
+    }
+}

@@ -1,0 +1,97 @@
+//! Sources from files to batches.
+
+mod ahead;
+mod damage;
+mod damaged_sources;
+#[cfg(all(feature = "gzip", feature = "parquet", feature = "tokenizers"))]
+mod formats;
+#[cfg(feature = "images")]
+mod images;
+mod lent;
+mod preparing;
+mod pruning;
+#[cfg(all(feature = "gzip", feature = "parquet"))]
+mod refused;
+#[cfg(feature = "remote-data")]
+mod remote;
+mod samples;
+mod server;
+mod silent;
+#[cfg(feature = "tokenizers")]
+mod tokenizers;
+#[cfg(feature = "tokenizers")]
+mod told;
+
+use std::path::{Path, PathBuf};
+
+use longhaul_common::config::{DataConfig, read_toml};
+
+use super::cache::Cache;
+use super::prepared::Maker;
+use super::{DataError, Dataset, HostBatch, Tokenizer, Work};
+
+/// `[data]` from its lines.
+fn config(lines: &str) -> DataConfig {
+    read_toml(lines).unwrap()
+}
+
+/// A folder with files and a cache.
+#[derive(Debug)]
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path().join(name), content).unwrap();
+    }
+
+    fn open(&self, lines: &str) -> Result<Dataset, DataError> {
+        self.open_with(lines, &Tokenizer::Bytes, 1 << 20, &Work::default())
+    }
+
+    /// Relative paths of sources count from the folder.
+    fn open_with(
+        &self,
+        lines: &str,
+        tokenizer: &Tokenizer,
+        piece_bytes: u64,
+        work: &Work,
+    ) -> Result<Dataset, DataError> {
+        let config = config(lines);
+        let place =
+            config.path.as_ref().map_or_else(|| self.path().to_owned(), |path| self.path().join(path));
+        let cache = Cache::open(&self.path().join("cache"), None)?;
+        Dataset::prepared_by(&config.found_at(&place), Maker { cache: &cache, tokenizer, work, piece_bytes })
+    }
+
+    /// The shards there are.
+    fn shards(&self) -> Vec<PathBuf> {
+        let folder = self.path().join("cache/data/shards");
+        let mut files: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+}
+
+/// All tokens of the data, in order: of sequences as long as what is there.
+fn text(data: &Dataset) -> String {
+    let tokens = data.peek(0, u64::MAX).unwrap();
+    Tokenizer::Bytes.decode(&tokens).unwrap()
+}
+
+/// Held-out samples.
+fn held_out(data: &Dataset, batches: usize, sequences: usize) -> Vec<HostBatch> {
+    data.validation(batches, sequences).collect::<Result<_, _>>().unwrap()
+}
+
+fn alphabet(len: usize) -> String {
+    ('a'..='z').cycle().take(len).collect()
+}

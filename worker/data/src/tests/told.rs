@@ -1,0 +1,168 @@
+//! Unknown tokens and byte order marks within a text are counted and told.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::SourceSize;
+use crate::cache::{document, files, read_document};
+use crate::prepared::PieceList;
+use crate::text_counts::TextCounts;
+
+/// So small that records of a few words are several pieces.
+const PIECE_BYTES: u64 = 30;
+
+/// A tokenizer with this model; the names are special tokens, whose numbers are in its vocabulary.
+fn tokenizer(model: &Value, special: &[(&str, u32)]) -> Tokenizer {
+    let added = |(content, id): &(&str, u32)| {
+        json!({
+            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true
+        })
+    };
+    let added: Vec<Value> = special.iter().map(added).collect();
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null, "model": model
+    });
+    Tokenizer::of_json(json.to_string().into_bytes(), Path::new("tokenizer.json")).unwrap()
+}
+
+fn words() -> Value {
+    json!({
+        "type": "WordLevel", "unk_token": "<unk>",
+        "vocab": { "red": 0, "green": 1, "<unk>": 2, "blue": 3, "|": 4 }
+    })
+}
+
+/// BPE of these letters and bytes, without merges.
+fn letters(unknown: Option<&str>, names: impl IntoIterator<Item = String>) -> Value {
+    let vocab: serde_json::Map<String, Value> =
+        names.into_iter().enumerate().map(|(number, name)| (name, json!(number))).collect();
+    json!({
+        "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true, "ignore_merges": false,
+        "vocab": vocab, "merges": []
+    })
+}
+
+fn size(folder: &Folder, tokenizer: &Tokenizer, separator: &str) -> SourceSize {
+    let lines = format!(
+        "sequence_length = 2\nvalidation_share = 0.0\nseparator = {separator:?}\nsources = [{{ glob = \"*.jsonl\" }}]"
+    );
+    let data = folder.open_with(&lines, tokenizer, PIECE_BYTES, &Work::default()).unwrap();
+    data.sources().remove(0).size
+}
+
+fn folder(texts: &[&str]) -> Folder {
+    let folder = Folder::new();
+    let lines = texts.iter().map(|text| json!({ "text": text }).to_string() + "\n");
+    folder.write("a.jsonl", lines.collect::<String>());
+    folder
+}
+
+#[test]
+fn tokens_are_unknown_where_a_tokenizer_has_none_and_not_where_a_text_or_a_separator_names_it() {
+    let unknown = tokenizer(&words(), &[("<unk>", 2)]);
+    let folder = folder(&["red pink", "green <unk> red", "grey grey grey blue", "<unk>"]);
+    let told = |separator: &str| {
+        let size = size(&folder, &unknown, separator);
+        (size.unknown.count(), size.items, size.unknown.are_many())
+    };
+    assert_eq!(told("|"), (4, 14, true));
+    assert_eq!(told("<unk>"), (4, 14, true));
+    assert_eq!(told(" yellow"), (8, 14, true));
+    let size = size(&folder, &unknown, "|");
+    let words = "4 of 14 tokens (28.6 %) are the unknown token `<unk>`: ";
+    assert!(size.unknown.to_string().starts_with(words), "{}", size.unknown);
+}
+
+#[test]
+fn what_falls_back_to_bytes_is_not_unknown_and_what_has_no_bytes_is() {
+    let all = || (0..=255).map(|byte| format!("<0x{byte:02X}>"));
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let pieces = json!([["<unk>", 0.0], ["o", -1.0], ["n", -1.5], ["e", -2.0], ["|", -3.0]]);
+    for (name, model, count) in [
+        ("all bytes", letters(Some("<unk>"), all().chain(names(&["<unk>", "o", "n", "e"]))), 0),
+        ("all bytes, none unknown", letters(None, all().chain(names(&["o", "n", "e"]))), 0),
+        ("two bytes", letters(Some("<unk>"), names(&["<unk>", "o", "n", "e", "|", "<0xC3>", "<0xA9>"])), 1),
+        ("no byte", letters(Some("<unk>"), names(&["<unk>", "o", "n", "e", "|"])), 2),
+        ("Unigram", json!({ "type": "Unigram", "unk_id": 0, "vocab": pieces }), 2),
+    ] {
+        // In UTF-8 both begin with the same byte.
+        let size = size(&folder(&["one é", "nü"]), &tokenizer(&model, &[]), "|");
+        assert_eq!(size.unknown.count(), count, "{name}: {}", size.unknown);
+    }
+}
+
+/// From the file, from its list, from shards of a preparation that was interrupted, and from a damaged one.
+#[test]
+fn counts_are_the_same_however_much_of_the_data_was_there() {
+    let unknown = tokenizer(&words(), &[]);
+    let folder =
+        folder(&["red pink \u{feff} green", "blue grey", "\u{feff}red", "green black", "blue white"]);
+    let first = size(&folder, &unknown, "|");
+    assert_eq!((first.unknown.count(), first.marks.count(), first.shards > 2), (6, 2, true));
+    let lists = folder.path().join("cache/data/lists");
+    let check = |what: &str, change: &dyn Fn()| {
+        change();
+        assert_eq!(size(&folder, &unknown, "|"), first, "{what}");
+    };
+    check("all", &|| ());
+    check("shards alone", &|| std::fs::remove_dir_all(&lists).unwrap());
+    check("some shards, one of them damaged", &|| {
+        std::fs::remove_dir_all(&lists).unwrap();
+        let shards = folder.shards();
+        std::fs::remove_file(&shards[0]).unwrap();
+        let mut bytes = std::fs::read(&shards[1]).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::remove_file(&shards[1]).unwrap();
+        std::fs::write(&shards[1], bytes).unwrap();
+    });
+    check("a list of an earlier version, and then another file", &|| {
+        let path = files(&lists).unwrap().remove(0);
+        let mut list: PieceList = read_document(&path).unwrap().unwrap();
+        assert_ne!(list.counts, TextCounts::default());
+        list.counts = TextCounts::default();
+        let written = document(&list, &path).unwrap();
+        assert!(!String::from_utf8_lossy(&written).contains("counts"));
+        std::fs::write(&path, written).unwrap();
+        // It is taken as it is: nothing is known of it, and nothing is told.
+        let old = size(&folder, &unknown, "|");
+        assert_eq!((old.items, old.unknown.count(), old.marks.count()), (first.items, 0, 0));
+        std::fs::remove_file(&path).unwrap();
+    });
+}
+
+#[test]
+fn tokens_that_were_made_elsewhere_are_not_asked_whether_they_are_known() {
+    let unknown = tokenizer(&words(), &[]);
+    let folder = Folder::new();
+    folder.write("a.bin", [2_u8, 0, 2, 0, 2, 0, 1, 0]);
+    let lines = "sequence_length = 2\nvalidation_share = 0.0\nsources = [{ path = \"a.bin\" }]";
+    let data = folder.open_with(lines, &unknown, PIECE_BYTES, &Work::default()).unwrap();
+    assert_eq!(data.sources().remove(0).size.unknown.count(), 0);
+}
+
+/// Each but the first of a file, in whichever format.
+#[test]
+fn byte_order_marks_within_a_text_are_counted_and_stay() {
+    for (name, content, count) in [
+        ("a.txt", "\u{feff}one\n\u{feff}two\nth\u{feff}ree", 2),
+        ("b.txt", "\u{feff}\u{feff}one two", 1),
+        ("c.txt", "one two three", 0),
+        ("d.jsonl", "{\"text\": \"\u{feff}one\"}\n{\"text\": \"\\uFEFFtwo\"}\n", 2),
+        ("e.csv", "\u{feff}text,n\none,1\n\u{feff}two,2\n", 1),
+        ("f.tsv", "text\tn\none\t\u{feff}\ntwo\t2\n", 0),
+    ] {
+        let folder = Folder::new();
+        folder.write(name, content);
+        let lines =
+            format!("sequence_length = 2\nvalidation_share = 0.0\nsources = [{{ path = \"{name}\" }}]");
+        for _ in 0..2 {
+            let data = folder.open(&lines).unwrap();
+            let marks = data.sources().remove(0).size.marks;
+            let kept = text(&data).matches('\u{feff}').count() as u64;
+            assert_eq!((marks.count(), kept), (count, count), "{name}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! What a `tokenizer.json` describes, by the `tokenizers` library.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use tokenizers::models::ModelWrapper;
+use tokenizers::models::bpe::BPE;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenizerWrapper};
+
+use super::UnknownToken;
+use crate::DataError;
+
+/// A tokenizer of the library.
+#[derive(Clone, Debug)]
+pub struct Described {
+    tokenizer: tokenizers::Tokenizer,
+    may_leave_out: bool,
+    unknown: Unknown,
+}
+
+/// The token that stands where a model has no other.
+#[derive(Clone, Debug)]
+enum Unknown {
+    /// It has one.
+    Token(UnknownToken),
+    /// It names one that it does not have, or none, and needs one: the reason why it refuses a text.
+    Missing(String),
+    /// It needs none, or leaves out what it has no token for.
+    Never,
+}
+
+impl Described {
+    /// Reads one, which came from there.
+    ///
+    /// # Errors
+    /// When it is no tokenizer.
+    pub(super) fn read(json: &[u8], path: &Path) -> Result<Self, DataError> {
+        let refused = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
+        let read = tokenizers::Tokenizer::from_bytes(json);
+        let tokenizer = read.map_err(|error| refused(error.to_string()))?;
+        let (may_leave_out, unknown) = (may_leave_out(&tokenizer), Unknown::of(&tokenizer, json, path));
+        Ok(Self { tokenizer, may_leave_out, unknown })
+    }
+
+    /// Drops the settings of a file's last use, which are not the tokenizer: Hugging Face writes truncation and padding after a call with them, and
+    /// dropout makes other tokens of the same text each time. Answers which those were.
+    pub(super) fn without_settings(&mut self) -> Vec<String> {
+        let tokenizer = &mut self.tokenizer;
+        let mut settings = Vec::new();
+        if let Some(truncation) = tokenizer.get_truncation() {
+            settings.push(format!("truncation to {} tokens", truncation.max_length));
+            // Without parameters there is nothing that it could refuse.
+            let _ = tokenizer.with_truncation(None);
+        }
+        if tokenizer.get_padding().is_some() {
+            settings.push("padding".to_owned());
+            tokenizer.with_padding(None);
+        }
+        if let ModelWrapper::BPE(model) = tokenizer.get_model()
+            && let Some(dropout) = model.dropout.filter(|dropout| *dropout > 0.0)
+        {
+            let mut model = model.clone();
+            model.dropout = None;
+            settings.push(format!("dropout of {dropout}"));
+            tokenizer.with_model(model);
+        }
+        settings
+    }
+
+    /// Its largest token.
+    pub(super) fn largest(&self) -> Option<u32> {
+        self.tokenizer.get_vocab(true).into_values().max()
+    }
+
+    /// Its special tokens, by number.
+    pub(super) fn special(&self) -> Vec<String> {
+        let mut added: Vec<_> = self.tokenizer.get_added_tokens_decoder().into_iter().collect();
+        added.sort_unstable_by_key(|(number, _)| *number);
+        added.into_iter().filter(|(_, token)| token.special).map(|(_, token)| token.content).collect()
+    }
+
+    /// Whether a name is that of a token, or of several one after the other.
+    pub(super) fn has_as_tokens(&self, name: &str) -> Result<bool, String> {
+        if self.tokenizer.token_to_id(name).is_some() {
+            return Ok(true);
+        }
+        let (added, mut rest) = (self.tokenizer.get_added_tokens_decoder(), name);
+        for id in self.encode(name)? {
+            let Some(after) = added.get(&id).and_then(|token| rest.strip_prefix(token.content.as_str()))
+            else {
+                return Ok(false);
+            };
+            rest = after.trim_start();
+        }
+        Ok(rest.is_empty())
+    }
+
+    /// The tokens of a text, without special ones around it.
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        let encoding = self.tokenizer.encode_fast(text, false);
+        let encoding = encoding.map_err(|error| self.unknown.refused(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The token that stands where it has no other.
+    pub(super) fn unknown(&self) -> Option<&UnknownToken> {
+        if let Unknown::Token(token) = &self.unknown { Some(token) } else { None }
+    }
+
+    /// Whether there may be characters that it makes no token of, without a word.
+    pub(super) fn may_leave_out(&self) -> bool {
+        self.may_leave_out
+    }
+
+    /// Whether characters have other tokens within a word than at its ends.
+    pub(super) fn depends_on_place(&self) -> bool {
+        matches!(self.tokenizer.get_model(), ModelWrapper::BPE(model) if !is_plain(model))
+    }
+
+    /// The first characters that the model would leave out of a text, each once, up to so many. They are as the model sees them: normalised, and without what only
+    /// divides words.
+    pub(super) fn left_out(&self, text: &str, most: usize) -> Result<Vec<char>, String> {
+        let mut found = Vec::new();
+        let (true, ModelWrapper::BPE(model)) = (self.may_leave_out, self.tokenizer.get_model()) else {
+            return Ok(found);
+        };
+        let normalizer = self.tokenizer.get_normalizer();
+        let mut words = self.tokenizer.get_added_vocabulary().extract_and_normalize(normalizer, text);
+        if let Some(step) = self.tokenizer.get_pre_tokenizer() {
+            step.pre_tokenize(&mut words).map_err(|error| error.to_string())?;
+        }
+        let [prefix, suffix] = [&model.continuing_subword_prefix, &model.end_of_word_suffix]
+            .map(|part| part.as_deref().unwrap_or_default());
+        let has = |name: &str| model.token_to_id(name).is_some();
+        let mut name = String::new();
+        // Those that have tokens by now are added ones.
+        let words = words.get_splits(OffsetReferential::Normalized, OffsetType::None);
+        for (word, ..) in words.into_iter().filter(|(.., tokens)| tokens.is_none()) {
+            if model.ignore_merges && has(word) {
+                continue;
+            }
+            // As the model looks them up.
+            for (at, character) in word.char_indices() {
+                let is_last = at + character.len_utf8() == word.len();
+                name.clear();
+                name.push_str(if at > 0 { prefix } else { "" });
+                name.push(character);
+                name.push_str(if is_last { suffix } else { "" });
+                let is_known =
+                    has(&name) || model.byte_fallback && name.bytes().all(|byte| has(&byte_name(byte)));
+                if !is_known && !found.contains(&character) {
+                    found.push(character);
+                    if found.len() == most {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The text of tokens, special ones included.
+    pub(super) fn decode(&self, tokens: &[u32]) -> Result<String, String> {
+        self.tokenizer.decode(tokens, false).map_err(|error| error.to_string())
+    }
+}
+
+impl Unknown {
+    /// That of a tokenizer, which came from this file.
+    fn of(tokenizer: &tokenizers::Tokenizer, json: &[u8], path: &Path) -> Self {
+        if has_token_for_all(tokenizer) {
+            return Self::Never;
+        }
+        let model = tokenizer.get_model();
+        let named = |name: &str| (model.token_to_id(name), name.to_owned());
+        let (number, name) = match model {
+            ModelWrapper::BPE(BPE { unk_token: None, .. }) => return Self::Never,
+            ModelWrapper::BPE(BPE { unk_token: Some(name), .. }) => named(name),
+            ModelWrapper::WordPiece(model) => named(&model.unk_token),
+            ModelWrapper::WordLevel(model) => named(&model.unk_token),
+            ModelWrapper::Unigram(_) => match unk_id(json) {
+                Some(number) => (Some(number), model.id_to_token(number).unwrap_or_default()),
+                None => {
+                    return Self::Missing(format!(
+                        "{} has no token for some of the text, and its model names no unknown token: give it an `unk_id`",
+                        path.display()
+                    ));
+                }
+            },
+        };
+        let Some(number) = number else {
+            return Self::Missing(format!(
+                "{} has no token for some of the text, and the unknown token `{name}` that its model names is not in its vocabulary: add it there, or name one that is (`unk_token`)",
+                path.display()
+            ));
+        };
+        let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let is_added = added.get(&number).is_some_and(|token| token.content == name);
+        Self::Token(UnknownToken { number, name, is_added })
+    }
+
+    /// Why the library refuses a text: where that is for the unknown token, its words say neither which nor whose.
+    fn refused(&self, words: String) -> String {
+        match self {
+            Self::Missing(reason) if words.to_ascii_lowercase().contains("unk") => reason.clone(),
+            _ => words,
+        }
+    }
+}
+
+/// The unknown token of a Unigram model's file, which the library does not give away.
+fn unk_id(json: &[u8]) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct File {
+        model: Unigram,
+    }
+    #[derive(Deserialize)]
+    struct Unigram {
+        unk_id: Option<u32>,
+    }
+    serde_json::from_slice::<File>(json).ok()?.model.unk_id
+}
+
+/// Whether a tokenizer may make no token of a character. Of the library's models BPE alone does, where there is neither an unknown token nor one for each byte; the others refuse such a text.
+fn may_leave_out(tokenizer: &tokenizers::Tokenizer) -> bool {
+    matches!(tokenizer.get_model(), ModelWrapper::BPE(model) if model.unk_token.is_none())
+        && !has_token_for_all(tokenizer)
+}
+
+/// Whether nothing is unknown to a tokenizer: its model sees bytes alone, or takes them where it has nothing else.
+fn has_token_for_all(tokenizer: &tokenizers::Tokenizer) -> bool {
+    let model = tokenizer.get_model();
+    let has = |name: &str| model.token_to_id(name).is_some();
+    let has_bytes = || (0..=u8::MAX).all(|byte| has(&byte_name(byte)));
+    match model {
+        ModelWrapper::BPE(bpe) => {
+            let has_alphabet = || {
+                is_plain(bpe)
+                    && tokenizer.get_pre_tokenizer().is_some_and(ends_with_bytes)
+                    && ByteLevel::alphabet().into_iter().all(|character| has(&character.to_string()))
+            };
+            bpe.byte_fallback && has_bytes() || has_alphabet()
+        }
+        ModelWrapper::Unigram(unigram) => unigram.byte_fallback() && has_bytes(),
+        ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) => false,
+    }
+}
+
+/// Whether a character has the same token wherever it is in a word.
+fn is_plain(model: &BPE) -> bool {
+    let parts = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
+    parts.into_iter().all(|part| part.as_deref().unwrap_or_default().is_empty())
+}
+
+/// Whether all that the model sees is bytes, each as a character of an alphabet.
+fn ends_with_bytes(step: &PreTokenizerWrapper) -> bool {
+    match step {
+        PreTokenizerWrapper::ByteLevel(_) => true,
+        PreTokenizerWrapper::Sequence(steps) => {
+            let steps: &[PreTokenizerWrapper] = steps.as_ref();
+            steps.last().is_some_and(ends_with_bytes)
+        }
+        _ => false,
+    }
+}
+
+/// What a model that falls back to bytes calls the token of one.
+fn byte_name(byte: u8) -> String {
+    format!("<{byte:#04X}>")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(model: &Value, special: Option<(&str, u32)>) -> Described {
+        let added = special.map(|(content, id)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true
+            })
+        });
+        let added: Vec<Value> = added.into_iter().collect();
+        let json = json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+            "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model
+        });
+        Described::read(json.to_string().as_bytes(), Path::new("t.json")).unwrap()
+    }
+
+    fn bpe(unknown: Option<&str>, byte_fallback: bool, vocab: &Value) -> Value {
+        json!({
+            "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": byte_fallback, "ignore_merges": false,
+            "vocab": vocab, "merges": []
+        })
+    }
+
+    fn word_piece(unknown: &str) -> Value {
+        json!({
+            "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": { "[PAD]": 0, "a": 1, "[UNK]": 7 }
+        })
+    }
+
+    fn word_level(unknown: &str) -> Value {
+        json!({ "type": "WordLevel", "unk_token": unknown, "vocab": { "<unk>": 4, "a": 2 } })
+    }
+
+    fn unigram(unknown: Option<u32>) -> Value {
+        json!({ "type": "Unigram", "unk_id": unknown, "vocab": [["a", -1.0], ["b", -2.0], ["<none>", 0.0]] })
+    }
+
+    #[test]
+    fn each_kind_of_model_has_the_unknown_token_that_its_file_names() {
+        let token =
+            |number, name: &str, is_added| Some(UnknownToken { number, name: name.to_owned(), is_added });
+        let letters = json!({ "a": 0, "?": 5 });
+        let bytes = (0..=255_u32).map(|byte| (format!("<0x{byte:02X}>"), json!(byte + 9)));
+        let bytes: Value = bytes.chain([("a".to_owned(), json!(0)), ("?".to_owned(), json!(1))]).collect();
+        for (model, special, expected) in [
+            (word_level("<unk>"), None, token(4, "<unk>", false)),
+            (word_level("<unk>"), Some(("<unk>", 4)), token(4, "<unk>", true)),
+            (word_level("<unk>"), Some(("</s>", 5)), token(4, "<unk>", false)),
+            (word_level("[UNK]"), None, None),
+            (word_piece("[UNK]"), Some(("[UNK]", 7)), token(7, "[UNK]", true)),
+            (word_piece("<unk>"), None, None),
+            (unigram(Some(2)), None, token(2, "<none>", false)),
+            (unigram(None), None, None),
+            (bpe(Some("?"), false, &letters), None, token(5, "?", false)),
+            (bpe(Some("?"), true, &letters), None, token(5, "?", false)),
+            (bpe(None, false, &letters), None, None),
+            (bpe(Some("!"), false, &letters), None, None),
+            (bpe(Some("?"), true, &bytes), None, None),
+            (bpe(Some("?"), false, &bytes), None, token(1, "?", false)),
+        ] {
+            assert_eq!(read(&model, special).unknown(), expected.as_ref(), "{model}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_needs_an_unknown_token_where_there_is_none_is_refused_with_its_name() {
+        let not_there = "the unknown token `gone` that its model names is not in its vocabulary";
+        for (model, words) in [
+            (word_level("gone"), not_there),
+            (word_piece("gone"), not_there),
+            (bpe(Some("gone"), false, &json!({ "a": 0 })), not_there),
+            (unigram(None), "its model names no unknown token: give it an `unk_id`"),
+        ] {
+            let described = read(&model, None);
+            assert_eq!(described.encode("a").map(|tokens| tokens.len()), Ok(1), "{model}");
+            let message = described.encode("é").unwrap_err();
+            assert!(message.starts_with("t.json has no token for some of the text, and "), "{message}");
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! In place of the `tokenizers` library, where the worker is built without the feature `tokenizers`: none is ever read.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use super::UnknownToken;
+use crate::{DataError, built};
+
+/// There is none.
+#[derive(Clone, Debug)]
+pub struct Described {
+    never: Infallible,
+}
+
+impl Described {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub(super) fn read(_: &[u8], _: &Path) -> Result<Self, DataError> {
+        Err(built::TOKENIZERS.missing())
+    }
+
+    pub(super) fn without_settings(&mut self) -> Vec<String> {
+        match self.never {}
+    }
+
+    pub(super) fn special(&self) -> Vec<String> {
+        match self.never {}
+    }
+
+    pub(super) fn has_as_tokens(&self, _: &str) -> Result<bool, String> {
+        match self.never {}
+    }
+
+    pub(super) fn largest(&self) -> Option<u32> {
+        match self.never {}
+    }
+
+    pub(super) fn unknown(&self) -> Option<&UnknownToken> {
+        match self.never {}
+    }
+
+    pub(super) fn may_leave_out(&self) -> bool {
+        match self.never {}
+    }
+
+    pub(super) fn depends_on_place(&self) -> bool {
+        match self.never {}
+    }
+
+    pub(super) fn left_out(&self, _: &str, _: usize) -> Result<Vec<char>, String> {
+        match self.never {}
+    }
+
+    pub(super) fn encode(&self, _: &str) -> Result<Vec<u32>, String> {
+        match self.never {}
+    }
+
+    pub(super) fn decode(&self, _: &[u32]) -> Result<String, String> {
+        match self.never {}
+    }
+}

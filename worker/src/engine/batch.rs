@@ -1,0 +1,201 @@
+//! Samples for one step, and the tensors that are made of them.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use longhaul_data::{Dataset, HostBatch, HostMicroBatch, ReadAhead, Values};
+use tch::{Device, TchError, Tensor};
+
+use crate::host_tensor::host_tensor;
+use crate::pinned::pinned;
+
+/// Samples for one step, whose tensors may be made before they are wanted.
+#[derive(Debug, Default)]
+pub struct Batch {
+    samples: HostBatch,
+    staged: Option<Staged>,
+}
+
+/// Micro-batches as tensors on the host.
+#[derive(Debug)]
+struct Staged {
+    /// Samples in each but the last.
+    size: usize,
+    /// See [`HostBatch`] for what is in them: int64, or uint8.
+    tensors: Vec<Tensor>,
+}
+
+/// Reads batches ahead, and stages them for `device`.
+///
+/// # Errors
+/// The system has no threads to give.
+pub fn read_ahead(data: Arc<Dataset>, seed: u64, device: Device) -> io::Result<ReadAhead<Batch>> {
+    ReadAhead::start(data, seed, move |samples, size| Batch::staged(samples, size, device))
+}
+
+impl Batch {
+    /// An empty batch for sequences of `length` tokens T.
+    #[must_use]
+    pub fn new(length: usize) -> Self {
+        HostBatch::new(length).into()
+    }
+
+    /// An empty batch for images of so many values C·H·W.
+    #[must_use]
+    pub fn of_images(values: usize) -> Self {
+        HostBatch::of_images(values).into()
+    }
+
+    /// With the tensors of micro-batches of `size` for `device`: for a GPU in pinned memory, from which it copies by itself. Where libtorch has no memory for them, they are made when
+    /// they are wanted: then the device finds out, and says so where it can be mended.
+    #[must_use]
+    pub fn staged(samples: HostBatch, size: usize, device: Device) -> Self {
+        let tensor = |micro: HostMicroBatch<'_>| {
+            let tensor = on_host(&micro)?;
+            if device.is_cuda() { pinned(&tensor) } else { Ok(tensor) }
+        };
+        let tensors = samples.micro_batches(size).map(tensor).collect::<Result<_, TchError>>();
+        Self { staged: tensors.ok().map(|tensors| Staged { size, tensors }), samples }
+    }
+
+    /// See [`HostBatch::selected`].
+    #[must_use]
+    pub fn selected(&self, weights: &[f32]) -> Self {
+        self.samples.selected(weights).into()
+    }
+
+    /// The same samples in batches of at most `size`.
+    pub(crate) fn micro_batches(&self, size: usize) -> impl Iterator<Item = MicroBatch<'_>> {
+        let staged = self.staged.as_ref().filter(|staged| staged.size == size);
+        let tensor = move |at: usize| staged.and_then(|staged| staged.tensors.get(at));
+        let micros = self.samples.micro_batches(size).enumerate();
+        micros.map(move |(at, samples)| MicroBatch { samples, tensor: tensor(at) })
+    }
+}
+
+impl From<HostBatch> for Batch {
+    fn from(samples: HostBatch) -> Self {
+        Self { samples, staged: None }
+    }
+}
+
+impl Deref for Batch {
+    type Target = HostBatch;
+
+    fn deref(&self) -> &HostBatch {
+        &self.samples
+    }
+}
+
+/// What is changed has to be staged anew.
+impl DerefMut for Batch {
+    fn deref_mut(&mut self) -> &mut HostBatch {
+        self.staged = None;
+        &mut self.samples
+    }
+}
+
+/// Whether the samples and their weights are the same.
+impl PartialEq for Batch {
+    fn eq(&self, other: &Self) -> bool {
+        self.samples == other.samples
+    }
+}
+
+/// A part of a batch that goes through the model at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MicroBatch<'a> {
+    samples: HostMicroBatch<'a>,
+    tensor: Option<&'a Tensor>,
+}
+
+impl<'a> Deref for MicroBatch<'a> {
+    type Target = HostMicroBatch<'a>;
+
+    fn deref(&self) -> &HostMicroBatch<'a> {
+        &self.samples
+    }
+}
+
+impl MicroBatch<'_> {
+    /// Of the samples' losses `[B]`, where they are not all alike or are asked for.
+    pub(crate) fn weights(&self, device: Device) -> Result<Option<Tensor>, TchError> {
+        let weights = self.samples.weights();
+        weights.map(|weights| Tensor::f_from_slice(weights)?.f_to_device(device)).transpose()
+    }
+
+    /// `[B, T + 1]`, int64; or `[B, C·H·W + 2]`, uint8.
+    pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
+        match self.tensor {
+            // From pinned memory, which libtorch keeps until the copy is made, the host need not wait for it.
+            Some(staged) => staged.f_to_device_(device, staged.kind(), device.is_cuda(), false),
+            None => on_host(&self.samples)?.f_to_device(device),
+        }
+    }
+}
+
+fn on_host(micro: &HostMicroBatch<'_>) -> Result<Tensor, TchError> {
+    let values = match micro.values() {
+        Values::Tokens(tokens) => host_tensor(tokens)?,
+        Values::Images(bytes) => host_tensor(bytes)?,
+    };
+    values.f_view([-1, micro.width() as i64])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_tokens() -> HostBatch {
+        let mut batch = HostBatch::new(4);
+        (0..5_u32).for_each(|row| batch.push((0..5).map(|at| 10 * row + at)));
+        batch
+    }
+
+    fn of_images() -> HostBatch {
+        let mut batch = HostBatch::of_images(3);
+        (0..5_u8).for_each(|row| batch.push_image(&[row, 100 + row, 255 - row, row, 0]));
+        batch
+    }
+
+    fn tensors(batch: &Batch, size: usize) -> Vec<Vec<Vec<i64>>> {
+        let tensor = |micro: MicroBatch<'_>| {
+            let tensor = micro.to_tensor(Device::Cpu).unwrap();
+            assert_eq!(tensor.size(), [micro.sequences() as i64, micro.width() as i64]);
+            tensor.to_kind(tch::Kind::Int64).try_into().unwrap()
+        };
+        batch.micro_batches(size).map(tensor).collect()
+    }
+
+    #[test]
+    fn tensors_have_the_samples_staged_or_not_in_parts_of_any_size() {
+        let token = |row: i64| (0..5).map(|at| 10 * row + at).collect::<Vec<i64>>();
+        let image = |row: i64| vec![row, 100 + row, 255 - row, row, 0];
+        for (batch, row) in [(of_tokens(), &token as &dyn Fn(i64) -> Vec<i64>), (of_images(), &image)] {
+            let rows: Vec<Vec<i64>> = (0..5).map(row).collect();
+            for size in [1, 2, 3, 5, 9] {
+                let expected: Vec<_> = rows.chunks(size).map(<[_]>::to_vec).collect();
+                for staged_for in [size, 2] {
+                    let staged = Batch::staged(batch.clone(), staged_for, Device::Cpu);
+                    assert!(staged.staged.is_some());
+                    assert_eq!(tensors(&staged, size), expected, "{size} of {staged_for}");
+                }
+                assert_eq!(tensors(&batch.clone().into(), size), expected, "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_added_or_left_out_is_not_what_was_staged() {
+        let mut batch = Batch::staged(of_tokens(), 2, Device::Cpu);
+        let chosen = batch.selected(&[0.0, 2.0, 0.0, 0.5, 0.0]);
+        assert_eq!(tensors(&chosen, 2), [[vec![10, 11, 12, 13, 14], vec![30, 31, 32, 33, 34]]]);
+        let micro = chosen.micro_batches(2).next().unwrap();
+        let weights = micro.weights(Device::Cpu).unwrap().unwrap();
+        assert_eq!(Vec::<f32>::try_from(weights).unwrap(), [2.0, 0.5]);
+        batch.push([7; 5]);
+        assert_eq!((batch.sequences(), batch.tokens()), (6, 24));
+        assert_eq!(tensors(&batch, 2)[2][1], [7; 5]);
+    }
+}
