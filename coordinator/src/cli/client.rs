@@ -75,7 +75,21 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .build();
-        Ok(Self { agent: config.into(), address, token, at: at.clone() })
+        let client = Self { agent: config.into(), address, token, at: at.clone() };
+        client.is_of_this_run()?;
+        Ok(client)
+    }
+
+    /// The address of a run that is over may be that of another one's coordinator now.
+    fn is_of_this_run(&self) -> Result<(), ClientError> {
+        let Some(run) = RecordedRun::newest(&self.at).filter(RecordedRun::is_over) else { return Ok(()) };
+        match self.get::<serde_json::Value>("/api/v1/status") {
+            Ok(status) if status["run"].as_str() != Some(&run.status.run) => {
+                Err(ClientError::Over(Box::new(run)))
+            }
+            // Whoever asks hears why.
+            _ => Ok(()),
+        }
     }
 
     /// Reads something.

@@ -11,6 +11,7 @@ use super::{ClientError, Where};
 use crate::history::{Folder, Last};
 use crate::run::{Phase, Status};
 use crate::runtime::NumberedEvent;
+use crate::store::Store;
 
 /// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever the phase changed, and each minute.
 #[derive(Clone, Debug)]
@@ -46,10 +47,16 @@ impl RecordedRun {
         }
     }
 
-    /// Whether it was finished.
+    /// Whether it was finished. Where its state is elsewhere (etcd), another coordinator may have gone on with it.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.status.phase == Phase::Finished
+        self.is_known_here() && self.status.phase == Phase::Finished
+    }
+
+    /// Whether nobody leads the run but who opens this state directory.
+    #[must_use]
+    pub fn is_known_here(&self) -> bool {
+        Store::is_in(&self.state_dir).unwrap_or(false)
     }
 
     /// How far it had come.
@@ -112,6 +119,7 @@ impl RecordedRun {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::path::Path;
     use std::time::Duration;
 
@@ -153,6 +161,7 @@ mod tests {
         let history = Folder::begin(folder.path(), &History::new(meta)).unwrap();
         history.put_last(&Last { at_ms: AT_MS, status: Arc::new(status), rest }).unwrap();
         write_public(&folder.path().join(HTTP_ADDRESS_FILE), HTTP).unwrap();
+        drop(Store::open(folder.path()).unwrap());
         folder
     }
 
@@ -235,6 +244,58 @@ mod tests {
         let folder = left(over);
         std::fs::remove_file(folder.path().join(HTTP_ADDRESS_FILE)).unwrap();
         given("stop", folder.path()).unwrap();
+        assert!(failure("pause", folder.path()).contains("the run is over"));
+    }
+
+    #[test]
+    fn a_run_that_is_extended_is_over_no_more_and_keeps_its_events() {
+        let folder = left(over);
+        let run = RecordedRun::newest(&at(folder.path())).unwrap();
+        let status = Status { phase: Phase::Gathering, ..Status::clone(&run.status) };
+        Folder::renew_last(folder.path(), AT_MS + 1, status).unwrap();
+        let extended = RecordedRun::newest(&at(folder.path())).unwrap();
+        assert!(run.is_over() && !extended.is_over());
+        assert_eq!((extended.at_ms, extended.events), (AT_MS + 1, run.events));
+    }
+
+    /// Another machine may lead it, or have led it to its end.
+    #[test]
+    fn records_of_a_run_whose_state_is_in_etcd_are_shown_and_prove_nothing() {
+        for phase in [Phase::Finished, Phase::Training] {
+            let folder = left(|status| status.phase = phase);
+            std::fs::remove_file(folder.path().join("coordinator.redb")).unwrap();
+            given("status", folder.path()).unwrap();
+            for words in ["stop", "stop --resumable", "pause", "events --follow"] {
+                let error = failure(words, folder.path());
+                assert!(error.contains("no coordinator answers at 127.0.0.1:1"), "{words}: {error}");
+                assert!(
+                    !error.contains("the run is over") && !error.contains("not over"),
+                    "{words}: {error}"
+                );
+            }
+        }
+    }
+
+    /// The usual address is the same for all.
+    #[test]
+    fn a_coordinator_of_another_run_at_the_old_address_is_not_taken_for_this_ones() {
+        let folder = left(over);
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        write_public(&folder.path().join(HTTP_ADDRESS_FILE), &server.local_addr().unwrap().to_string())
+            .unwrap();
+        std::thread::spawn(move || {
+            for stream in server.incoming().map_while(Result::ok) {
+                let mut reader = BufReader::new(&stream);
+                let heads = reader.by_ref().lines().map_while(Result::ok);
+                heads.take_while(|line| !line.is_empty()).for_each(drop);
+                let body = "{\"run\": \"08\", \"phase\": \"training\"}";
+                let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}", body.len());
+                let _ = write!(&stream, "{head}\r\n\r\n{body}");
+            }
+        });
+        for words in ["status", "events", "stop", "stop --wait"] {
+            given(words, folder.path()).unwrap();
+        }
         assert!(failure("pause", folder.path()).contains("the run is over"));
     }
 

@@ -33,6 +33,8 @@ const SHORT: &str = "the run stops for now, and not all that it had learnt could
 const REMEDY: &str =
     "to end it, start its coordinator with the same `coordinator up` line, and stop the run then";
 
+const RESUME: &str = "to continue, start its coordinator with the same `coordinator up` line";
+
 pub(super) fn run(args: &Stop) -> Result<(), CliError> {
     let (what, path) = match args.resumable {
         true => ("stop the run for now", "/api/v1/suspend"),
@@ -90,6 +92,9 @@ fn wait_for_the_end(args: &Stop, client: &Client) -> anyhow::Result<String> {
 /// No coordinator answers: the run may have come to where it is wanted all the same, which its state directory says.
 fn stopped_before(args: &Stop, error: ClientError) -> anyhow::Result<String> {
     let Some(run) = RecordedRun::instead_of(&args.at, &error) else { return Err(error.into()) };
+    if !run.is_known_here() {
+        return Err(error.into());
+    }
     if run.is_over() {
         return Ok(run.end());
     }
@@ -107,8 +112,9 @@ fn stopped_before(args: &Stop, error: ClientError) -> anyhow::Result<String> {
                 }
                 _ => "no coordinator answers".to_owned(),
             };
+            let remedy = if args.resumable { RESUME } else { REMEDY };
             Err(anyhow!(
-                "the run is not over, and {silence}: {}. Its workers train on and wait for the coordinator; {REMEDY}",
+                "the run is not over, and {silence}: {}. Workers that are still there wait for the coordinator; {remedy}",
                 run.standing()
             ))
         }

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use longhaul_common::config::RunConfig;
 
 use super::{CliError, Up, print, progress};
+use crate::history::Folder;
 use crate::http::TOKEN_LIFE_S;
 use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
@@ -188,6 +189,8 @@ impl Turn<'_> {
         let mut run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
         if let Taken::Extended { done } = taken {
             run.note_extension(done);
+            Folder::renew_last(&up.state_dir, clock.unix_ms(), run.status(clock.started_unix_ms()))
+                .context("write the run's records")?;
         }
         let mut owner = owner(run, desk, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
         owner.export(exports);

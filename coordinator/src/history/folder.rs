@@ -157,11 +157,17 @@ impl Folder {
     /// # Errors
     /// What the system says.
     pub fn put_last(&self, last: &Last) -> io::Result<()> {
-        let partial = self.path.join("last.partial");
-        let mut file = BufWriter::new(private(&partial)?);
-        serde_json::to_writer(&mut file, last)?;
-        file.flush()?;
-        fs::rename(partial, self.path.join(LAST_FILE))
+        write_last(&self.path, last)
+    }
+
+    /// Gives what there was last of a run this status, before anything else is done with it: nobody is to read that it is over.
+    ///
+    /// # Errors
+    /// What the system says. What cannot be read stays as it is.
+    pub fn renew_last(state_dir: &Path, at_ms: u64, status: Status) -> io::Result<()> {
+        let Ok(Some(last)) = Self::read_last(state_dir, &status.run) else { return Ok(()) };
+        let path = state_dir.join(FOLDER).join(&status.run);
+        write_last(&path, &Last { at_ms, status: Arc::new(status), ..last })
     }
 
     /// The history of a run in a state directory, as one that goes on now; none if there is none. With the latest time as `now_ms`, all that is there.
@@ -207,6 +213,14 @@ impl Folder {
         metas.truncate(RUNS_MAX);
         Ok(metas)
     }
+}
+
+fn write_last(path: &Path, last: &Last) -> io::Result<()> {
+    let partial = path.join("last.partial");
+    let mut file = BufWriter::new(private(&partial)?);
+    serde_json::to_writer(&mut file, last)?;
+    file.flush()?;
+    fs::rename(partial, path.join(LAST_FILE))
 }
 
 /// A whole file takes the place of the one that is, once it is on the disk.

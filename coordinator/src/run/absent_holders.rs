@@ -21,43 +21,70 @@ const WAIT: Duration = Duration::from_secs(1800);
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct AbsentHolders {
     since: Option<Duration>,
-    /// Whether people know that the run goes back.
+    /// Whether people know that the run goes back, and to what.
     is_told: bool,
 }
 
 impl Run {
-    /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once, and once if the run goes back without it.
+    /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once.
     pub(super) fn waits_for_absent_holders(&mut self, source: &Source) -> bool {
         let Some((round, left)) = self.left_with_more_than(source) else {
             self.absent_holders = AbsentHolders::default();
             return false;
         };
-        let (absent, left) = (names(self.absent_of(left)), names(left.iter()));
-        let from = source.round().map_or("the beginning".to_owned(), |round| round.to_string());
-        let since = (!absent.is_empty()).then(|| self.absent_holders.since.unwrap_or(self.now));
-        let waits = since.is_some_and(|since| self.now < since + WAIT);
-        let is_news = if waits { self.absent_holders.since.is_none() } else { !self.absent_holders.is_told };
-        self.absent_holders = AbsentHolders { since, is_told: !waits };
-        if !is_news {
-            return waits;
+        let absent = names(self.absent_of(left));
+        if absent.is_empty() {
+            return false;
         }
-        let (severity, text) = match waits {
-            true => (
-                Severity::Warning,
-                format!(
-                    "waits for {absent}, who left with all before {round}: without them the run goes back to {from}, in {} minutes, or when `coordinator kick` says that they will not come",
-                    WAIT.as_secs() / 60
-                ),
-            ),
-            false => (
-                Severity::Error,
-                format!(
-                    "goes back to {from}: {left} left with all before {round}, and nobody who is here has it: was a worker started with another `--checkpoint-dir`, or without its disk?"
-                ),
-            ),
+        let is_news = self.absent_holders.since.is_none();
+        let since = *self.absent_holders.since.get_or_insert(self.now);
+        if is_news {
+            let text = format!(
+                "waits for {absent}, who left with all before {round}: without them the run goes back to {}, in {} minutes, or when `coordinator kick` says that they will not come",
+                source.name(),
+                WAIT.as_secs() / 60
+            );
+            self.notice(Severity::Warning, None, text);
+        }
+        self.now < since + WAIT
+    }
+
+    /// The run goes on from `source`. Where those who left had more, people are told once what is lost, and why.
+    pub(super) fn tell_what_did_not_come(&mut self, source: &Source) {
+        let Some((round, left)) = self.left_with_more_than(source).filter(|_| !self.absent_holders.is_told)
+        else {
+            return;
         };
-        self.notice(severity, None, text);
-        waits
+        let has_it = |worker: &WorkerId| {
+            self.peers
+                .get(worker)
+                .is_some_and(|peer| peer.offers.iter().any(|offer| offer.next_round == round))
+        };
+        let (mut kicked, mut absent, mut without) = (Vec::new(), Vec::new(), Vec::new());
+        for worker in left.iter().filter(|worker| !has_it(worker)) {
+            let list = match () {
+                () if self.state.revoked.contains(worker) => &mut kicked,
+                () if self.is_here(*worker) => &mut without,
+                () => &mut absent,
+            };
+            list.push(worker);
+        }
+        let causes = [
+            (kicked, "was kicked"),
+            (absent, "has not come back"),
+            (without, "came back without it (another --checkpoint-dir, or a disk that is not mounted?)"),
+        ];
+        let causes = causes.into_iter().filter(|(workers, _)| !workers.is_empty());
+        let causes: Vec<String> =
+            causes.map(|(workers, what)| format!("{} {what}", names(workers.into_iter()))).collect();
+        let why = match causes.is_empty() {
+            true => "what they have is not whole".to_owned(),
+            false => causes.join(", "),
+        };
+        let text =
+            format!("goes back to {}: all before {round} was with workers that left: {why}", source.name());
+        self.absent_holders.is_told = true;
+        self.notice(Severity::Error, None, text);
     }
 
     /// The same as a line of the status, also before enough are here to go on without them.
@@ -89,11 +116,13 @@ impl Run {
         (source.round() < Some(*round)).then_some((*round, left))
     }
 
+    fn is_here(&self, worker: WorkerId) -> bool {
+        self.peers.get(&worker).is_some_and(|peer| peer.connection.is_some())
+    }
+
     /// Those of them who are not here and may come.
     fn absent_of<'a>(&'a self, left: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a WorkerId> {
-        let is_here =
-            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
-        left.iter().filter(move |worker| !self.state.revoked.contains(worker) && !is_here(worker))
+        left.iter().filter(move |worker| !self.state.revoked.contains(worker) && !self.is_here(**worker))
     }
 }
 

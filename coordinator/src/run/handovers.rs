@@ -256,7 +256,7 @@ impl Run {
     }
 
     /// Workers whose own checkpoints keep their residuals. Where others stay, they take the places of those who leave.
-    fn keep_their_residuals(&self, leaving: &[WorkerId], round: Round) -> BTreeSet<WorkerId> {
+    pub(super) fn keep_their_residuals(&self, leaving: &[WorkerId], round: Round) -> BTreeSet<WorkerId> {
         let is_here = |peer: &Peer| peer.connection.is_some();
         let all_leave = self.peers.iter().all(|(worker, peer)| !is_here(peer) || leaving.contains(worker));
         let written =

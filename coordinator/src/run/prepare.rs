@@ -6,6 +6,7 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::{Hash, Member, Ready, Start, ToWorker};
 use serde::{Deserialize, Serialize};
 
+use super::absent_holders::AbsentHolders;
 use super::admit::difference;
 use super::command::Severity;
 use super::machine::Run;
@@ -95,6 +96,7 @@ impl Run {
     }
 
     fn start_preparing(&mut self, source: Source) {
+        self.tell_what_did_not_come(&source);
         let seated = self.peers.iter().filter(|(_, peer)| peer.seat.is_some());
         let participants: BTreeSet<WorkerId> = seated.map(|(&worker, _)| worker).collect();
         let starts: Vec<(WorkerId, Option<Start>)> = participants
@@ -299,10 +301,10 @@ impl Run {
         self.refusals.cut_back(first_round);
         self.state.facts = facts_of(reference);
         self.data_moved = true;
-        self.count_what_did_not_come_back(&back, &preparing.moved);
+        self.count_what_did_not_come_back(&back, &preparing.moved, first_round);
         self.state.announced = self.state.announced.next();
         self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);
-        self.state.left_with = None;
+        (self.state.left_with, self.absent_holders) = (None, AbsentHolders::default());
         self.preparing = None;
         self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
         self.replanning.stood_still = self.replanning.stopped.take().map(|at| self.now.saturating_sub(at));

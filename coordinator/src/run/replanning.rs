@@ -215,11 +215,12 @@ impl Run {
     /// Everybody has done all before the move, and has it on its disk: they begin anew under the new plan; under the old one, if somebody is gone whom the new one needs.
     pub(super) fn carry_out_move(&mut self, round: Round) {
         let Some(Moving { plan, workers }) = self.state.moving.take() else { return };
-        // No residual is of any use to other parts, and to the same ones none is kept.
-        self.end_at(round, &BTreeSet::new());
         let is_here =
             |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
         let here = workers.iter().all(is_here);
+        // Of other parts than there are now, no residual is of any use.
+        let survivors = if here { BTreeSet::new() } else { self.keep_their_residuals(&[], round) };
+        self.end_at(round, &survivors);
         if !here {
             let text = "somebody is gone whom the new plan needs: the run goes on with the plan that it has"
                 .to_owned();
@@ -258,8 +259,7 @@ impl Run {
         let everybody = || self.peers.keys().copied().collect();
         let workers = plan.as_ref().map_or_else(everybody, |plan| self.workers_of(plan));
         if let Some(plan) = plan {
-            // Of other parts than there are now, no residual is of any use.
-            self.count_what_did_not_come_back(&BTreeSet::new(), &BTreeSet::new());
+            self.count_what_does_not_fit();
             self.follow_plan(plan);
             self.state.cut_at = Some(round.max(self.state.ledger.through()));
             // What is known of the parts that there were says nothing of those that will be.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use longhaul_common::config::SyncConfig;
-use longhaul_common::id::{FragmentId, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
 use serde::{Deserialize, Serialize};
 
@@ -76,11 +76,25 @@ impl Run {
     }
 
     /// Counts what those had yet to send who trained before the run rested, and do not go on from checkpoints of their own.
-    /// `moved`: parts that come from the disks of others.
-    pub(super) fn count_what_did_not_come_back(&mut self, back: &BTreeSet<WorkerId>, moved: &BTreeSet<u32>) {
+    /// `moved`: parts that come from the disks of others. All that is done anew from the beginning has nothing to make up for.
+    pub(super) fn count_what_did_not_come_back(
+        &mut self,
+        back: &BTreeSet<WorkerId>,
+        moved: &BTreeSet<u32>,
+        first_round: Round,
+    ) {
         match self.state.resting.take() {
+            _ if first_round == Round(0) => {}
             Some((old, kept)) => self.count_lost_with(&old, &kept.difference(back).copied().collect()),
             None => self.count_left_behind(moved),
+        }
+    }
+
+    /// The model is cut into other parts than before the run rested: nothing that was kept is of any use to them.
+    pub(super) fn count_what_does_not_fit(&mut self) {
+        if let Some((old, kept)) = self.state.resting.take() {
+            self.count_lost_with(&old, &kept);
+            self.state.resting = Some((old, BTreeSet::new()));
         }
     }
 

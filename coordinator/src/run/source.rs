@@ -38,6 +38,11 @@ type Holders = BTreeMap<Hash, usize>;
 type States = BTreeMap<(Round, bool, u32), BTreeMap<u32, Holders>>;
 
 impl Source {
+    /// For people.
+    pub fn name(&self) -> String {
+        self.round().map_or("the beginning".to_owned(), |round| round.to_string())
+    }
+
     /// The round that follows; none: nothing was done yet.
     pub fn round(&self) -> Option<Round> {
         match self {

@@ -236,6 +236,7 @@ impl State {
         self.ledger.follow(schedule);
         (self.phase, self.drain, self.paused) = (Phase::Gathering, false, false);
         self.rest();
+        (self.checkpoint_asked, self.checkpoint_in) = (false, None);
         (self.moving, self.last_snapshot) = (None, None);
         Ok(())
     }
@@ -243,6 +244,8 @@ impl State {
     /// Nobody trains any more. Each member's own checkpoint may have what it had yet to send.
     pub fn rest(&mut self) {
         if let Some(lineup) = self.generation.take() {
+            let is_owed = self.ledger.through() <= lineup.first_round;
+            self.checkpoint_asked |= is_owed && self.checkpoint_in == Some(lineup.generation);
             let kept = lineup.members().map(|member| member.worker).collect();
             self.resting = Some((lineup, kept));
         }

@@ -91,7 +91,7 @@ fn who_will_not_come_back_is_waited_for_half_an_hour_or_until_it_is_kicked() {
     let mut story = left();
     story.handle(Event::Kick { worker: WorkerId(1) });
     assert!(begins(&story), "{:?}", story.told(2));
-    assert_eq!(goes_back(&story), 1);
+    assert_eq!(goes_back(&story, "before r2 was with workers that left: w1 was kicked"), 1);
 
     let mut story = left();
     let limit = story.now + Duration::from_secs(1800);
@@ -104,7 +104,7 @@ fn who_will_not_come_back_is_waited_for_half_an_hour_or_until_it_is_kicked() {
     }
     story.handle(Event::Timer);
     assert_eq!(story.run.state().phase, Phase::Preparing);
-    assert_eq!(goes_back(&story), 1);
+    assert_eq!(goes_back(&story, "w1 has not come back"), 1);
 }
 
 /// Its disk is not mounted, or it was started with another folder.
@@ -116,11 +116,46 @@ fn a_run_whose_last_worker_comes_back_without_its_checkpoint_says_that_it_goes_b
     story.join(2, &[of_whole_model(1)]);
     story.join(1, &[]);
     assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(1)))));
-    assert_eq!(goes_back(&story), 1);
+    assert_eq!(goes_back(&story, "w1 came back without it"), 1);
 }
 
-/// How often people are told that the newest rounds are lost.
-fn goes_back(story: &Story) -> usize {
+/// A coordinator that lives for long sees it twice.
+#[test]
+fn each_time_it_is_waited_for_and_told_anew() {
+    let mut story = last_one_leaving();
+    story.say(1, written(2, 0));
+    story.say(1, finished(2, None));
+    story.join(2, &[of_whole_model(1)]);
+    let limit = story.now + Duration::from_secs(1900);
+    while story.now < limit {
+        story.now += Duration::from_secs(1);
+        story.say(2, heartbeat(0));
+    }
+    story.handle(Event::Timer);
+    assert_eq!(goes_back(&story, "w1 has not come back"), 1);
+    story.say(2, ready(1, 40));
+    assert_eq!(story.begun(2).first_round, Round(1));
+
+    // Now it is the other one.
+    story.say(2, ToCoordinator::Leaving);
+    let generation = story.run.state().announced;
+    story.settled(2, generation.0, 2, 2);
+    story.say(2, written(3, 0));
+    story.say(2, finished(3, None));
+    assert_eq!(story.run.state().left_with, Some((Round(3), BTreeSet::from([WorkerId(2)]))));
+    story.join(1, &[of_whole_model(2)]);
+    story.pass_to(story.now + Duration::from_secs(60));
+    story.handle(Event::Timer);
+    assert_eq!(story.run.state().phase, Phase::Gathering);
+    let problems = story.run.status(0).problems;
+    assert!(
+        problems.iter().any(|line| line.contains("waits for w2, who left with all before r3")),
+        "{problems:?}"
+    );
+}
+
+/// How often people are told that the newest rounds are lost, for this reason.
+fn goes_back(story: &Story, why: &str) -> usize {
     let events = story.run.status(0).events;
-    events.iter().filter(|event| event.text.contains("w1 left with all before r2, and nobody")).count()
+    events.iter().filter(|event| event.text.starts_with("goes back") && event.text.contains(why)).count()
 }

@@ -202,11 +202,19 @@ impl World {
     fn end_if_suspended(&mut self) {
         let is_over = self.run.as_ref().is_some_and(|run| run.suspended().is_some());
         if let Some(for_ms) = self.suspended_for.take_if(|_| is_over) {
-            self.run = None;
+            self.end_coordinator();
             self.at_ms(for_ms, Happening::Fault(Fault::StartRun));
             for worker in self.nodes.keys().copied().collect::<Vec<_>>() {
                 self.at_ms(for_ms, Happening::Fault(Fault::Return(worker)));
             }
+        }
+    }
+
+    /// With the process go its connections.
+    fn end_coordinator(&mut self) {
+        self.run = None;
+        for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.at_ms(100, Happening::ClosedAtNode(connection));
         }
     }
 

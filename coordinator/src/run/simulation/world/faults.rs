@@ -7,10 +7,7 @@ impl World {
         self.log.push(format!("{:>8?} fault: {fault:?}", self.now));
         match fault {
             Fault::StopRun => {
-                self.run = None;
-                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
-                    self.at_ms(100, Happening::ClosedAtNode(connection));
-                }
+                self.end_coordinator();
                 self.at_ms(1500, Happening::Fault(Fault::StartRun));
             }
             Fault::StartRun if self.run.is_none() => {
