@@ -30,7 +30,10 @@ directories.
 pub struct ViewArgs {
     /// The state directory of the run's coordinator.
     #[arg(value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
-    pub state_dir: PathBuf,
+    state_dir: PathBuf,
+    /// The same, as other commands take it.
+    #[arg(long = "state-dir", value_name = "DIR", conflicts_with = "state_dir")]
+    named_state_dir: Option<PathBuf>,
     /// Which run, by the beginning of its id. Default: the newest.
     #[arg(long, value_name = "ID")]
     pub run: Option<String>,
@@ -45,6 +48,14 @@ pub struct ViewArgs {
     pub http: SocketAddr,
 }
 
+impl ViewArgs {
+    /// The state directory, however it was named.
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        self.named_state_dir.as_ref().unwrap_or(&self.state_dir)
+    }
+}
+
 pub(super) fn run(args: &ViewArgs) -> Result<(), CliError> {
     let record = read(args)?;
     match &args.export {
@@ -55,25 +66,25 @@ pub(super) fn run(args: &ViewArgs) -> Result<(), CliError> {
 
 /// The run that is asked for, and those to compare it with.
 fn read(args: &ViewArgs) -> Result<Record, CliError> {
-    let runs = Folder::runs(&args.state_dir).map_err(anyhow::Error::new)?;
+    let runs = Folder::runs(args.state_dir()).map_err(anyhow::Error::new)?;
     let newest = runs.first().ok_or_else(|| {
         CliError::Misuse(format!(
             "no run has left a history in {}: name the --state-dir that its coordinator had",
-            args.state_dir.join(FOLDER).display()
+            args.state_dir().join(FOLDER).display()
         ))
     })?;
     let run = match &args.run {
         None => newest,
-        Some(wanted) => chosen(&runs, wanted, &args.state_dir)?,
+        Some(wanted) => chosen(&runs, wanted, args.state_dir())?,
     };
-    let history = read_one(&args.state_dir, run)?;
+    let history = read_one(args.state_dir(), run)?;
     // The curves are there without it.
-    let last = Folder::read_last(&args.state_dir, &run.run).unwrap_or_else(|error| {
+    let last = Folder::read_last(args.state_dir(), &run.run).unwrap_or_else(|error| {
         say(&format!("{error}; the curves are shown without what was there last"));
         None
     });
     let mut compared = Vec::new();
-    for folder in std::iter::once(&args.state_dir).chain(&args.compare) {
+    for folder in std::iter::once(args.state_dir()).chain(args.compare.iter().map(PathBuf::as_path)) {
         let others = Folder::runs(folder).map_err(anyhow::Error::new)?;
         if others.is_empty() {
             return Err(CliError::Misuse(format!(
@@ -160,4 +171,22 @@ fn serve(address: SocketAddr, record: Record) -> Result<(), CliError> {
         serving.await.context("end the connections")?;
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::cli::{Cli, Command};
+
+    /// The demo and messages name it as other commands take it.
+    #[test]
+    fn a_state_directory_is_named_by_its_place_or_by_its_option_and_once() {
+        let parse = |words: &str| Cli::try_parse_from(words.split(' '));
+        for words in ["coordinator view runs/a", "coordinator view --state-dir runs/a"] {
+            let Command::View(args) = parse(words).unwrap().command else { panic!("{words}") };
+            assert_eq!(args.state_dir().to_str(), Some("runs/a"), "{words}");
+        }
+        assert!(parse("coordinator view runs/a --state-dir runs/b").is_err());
+    }
 }
