@@ -11,6 +11,7 @@ use super::cache::Cache;
 use super::folder::FolderImage;
 use super::origin::Origin;
 use super::passed::{self, PassedOver, Reason};
+use super::records::is_packed_by_name;
 use super::remote::RemoteFile;
 use super::searched::searched;
 use super::{DataError, built, folder};
@@ -27,10 +28,28 @@ pub(super) struct Found {
     pub(super) passed: PassedOver,
 }
 
+impl Found {
+    /// Takes files without a byte out. Where no file has one, whoever reads them tells.
+    fn pass_over_empty(&mut self, format: DataFormat) {
+        let is_empty = |file: &Origin| file.bytes().is_ok_and(|bytes| bytes == 0);
+        if self.files.len() < 2 || self.files.iter().all(is_empty) {
+            return;
+        }
+        let files = std::mem::take(&mut self.files);
+        let (empty, others): (Vec<Origin>, Vec<Origin>) = files.into_iter().partition(is_empty);
+        self.files = others;
+        for file in empty {
+            // A folder of texts may have such, but a packed text of nothing has bytes.
+            let is_text = format == DataFormat::Text && !is_packed_by_name(file.path());
+            self.passed.add(if is_text { Reason::EmptyText } else { Reason::Empty }, file.path());
+        }
+    }
+}
+
 /// The files of a source. Where the configuration is strict, it is an error that something may be missing.
 pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> Result<Found, DataError> {
     let all = |files| Found { files, images: None, passed: PassedOver::default() };
-    let found = match source.place() {
+    let mut found = match source.place() {
         DataPlace::Path(path) => {
             check_kind(path, source.format())?;
             let files = labelled(vec![Origin::Local(path.to_owned())], source, cache)?;
@@ -47,6 +66,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
             Found { passed, ..all(paths.into_iter().map(Origin::Local).collect()) }
         }
     };
+    found.pass_over_empty(source.format());
     let lost = found.passed.lost();
     if is_strict && lost.count() > 0 {
         return Err(DataError::PassedOver { name: source.to_string(), lost });
@@ -231,6 +251,9 @@ fn remote(url: &DataUrl, source: &DataSource, cache: &Cache) -> Result<Vec<Origi
 fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let reason = match (metadata.is_dir(), format == DataFormat::Images) {
+        (false, _) if !metadata.is_file() => {
+            "it is neither a file nor a folder (a pipe, a socket or a device): write its content into a file"
+        }
         (true, false) => {
             "it is a folder: take a glob for the files in it, as \"FOLDER/*.txt\", or, of images, format = \"images\""
         }

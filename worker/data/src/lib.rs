@@ -56,7 +56,7 @@ pub use filling::Coming;
 pub use folder::class_names;
 pub use image::{augment, image_sample};
 pub use lent::{BlockName, Catalogue, Lending, LentBlock, NotTheBlock, Stock, Supply};
-pub use looked::{Looked, SourceFile};
+pub use looked::{Defects, Looked, SourceFile};
 pub use owned::abandon;
 pub use passed::{PassedOver, Reason};
 pub use prune::{Pruned, prune};

@@ -8,26 +8,24 @@ use super::bad_budget::BadBudget;
 use super::cache::Cache;
 use super::dataset::check_separator;
 use super::files::files_of;
+use super::folder::check_classes;
 use super::origin::Origin;
 use super::passed::PassedOver;
-use super::piece::{BadRecords, EXAMPLES_MAX};
+use super::piece::{BadRecords, EXAMPLES_MAX, check_class};
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
-use super::records::{self, Record, check_unknown};
+use super::records::{self, Record, Records, check_unknown};
 use super::{DataError, Dataset, Recipe, Tokenizer, Work, built};
 
-/// Bytes of a source that are read for its defects: a second or two. A preparation finds those further on.
-const READ_BYTES_MAX: u64 = 1 << 28;
-
 /// What a run's sources have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Looked {
     /// Files that are read.
     pub files: Vec<SourceFile>,
     /// By source, what else is there.
     pub passed: Vec<(String, PassedOver)>,
-    /// Why a source would be refused, as far as it was read.
-    pub refused: Option<DataError>,
+    sources: Vec<LookedSource>,
+    cache: Cache,
 }
 
 /// A file of a source.
@@ -41,8 +39,34 @@ pub struct SourceFile {
     pub is_prepared: bool,
 }
 
+/// What is wrong with a run's sources, as far as they were read.
+#[derive(Debug, Default)]
+pub struct Defects {
+    /// Why sources would be refused: the first reason of each, and those that files begin with before all others.
+    pub refused: Vec<DataError>,
+    /// Files that are not prepared and were not read to their end, of sources that nothing was found to refuse.
+    pub unread: u64,
+}
+
+/// A source, and what is known of its files.
+#[derive(Debug)]
+struct LookedSource {
+    recipe: Recipe,
+    bad_records_max: u64,
+    /// With the bad records of those that are prepared.
+    files: Vec<(Origin, Option<BadRecords>)>,
+}
+
+/// A file that is being read for its defects.
+struct Reading {
+    records: Box<dyn Records>,
+    bad: BadRecords,
+    /// Bytes of its sound records.
+    taken: u64,
+}
+
 impl Dataset {
-    /// The files of a run's sources, whether they are prepared, and what would refuse those that are not. Nothing is prepared.
+    /// The files of a run's sources, and whether they are prepared. Nothing is prepared, and none is read.
     ///
     /// # Errors
     /// [`DataError`] names the file and what to do.
@@ -51,63 +75,125 @@ impl Dataset {
         check_separator(config, tokenizer)?;
         let (cache, work) = (Cache::open(cache, None)?, Work::default());
         let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
-        let mut looked = Looked::default();
+        let (mut files, mut passed, mut sources) = (Vec::new(), Vec::new(), Vec::new());
         for source in config.training().iter().chain(&config.validation) {
             let recipe = Recipe::new(source, config, &maker);
             let found = files_of(source, config.strict_files, &cache)?;
             if found.passed.count() > 0 {
-                looked.passed.push((source.to_string(), found.passed));
+                passed.push((source.to_string(), found.passed));
             }
-            let mut defects = Defects::new(config.bad_records_max);
-            for (place, file) in found.files.into_iter().enumerate() {
-                check_unknown(&file, &recipe, &cache)?;
-                let bytes = file.bytes()?;
-                let list = maker.find(&file, &recipe)?;
-                let is_prepared = list.is_some();
-                looked.files.push(SourceFile { path: file.path().to_owned(), bytes, is_prepared });
-                if looked.refused.is_none() {
-                    let sound = match list {
-                        Some(list) => defects.bad.has_all(place, &list.bad),
-                        None => defects.read(place, &file, &recipe, &cache),
-                    };
-                    looked.refused = sound.err();
-                }
+            let mut its_files = Vec::with_capacity(found.files.len());
+            for file in found.files {
+                let (bytes, list) = (file.bytes()?, maker.find(&file, &recipe)?);
+                files.push(SourceFile { path: file.path().to_owned(), bytes, is_prepared: list.is_some() });
+                its_files.push((file, list.map(|list| list.bad)));
+            }
+            sources.push(LookedSource { recipe, bad_records_max: config.bad_records_max, files: its_files });
+        }
+        Ok(Looked { files, passed, sources, cache })
+    }
+}
+
+impl Looked {
+    /// Bytes of content, as it is unpacked, that are read of all files together: a second or two. A preparation finds the defects further on.
+    pub const BYTES_MAX: u64 = 1 << 28;
+
+    /// Defects of the files that are not prepared: how they begin, and up to [`Self::BYTES_MAX`] of the records of those on this machine, source by source. Bad records are found so, what refuses a
+    /// file as a whole, and classes that there are not; of a folder of images, how many classes it has. Nothing is tokenised or decoded.
+    #[must_use]
+    pub fn defects(&self) -> Defects {
+        self.defects_within(Self::BYTES_MAX)
+    }
+
+    /// The same of so many bytes.
+    pub(super) fn defects_within(&self, mut left: u64) -> Defects {
+        let (mut defects, mut sound) = (Defects::default(), Vec::new());
+        // A preparation looks at the beginning of each file first.
+        for source in &self.sources {
+            match source.check_beginnings(&self.cache) {
+                Ok(()) => sound.push(source),
+                Err(error) => defects.refused.push(error),
             }
         }
-        Ok(looked)
+        for source in sound {
+            match source.read(&mut left, &self.cache) {
+                Ok(unread) => defects.unread += unread,
+                Err(error) => defects.refused.push(error),
+            }
+        }
+        defects
     }
 }
 
-/// Records of a source's files that cannot be read.
-struct Defects {
-    bad: BadBudget,
-    /// Bytes that may still be read.
-    left: u64,
-}
-
-impl Defects {
-    fn new(bad_records_max: u64) -> Self {
-        Self { bad: BadBudget::new(bad_records_max), left: READ_BYTES_MAX }
+impl LookedSource {
+    fn check_beginnings(&self, cache: &Cache) -> Result<(), DataError> {
+        let unprepared = self.files.iter().filter(|(_, known)| known.is_none());
+        unprepared.map(|(file, _)| file).try_for_each(|file| check_unknown(file, &self.recipe, cache))
     }
 
-    /// Reads a file that is not prepared, the source's so many-th. Files elsewhere would have to be fetched, and images of folders decoded: these are passed over.
+    /// Reads its files as long as bytes are left, and answers how many were not read to their end.
     ///
     /// # Errors
     /// That with which a preparation would end.
-    fn read(&mut self, place: usize, file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<(), DataError> {
-        if self.left == 0 || !matches!(file, Origin::Local(_)) || recipe.format == DataFormat::Images {
-            return Ok(());
-        }
-        let (mut records, mut bad) = (records::open(file, recipe, cache)?, BadRecords::default());
-        let is_enough = |bad: &BadRecords| bad.count > self.bad.max() && bad.examples.len() == EXAMPLES_MAX;
-        while records.read_bytes() < self.left && !is_enough(&bad) {
-            match records.next_record()? {
-                Some(Record::Bad { reason, count }) => bad.note(reason, count),
-                Some(_) => {}
-                None => break,
+    fn read(&self, left: &mut u64, cache: &Cache) -> Result<u64, DataError> {
+        let (budget, mut unread) = (BadBudget::new(self.bad_records_max), 0);
+        for (place, (file, known)) in self.files.iter().enumerate() {
+            match known {
+                Some(known) => budget.has_all(place, known)?,
+                None => {
+                    let (bad, is_read) = self.read_file(file, left, cache)?;
+                    budget.has(place, &bad)?;
+                    unread += u64::from(!is_read);
+                }
             }
         }
-        self.left = self.left.saturating_sub(records.read_bytes());
-        self.bad.has(place, &bad)
+        Ok(unread)
+    }
+
+    /// The bad records of a file, and whether it was read to its end. One that is elsewhere would have to be fetched, and images of folders decoded: these are not read.
+    fn read_file(
+        &self,
+        file: &Origin,
+        left: &mut u64,
+        cache: &Cache,
+    ) -> Result<(BadRecords, bool), DataError> {
+        if self.recipe.format == DataFormat::Images {
+            check_classes(file.path(), self.recipe.classes())?;
+            return Ok((BadRecords::default(), false));
+        }
+        if *left == 0 || !file.is_here() {
+            return Ok((BadRecords::default(), false));
+        }
+        let records = records::open(file, &self.recipe, cache)?;
+        let mut reading = Reading { records, bad: BadRecords::default(), taken: 0 };
+        let is_read = reading.go_on(*left, self);
+        *left = left.saturating_sub(reading.content_bytes());
+        Ok((reading.bad, is_read?))
+    }
+}
+
+impl Reading {
+    /// Reads up to so many bytes, as long as there is a defect to be named. Whether that is all of the file.
+    fn go_on(&mut self, bytes: u64, source: &LookedSource) -> Result<bool, DataError> {
+        while self.content_bytes() < bytes && !self.has_enough(source.bad_records_max) {
+            match self.records.next_record()? {
+                Some(Record::Bad { reason, count }) => self.bad.note(reason, count),
+                Some(record) => {
+                    check_class(&record, source.recipe.image.as_ref())?;
+                    self.taken += record.bytes();
+                }
+                None => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Of a table, whose reader unpacks parts of it, what its texts have, where that is more.
+    fn content_bytes(&self) -> u64 {
+        self.records.content_bytes().max(self.taken)
+    }
+
+    fn has_enough(&self, bad_records_max: u64) -> bool {
+        self.bad.count > bad_records_max && self.bad.examples.len() == EXAMPLES_MAX
     }
 }

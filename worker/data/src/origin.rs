@@ -29,6 +29,15 @@ impl Origin {
         }
     }
 
+    /// Whether all of it is on this machine.
+    pub(super) fn is_here(&self) -> bool {
+        match self {
+            Self::Local(_) => true,
+            Self::Remote(_) => false,
+            Self::Labelled { images, labels } => images.is_here() && labels.is_here(),
+        }
+    }
+
     /// Its bytes.
     pub(super) fn bytes(&self) -> Result<u64, DataError> {
         match self {

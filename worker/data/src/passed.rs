@@ -23,16 +23,20 @@ pub enum Reason {
     OtherImage,
     /// An image that is in no class's folder.
     NoClass,
+    /// A file without a byte, among others that have some.
+    Empty,
     /// Its name begins with a point, which a pattern or a class does not take unless it says so.
     Hidden,
     /// Beside images, something that is none.
     NoImage,
+    /// A plain text without a byte, among others that have some.
+    EmptyText,
 }
 
 impl Reason {
     /// Whether something that was meant may be missing for it.
     fn is_loss(self) -> bool {
-        !matches!(self, Self::Hidden | Self::NoImage)
+        !matches!(self, Self::Hidden | Self::NoImage | Self::EmptyText)
     }
 
     /// Of so many.
@@ -50,8 +54,13 @@ impl Reason {
                 "images that are neither JPEG nor PNG (convert them)",
             ],
             Self::NoClass => ["image in no folder of a class", "images in no folder of a class"],
+            Self::Empty => [
+                "empty file of 0 bytes (fetch it again, or take it away)",
+                "empty files of 0 bytes (fetch them again, or take them away)",
+            ],
             Self::Hidden => ["hidden"; 2],
             Self::NoImage => ["no image", "no images"],
+            Self::EmptyText => ["empty text", "empty texts"],
         };
         if count == 1 { one } else { several }
     }

@@ -248,14 +248,25 @@ impl Pieces {
     /// # Errors
     /// An image of a class that there is not.
     fn weight_of(&self, record: &Record) -> Result<u64, DataError> {
-        let (Record::Image(image), Some(shape)) = (record, &self.image) else {
-            return Ok(RECORD_BYTES + record.bytes());
-        };
-        if image.class >= shape.classes {
-            let (place, class, classes) = (image.place.clone(), image.class, shape.classes);
-            return Err(DataError::NoClass { place, class, classes });
+        check_class(record, self.image.as_ref())?;
+        match (record, &self.image) {
+            (Record::Image(_), Some(shape)) => Ok(image_weight(record.bytes(), shape)),
+            _ => Ok(RECORD_BYTES + record.bytes()),
         }
-        Ok(image_weight(record.bytes(), shape))
+    }
+}
+
+/// Whether an image is of a class that there is.
+///
+/// # Errors
+/// It is not.
+pub(super) fn check_class(record: &Record, shape: Option<&ImageConfig>) -> Result<(), DataError> {
+    match (record, shape) {
+        (Record::Image(image), Some(shape)) if image.class >= shape.classes => {
+            let (place, class, classes) = (image.place.clone(), image.class, shape.classes);
+            Err(DataError::NoClass { place, class, classes })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,9 +1,14 @@
 //! The folder in which a pattern found no file.
 
+use std::collections::BTreeSet;
+use std::fs::DirEntry;
+use std::io;
 use std::path::Path;
 
 /// Names that are told.
 const NAMED_MAX: usize = 5;
+/// Entries of a folder that are looked at: a message does not wait for a folder of millions.
+const ENTRIES_MAX: usize = 1 << 12;
 
 /// The pattern, its folder, and the first names there, or in the nearest folder above it that is there.
 pub(super) fn searched(folder: &Path, below: &str) -> String {
@@ -20,24 +25,61 @@ pub(super) fn searched(folder: &Path, below: &str) -> String {
     format!("`{below}` was looked for in {shown}, which {there}{}", above.unwrap_or_default())
 }
 
-/// The names of what is in a folder, in order; of folders with a stroke behind them.
-fn names_in(folder: &Path) -> std::io::Result<Vec<String>> {
-    let name = |entry: std::io::Result<std::fs::DirEntry>| {
-        let entry = entry?;
-        let stroke = if entry.path().is_dir() { "/" } else { "" };
-        Ok::<_, std::io::Error>(format!("{}{stroke}", entry.file_name().to_string_lossy()))
-    };
-    let mut names = std::fs::read_dir(folder)?.map(name).collect::<std::io::Result<Vec<_>>>()?;
-    names.sort_unstable();
-    Ok(names)
+/// What a folder has, as far as it was looked at.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Names {
+    /// The first of them in order, of folders with a stroke behind them.
+    first: BTreeSet<String>,
+    count: usize,
+    /// Whether something was not looked at.
+    has_more: bool,
 }
 
-fn has(names: &[String]) -> String {
-    let first = names[..names.len().min(NAMED_MAX)].join(", ");
-    match names.len().saturating_sub(NAMED_MAX) {
-        _ if names.is_empty() => "is empty".to_owned(),
-        0 => format!("has {first}"),
-        more => format!("has {first} and {more} more"),
+impl Names {
+    fn add(&mut self, name: String) {
+        self.count += 1;
+        self.first.insert(name);
+        if self.first.len() > NAMED_MAX {
+            self.first.pop_last();
+        }
+    }
+}
+
+fn names_in(folder: &Path) -> io::Result<Names> {
+    Ok(names_of(std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| name_of(&entry)))))
+}
+
+/// Those that can be had, of as many as are looked at.
+fn names_of(entries: impl Iterator<Item = io::Result<String>>) -> Names {
+    let mut names = Names::default();
+    for (index, entry) in entries.enumerate() {
+        match entry {
+            _ if index == ENTRIES_MAX => {
+                names.has_more = true;
+                break;
+            }
+            Ok(name) => names.add(name),
+            Err(_) => names.has_more = true,
+        }
+    }
+    names
+}
+
+/// A link to a folder has no stroke: where it leads to is not looked at.
+fn name_of(entry: &DirEntry) -> String {
+    let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+    format!("{}{}", entry.file_name().to_string_lossy(), if is_folder { "/" } else { "" })
+}
+
+fn has(names: &Names) -> String {
+    let first: Vec<&str> = names.first.iter().map(String::as_str).collect();
+    let first = first.join(", ");
+    match (names.count - names.first.len(), names.has_more) {
+        (_, false) if first.is_empty() => "is empty".to_owned(),
+        (_, true) if first.is_empty() => "has nothing whose name can be read".to_owned(),
+        (0, false) => format!("has {first}"),
+        (more, false) => format!("has {first} and {more} more"),
+        (_, true) => format!("has {first} and more"),
     }
 }
 
@@ -77,5 +119,20 @@ mod tests {
         std::fs::remove_file(place.join("full/e.csv")).unwrap();
         std::fs::remove_file(place.join("full/.f")).unwrap();
         assert!(searched(&place.join("full"), "*").ends_with("which has a.txt, b.txt, c, d, sub/"));
+    }
+
+    #[test]
+    fn as_many_entries_are_looked_at_as_a_message_needs_and_one_that_fails_hides_no_other() {
+        let name = |number: usize| Ok(format!("{number:05}"));
+        let all = |count: usize| has(&names_of((0..count).rev().map(name)));
+        assert_eq!(all(ENTRIES_MAX), "has 00000, 00001, 00002, 00003, 00004 and 4091 more");
+        assert_eq!(all(ENTRIES_MAX + 1), "has 00001, 00002, 00003, 00004, 00005 and more");
+        let mut asked = 0;
+        names_of((0..2 * ENTRIES_MAX).inspect(|_| asked += 1).map(name));
+        assert_eq!(asked, ENTRIES_MAX + 1);
+        let failed = || Err(io::Error::other("away"));
+        assert_eq!(has(&names_of([name(7), failed(), name(3)].into_iter())), "has 00003, 00007 and more");
+        assert_eq!(has(&names_of([failed()].into_iter())), "has nothing whose name can be read");
+        assert_eq!(has(&names_of(std::iter::empty())), "is empty");
     }
 }

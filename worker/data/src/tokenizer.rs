@@ -85,6 +85,15 @@ impl Tokenizer {
         if !self.depends_on_place() {
             self.check_whole(separator).map_err(left_out)?;
         }
+        if !separator.is_empty() && self.encode(separator).is_ok_and(|tokens| tokens.is_empty()) {
+            let special = match self {
+                Self::Json { tokenizer, .. } => listed(&tokenizer.special()),
+                Self::Bytes => String::new(),
+            };
+            return Err(refused(format!(
+                "the tokenizer makes no token of it, so that records would run into each other; name one that it has a token for (its special tokens: {special}), or separator = \"\" if they should"
+            )));
+        }
         let name = separator.trim();
         if !looks_special(name) {
             return Ok(());
@@ -380,10 +389,17 @@ mod tests {
         let special = r#"{"id":8,"content":"<|end|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}"#;
         let json = WORDS.replace("\"added_tokens\":[]", &format!("\"added_tokens\":[{special}]"));
         let words = Tokenizer::of_json(json.into_bytes(), Path::new("tokenizer.json")).unwrap();
-        for separator in [
-            "\n", "", " ", "<", "<>", "|", "< one >", "a < b", "---", "<br>", "[END]", "</p>", "[sep]",
-            "x<s>",
-        ] {
+        for separator in ["\n", " ", "\t\n"] {
+            let message = words.check_separator(separator).unwrap_err().to_string();
+            assert!(
+                message.contains("makes no token of it") && message.contains("(its special tokens: <|end|>)"),
+                "{message}"
+            );
+            Tokenizer::Bytes.check_separator(separator).unwrap();
+        }
+        for separator in
+            ["", "<", "<>", "|", "< one >", "a < b", "---", "<br>", "[END]", "</p>", "[sep]", "x<s>"]
+        {
             words.check_separator(separator).unwrap();
             Tokenizer::Bytes.check_separator(separator).unwrap();
         }

@@ -2,30 +2,26 @@
 
 use anyhow::{Error, Result};
 use indicatif::BinaryBytes;
-use longhaul_data::counted::counted;
-use longhaul_data::{Content, DataError, Dataset, Looked, Work};
+use longhaul_data::counted::{counted, were};
+use longhaul_data::{Content, DataError, Dataset, Defects, Looked, Work};
 
 use super::images::{Classes, Drawn};
 use super::{Data, Line, Told, open};
 use crate::cli::DataInspectArgs;
 
-/// Looks, and prepares nothing. Where the data would be refused, it says so as a preparation does.
+/// Looks, and prepares nothing. Where defects are found with which a preparation would end, it ends so too.
 pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {
-    let (told, refused) = report(&Data::read(&args.run)?, args.samples)?;
-    told.print()?;
+    let refused = report(&Data::read(&args.run)?, args.samples, Told::print)?;
     refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// What is printed, with so many samples, and why the data is refused, if it is.
-fn report(data: &Data, samples: u64) -> Result<(Told, Option<DataError>)> {
+/// Shows what there is, its files before they are read, and so many samples. Why the data is refused, if it is.
+fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) -> Result<Option<DataError>> {
+    let looked = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
+    show(&files(data, &looked))?;
+    let Defects { refused, unread } = looked.defects();
     let mut told = Told::default();
-    told.line_of_settings(&data.tokenizer);
-    let Looked { files, passed, refused } = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
-    for file in &files {
-        let state = if file.is_prepared { "prepared" } else { "not prepared" };
-        told.line(&format_args!("{}: {}, {state}", file.path.display(), BinaryBytes(file.bytes)));
-    }
-    if refused.is_none() && files.iter().all(|file| file.is_prepared) {
+    if refused.is_empty() && looked.files.iter().all(|file| file.is_prepared) {
         let dataset = open(data, &Work::default())?;
         let sources = data.config.training();
         for (summary, source) in dataset.sources().iter().zip(sources.iter().chain(&data.config.validation)) {
@@ -37,14 +33,35 @@ fn report(data: &Data, samples: u64) -> Result<(Told, Option<DataError>)> {
         told.line(&format_args!("an epoch has {}", counted(dataset.samples(), "sample")));
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
-        passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
-        if refused.is_none() {
+        looked.passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
+        if unread > 0 {
+            told.line(&format_args!(
+                "{} {} not read to the end for defects: up to {} of what all files on this machine hold are read, and no images of a folder",
+                counted(unread, "file"),
+                were(unread),
+                BinaryBytes(Looked::BYTES_MAX),
+            ));
+        }
+        refused.iter().skip(1).for_each(|refused| told.line(&format_args!("refused as well: {refused}")));
+        if refused.is_empty() {
             told.line(
                 &"`worker data prepare` with the same arguments prepares the rest; then there are samples to see",
             );
         }
     }
-    Ok((told, refused))
+    show(&told)?;
+    Ok(refused.into_iter().next())
+}
+
+/// The files of a run's data.
+fn files(data: &Data, looked: &Looked) -> Told {
+    let mut told = Told::default();
+    told.line_of_settings(&data.tokenizer);
+    for file in &looked.files {
+        let state = if file.is_prepared { "prepared" } else { "not prepared" };
+        told.line(&format_args!("{}: {}, {state}", file.path.display(), BinaryBytes(file.bytes)));
+    }
+    told
 }
 
 /// The first samples of the run's stream for a seed of 1: any other seed shuffles them otherwise.
@@ -77,6 +94,16 @@ mod tests {
     use super::*;
     use longhaul_data::Tokenizer;
 
+    /// All that is printed, and why the data is refused.
+    fn reported(data: &Data, samples: u64) -> Result<(Told, Option<DataError>)> {
+        let mut all = Told::default();
+        let refused = report(data, samples, |told| {
+            all.0 += &told.0;
+            Ok(())
+        })?;
+        Ok((all, refused))
+    }
+
     #[test]
     fn of_images_their_shape_their_classes_and_a_drawing_are_shown() {
         let (cache, fixtures) = (
@@ -92,10 +119,12 @@ mod tests {
             cache_dir: cache.path().to_owned(),
             cache_bytes_max: None,
         };
-        let told = report(&data, 3).unwrap().0.0;
+        let told = reported(&data, 3).unwrap().0.0;
         assert!(told.contains("not prepared") && !told.contains("an epoch has"), "{told}");
+        let unread = "1 file was not read to the end for defects: up to 256.00 MiB of what all files on this machine hold are read, and no images of a folder";
+        assert!(told.contains(unread), "{told}");
         open(&data, &Work::default()).unwrap();
-        let told = report(&data, 3).unwrap().0.0;
+        let told = reported(&data, 3).unwrap().0.0;
         for words in [
             "images of 3 classes in 1 shard, 12 samples, 100.0 % of the run's",
             "  class 0, circle: 4\n  class 1, square: 4\n  class 2, triangle: 4\n",
@@ -141,7 +170,7 @@ mod tests {
                 data_in(folder.path(), &lines, Tokenizer::Bytes)
             };
             let check = |max: u64, state: &str| {
-                let (Told(told), refused) = report(&data(max), 3).unwrap();
+                let (Told(told), refused) = reported(&data(max), 3).unwrap();
                 let refused = refused.unwrap().to_string();
                 assert!(told.contains(state) && !told.contains("prepares the rest"), "{told}");
                 assert!(refused.contains("2 records of a source cannot be read"), "{refused}");
@@ -150,9 +179,44 @@ mod tests {
             check(1, "not prepared");
             open(&data(1), &Work::default()).unwrap_err();
             check(1, "not prepared");
-            let (Told(told), refused) = report(&data(2), 3).unwrap();
+            let (Told(told), refused) = reported(&data(2), 3).unwrap();
             assert!(refused.is_none() && told.contains("prepares the rest"), "{told}");
         }
+    }
+
+    #[test]
+    fn files_are_shown_before_they_are_read_and_each_source_that_is_refused_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in [
+            ("a.txt", &b"BZh91AY&SY\x12\x34\x56"[..]),
+            ("b.jsonl", b"{\n"),
+            ("c.csv", b"a,b\n"),
+            ("d.txt", b"text"),
+        ] {
+            std::fs::write(folder.path().join(name), content).unwrap();
+        }
+        let names = ["a.txt", "b.jsonl", "c.csv", "d.txt"].map(|name| format!("{{ path = \"{name}\" }}"));
+        let lines = format!("sequence_length = 1\nvalidation_share = 0.0\nsources = [{}]", names.join(", "));
+        let data = data_in(folder.path(), &lines, Tokenizer::Bytes);
+        let mut parts = Vec::new();
+        let refused = report(&data, 1, |told| {
+            parts.push(told.0.clone());
+            Ok(())
+        });
+        let [files, rest]: [String; 2] = parts.try_into().unwrap();
+        assert_eq!(files.lines().filter(|line| line.ends_with(", not prepared")).count(), 4, "{files}");
+        let refused = refused.unwrap().unwrap().to_string();
+        assert!(refused.contains("a.txt is a bzip2 file: unpack it"), "{refused}");
+        let others: Vec<&str> = rest.lines().collect();
+        assert_eq!(others.len(), 2, "{rest}");
+        assert!(
+            others[0].starts_with("refused as well: ") && others[0].contains("b.jsonl, line 1: "),
+            "{rest}"
+        );
+        assert!(
+            others[1].starts_with("refused as well: ") && others[1].contains("has no column `text`"),
+            "{rest}"
+        );
     }
 
     #[test]
@@ -166,9 +230,9 @@ mod tests {
             data_in(folder.path(), &lines, Tokenizer::Bytes)
         };
         open(&data(2), &Work::default()).unwrap();
-        let (Told(told), refused) = report(&data(2), 1).unwrap();
+        let (Told(told), refused) = reported(&data(2), 1).unwrap();
         assert!(refused.is_none() && told.contains("2 records were left out:\n  "), "{told}");
-        let (Told(told), refused) = report(&data(0), 1).unwrap();
+        let (Told(told), refused) = reported(&data(0), 1).unwrap();
         assert!(told.contains(", prepared\n") && !told.contains("an epoch has"), "{told}");
         let refused = refused.unwrap().to_string();
         assert!(refused.contains("a.jsonl, line 2: ") && refused.contains("a.jsonl, line 3: "), "{refused}");
@@ -188,7 +252,7 @@ mod tests {
         data.config.path = Some(folder.path().join("a.txt"));
         open(&data, &Work::default()).unwrap();
         for _ in 0..2 {
-            let (Told(told), _) = report(&data, 1).unwrap();
+            let (Told(told), _) = reported(&data, 1).unwrap();
             for words in [
                 "; warning: 2 of 5 tokens (40.0 %) are the unknown token `[UNK]`: ",
                 "; take another one, or train one on such texts; 1 byte order mark within the text: ",

@@ -180,7 +180,8 @@ fn check_zeros(head: &[u8]) -> Result<(), String> {
     };
     match () {
         () if has(&[1, 2, 3], &[0]) || has(&[0, 1, 2], &[3]) => Err(UTF32.to_owned()),
-        () if has(&[1, 3], &[0, 2]) || has(&[0, 2], &[1, 3]) => Err(UTF16.to_owned()),
+        () if has(&[1, 3], &[0, 2]) => Err(UTF16.replace("utf-16", "utf-16le")),
+        () if has(&[0, 2], &[1, 3]) => Err(UTF16.replace("utf-16", "utf-16be")),
         () => Ok(()),
     }
 }

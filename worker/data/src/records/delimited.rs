@@ -138,6 +138,10 @@ impl Records for Delimited {
     fn read_bytes(&self) -> u64 {
         self.position.bytes()
     }
+
+    fn content_bytes(&self) -> u64 {
+        self.position.content_bytes()
+    }
 }
 
 fn malformed(path: &Path, line: u64, reason: String) -> DataError {

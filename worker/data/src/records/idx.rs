@@ -77,6 +77,10 @@ impl Records for Idx {
     fn read_bytes(&self) -> u64 {
         self.images.position.bytes() + self.labels.position.bytes()
     }
+
+    fn content_bytes(&self) -> u64 {
+        self.images.position.content_bytes() + self.labels.position.content_bytes()
+    }
 }
 
 /// Reads the head of a file, which must begin like this.

@@ -53,6 +53,11 @@ enum Packing {
     Gzip,
 }
 
+/// Whether the end of a file's name says that it is packed.
+pub(crate) fn is_packed_by_name(path: &Path) -> bool {
+    Packing::by_name(path).is_some()
+}
+
 impl Packing {
     fn by_name(path: &Path) -> Option<Self> {
         let end = path.extension().and_then(|end| end.to_str())?;
@@ -213,13 +218,25 @@ fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
     }
 }
 
-/// How many bytes of a file were read so far.
+/// How far a file was read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Position(Arc<AtomicU64>);
+pub(super) struct Position(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    read: AtomicU64,
+    unpacked: AtomicU64,
+}
 
 impl Position {
+    /// Bytes of the file that were read so far.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.read.load(Ordering::Relaxed)
+    }
+
+    /// The same of its content: of a packed file what came out of them, where that is more.
+    pub(super) fn content_bytes(&self) -> u64 {
+        self.bytes().max(self.0.unpacked.load(Ordering::Relaxed))
     }
 }
 
@@ -231,7 +248,7 @@ struct Counted {
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
-        self.position.0.fetch_add(read as u64, Ordering::Relaxed);
+        self.position.0.read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
@@ -245,7 +262,7 @@ struct Unpacked {
 
 impl Read for Unpacked {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.decoder.read(buffer).map_err(|error| match error.kind() {
+        let read = self.decoder.read(buffer).map_err(|error| match error.kind() {
             // Whoever reads it would else take it for the end of its content.
             io::ErrorKind::UnexpectedEof => io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -256,7 +273,9 @@ impl Read for Unpacked {
                 ),
             ),
             _ => error,
-        })
+        })?;
+        self.position.0.unpacked.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
     }
 }
 
@@ -287,6 +306,18 @@ mod tests {
         // Others that begin with some of its bytes.
         for bytes in [&b"\xef\xbb"[..], b"\xef\xbb\xbe"] {
             assert_eq!(read(bytes), (bytes.to_vec(), 0));
+        }
+    }
+
+    #[test]
+    fn content_is_counted_as_it_is_unpacked() {
+        let text = "one\ntwo\n".repeat(10_000).into_bytes();
+        let zstd = zstd::encode_all(&text[..], 3).unwrap();
+        for (bytes, content) in [(&text, text.len()), (&zstd, text.len())] {
+            let mut input = Input::of_bytes("a.txt", bytes).unwrap();
+            input.reader.read_to_end(&mut Vec::new()).unwrap();
+            let read = (input.position.bytes(), input.position.content_bytes());
+            assert_eq!(read, (bytes.len() as u64, content as u64));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::PathBuf;
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -19,6 +19,9 @@ pub(super) const TOO_DEEP: &str = "is nested too deep: JSON of fewer than 128 le
 pub(super) fn is_too_deep(error: &serde_json::Error) -> bool {
     error.to_string().starts_with("recursion limit exceeded")
 }
+
+/// Bytes behind a first line that is cut off, at most, that are looked at: of most files some lines.
+const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// The texts of one field.
 pub(super) struct JsonLines {
@@ -57,7 +60,8 @@ impl JsonLines {
         };
         let is_one = match parse::<IgnoredAny>(&self.bytes) {
             Ok(_) => self.is_blank_from_here()?,
-            Err(error) => !is_whole || error.is_eof(),
+            Err(error) if is_whole => error.is_eof() && !begins_with_object(&self.ahead()?),
+            Err(_) => true,
         };
         if !is_one {
             return Ok(());
@@ -66,6 +70,23 @@ impl JsonLines {
             "one JSON array, and no object on each line: `jq -c '{elements}' IN > OUT.jsonl` makes lines of it"
         );
         Err(DataError::OtherContent { path: self.path.clone(), what })
+    }
+
+    /// What follows, up to the end of a second line that is not blank. It is read again.
+    fn ahead(&mut self) -> Result<Vec<u8>, DataError> {
+        let (mut ahead, mut lines) = (Vec::new(), 0);
+        while lines < 2 {
+            let (start, left) = (ahead.len(), AHEAD_BYTES_MAX.saturating_sub(ahead.len() as u64));
+            let read = self.lines.by_ref().take(left).read_until(b'\n', &mut ahead);
+            if read.map_err(DataError::io("read", &self.path))? == 0 {
+                break;
+            }
+            lines += usize::from(!ahead[start..].trim_ascii().is_empty());
+        }
+        let nothing: Box<dyn Read> = Box::new(io::empty());
+        let rest = std::mem::replace(&mut self.lines, BufReader::new(nothing));
+        self.lines = BufReader::new(Box::new(Cursor::new(ahead.clone()).chain(rest)));
+        Ok(ahead)
     }
 
     /// Whether only blanks follow, which are passed over.
@@ -107,6 +128,14 @@ impl JsonLines {
             }
         }
     }
+}
+
+/// Whether the first line that is not blank is a whole object, and none of an array that goes on or ends behind it.
+fn begins_with_object(lines: &[u8]) -> bool {
+    let mut lines =
+        lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let is_object = lines.next().is_some_and(|line| parse::<Object>(line).is_ok());
+    is_object && !lines.next().is_some_and(|line| matches!(line[0], b',' | b']'))
 }
 
 /// An object, of which a field may be there more than once.
@@ -210,6 +239,10 @@ impl Records for JsonLines {
 
     fn read_bytes(&self) -> u64 {
         self.position.bytes()
+    }
+
+    fn content_bytes(&self) -> u64 {
+        self.position.content_bytes()
     }
 }
 

@@ -33,8 +33,8 @@ use longhaul_common::config::DataFormat;
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
-pub(super) use self::input::MARK;
 use self::input::{Input, Told};
+pub(super) use self::input::{MARK, is_packed_by_name};
 use self::json_lines::JsonLines;
 use self::text::TextChunks;
 use self::tokens::Tokens;
@@ -85,6 +85,11 @@ pub(super) trait Records {
 
     /// Bytes of the file that were read so far.
     fn read_bytes(&self) -> u64;
+
+    /// The same of its content, as it is unpacked, where the reader can tell.
+    fn content_bytes(&self) -> u64 {
+        self.read_bytes()
+    }
 }
 
 /// Opens a file of a source.

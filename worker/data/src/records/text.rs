@@ -69,6 +69,10 @@ impl Records for TextChunks {
     fn read_bytes(&self) -> u64 {
         self.position.bytes()
     }
+
+    fn content_bytes(&self) -> u64 {
+        self.position.content_bytes()
+    }
 }
 
 #[cfg(test)]

@@ -75,6 +75,10 @@ impl Records for Tokens {
     fn read_bytes(&self) -> u64 {
         self.position.bytes()
     }
+
+    fn content_bytes(&self) -> u64 {
+        self.position.content_bytes()
+    }
 }
 
 /// Of up to four bytes.

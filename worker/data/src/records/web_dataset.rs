@@ -141,6 +141,10 @@ impl Records for WebDataset {
     fn read_bytes(&self) -> u64 {
         self.position.bytes()
     }
+
+    fn content_bytes(&self) -> u64 {
+        self.position.content_bytes()
+    }
 }
 
 impl Parts {
@@ -239,7 +243,7 @@ fn check_same(class: u32, json: &str, field: &str) -> Result<(), String> {
     let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
     match value_of(json, field)? {
         Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => Err(format!(
-            "its .cls says class {class}, and its .json has {other} in `{field}`: mend one of the two, or leave it out"
+            "its .cls says class {class}, and its .json has {other} in `{field}`: mend one of the two, or leave it out, or name with `field` where the class is"
         )),
         _ => Ok(()),
     }

@@ -2,19 +2,21 @@
 
 /// Pairs of numbers of two bytes without which a file is too short for a vocabulary to show.
 const PAIRS_MIN: usize = 16;
-/// The high half of a token of four bytes, at most: vocabularies have fewer than 2^18.
+/// The high half of a token of four bytes, at most: of ids below 2^18. Some vocabularies have more (Gemma 3 has 262,144 and some), whose last ids are not told.
 const HIGH_HALF_MAX: u16 = 3;
 const FOUR_BYTES: &str = "a file with numbers of four bytes, as it seems, and its name stands for two: say format = \"tokens-u32\", or \"tokens-u16\" if they are of two";
 const EIGHT_BYTES: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its name stands for two: write them with `array.astype('<u2').tofile(...)`, or '<u4' and format = \"tokens-u32\" beyond 65,535; or say format = \"tokens-u16\" if they are of two";
 
-/// Pairs of numbers of two bytes, one behind the other, that are taken for numbers of four: 4 KiB of a file. Real tokens of two bytes do not look so: token 0 would have to come at every second place, but
-/// for tokens 1 to 3, a thousand times in a row, and 16 others or more between. No language, source code or table has such a token. A blank behind each letter of a protein would be one, if it were token 0,
-/// and so would be the zeros of UTF-16 where each byte is a token: for these there is `format`.
+/// Pairs of numbers of two bytes, one behind the other, that are taken for numbers of four or eight: 4 KiB of a file. In each pair the second number is 0 to 3, in half of them 0, and half of
+/// the first are more than 3. Tokens of a text hardly come so. Other streams do, where such a number stands at every second place: states and actions, pitches and durations, bytes of samples of ten bits, characters of
+/// UTF-16 byte by byte. They cannot be told from numbers of four bytes; for these there is `format`.
 const RUN_PAIRS: u32 = 1 << 10;
-/// Different low halves in such a run, at least: a phrase that comes again and again (`Go!Go!Go!`) has fewer.
+/// Different low halves other than 0 in such a run, at least: a phrase that comes again and again (`Go!Go!Go!`) has fewer.
 const DIFFERENT_MIN: usize = 16;
+/// The upper halves of numbers of eight bytes, which are 0, among every other pair of such a run: all of them, but for a few pairs before that look alike.
+const UPPER_MIN: u32 = RUN_PAIRS / 2 / 8 * 7;
 
-/// Refuses numbers of four or eight bytes at the beginning of a file: all high halves are next to nothing, and low halves are not. In a file of a few numbers, nothing and something take turns.
+/// Refuses numbers of four or eight bytes at the beginning of a file: all high halves are 0 to 3, and half of the low ones are more. In a file of a few numbers, nothing and something take turns.
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     let halves: Vec<u16> =
         head.chunks_exact(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).collect();
@@ -43,7 +45,7 @@ fn take_turns(halves: &[u16], width: usize) -> bool {
     halves.len() >= 2 * width && halves.chunks_exact(width).all(is_low)
 }
 
-/// Looks through numbers of two bytes for a run of numbers of four, which stand behind others where files were joined.
+/// Looks through numbers of two bytes for a run of numbers of four or eight, which stand behind others where files were joined.
 #[derive(Debug, Default)]
 pub(super) struct WideNumbers {
     seen: u64,
@@ -52,15 +54,17 @@ pub(super) struct WideNumbers {
     runs: [Run; 2],
 }
 
-/// Pairs, one behind the other, that may be numbers of four bytes.
+/// Pairs, one behind the other, that may be numbers of four bytes, or halves of numbers of eight.
 #[derive(Debug, Default)]
 struct Run {
     pairs: u32,
-    /// Those with something in the low half.
+    /// Those with more than 3 in the low half.
     low: u32,
     /// Those with nothing in the high half, as most of a vocabulary has.
     plain: u32,
-    /// The first different low halves.
+    /// Those with nothing at all, at even places of the run and at odd ones.
+    nothing: [u32; 2],
+    /// The first different low halves other than 0.
     different: Vec<u32>,
 }
 
@@ -68,15 +72,17 @@ impl WideNumbers {
     /// Takes some more numbers.
     ///
     /// # Errors
-    /// A run of numbers of four bytes ends among them.
+    /// A run of numbers of four or eight bytes ends among them.
     pub(super) fn see(&mut self, numbers: &[u32]) -> Result<(), String> {
         for &number in numbers {
             let run = &mut self.runs[(self.seen % 2) as usize];
             self.seen += 1;
-            if self.seen > 1 && run.is_wide(self.last, number) {
+            if self.seen > 1
+                && let Some(width) = run.width_with(self.last, number)
+            {
                 let first = self.seen - 2 * u64::from(RUN_PAIRS);
                 return Err(format!(
-                    "a file with numbers of four bytes from token {first} on, as it seems, and its name stands for two: write all of it in one width (`array.astype('<u2').tofile(...)`), or say format = \"tokens-u16\" if all are of two"
+                    "a file with numbers of {width} from token {first} on, as it seems, and its name stands for two: write all of it in one width (`array.astype('<u2').tofile(...)`), or say format = \"tokens-u16\" if all are of two"
                 ));
             }
             self.last = number;
@@ -86,29 +92,39 @@ impl WideNumbers {
 }
 
 impl Run {
-    /// Takes one pair more. Whether the run is long enough then, and looks like numbers of four bytes.
-    fn is_wide(&mut self, low: u32, high: u32) -> bool {
+    /// Takes one pair more. How wide its numbers are, in words, once the run is long enough and looks like wide ones.
+    fn width_with(&mut self, low: u32, high: u32) -> Option<&'static str> {
         if high > u32::from(HIGH_HALF_MAX) {
             self.begin_anew();
-            return false;
+            return None;
         }
+        self.nothing[self.pairs as usize % 2] += u32::from((low, high) == (0, 0));
         self.pairs += 1;
         self.low += u32::from(low > u32::from(HIGH_HALF_MAX));
         self.plain += u32::from(high == 0);
-        if self.different.len() < DIFFERENT_MIN && !self.different.contains(&low) {
+        if low != 0 && self.different.len() < DIFFERENT_MIN && !self.different.contains(&low) {
             self.different.push(low);
         }
         if self.pairs < RUN_PAIRS {
-            return false;
+            return None;
         }
-        let half = self.pairs / 2;
-        let is_wide = self.low >= half && self.plain >= half && self.different.len() == DIFFERENT_MIN;
+        let width = self.width();
         self.begin_anew();
-        is_wide
+        width
+    }
+
+    fn width(&self) -> Option<&'static str> {
+        let upper = self.nothing[0].max(self.nothing[1]);
+        // What is left are the lower halves of numbers of eight bytes.
+        let (name, upper) =
+            if upper >= UPPER_MIN { ("eight bytes (numpy's int64)", upper) } else { ("four bytes", 0) };
+        let (half, plain) = ((self.pairs - upper) / 2, self.plain - upper);
+        let is_wide = self.low >= half && plain >= half && self.different.len() == DIFFERENT_MIN;
+        is_wide.then_some(name)
     }
 
     fn begin_anew(&mut self) {
-        (self.pairs, self.low, self.plain) = (0, 0, 0);
+        (self.pairs, self.low, self.plain, self.nothing) = (0, 0, 0, [0; 2]);
         self.different.clear();
     }
 }
@@ -190,19 +206,27 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_four_bytes_behind_some_of_two_are_found_wherever_they_begin_and_however_they_come() {
+    fn wide_numbers_behind_some_of_two_bytes_are_found_wherever_they_begin_and_however_they_come() {
         let mut random = ChaCha8Rng::seed_from_u64(6);
-        for vocabulary in [64_u64, 256, 50_257, 128_256, 1 << 18] {
+        let four =
+            [64_u64, 256, 50_257, 128_256, 1 << 18].map(|vocabulary| (4, vocabulary, "four bytes from"));
+        let eight = [64_u64, 256, 50_257, 128_256]
+            .map(|vocabulary| (8, vocabulary, "eight bytes (numpy's int64) from"));
+        for (width, vocabulary, words) in four.into_iter().chain(eight) {
             for before in [0, 1, 255, 4096, 10_001] {
                 let mut bytes = numbers(50_257, 2, before, &mut random);
                 // As in texts, low numbers are frequent.
                 let mut number = || (0..3).map(|_| random.random_range(0..vocabulary)).min().unwrap_or(0);
-                bytes.extend((0..2 * RUN_PAIRS).flat_map(|_| (number() as u32).to_le_bytes()));
+                bytes.extend((0..2 * RUN_PAIRS).flat_map(|_| number().to_le_bytes()[..width].to_vec()));
                 bytes.extend(numbers(50_257, 2, 77, &mut random));
                 let all = halves(&bytes);
                 for part in [1, 1000, all.len()] {
                     let mut wide = WideNumbers::default();
                     let message = all.chunks(part).try_for_each(|part| wide.see(part)).unwrap_err();
+                    assert!(
+                        message.starts_with(&format!("a file with numbers of {words} token ")),
+                        "{message}"
+                    );
                     let place = message.split_once("from token ").unwrap().1;
                     let place: usize = place.split_once(' ').unwrap().0.parse().unwrap();
                     // A few of the numbers before them may look like such.
@@ -229,8 +253,36 @@ mod tests {
         streams.push(
             (0..20).flat_map(|_| (0..run as u32).flat_map(|at| [100 + at, 0]).chain([7, 7, 7])).collect(),
         );
+        let eight = |at: u32| [100 + at, 0, 0, 0];
+        streams.push((0..20).flat_map(|_| (0..run as u32 / 2).flat_map(eight).chain([7, 7, 7])).collect());
         for stream in streams {
             assert_eq!(WideNumbers::default().see(&stream), Ok(()), "{:?}", &stream[..20]);
         }
+    }
+
+    /// 512 of eight bytes are as many as 1,024 of four; a pair before them that looks alike changes no word.
+    #[test]
+    fn a_run_of_numbers_of_eight_bytes_is_told_from_one_of_four() {
+        let eight = |at: u32| [100 + at, u32::from(at.is_multiple_of(3)), 0, 0];
+        for before in [vec![], vec![9, 9], vec![9, 9, 9], vec![500, 1]] {
+            let stream: Vec<u32> = before.into_iter().chain((0..RUN_PAIRS / 2).flat_map(eight)).collect();
+            let message = WideNumbers::default().see(&stream).unwrap_err();
+            assert!(message.contains("numbers of eight bytes (numpy's int64) from token "), "{message}");
+        }
+        // Those of four bytes of which many are token 0.
+        let four: Vec<u32> =
+            (0..2 * RUN_PAIRS).flat_map(|at| [if at % 5 < 2 { 0 } else { 100 + at }, 0]).collect();
+        let message = WideNumbers::default().see(&four).unwrap_err();
+        assert!(message.contains("numbers of four bytes from token 0 on"), "{message}");
+    }
+
+    #[test]
+    fn streams_that_take_turns_with_a_number_of_0_to_3_are_taken_for_numbers_of_four_bytes() {
+        let mut random = ChaCha8Rng::seed_from_u64(8);
+        let stream: Vec<u8> = (0..HEAD_BYTES / 4)
+            .flat_map(|_| [random.random_range(4..60_000_u16), random.random_range(0..4)])
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        assert!(check(&stream).unwrap_err().contains("or \"tokens-u16\" if they are of two"));
     }
 }

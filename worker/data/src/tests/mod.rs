@@ -8,6 +8,7 @@ mod formats;
 #[cfg(feature = "images")]
 mod images;
 mod lent;
+mod looked;
 mod preparing;
 mod pruning;
 #[cfg(all(feature = "gzip", feature = "parquet"))]

@@ -70,6 +70,45 @@ fn a_file_without_a_byte_is_said_to_be_empty() {
     assert_eq!(text(&folder.open(lines).unwrap()), "some text");
 }
 
+/// As a download leaves it that has failed.
+#[test]
+fn an_empty_file_among_others_is_refused_or_counted_and_an_empty_text_is_counted() {
+    let line = b"{\"text\": \"one\"}\n";
+    for (end, content, expected) in [
+        ("jsonl", &line[..], "one|"),
+        ("jsonl.gz", &gz(line), "one|"),
+        ("bin", b"o\0n\0e\0", "one"),
+        ("csv", b"text\none\n", "one|"),
+        ("txt.gz", &gz(b"one"), "one"),
+    ] {
+        let folder = Folder::new();
+        folder.write(&format!("a.{end}"), "");
+        folder.write(&format!("b.{end}"), content);
+        let lines = |is_strict: bool| {
+            format!(
+                "sequence_length = 1\nvalidation_share = 0.0\nseparator = \"|\"\nstrict_files = {is_strict}\nsources = [{{ glob = \"*.{end}\" }}]"
+            )
+        };
+        let words = format!(
+            "1 passed over: 1 empty file of 0 bytes (fetch it again, or take it away) ({}/a.{end})",
+            folder.path().display()
+        );
+        let message = folder.open(&lines(true)).unwrap_err().to_string();
+        assert!(message.contains(&words) && message.contains("data.strict_files = false"), "{message}");
+        let data = folder.open(&lines(false)).unwrap();
+        let size = data.sources().remove(0).size;
+        assert_eq!((text(&data).as_str(), size.files), (expected, 1), "{end}");
+        assert_eq!(size.passed.to_string(), words);
+    }
+    let folder = Folder::new();
+    folder.write("a.txt", "");
+    folder.write("b.txt", "one");
+    let lines = "sequence_length = 1\nvalidation_share = 0.0\nsources = [{ glob = \"*.txt\" }]";
+    let size = folder.open(lines).unwrap().sources().remove(0).size;
+    let words = format!("1 passed over: 1 empty text ({}/a.txt)", folder.path().display());
+    assert_eq!((size.files, size.passed.to_string()), (1, words));
+}
+
 #[test]
 fn a_file_that_is_packed_twice_is_told_with_what_unpacks_it() {
     let line = b"{\"text\": \"one\"}\n";
@@ -105,6 +144,12 @@ fn one_json_array_is_told_with_what_makes_lines_of_it() {
         ("[{\"n\": NaN}]\n \n\n", objects),
         ("[\"one\", \"two\"]\n", texts),
         ("[\"one\",\n\"two\"]\n", texts),
+        ("[\"one\", \"two\",", texts),
+        ("[\n{\"text\": \"one\"},\n{\"text\": \"two\"}\n]\n", objects),
+        ("[\n\n{\"text\": \"one\"}\n]\n", objects),
+        ("[{\"text\": \"one\"},\n{\"text\": \"two\"}]\n", objects),
+        ("[{\"text\": \"one\"}\n, {\"text\": \"two\"}\n]\n", objects),
+        ("[\n{\"text\": \"one\"}\n , {\"text\": \"two\"}\n]\n", objects),
     ] {
         for name in ["a.json", "b.jsonl"] {
             let message = read_as(name, "", content.as_bytes()).unwrap_err();
@@ -128,6 +173,31 @@ fn one_json_array_is_told_with_what_makes_lines_of_it() {
         let message = read_as("a.json", "", content.as_bytes()).unwrap_err();
         assert!(message.contains(words) && message.contains("of a source cannot be read"), "{message}");
     }
+}
+
+#[test]
+fn a_first_line_that_is_cut_off_is_one_bad_record_where_objects_follow() {
+    for first in ["[\"a\", \"b\",", "[\"a\", \"b", "[", "[[1, [2", "[{\"text\": \"a\"", "[{\"text\": \"a\"},"]
+    {
+        let rest = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+        for between in ["\n", "\n\n \n"] {
+            let folder = Folder::new();
+            folder.write("a.jsonl", format!("{first}{between}{rest}"));
+            let open = |max: u64| {
+                let lines = "sequence_length = 1\nvalidation_share = 0.0\nseparator = \"|\"";
+                folder
+                    .open(&format!("{lines}\nbad_records_max = {max}\nsources = [{{ path = \"a.jsonl\" }}]"))
+            };
+            let data = open(1).unwrap();
+            let size = data.sources().remove(0).size;
+            assert_eq!((text(&data).as_str(), size.records, size.bad_records), ("one|two|", 2, 1), "{first}");
+            let message = open(0).unwrap_err().to_string();
+            assert!(message.contains("a.jsonl, line 1: it is no JSON"), "{first}: {message}");
+        }
+    }
+    // Lines behind those that were looked at have their numbers.
+    let message = read_as("a.jsonl", "", b"[1,\n\n{\"text\": \"one\"}\n\n{\n").unwrap_err();
+    assert!(message.contains("a.jsonl, line 1: ") && message.contains("a.jsonl, line 5: "), "{message}");
 }
 
 #[test]
@@ -156,6 +226,15 @@ fn numbers_of_four_bytes_anywhere_in_a_file_of_tokens_are_refused_unless_it_is_s
         assert!(message.contains("say format = \"tokens-u16\" if all are of two"), "{message}");
         assert!(read(", format = \"tokens-u16\"", &content).is_ok());
     }
+    let eight: Vec<u8> = (0..600).flat_map(|n| u64::from(token(n)).to_le_bytes()).collect();
+    let message = read("", &[&two[..], &eight].concat()).unwrap_err();
+    assert!(message.contains("numbers of eight bytes (numpy's int64) from token 3001 on"), "{message}");
+    // States and actions look the same.
+    let turns: Vec<u8> =
+        (0..600).flat_map(|n| [token(n) as u16, n as u16 % 4]).flat_map(u16::to_le_bytes).collect();
+    let message = read("", &turns).unwrap_err();
+    assert!(message.contains("numbers of four bytes, as it seems"), "{message}");
+    assert!(read(", format = \"tokens-u16\"", &turns).is_ok());
     for count in [3, 7, 12] {
         let few = &four[4..4 + 4 * count];
         let message = read("", few).unwrap_err();

@@ -191,6 +191,8 @@ fn content_decides_where_a_name_says_something_else() {
         ("a.jsonl.zip", "", b"PK\x03\x04\x14\0\0\0\x08\0", "a zip archive: unpack it"),
         ("a.txt", "", b"\xff\xfeh\0i\0\n\0", "UTF-16 text: convert it, for example with `iconv -f utf-16"),
         ("a.csv", "", b"\xfe\xff\0t\0e\0x\0t\0\n", "UTF-16 text"),
+        ("a.txt", "", b"h\0e\0l\0l\0o\0\n\0", "UTF-16 text: convert it, for example with `iconv -f utf-16le"),
+        ("a.txt", "", b"\0h\0e\0l\0l\0o\0\n", "UTF-16 text: convert it, for example with `iconv -f utf-16be"),
         ("a.text", "", b"{\"text\": \"one\"}\n", "JSON: say format = \"jsonl\""),
         ("a.txt", "", b"<!DOCTYPE html>\n<html>", "a web page"),
         ("a.txt", "", b"PAR1\x15\x04\x15\x10", "a Parquet file: say format = \"parquet\""),
@@ -207,6 +209,22 @@ fn content_decides_where_a_name_says_something_else() {
     assert_eq!(read_as("a.txt", ", format = \"text\"", line).unwrap().as_bytes(), line);
     let packed = zstd::encode_all(&line[..], 3).unwrap();
     assert_eq!(read_as("a.jsonl", "", &packed).unwrap(), "one|");
+}
+
+/// Whoever opens a pipe waits until somebody writes into it.
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let folder = Folder::new();
+    let path = folder.path().join("a.txt");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    for format in ["", ", format = \"jsonl\"", ", format = \"tokens-u16\""] {
+        let lines = format!(
+            "sources = [{{ path = \"a.txt\"{format} }}]\nsequence_length = 2\nvalidation_share = 0.0"
+        );
+        let message = folder.open(&lines).unwrap_err().to_string();
+        assert!(message.contains("neither a file nor a folder (a pipe"), "{message}");
+    }
 }
 
 /// `zstd --long=31` asks for a window of 2 GiB, whatever there is.

@@ -74,23 +74,28 @@ fn all_of_a_text_is_trained_on_with_a_file_that_was_last_used_for_less() {
 fn a_character_that_is_in_no_token_is_refused_by_its_name_and_its_file() {
     let json = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,"truncation":null,"padding":null,
         "pre_tokenizer":{"type":"Whitespace"},"model":{"type":"BPE","unk_token":null,"vocab":{"o":0,"n":1,"e":2},"merges":[]}}"#;
-    let open = |json: &str, text: &str| {
+    let open = |json: &str, text: &str, more: &str| {
         let tokenizer = Tokenizer::of_json(json.as_bytes().to_vec(), Path::new("tokenizer.json")).unwrap();
         let folder = Folder::new();
         folder.write("a.jsonl", serde_json::json!({ "text": text }).to_string());
-        let lines = "sequence_length = 2\nvalidation_share = 0.0\nsources = [{ path = \"a.jsonl\" }]";
-        let data = folder.open_with(lines, &tokenizer, 1 << 20, &Work::default());
+        let lines = format!(
+            "sequence_length = 2\nvalidation_share = 0.0{more}\nsources = [{{ path = \"a.jsonl\" }}]"
+        );
+        let data = folder.open_with(&lines, &tokenizer, 1 << 20, &Work::default());
         data.map(|data| data.peek(0, u64::MAX).unwrap()).map_err(|error| error.to_string())
     };
-    assert_eq!(open(json, "on one"), Ok(vec![0, 1, 0, 1, 2]));
-    let message = open(json, "one né").unwrap_err();
+    let none = "\nseparator = \"\"";
+    assert_eq!(open(json, "on one", none), Ok(vec![0, 1, 0, 1, 2]));
+    let message = open(json, "on one", "").unwrap_err();
+    assert!(message.contains("data.separator = \"\\n\": the tokenizer makes no token of it"), "{message}");
+    let message = open(json, "one né", none).unwrap_err();
     assert!(message.contains("/a.jsonl: the tokenizer has no token for 'é' (U+00E9), and"), "{message}");
     assert!(message.contains("`unk_token` or `byte_fallback`"), "{message}");
-    let message = open(json, "  ").unwrap_err();
+    let message = open(json, "  ", none).unwrap_err();
     assert!(message.contains("there is no token in the 1 record that was read"), "{message}");
     // Without words, what stands between records is text as any other.
     let bare = json.replace(r#"{"type":"Whitespace"}"#, "null");
-    let message = open(&bare, "one").unwrap_err();
+    let message = open(&bare, "one", "").unwrap_err();
     assert!(
         message.contains("data.separator = \"\\n\": the tokenizer has no token for '\\n' (U+000A)"),
         "{message}"

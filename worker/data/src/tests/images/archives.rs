@@ -44,9 +44,29 @@ fn a_class_that_json_contradicts_is_a_bad_record_and_one_that_it_repeats_is_not(
     }
     let files: [(&str, &[u8]); 3] =
         [("7.png", &image), ("7.cls", b"0"), ("7.json", br#"{"label": 1, "kind": 0}"#)];
+    let message = read(&files, SOURCE).unwrap_err();
+    assert!(message.contains("or leave it out, or name with `field` where the class is"), "{message}");
     assert_eq!(read(&files, "sources = [{ path = \"a.tar\", field = \"kind\" }]"), Ok(vec![0]));
     let message = read(&[("7.png", &image), ("7.json", br#"{"label": 0, "label": 0}"#)], SOURCE).unwrap_err();
     assert!(message.contains("sample 7: its .json has two fields `label`"), "{message}");
+}
+
+#[test]
+fn a_class_that_there_is_not_is_found_without_a_preparation() {
+    let (image, folder) = (fixture("folder/triangle/02.png"), Folder::new());
+    let files: [(&str, &[u8]); 4] = [("0.png", &image), ("0.cls", b"1"), ("1.png", &image), ("1.cls", b"2")];
+    let refused = |files: &[(&str, &[u8])]| {
+        folder.write("a.tar", tar(files));
+        let config = config(&format!("{SMALL}\n{SOURCE}")).found_at(folder.path());
+        let cache = folder.path().join("cache");
+        let defects = Dataset::look(&config, &Tokenizer::Bytes, &cache).unwrap().defects();
+        defects.refused.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(refused(&files[..2]).is_empty());
+    let messages = refused(&files);
+    let message = messages.join("; ");
+    assert_eq!(messages.len(), 1, "{message}");
+    assert!(message.contains("a.tar, sample 1 is of class 2, and data.image.classes = 2"), "{message}");
 }
 
 #[test]

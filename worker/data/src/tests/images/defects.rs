@@ -114,7 +114,7 @@ fn an_image_that_changed_is_noticed() {
 
 #[test]
 fn idx_files_that_are_cut_or_do_not_fit_are_refused_by_name_and_place() {
-    let folder = Folder::new();
+    let (folder, cache) = (Folder::new(), Folder::new());
     let (pixels, labels) = (fixture("images-idx3-ubyte"), fixture("labels-idx1-ubyte"));
     let mut fewer = labels[..labels.len() - 1].to_vec();
     fewer[7] -= 1;
@@ -146,6 +146,10 @@ fn idx_files_that_are_cut_or_do_not_fit_are_refused_by_name_and_place() {
             format!("{IDX}\nsources = [{{ path = \"images\", format = \"idx\", labels = \"labels\" }}]");
         let message = open(folder.path(), &lines).unwrap_err().to_string();
         assert!(message.contains(words), "{words}: {message}");
+        let config = config(&format!("validation_share = 0.0\n{lines}")).found_at(folder.path());
+        let looked = Dataset::look(&config, &Tokenizer::Bytes, cache.path()).unwrap();
+        let found: Vec<String> = looked.defects().refused.iter().map(ToString::to_string).collect();
+        assert_eq!(found, [message], "a look finds the same");
     }
 }
 
