@@ -36,6 +36,9 @@ fn config(workers: u32) -> RunConfig {
     RunConfig::parse(&text).unwrap()
 }
 
+/// The half hour for which those are waited for who left with what nobody else has, and as long as any run takes.
+const HOLDERS_GONE_MS: u64 = 30 * 60_000 + 2 * 120_000;
+
 fn schedule() -> RoundSchedule {
     config(4).round_schedule()
 }
@@ -157,6 +160,11 @@ fn simulate(seed: u64) -> bool {
     let mut world = random_world(seed);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         world.run_until_ms(120_000);
+        // Who left in order for good, with more than the others have, is waited for.
+        let waits = world.log.iter().any(|line| line.contains("who left with all before"));
+        if waits && world.phase() == Phase::Gathering {
+            world.run_until_ms(HOLDERS_GONE_MS);
+        }
         // Who does not come back in time from a drain has written what there is.
         let drained_early = world.phase() == Phase::Finished
             && (!world.nodes.values().any(|node| node.finished)
