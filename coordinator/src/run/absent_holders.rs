@@ -49,7 +49,7 @@ impl Run {
         self.now < since + WAIT
     }
 
-    /// The run goes on from `source`. Where those who left had more, people are told once what is lost, and why.
+    /// The run goes on from `source`. Where those who left had more, people are told once of the lost rounds and the reason.
     pub(super) fn tell_what_did_not_come(&mut self, source: &Source) {
         let Some((round, left)) = self.left_with_more_than(source).filter(|_| !self.absent_holders.is_told)
         else {
@@ -78,7 +78,7 @@ impl Run {
         let causes: Vec<String> =
             causes.map(|(workers, what)| format!("{} {what}", names(workers.into_iter()))).collect();
         let why = match causes.is_empty() {
-            true => "what they have is not whole".to_owned(),
+            true => "their checkpoints do not make a whole state".to_owned(),
             false => causes.join(", "),
         };
         let text =

@@ -68,7 +68,7 @@ impl ResidualsLost {
 }
 
 impl Run {
-    /// Counts what is lost with the members of a generation that has ended who are not here any more, and says so.
+    /// Counts the residuals of members that are not here any more at the end of a generation, and says so.
     pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
         let members = old.members().map(|member| member.worker);
         let gone: BTreeSet<WorkerId> = members.filter(|worker| !survivors.contains(worker)).collect();
