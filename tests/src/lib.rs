@@ -12,6 +12,7 @@ pub mod etcd;
 pub mod hostile;
 pub mod interrupt;
 pub mod kubernetes;
+pub mod own_process;
 pub mod pages;
 pub mod pip;
 pub mod s3;

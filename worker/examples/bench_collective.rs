@@ -7,11 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use longhaul_collective::{Collective, Reduction, RingCollective, RingMember, RingSetup, SiteTls, Stop};
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_proto::identity::{Authority, WorkerKey};
-use longhaul_worker::collective::{
-    Collective, Reduction, RingCollective, RingMember, RingSetup, SiteTls, Stop,
-};
 use serde_json::json;
 
 /// A GPT of 6 layers and width 384.

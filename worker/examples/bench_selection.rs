@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::SparseMode;
-use longhaul_worker::engine::{count_multiplications, keep_freed_memory};
-use longhaul_worker::models::{Layout, Selection, sparse_product};
+use longhaul_engine::models::{Layout, Selection, sparse_product};
+use longhaul_engine::{count_multiplications, keep_freed_memory};
 use serde_json::json;
 use tch::{Device, Kind, TchError, Tensor};
 

@@ -18,9 +18,9 @@ use longhaul_common::config::{
 };
 use longhaul_common::model::ModelSpec;
 use longhaul_data::{Dataset, Tokenizer, Work};
+use longhaul_engine::Batch;
+use longhaul_engine::{Engine, keep_freed_memory};
 use longhaul_proto::codec::{CodecSpec, Encoder, Selection};
-use longhaul_worker::engine::Batch;
-use longhaul_worker::engine::{Engine, keep_freed_memory};
 use longhaul_worker::train::selection::{Candidate, Selector};
 use serde_json::json;
 use tempfile::TempDir;

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use longhaul_collective::{Collective, Reduction, RingCollective, RingMember, RingSetup, SiteTls, Stop};
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::{Authority, Identity, PeerName, WorkerKey, data_client, data_server};
 use longhaul_proto::transport;
 use longhaul_proto::transport::bulk::{BulkReceiver, BulkSender, ReceiveLimits, ReceivedFrame};
-use longhaul_worker::collective::{
-    Collective, Reduction, RingCollective, RingMember, RingSetup, SiteTls, Stop,
-};
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;

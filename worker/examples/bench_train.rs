@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use longhaul_worker::engine::Batch;
-use longhaul_worker::engine::{Engine, choose_device, keep_freed_memory};
+use longhaul_engine::Batch;
+use longhaul_engine::{Engine, choose_device, keep_freed_memory};
 use serde_json::json;
 
 const SEQUENCES: u32 = 8;

@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use anyhow::{Context, Error, Result, ensure};
 use longhaul_data::{Detokenizer, Tokenizer};
 
-use crate::checkpoint;
 use crate::cli::SampleArgs;
-use crate::engine::{Generator, Sampling, choose_device};
+use longhaul_checkpoint::open_model;
+use longhaul_engine::{Generator, Sampling, choose_device};
 
 /// Continues the prompt with a checkpoint's model, on standard output, as the text comes.
 ///
@@ -17,7 +17,7 @@ use crate::engine::{Generator, Sampling, choose_device};
 pub fn sample(args: &SampleArgs) -> Result<()> {
     let device = choose_device(&args.device)?;
     ensure!(!args.prompt.is_empty(), "--prompt is empty: give the model a word to begin with");
-    let model = checkpoint::open_model(&args.checkpoint)?;
+    let model = open_model(&args.checkpoint)?;
     let prompt = read_prompt(&model.tokenizer, &args.prompt)?;
     let sampling = Sampling {
         temperature: args.temperature,

@@ -32,7 +32,7 @@ use crate::setup::cache::remove_dir_if_present;
 /// The profile of what is given out; `[profile.dist]` in Cargo.toml. It has a target folder of its own, as its worker
 /// looks for libtorch beside itself only.
 const PROFILE: &str = "dist";
-/// What `worker/build.rs` looks at.
+/// What `worker/torch_rpath.rs` looks at.
 const RELOCATABLE: &str = "LONGHAUL_RELOCATABLE";
 
 /// What `cargo xtask dist` accepts.

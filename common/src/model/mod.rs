@@ -2,16 +2,21 @@
 
 mod classifier;
 mod cost;
+mod initial;
 mod memory;
 mod parameters;
 mod products;
 mod shard;
+mod share;
 mod spec;
+pub mod tiny;
 
 pub use classifier::{Classifier, ImageLayer, LayerForm};
 pub use cost::{Block, BlockCost};
+pub use initial::{draw_normal, draw_parameters};
 pub use memory::{Memory, PerMemory, StageBytes, parameter_bytes};
 pub use parameters::{Initial, ParameterSpec};
 pub use products::Product;
 pub use shard::{Cut, Shard};
-pub use spec::ModelSpec;
+pub use share::Share;
+pub use spec::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE, ModelSpec};

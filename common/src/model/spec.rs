@@ -6,6 +6,13 @@ use super::parameters::{self, ParameterSpec};
 use super::{Classifier, Shard};
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
+/// Added to the variance in GPT-2's layer norms, which `config.json` calls `layer_norm_epsilon`.
+pub const GPT2_NORM_EPSILON: f64 = 1e-5;
+/// Added to the mean square in Llama's RMSNorm, which `config.json` calls `rms_norm_eps`.
+pub const LLAMA_NORM_EPSILON: f64 = 1e-5;
+/// Llama's base of rotary frequencies, which `config.json` calls `rope_theta`.
+pub const LLAMA_ROTARY_BASE: f64 = 10_000.0;
+
 /// The fields of [`ModelConfig`] with every default resolved, as the tokenizer or the images are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSpec {

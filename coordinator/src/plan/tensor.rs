@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::memory::least_of;
 use super::{Device, DeviceId, Link, Topology, TopologyError};
 
-/// Sums of a layer in a forward and in a backward pass (`worker/docs/tensor.md`).
+/// Sums of a layer in a forward and in a backward pass (`worker/engine/docs/tensor.md`).
 const SUMS_EACH_WAY: f64 = 2.0;
 
 /// What the members of a group do besides computing.

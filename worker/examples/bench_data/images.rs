@@ -13,7 +13,7 @@ use longhaul_common::config::{DataConfig, ImageConfig, read_toml};
 use longhaul_data::{
     Dataset, HostBatch, ReadAhead, STEPS_AHEAD, Tokenizer, Wanted, Work, augment, image_sample,
 };
-use longhaul_worker::engine::{Batch, read_ahead};
+use longhaul_engine::{Batch, read_ahead};
 use rayon::prelude::*;
 use tempfile::TempDir;
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::{DataConfig, read_toml};
 use longhaul_data::{Dataset, Tokenizer, Work};
-use longhaul_worker::engine::keep_freed_memory;
+use longhaul_engine::keep_freed_memory;
 use serde_json::json;
 
 const SEED: u64 = 1;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use longhaul_data::{Dataset, STEPS_AHEAD, Wanted};
-use longhaul_worker::engine::read_ahead;
+use longhaul_engine::read_ahead;
 
 use super::memory_limit::MemoryLimit;
 use super::{SEED, open, print, write_tokens};

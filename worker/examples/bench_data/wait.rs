@@ -9,7 +9,7 @@ use anyhow::Result;
 use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_data::{Dataset, STEPS_AHEAD, Wanted};
-use longhaul_worker::engine::{Engine, choose_device, read_ahead};
+use longhaul_engine::{Engine, choose_device, read_ahead};
 
 use super::{SEED, open, print, write_tokens};
 

@@ -16,9 +16,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{ModelConfig, ModelKind, Precision, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use longhaul_worker::collective::gpu_memory_bytes;
-use longhaul_worker::engine::Batch;
-use longhaul_worker::engine::{Engine, choose_device};
+use longhaul_engine::Batch;
+use longhaul_engine::{Engine, choose_device};
+use longhaul_nccl::gpu_memory_bytes;
 use serde_json::{Value, json};
 use tch::{Cuda, Device};
 

@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 use longhaul_common::config::ImageConfig;
 use longhaul_common::sampler::sample_at;
 use longhaul_data::Visit;
-use longhaul_worker::engine::Batch;
+use longhaul_engine::Batch;
 
 /// Images in a batch that is only looked at.
 const LOOKED_AT: usize = 500;

@@ -23,7 +23,7 @@ mod selected_step;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use longhaul_worker::engine::keep_freed_memory;
+use longhaul_engine::keep_freed_memory;
 use serde_json::json;
 
 use crate::images::Images;

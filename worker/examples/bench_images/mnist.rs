@@ -3,7 +3,7 @@
 use anyhow::Result;
 use longhaul_common::config::{ModelConfig, ModelKind, SparseBackwardConfig, SparseMode, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use longhaul_worker::engine::count_multiplications;
+use longhaul_engine::count_multiplications;
 
 use crate::course::{Course, SEED, Way};
 use crate::images::Images;

@@ -1,8 +1,8 @@
 //! A step of a benchmark that trains on samples that are selected.
 
 use anyhow::Result;
-use longhaul_worker::engine::Batch;
-use longhaul_worker::engine::Engine;
+use longhaul_engine::Batch;
+use longhaul_engine::Engine;
 use longhaul_worker::train::selection::{Candidate, Selector};
 
 /// As a worker that has the whole model does; how many were selected.

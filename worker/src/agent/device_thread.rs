@@ -16,9 +16,7 @@ use tokio::sync::mpsc;
 
 use super::join::Membership;
 use super::memory;
-use crate::collective::NcclCollective;
 use crate::data_progress::{self, Far};
-use crate::engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use crate::network::{FoundData, Network};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
@@ -26,7 +24,9 @@ use crate::train::gate::Gate;
 use crate::train::message::{FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
 use crate::train::selection::Selector;
-use crate::train::share::Share;
+use longhaul_common::model::Share;
+use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
+use longhaul_nccl::NcclCollective;
 
 /// What the device thread is made of: the tensors themselves are made on it.
 pub(super) struct DeviceThread {

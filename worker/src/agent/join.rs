@@ -24,11 +24,11 @@ use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
 use super::telemetry::Exports;
 use super::twins::Twins;
-use crate::checkpoint::{CheckpointStore, Unusable};
 use crate::cli::JoinArgs;
-use crate::engine::{claim_device, device_name};
 use crate::flight::FlightLog;
 use crate::network;
+use longhaul_checkpoint::{CheckpointStore, Unusable};
+use longhaul_engine::{claim_device, device_name};
 
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);

@@ -11,8 +11,8 @@ use tch::{Cuda, Device};
 
 use super::control_group;
 use crate::cli::JoinArgs;
-use crate::collective::gpu_memory_bytes;
-use crate::engine::claim_device;
+use longhaul_engine::claim_device;
+use longhaul_nccl::gpu_memory_bytes;
 
 /// Micro-batches that are followed to see how many are kept at a time: with more, no schedule but one keeps more.
 const FOLLOWED_MAX: u32 = 1 << 12;

@@ -5,7 +5,7 @@ use longhaul_proto::control::message::{
 };
 use tokio::sync::mpsc;
 
-use crate::checkpoint::{CheckpointError, CheckpointStore, Listed, RunArchive};
+use longhaul_checkpoint::{CheckpointError, CheckpointStore, Listed, RunArchive};
 
 /// The run's checkpoints on this machine: verified when a session is prepared, and followed from there, as a worker that looks for
 /// the coordinator in the middle of its training has no time to read them all again.
@@ -129,13 +129,13 @@ mod tests {
     use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 
     use super::*;
-    use crate::checkpoint::{CheckpointData, ModelState, PrivateState};
+    use longhaul_checkpoint::{CheckpointData, ModelState, PrivateState};
 
     #[test]
     fn a_worker_offers_what_it_has_written_since_it_joined_and_not_what_was_pruned_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
         let store = || CheckpointStore::new(folder.path(), RunId([5; 16]), WorkerId(3), 2);
-        let spec = crate::models::tests::tiny_gpt2();
+        let spec = longhaul_common::model::tiny::tiny_gpt2();
         let parameters = vec![0.5; spec.parameter_count() as usize];
         let write = |round: u64, state: u8| {
             let data = CheckpointData {

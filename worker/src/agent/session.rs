@@ -30,11 +30,11 @@ use super::stop::StopSignal;
 use super::voice::Voice;
 use super::ways::{LOOK, ToldWays};
 use super::words::{About, Words};
-use crate::checkpoint::{CheckpointStore, RunArchive};
 use crate::network::{Network, Shown};
 use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use crate::train::gate::Gate;
 use crate::train::progress::Progress;
+use longhaul_checkpoint::{CheckpointStore, RunArchive};
 
 /// Messages to the device: at most an entry, a result and a request are ever under way.
 const DEVICE_QUEUE: usize = 8;

@@ -10,8 +10,8 @@ use longhaul_data::Tokenizer;
 use longhaul_proto::control::message::Profile;
 
 use crate::cli::JoinArgs;
-use crate::engine::Batch;
-use crate::engine::{Engine, claim_device};
+use longhaul_engine::Batch;
+use longhaul_engine::{Engine, claim_device};
 
 /// Steps are timed for as long as this, and at least so many.
 const ENOUGH: Duration = Duration::from_millis(700);

@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::report::Finding;
 use crate::agent::cache_dir;
-use crate::engine::{EngineError, choose_device, device_name};
+use longhaul_engine::{EngineError, choose_device, device_name};
 
 /// The disk has little room, in bytes: prepared data and the state of a model of a billion parameters take more.
 const FREE_WARN_BYTES: u64 = 10_000_000_000;

@@ -24,8 +24,8 @@ use tokio::time::timeout;
 
 use super::Network;
 use super::request::{CheckpointName, FILE_FRAME_BYTES, Request, meta};
-use crate::checkpoint::{CheckpointFile, CheckpointStore, FileToCopy, Incoming};
 use crate::sync::SyncEvent;
+use longhaul_checkpoint::{CheckpointFile, CheckpointStore, FileToCopy, Incoming};
 
 /// A holder that has not answered at all by then is passed over.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

@@ -11,13 +11,13 @@ use longhaul_common::plan::Member;
 use tch::Device;
 
 use super::{Network, SiteDoorError};
-use crate::collective::{
-    Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
-    Word,
-};
 use crate::flight::What;
-use crate::models::MEMBERS_MAX;
 use crate::train::progress::{Awaited, Progress};
+use longhaul_collective::{
+    Collective, CollectiveError, Reduction, RingCollective, RingMember, RingSetup, Word,
+};
+use longhaul_engine::models::MEMBERS_MAX;
+use longhaul_nccl::{NcclCollective, NcclReach};
 
 /// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
 /// within a round's steps, or their synchroniser too busy to take what it is told.

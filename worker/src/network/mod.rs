@@ -61,10 +61,10 @@ pub use self::site::{SiteDoorError, bind};
 use self::snapshots::Snapshots;
 pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
-use crate::checkpoint::CheckpointStore;
-use crate::collective::Stop;
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
+use longhaul_checkpoint::CheckpointStore;
+use longhaul_collective::Stop;
 
 /// A pull that takes longer has failed, and another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a connection
 /// that must be made first 10 s.

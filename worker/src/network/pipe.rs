@@ -15,9 +15,9 @@ use super::Network;
 use super::outbox::{Letter, Outbox, PART_VALUES, PipeError};
 use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
-use crate::engine::{EngineError, Gift, Pipe};
 use crate::flight::What;
 use crate::train::progress::Awaited;
+use longhaul_engine::{EngineError, Gift, Pipe};
 
 /// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,9 +317,9 @@ const KINDS: u32 = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::pipeline_tests::pipeline;
     use crate::network::tests::replica;
     use longhaul_common::pipeline::PipelineSchedule;
+    use longhaul_engine::testing::pipeline;
 
     /// A parameter that is lent has to be the same on both ranks; its gradient is one of many.
     #[tokio::test(flavor = "multi_thread")]

@@ -13,8 +13,8 @@ use longhaul_proto::transport::bulk::{PullReply, PullResponse, ReceiveLimits, pu
 use quinn::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::CheckpointFile;
 use crate::sync::HealedState;
+use longhaul_checkpoint::CheckpointFile;
 
 /// A request, in postcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub(super) enum Request {
         /// Which generation.
         generation: Generation,
     },
-    /// Which files a checkpoint has: one frame with a list of [`FileToCopy`](crate::checkpoint::FileToCopy).
+    /// Which files a checkpoint has: one frame with a list of [`FileToCopy`](longhaul_checkpoint::FileToCopy).
     Checkpoint(CheckpointName),
     /// A file of a checkpoint, from this byte on, in frames of [`FILE_FRAME_BYTES`].
     CheckpointFile {

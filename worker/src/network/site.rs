@@ -9,7 +9,7 @@ use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp, listen_tcp};
 
 use super::Network;
-use crate::collective::SiteTls;
+use longhaul_collective::SiteTls;
 
 /// Ports that are tried for one that is free for UDP as well as for TCP.
 const PORTS_TRIED: usize = 16;

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::peer::{PEER_QUEUE_FRAMES, queue_bytes};
 use super::*;
-use crate::engine::{EngineError, Gift, Pipe, pipeline_tests};
+use longhaul_engine::testing as pipeline_tests;
+use longhaul_engine::{EngineError, Gift, Pipe};
 
 const MIB: usize = 1 << 20;
 
@@ -267,7 +268,7 @@ async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 3, 1);
     let (ranks, pipes) = replica(&pipeline, formats);
     let spawned = tokio::task::spawn_blocking(move || {
-        let spec = crate::models::tests::tiny_llama();
+        let spec = longhaul_common::model::tiny::tiny_llama();
         let whole = pipeline_tests::trained(pipeline_tests::whole(&spec, 0.0));
         let pipes = pipes.into_iter().map(|pipe| Box::new(pipe) as Box<dyn Pipe>).collect();
         [whole, pipeline_tests::trained_through(pipes, &spec, &pipeline_tests::train_config(0.0), &pipeline)]

@@ -7,7 +7,7 @@ use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 
 use super::event::SyncEvent;
 use super::synchroniser::{Running, Synchroniser};
-use crate::checkpoint::CheckpointData;
+use longhaul_checkpoint::CheckpointData;
 
 impl Synchroniser {
     /// Whether it is this member that puts checkpoints into the archive: of those that have the same part of the model, the first.

@@ -10,9 +10,9 @@ use super::event::SyncEvent;
 use super::replica::{Replica, hash_of};
 use super::saved::{Kept, Saved, shared_of};
 use super::synchroniser::{Stage, Synchroniser};
-use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState};
-use crate::engine::Evaluation;
 use crate::train::message::DeviceState;
+use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState};
+use longhaul_engine::Evaluation;
 
 impl Synchroniser {
     /// Writes a checkpoint in the background. A disk that cannot keep up skips one and says so; training goes on.

@@ -12,8 +12,8 @@ use longhaul_proto::transport::bulk::FrameMemory;
 use tokio::sync::oneshot;
 
 use super::site::SiteEvent;
-use crate::checkpoint::CheckpointData;
 use crate::train::message::FromDevice;
+use longhaul_checkpoint::CheckpointData;
 
 /// Events that wait for the synchroniser. Whoever has one more waits until there is room: the device, and the streams of peers, whose
 /// flow control then holds them back.

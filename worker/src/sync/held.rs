@@ -7,8 +7,8 @@ use longhaul_proto::control::message::HeldPart;
 use super::replica::{Replica, hash_of};
 use super::saved::{Kept, Saved, momentum_in};
 use super::synchroniser::{Outcome, Synchroniser};
-use crate::checkpoint::{CheckpointStore, LoadedModel, Recut, recut};
 use crate::train::message::Load;
+use longhaul_checkpoint::{CheckpointStore, LoadedModel, Recut, recut};
 
 impl Synchroniser {
     /// Fetches what this worker's part of the model needs of these.

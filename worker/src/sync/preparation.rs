@@ -29,10 +29,10 @@ use super::saved::{Kept, Saved, momentum_in, second_moments_in};
 use super::site::SiteReduction;
 use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
 use super::tiling::Tiling;
-use crate::checkpoint::LoadedModel;
-use crate::engine::PipelineRank;
 use crate::network::{self, BoundaryFormats, GroupSeat, NetworkPipe};
 use crate::train::message::{DeviceState, Load, Place, ToDevice};
+use longhaul_checkpoint::LoadedModel;
+use longhaul_engine::PipelineRank;
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {

@@ -8,8 +8,8 @@ use longhaul_proto::codec::ColumnUpdate;
 
 use super::columns::{exact_frame, of_frame};
 use super::memory::Memory;
-use crate::checkpoint::PrivateState;
 use crate::train::message::{DeviceState, SelectionState};
+use longhaul_checkpoint::PrivateState;
 
 const PARAMETERS: &str = "parameters";
 const FIRST_MOMENTS: &str = "first_moments";

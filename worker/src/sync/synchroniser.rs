@@ -31,13 +31,13 @@ use super::refusals::Refusals;
 use super::replica::Replica;
 use super::site::SiteReduction;
 use super::tiling::Tiling;
-use crate::checkpoint::{CheckpointData, RunArchive};
-use crate::engine::Evaluation;
 use crate::network::Network;
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Load, Place, Prepared, PutBack, ToDevice};
 use crate::train::progress::Progress;
 use crate::train::stretches::Stretches;
+use longhaul_checkpoint::{CheckpointData, RunArchive};
+use longhaul_engine::Evaluation;
 
 /// Whom the synchroniser speaks with.
 pub struct Links {

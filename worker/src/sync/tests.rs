@@ -27,8 +27,8 @@ use super::pool::CodecPool;
 use super::saved::{Kept, Saved};
 use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
-use crate::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
 use crate::train::message::{DeviceState, FromDevice, Load, RoundUpdate, ToDevice};
+use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
 
 const SPARSE: &str = "fragment_values = 32";
 const DENSE: &str = "preset = \"dense\"\nfragment_values = 96";

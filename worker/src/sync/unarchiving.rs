@@ -5,7 +5,7 @@ use longhaul_proto::control::message::{CheckpointOffer, HeldPart, Start};
 
 use super::event::SyncEvent;
 use super::synchroniser::Synchroniser;
-use crate::checkpoint::{CheckpointStore, RunArchive};
+use longhaul_checkpoint::{CheckpointStore, RunArchive};
 
 impl Synchroniser {
     /// Has what this worker is to start from brought from the archive, where it is there and not on the disk; the answer comes as

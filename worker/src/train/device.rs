@@ -22,13 +22,13 @@ use super::gate::{Entry, Gate};
 use super::message::{Applied, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice};
 use super::progress::{Awaited, Progress, Tokens};
 use super::selection::Selector;
-use super::share::Share;
 use super::spare::SpareCores;
 use super::stretches::Stretches;
 use super::tally::Tally;
-use crate::engine::{Batch, Engine, EngineError, Evaluation, LowRank};
 use crate::flight::What;
-use crate::models::ColumnGradient;
+use longhaul_common::model::Share;
+use longhaul_engine::models::ColumnGradient;
+use longhaul_engine::{Batch, Engine, EngineError, Evaluation, LowRank};
 
 /// Everything that the device thread works with.
 pub struct Device<'a> {

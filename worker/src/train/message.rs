@@ -8,9 +8,9 @@ use longhaul_common::model::ModelSpec;
 use longhaul_proto::control::message::Hash;
 
 use super::stretches::Stretches;
-use crate::engine::{Evaluation, PipelineRank};
-use crate::models::ColumnGradient;
 use crate::network::GroupSeat;
+use longhaul_engine::models::ColumnGradient;
+use longhaul_engine::{Evaluation, PipelineRank};
 
 /// From the synchroniser to the device.
 #[derive(Debug)]

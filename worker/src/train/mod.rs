@@ -6,7 +6,6 @@ pub mod gate;
 pub mod message;
 pub mod progress;
 pub mod selection;
-pub mod share;
 mod spare;
 pub mod stretches;
 mod tally;

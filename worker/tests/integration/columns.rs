@@ -10,11 +10,11 @@ use longhaul_common::config::{
     ModelConfig, ModelKind, SparseBackwardConfig, SparseMode, TrainConfig, ValueFormat,
 };
 use longhaul_common::model::ModelSpec;
+use longhaul_engine::Batch;
+use longhaul_engine::{Engine, choose_device};
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, Update};
-use longhaul_worker::engine::Batch;
-use longhaul_worker::engine::{Engine, choose_device};
 
-use crate::own_process;
+use longhaul_tests::own_process;
 
 /// Values of each of the weights that are watched, 64 × 256: more than any activation and any other tensor has.
 const WEIGHT_VALUES: usize = 64 * 256;

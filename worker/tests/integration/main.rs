@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
-mod collective;
 mod columns;
 mod data_command;
 #[cfg(feature = "remote-data")]
@@ -11,5 +10,4 @@ mod deploy;
 mod doctor;
 #[cfg(feature = "otel")]
 mod otel;
-mod own_process;
 mod pytorch;

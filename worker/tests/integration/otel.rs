@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 
-use crate::own_process;
+use longhaul_tests::own_process;
 
 const RUN: RunId = RunId([7; 16]);
 

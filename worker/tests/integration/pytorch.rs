@@ -6,9 +6,9 @@ use std::path::Path;
 
 use longhaul_common::config::{ImageConfig, ModelConfig, ModelKind, Precision, TrainConfig};
 use longhaul_common::model::{Initial, ModelSpec};
-use longhaul_worker::engine::Batch;
-use longhaul_worker::engine::{Engine, choose_device};
-use longhaul_worker::models::{Model, Parameters};
+use longhaul_engine::Batch;
+use longhaul_engine::models::{Model, Parameters};
+use longhaul_engine::{Engine, choose_device};
 use safetensors::SafeTensors;
 use tch::{Device, Tensor};
 

@@ -321,7 +321,11 @@ impl Node {
         let (next_round, rank, parts) = (self.next_round(), 0, 1);
         let offer = CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation };
         let (applied, carried) = (self.applied.clone(), self.carried.clone());
-        self.disk.insert(0, SavedState { offer, applied, corruption: self.corruption, carried });
+        self.save(SavedState { offer, applied, corruption: self.corruption, carried });
+    }
+
+    pub fn save(&mut self, saved: SavedState) {
+        self.disk.insert(0, saved);
         self.disk.truncate(2);
     }
 

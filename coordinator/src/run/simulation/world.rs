@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    HEARTBEAT_INTERVAL_MS, Heartbeat, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready, SignOfLife,
-    Start, ToCoordinator, ToWorker,
+    HEARTBEAT_INTERVAL_MS, Heartbeat, HeldPart, Join, OUT_OF_REACH_REPEATED_MS, OWN_WORD_EVERY, Ready,
+    SignOfLife, Start, ToCoordinator, ToWorker,
 };
 use rand::Rng as _;
 use rand::SeedableRng as _;
@@ -19,6 +19,7 @@ use super::node::{Node, RoundResult, Share, state_hash};
 
 mod faults;
 mod heartbeats;
+mod keeping;
 mod rounds;
 mod strangers;
 
@@ -44,6 +45,8 @@ enum Happening {
     Unanswered(WorkerId, u64),
     Computed(WorkerId, u64, Round),
     Healed(WorkerId, u64, Vec<WorkerId>),
+    /// A process has the copy that it was asked for.
+    Kept(WorkerId, u64, HeldPart),
     Contribution {
         to: WorkerId,
         from: WorkerId,
@@ -266,6 +269,7 @@ impl World {
             }
             Happening::Computed(worker, incarnation, round) => self.computed(worker, incarnation, round),
             Happening::Healed(worker, loads, donors) => self.healed(worker, loads, &donors),
+            Happening::Kept(worker, incarnation, part) => self.kept(worker, incarnation, part),
             Happening::Contribution { to, from, generation, round, shares } => {
                 self.contribution(to, from, generation, round, shares);
             }
@@ -448,9 +452,9 @@ impl World {
                 let settled = node.settled(generation);
                 self.say(worker, ToCoordinator::Settled(settled));
             }
+            ToWorker::Keep(part) => self.keep(worker, part),
             // Its plan is written.
             ToWorker::Probe { .. }
-            | ToWorker::Keep(_)
             | ToWorker::Revoked { .. }
             | ToWorker::DataHolders(_)
             | ToWorker::Handover => {}

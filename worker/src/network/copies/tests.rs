@@ -5,10 +5,10 @@ use longhaul_proto::control::message::HeldPart;
 
 use super::super::tests::{Worker, authority};
 use super::*;
-use crate::checkpoint::{CheckpointData, ModelState, PrivateState};
-use crate::models::draw_parameters;
-use crate::models::tests::tiny_gpt2;
 use crate::sync::hash_of;
+use longhaul_checkpoint::{CheckpointData, ModelState, PrivateState};
+use longhaul_common::model::draw_parameters;
+use longhaul_common::model::tiny::tiny_gpt2;
 
 /// That of `authority`.
 const RUN: RunId = RunId([3; 16]);

@@ -5,9 +5,9 @@ use longhaul_common::id::RunId;
 use longhaul_common::plan::FragmentLayout;
 
 use super::*;
-use crate::models::WeightColumns;
 use crate::sync::compressor::{CompressError, Compressor, Job, Local};
 use crate::sync::pool::CodecPool;
+use longhaul_engine::models::WeightColumns;
 
 /// A matrix of six columns of four values [in, out], with three values before it and five behind it.
 const VALUES: usize = 32;

@@ -1,5 +1,5 @@
 //! The reduction within this member's site, before anything leaves it: over [`crate::collective`] where that works, else by the frames of
-//! the round protocol. What is final while devices compute the rest is reduced, and leaves, as soon as all members have it. `docs/collective.md` says
+//! the round protocol. What is final while devices compute the rest is reduced, and leaves, as soon as all members have it. `collective/docs/collective.md` says
 //! why nothing is lost or counted twice when it fails half-way.
 
 mod layout;

@@ -9,7 +9,7 @@ use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::Frame;
 
 use super::layout::{Placed, SiteLayout};
-use crate::collective::RingMember;
+use longhaul_collective::RingMember;
 
 /// A site of two members or more, in one generation.
 #[derive(Debug)]

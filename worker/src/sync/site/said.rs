@@ -3,7 +3,7 @@
 use longhaul_common::id::Round;
 
 use super::vector::SiteVector;
-use crate::collective::Word;
+use longhaul_collective::Word;
 
 /// What a member says before a reduction, in 16 bytes: the round (u64, little-endian), its samples (u32), how many fragments it has in the order in which
 /// they are reduced (u32).

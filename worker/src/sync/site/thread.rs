@@ -15,14 +15,14 @@ use super::said::{Said, agreed_turn};
 use super::slot::{Request, Slot};
 use super::vector::SiteVector;
 use super::{SiteEvent, SiteNews, SitePart};
-use crate::collective::{
-    Collective, CollectiveError, NcclCollective, NcclReach, Reduction, RingCollective, RingMember, RingSetup,
-    Stop,
-};
 use crate::flight::What;
 use crate::network::{Network, SiteDoorError};
 use crate::sync::SyncEvent;
 use crate::train::progress::Progress;
+use longhaul_collective::{
+    Collective, CollectiveError, Reduction, RingCollective, RingMember, RingSetup, Stop,
+};
+use longhaul_nccl::{NcclCollective, NcclReach};
 
 /// How long the members of a new generation wait for one another. They are told of it within moments; who has a large update to encode
 /// first takes seconds.

@@ -68,7 +68,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let mut rig = Rig::new([1, 2], sync);
     let worker = &mut rig.workers[0];
     worker.sync.checkpoint_dir = folder.path().to_owned();
-    let spec = crate::models::tests::tiny_gpt2();
+    let spec = longhaul_common::model::tiny::tiny_gpt2();
     let parameters = vec![0.25; spec.parameter_count() as usize];
     let state_hash = hash_of(&parameters);
     let model = ModelState {
@@ -89,7 +89,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
 }
 
 fn moments_of_worker_7() -> Saved {
-    let count = crate::models::tests::tiny_gpt2().parameter_count() as usize;
+    let count = longhaul_common::model::tiny::tiny_gpt2().parameter_count() as usize;
     let vector = |value: f32| vec![value; count];
     Saved {
         state: DeviceState {

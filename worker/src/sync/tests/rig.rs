@@ -255,7 +255,7 @@ impl Worker {
             device: tch::Device::Cpu,
             rank: 0,
             exchanges: None,
-            spec: crate::models::tests::tiny_gpt2(),
+            spec: longhaul_common::model::tiny::tiny_gpt2(),
             tokenizer: None,
             parameters: vec![0.0; VALUES],
             samples: 100,

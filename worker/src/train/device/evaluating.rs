@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use longhaul_common::id::Round;
 
 use super::Device;
-use crate::engine::{Batch, Evaluation};
 use crate::flight::What;
+use longhaul_engine::{Batch, Evaluation};
 
 impl Device<'_> {
     pub(super) fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {

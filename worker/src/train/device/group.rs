@@ -4,10 +4,10 @@ use anyhow::Result;
 use longhaul_common::id::Round;
 
 use super::Device;
-use crate::engine::{EngineError, Moments};
-use crate::models::TensorGroup;
 use crate::network::GroupError;
 use crate::train::message::{Part, Place};
+use longhaul_engine::models::TensorGroup;
+use longhaul_engine::{EngineError, Moments};
 
 /// When members meet, so that nobody takes one meeting for another.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,9 @@ use longhaul_common::id::Round;
 
 use super::selecting::Samples;
 use super::{Device, Stretch};
-use crate::engine::StepOutcome;
 use crate::train::fragments::FinishedFragments;
 use crate::train::message::{FinishedPart, FromDevice};
+use longhaul_engine::StepOutcome;
 
 impl Device<'_> {
     /// As the run's strategy says. A gradient is in `gradient` then, or in `stretch` where it is of columns.

@@ -7,10 +7,10 @@ use longhaul_common::id::Round;
 use longhaul_data::{STEPS_AHEAD, Wanted};
 
 use super::Device;
-use crate::engine::Batch;
-use crate::engine::StepOutcome;
 use crate::flight::What;
 use crate::train::selection::Candidate;
+use longhaul_engine::Batch;
+use longhaul_engine::StepOutcome;
 
 /// What a step trains on.
 pub(super) struct Samples {

@@ -6,11 +6,11 @@ use anyhow::Result;
 use longhaul_common::id::Round;
 
 use super::{Device, Stretch};
-use crate::engine::Moments;
 use crate::flight::What;
 use crate::train::message::{DeviceState, FromDevice};
 use crate::train::selection::Selector;
 use crate::train::stretches::Stretches;
+use longhaul_engine::Moments;
 
 impl Device<'_> {
     pub(super) fn export(&mut self) -> Result<()> {

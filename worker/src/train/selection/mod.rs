@@ -1,4 +1,4 @@
-//! Which samples are trained on (Jiang et al. 2019, arXiv 1910.00762). `docs/selection.md` is the design.
+//! Which samples are trained on (Jiang et al. 2019, arXiv 1910.00762). `engine/docs/selection.md` is the design.
 
 mod history;
 mod known;

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
 use longhaul_common::config::{ModelConfig, ModelKind, Precision};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
+use longhaul_engine::models::{Model, Parameters};
 use longhaul_tests::tools::skipped;
-use longhaul_worker::checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
-use longhaul_worker::models::{Model, Parameters};
 use serde_json::Value;
 
 use super::{

@@ -18,14 +18,14 @@ use tokio::sync::mpsc::Sender;
 use super::super::rig::{Rig, Worker};
 use super::reference::Kept;
 use super::toy;
-use crate::engine::{LowRank, read_ahead};
 use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
 use crate::train::gate::Gate;
 use crate::train::message::{DeviceState, FromDevice, Prepared, ToDevice};
 use crate::train::progress::Progress;
-use crate::train::share::Share;
 use crate::train::stretches::Stretches;
+use longhaul_common::model::Share;
+use longhaul_engine::{LowRank, read_ahead};
 
 /// What was seen of a run.
 #[derive(Default)]

@@ -8,7 +8,8 @@ use longhaul_common::model::ModelSpec;
 use longhaul_common::sampler::shares;
 use longhaul_data::{Dataset, Tokenizer, Work};
 
-use crate::engine::{Engine, test_device};
+use longhaul_engine::Engine;
+use longhaul_engine::testing::test_device;
 
 /// Of the toy's text, whose characters all lie below it.
 const VOCABULARY: u32 = 64;

@@ -1,7 +1,7 @@
 //! PowerSGD, as algorithms 1 and 2 of the paper have it (Vogels et al., 1905.13727).
 
 use super::tensors::TensorAt;
-use crate::models::draw_normal;
+use longhaul_common::model::draw_normal;
 
 pub struct LowRank {
     rank: usize,

@@ -23,7 +23,7 @@ use self::low_rank::LowRank;
 use self::sending::Sending;
 use self::tensors::{TensorAt, tensors_of};
 use super::toy::{Oracle, spec};
-use crate::engine::LearningRate;
+use longhaul_engine::LearningRate;
 
 /// A mistake that no key of the configuration makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,317 @@
+//! A checkpoint as somebody finds it who knows no run: for drawing samples.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use longhaul_common::config::DataConfig;
+use longhaul_common::model::ModelSpec;
+use longhaul_data::Tokenizer;
+use longhaul_proto::checkpoint::folder::Manifest;
+use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
+use serde_json::Value;
+
+use super::listing::{read_weights, verify_alone};
+use super::pieces::Pieces;
+use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
+
+/// A model with all that is needed to use it.
+#[derive(Debug)]
+pub struct OpenedModel {
+    /// Where it was found.
+    pub path: PathBuf,
+    /// What it is.
+    pub spec: ModelSpec,
+    /// In the order of [`ModelSpec::parameters`].
+    pub parameters: Vec<f32>,
+    /// What turns text into its tokens.
+    pub tokenizer: Tokenizer,
+}
+
+/// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs. Of a model in parts, all parts must be there, side by
+/// side.
+///
+/// # Errors
+/// There is none, or it is damaged: then the error names the newest whole one before it.
+pub fn open_model(path: &Path) -> Result<OpenedModel> {
+    ensure!(path.exists(), "there is no folder {}", path.display());
+    ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
+    let folders = newest(path)?;
+    let folder = &folders[0];
+    let config = folder.join(MODEL_CONFIG);
+    let damaged = |error: CheckpointError| error.with_instead(|| whole_before(folder));
+    let manifests = folders.iter().map(|folder| verify_alone(folder, false));
+    let manifests = manifests.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
+    let parts: Vec<_> = folders.iter().zip(manifests).collect();
+    let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
+    let json: Option<Value> = serde_json::from_str(&text).ok();
+    ensure!(
+        !json.as_ref().is_some_and(model_config::is_of_images),
+        "{} is of a classifier of images, which continues no text: give a checkpoint of a language model",
+        folder.display()
+    );
+    let spec = json.and_then(|json| model_config::from_json(&json));
+    let spec = spec.with_context(|| format!("{} does not describe a model known here", config.display()))?;
+    let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
+        Ok(error) => damaged(error).into(),
+        Err(error) => error,
+    })?;
+    let tokenizer = folder.join(TOKENIZER);
+    let tokenizer = match tokenizer.to_str().filter(|_| tokenizer.is_file()) {
+        Some(file) => Tokenizer::load(file)?,
+        None => Tokenizer::load(DataConfig::BYTES)?,
+    };
+    ensure!(
+        tokenizer.vocabulary() <= spec.vocabulary,
+        "the model knows {} tokens, its tokenizer {}: {TOKENIZER} is missing from {}",
+        spec.vocabulary,
+        tokenizer.vocabulary(),
+        folder.display()
+    );
+    Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
+}
+
+/// The parameters of the whole model, in its order, from those of its parts and of the shares of its layers.
+fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
+    let read = |(folder, manifest): &(&PathBuf, Manifest)| {
+        let part = manifest.part_of(spec);
+        let part = part.with_context(|| format!("{} is of no part of this model", folder.display()))?;
+        let values = read_weights(folder, manifest, &part)?;
+        Ok((part, values))
+    };
+    let parts: Vec<(ModelSpec, Vec<f32>)> = parts.iter().map(read).collect::<Result<_>>()?;
+    if let [(part, _)] = &*parts
+        && part == spec
+    {
+        return Ok(parts.into_iter().flat_map(|(_, values)| values).collect());
+    }
+    let mut pieces = Pieces::default();
+    parts.iter().try_for_each(|(part, values)| pieces.add(part, values))?;
+    pieces.gather(spec)
+}
+
+/// The newest whole checkpoint of the same run that is older than the one in `folder`.
+fn whole_before(folder: &Path) -> Option<PathBuf> {
+    let folder = std::path::absolute(folder).ok()?;
+    let round = parse_folder_name(folder.file_name()?.to_str()?)?;
+    let round_of = |path: &PathBuf| parse_folder_name(path.file_name()?.to_str()?);
+    let siblings = std::fs::read_dir(folder.parent()?).ok()?.flatten().map(|entry| entry.path());
+    let mut older: Vec<_> =
+        siblings.filter(|path| round_of(path).is_some_and(|other| other < round)).collect();
+    older.sort_unstable_by_key(|path| std::cmp::Reverse(round_of(path)));
+    let whole = |path: &PathBuf| verify_alone(path, true).is_ok_and(|m| m.files.contains_key(MODEL));
+    older.into_iter().find(whole)
+}
+
+/// The folder itself, or the one within, at most three levels down, that was written last and is whole: with those of its other parts, where it is of one part of a
+/// model.
+fn newest(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    collect(path, 3, &mut found).with_context(|| format!("look through {}", path.display()))?;
+    found.sort_unstable_by(|one, other| other.cmp(one));
+    let mut missing = None;
+    for (_, folder) in found {
+        match with_other_parts(folder) {
+            Ok(folders) => return Ok(folders),
+            Err(absent) => missing = missing.or(Some(absent)),
+        }
+    }
+    match missing {
+        Some(absent) => bail!(
+            "a part of the model is missing: {} is on the machine of a worker that has it; copy its folder beside the others",
+            absent.display()
+        ),
+        None => bail!(
+            "{} holds no checkpoint: no folder in it, down to three levels, has a {MANIFEST}",
+            path.display()
+        ),
+    }
+}
+
+/// The checkpoints of the same round of all parts of a model, in order; or the first that is not there.
+fn with_other_parts(folder: PathBuf) -> std::result::Result<Vec<PathBuf>, PathBuf> {
+    let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+    let within = absolute.parent().and_then(|part| Some((part.file_name()?.to_str()?, part.parent()?)));
+    let parts = within.and_then(|(name, run)| Some((parse_part_name(name)?.1, run)));
+    let (Some((count, run)), Some(round)) = (parts, absolute.file_name()) else { return Ok(vec![folder]) };
+    let all = (0..count).map(|rank| run.join(part_name(rank, count)).join(round));
+    all.map(|part| if part.join(MANIFEST).is_file() { Ok(part) } else { Err(part) }).collect()
+}
+
+fn collect(
+    path: &Path,
+    levels: u32,
+    found: &mut Vec<(std::time::SystemTime, PathBuf)>,
+) -> std::io::Result<()> {
+    let manifest = path.join(MANIFEST);
+    if manifest.is_file() {
+        found.push((manifest.metadata()?.modified()?, path.to_owned()));
+        return Ok(());
+    }
+    if levels == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if entry.file_type()?.is_dir() && !hidden {
+            collect(&entry.path(), levels - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use longhaul_common::config::ParallelConfig;
+    use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+    use longhaul_proto::checkpoint::folder::FileRecord;
+    use longhaul_proto::checkpoint::sealed::to_text;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::sealed;
+    use crate::{CheckpointData, CheckpointStore, ModelState, PrivateState};
+    use longhaul_common::model::Share;
+    use longhaul_common::model::draw_parameters;
+    use longhaul_common::model::tiny::tiny_gpt2;
+
+    fn spec() -> ModelSpec {
+        ModelSpec { vocabulary: 256, ..tiny_gpt2() }
+    }
+
+    fn write(dir: &Path, round: u64) -> PathBuf {
+        let parameters: Arc<[f32]> = draw_parameters(&spec(), round).into();
+        let data = CheckpointData {
+            next_round: Round(round),
+            next_step: round,
+            generation: Generation(1),
+            state_hash: [1; 32],
+            model: Some(ModelState { spec: spec(), parameters, tokenizer: None, shared: Default::default() }),
+            private: PrivateState::default(),
+        };
+        CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).write(&data).unwrap()
+    }
+
+    #[test]
+    fn a_checkpoint_is_opened_by_its_folder_its_runs_and_that_of_all_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), 4);
+        for given in [path.as_path(), path.parent().unwrap(), dir.path()] {
+            let model = open_model(given).unwrap();
+            assert_eq!((&model.path, model.spec), (&path, spec()));
+            assert_eq!(model.parameters, draw_parameters(&spec(), 4));
+        }
+    }
+
+    /// Writes each of these parts as its worker does, into a folder of its own.
+    fn write_parts(dir: &Path, parts: Vec<ModelSpec>) -> Vec<PathBuf> {
+        let count = parts.len() as u32;
+        let mut folders = Vec::new();
+        for (rank, share) in (0..).zip(parts) {
+            let parameters = Share::new(&share).synchronised(draw_parameters(&share, 4));
+            let store = CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).of_part(rank, count);
+            let model = ModelState {
+                spec: share.clone(),
+                parameters: parameters.as_slice().into(),
+                tokenizer: None,
+                shared: Default::default(),
+            };
+            let data = CheckpointData {
+                next_round: Round(4),
+                next_step: 4,
+                generation: Generation(1),
+                state_hash: [1; 32],
+                model: Some(model),
+                private: PrivateState::default(),
+            };
+            folders.push(store.write(&data).unwrap());
+            assert_eq!(store.load_model(Round(4), &share).unwrap().parameters, parameters);
+        }
+        folders
+    }
+
+    #[test]
+    fn a_model_whose_parts_are_shared_is_put_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let parallel = ParallelConfig { stages: 2, tensor: 2, ..ParallelConfig::default() };
+        write_parts(dir.path(), spec().parts(&parallel, 16).unwrap());
+        let opened = open_model(dir.path()).unwrap();
+        assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
+    }
+
+    /// As the members of a tensor group write it, each into a folder of its own.
+    #[test]
+    fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = write_parts(dir.path(), spec().shards(2).unwrap());
+        let opened = open_model(dir.path()).unwrap();
+        assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
+
+        // Twice the same share is not all of the model.
+        std::fs::remove_dir_all(&folders[1]).unwrap();
+        let message = open_model(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("part-2-of-2") && message.contains("missing"), "{message}");
+        std::fs::create_dir(&folders[1]).unwrap();
+        for file in std::fs::read_dir(&folders[0]).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folders[1].join(file.file_name())).unwrap();
+        }
+        let message = open_model(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("no part of the checkpoint has all of"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = |path: &Path| open_model(path).unwrap_err().to_string();
+        assert!(message(dir.path()).contains("holds no checkpoint"));
+        assert!(message(&dir.path().join("nowhere")).starts_with("there is no folder"));
+        let file = write(dir.path(), 1).join(MODEL_CONFIG);
+        assert!(message(&file).ends_with("is not a folder; a checkpoint is one"));
+    }
+
+    /// As somebody would who makes up a checkpoint: the manifest fits.
+    fn describe(folder: &Path, description: &Value) {
+        let (file, record) = (folder.join(MODEL_CONFIG), folder.join(MANIFEST));
+        std::fs::write(&file, description.to_string()).unwrap();
+        let mut manifest: Manifest = sealed::read(&record).unwrap();
+        manifest.files.insert(MODEL_CONFIG.to_owned(), FileRecord::of(&file).unwrap());
+        std::fs::write(record, to_text(&manifest).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_classifier_of_images_is_named_as_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), 1);
+        describe(&path, &model_config::to_json(&longhaul_common::model::tiny::tiny_cnn()));
+        let message = open_model(&path).unwrap_err().to_string();
+        assert!(message.contains("of a classifier of images, which continues no text"), "{message}");
+    }
+
+    #[test]
+    fn a_description_of_another_model_is_refused_whatever_its_sizes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = write(dir.path(), 1);
+        let file = path.join(MODEL_CONFIG);
+        let original: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        for key in ["n_embd", "n_inner", "n_layer", "n_positions", "vocab_size"] {
+            for value in [0, 1, 3, 1 << 12, 1 << 20, 1 << 24, u64::from(u32::MAX), 1 << 32, u64::MAX] {
+                let mut description = original.clone();
+                description[key] = json!(value);
+                describe(&path, &description);
+                assert!(open_model(&path).is_err(), "{key} = {value}");
+            }
+        }
+        let mut largest = original.clone();
+        for (key, value) in [("n_embd", 1 << 20), ("n_inner", 1 << 20), ("n_layer", 1 << 12)] {
+            largest[key] = json!(value);
+        }
+        describe(&path, &largest);
+        let message = open_model(&path).unwrap_err().to_string();
+        assert!(message.contains("holds another model"), "{message}");
+        describe(&path, &original);
+        assert!(open_model(&path).is_ok());
+    }
+}

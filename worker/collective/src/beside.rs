@@ -1,0 +1,5 @@
+//! For a collective that moves values by other means, and agrees on each call by a ring.
+
+pub use crate::ranges::objection;
+pub use crate::ring::{Limit, left, share};
+pub use crate::statement::Statement;

@@ -1,0 +1,114 @@
+//! Getting through to the next member.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use longhaul_proto::identity::PeerName;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, Stream};
+
+use super::HANDSHAKE_MAX;
+use super::clock::{left, now};
+use super::hello::{WELCOME, hello};
+use super::link::Secured;
+use super::setup::Seat;
+use super::stop::{STOP_CHECK, Stop};
+use crate::{CollectiveError, Peer};
+
+/// The pause before the next attempt: short beside joining a generation, long beside an attempt.
+const RETRY_EVERY: Duration = Duration::from_millis(50);
+
+/// Dials until the next member welcomes this one, or the deadline: it may start later, or still be in another session.
+pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConnection>, CollectiveError> {
+    let begun = now();
+    let next = seat.next();
+    // What it has answered says more than that it is gone by now.
+    let mut answered = None;
+    loop {
+        let error = match attempt(seat, &next, until.min(now() + HANDSHAKE_MAX)) {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        if seat.stop.is_stopped() {
+            return Err(CollectiveError::Stopped);
+        }
+        if left(until) <= RETRY_EVERY {
+            return Err(CollectiveError::NotJoined {
+                peer: next,
+                waited: now() - begun,
+                reason: answered.unwrap_or_else(|| error.to_string()),
+            });
+        }
+        if error.kind() == ErrorKind::Other {
+            answered = Some(error.to_string());
+        }
+        pause();
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "nobody can say when another machine will listen; one has to ask again"
+)]
+fn pause() {
+    std::thread::sleep(RETRY_EVERY);
+}
+
+fn attempt(seat: &Seat<'_>, next: &Peer, until: Instant) -> io::Result<Secured<ClientConnection>> {
+    let socket = TcpStream::connect_timeout(&next.address, left(until).max(Duration::from_millis(1)))?;
+    socket.set_nodelay(true)?;
+    let name = PeerName::Worker(next.worker).in_run(seat.tls.run);
+    let name = ServerName::try_from(name).map_err(io::Error::other)?;
+    let mut tls = ClientConnection::new(seat.tls.client.clone(), name).map_err(io::Error::other)?;
+    let mut timed = Timed { socket: &socket, until, stop: seat.stop };
+    let mut stream = Stream::new(&mut tls, &mut timed);
+    stream.write_all(&hello(&seat.group, seat.rank))?;
+    stream.flush()?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    if answer != [WELCOME] {
+        return Err(io::Error::other("it has another list of members, or is in another session"));
+    }
+    socket.set_read_timeout(None)?;
+    socket.set_write_timeout(None)?;
+    Ok(Secured { tls, socket })
+}
+
+/// A socket whose every call ends by a point in time, however slowly bytes trickle.
+struct Timed<'a> {
+    socket: &'a TcpStream,
+    until: Instant,
+    stop: &'a Stop,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Duration> {
+        let left = if self.stop.is_stopped() { Duration::ZERO } else { left(self.until) };
+        let late = || io::Error::new(ErrorKind::TimedOut, "it did not finish the handshake in time");
+        if left.is_zero() { Err(late()) } else { Ok(left) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.socket.set_read_timeout(Some(self.left()?.min(STOP_CHECK)))?;
+            match self.socket.read(into) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()?))?;
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}

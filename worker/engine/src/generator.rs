@@ -1,0 +1,225 @@
+//! Text from a model.
+
+use std::num::NonZeroU32;
+
+use longhaul_common::config::Precision;
+use longhaul_common::model::ModelSpec;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use tch::{Device, Kind, Tensor};
+
+use super::sampling::draw;
+use super::{EngineError, Sampling, set_threads, to_host};
+use crate::models::{Cache, Model, Parameters};
+
+/// The number format in which text is generated, whatever the model was trained in.
+const PRECISION: Precision = Precision::F32;
+
+/// A model that continues text, without what training needs beside it.
+#[derive(Debug)]
+pub struct Generator {
+    spec: ModelSpec,
+    device: Device,
+    model: Model,
+}
+
+/// The tokens that follow a prompt, drawn one by one, without an end.
+///
+/// What the model sees is a window onto the newest tokens. It grows to the whole context; a token for which there is no room
+/// leaves only the newest half of a context, which is read anew, as the positions of its tokens change. So between these
+/// rereadings a token costs one position, and the model always knows at least half a context, or all there is.
+#[derive(Debug)]
+pub struct Continuation<'a> {
+    generator: &'a Generator,
+    window: Vec<i64>,
+    /// The window's first tokens, as far as the model has read them.
+    cache: Cache,
+    sampling: Sampling,
+    rng: ChaCha8Rng,
+}
+
+impl Generator {
+    /// A model of this specification with `parameters` in the order of [`ModelSpec::parameters`].
+    ///
+    /// `threads` sets libtorch's threads for the whole process; none leaves them as they are.
+    ///
+    /// # Errors
+    /// When there are not as many `parameters` as the model has, or it is no language model; where libtorch fails: out of memory, mostly.
+    pub fn new(
+        spec: &ModelSpec,
+        parameters: &[f32],
+        device: Device,
+        threads: Option<NonZeroU32>,
+    ) -> Result<Self, EngineError> {
+        if spec.classifier.is_some() {
+            return Err(EngineError::NoText);
+        }
+        set_threads(threads);
+        let model = Model::of_all(spec, &Parameters::new(spec, parameters, device)?, PRECISION)?;
+        Ok(Self { spec: spec.clone(), device, model })
+    }
+
+    /// Continues `prompt`, of which the model sees the last tokens that fit its context.
+    ///
+    /// # Errors
+    /// When the prompt is empty, or has a token outside the vocabulary; where libtorch fails.
+    pub fn continuation(&self, prompt: &[u32], sampling: Sampling) -> Result<Continuation<'_>, EngineError> {
+        if prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let vocabulary = self.spec.vocabulary;
+        if let Some(&token) = prompt.iter().find(|&&token| token >= vocabulary) {
+            return Err(EngineError::Token { token, vocabulary });
+        }
+        let newest = &prompt[prompt.len().saturating_sub(self.context())..];
+        Ok(Continuation {
+            generator: self,
+            window: newest.iter().map(|&token| i64::from(token)).collect(),
+            cache: Cache::new(&self.spec, PRECISION, self.device)?,
+            sampling,
+            rng: ChaCha8Rng::seed_from_u64(sampling.seed),
+        })
+    }
+
+    fn context(&self) -> usize {
+        self.spec.context as usize
+    }
+}
+
+impl Iterator for Continuation<'_> {
+    type Item = Result<u32, EngineError>;
+
+    /// Fails where libtorch does.
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.draw_next())
+    }
+}
+
+impl Continuation<'_> {
+    fn draw_next(&mut self) -> Result<u32, EngineError> {
+        let token = draw(&self.next_logits()?, self.sampling, &mut self.rng);
+        self.window.push(token as i64);
+        Ok(token as u32)
+    }
+
+    /// Logits `[V]` of the token that follows the window.
+    fn next_logits(&mut self) -> Result<Vec<f32>, EngineError> {
+        let context = self.generator.context();
+        if self.window.len() > context {
+            self.window.drain(..self.window.len() - (context / 2).max(1));
+            self.cache.clear();
+        }
+        let unread = Tensor::f_from_slice(&self.window[self.cache.len()..])?;
+        let unread = unread.f_view([1, -1])?.f_to_device(self.generator.device)?; // [1, T]
+        let logits = self.generator.model.next_logits(&unread, &mut self.cache)?; // [1, V]
+        let mut host = Vec::new();
+        to_host(&logits.f_view([-1])?.f_to_kind(Kind::Float)?, &mut host)?;
+        Ok(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::test_device;
+    use longhaul_common::model::draw_parameters;
+    use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
+
+    const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, seed: 0 };
+    const PROMPT: [u32; 3] = [7, 3, 50];
+
+    /// Weights large enough for attention to be anything but even.
+    fn generator(spec: &ModelSpec) -> Generator {
+        let values: Vec<f32> = draw_parameters(spec, 3).iter().map(|value| value * 8.0).collect();
+        Generator::new(spec, &values, test_device(), NonZeroU32::new(1)).unwrap()
+    }
+
+    /// How many of the newest of `count` tokens the model sees, when `prompt` of them were there from the start.
+    fn window(context: usize, prompt: usize, count: usize) -> usize {
+        let first_without_room = context.max(prompt) + 1;
+        if count < first_without_room {
+            return count.min(context);
+        }
+        // From half a context up to a whole one, over and over.
+        let half = context / 2;
+        half + (count - first_without_room) % (context - half + 1)
+    }
+
+    /// Logits of the next token, by one pass over all that the model sees.
+    fn recomputed(generator: &Generator, tokens: &[i64]) -> Vec<f32> {
+        let input = Tensor::from_slice(tokens).view([1, -1]).to_device(test_device());
+        let logits = tch::no_grad(|| generator.model.logits(&input)).unwrap(); // [1, T, V]
+        Vec::try_from(logits.select(1, -1).view([-1])).unwrap()
+    }
+
+    #[test]
+    fn each_token_is_drawn_from_the_logits_of_a_pass_over_the_whole_window() {
+        for spec in [tiny_gpt2(), tiny_llama()] {
+            let (generator, context) = (generator(&spec), spec.context as usize);
+            // Shorter than the context, as long, and longer.
+            for length in [3, context, context + 5] {
+                let prompt: Vec<u32> = PROMPT.iter().copied().cycle().take(length).collect();
+                let mut all: Vec<i64> = prompt.iter().map(|&token| i64::from(token)).collect();
+                let mut continuation = generator.continuation(&prompt, GREEDY).unwrap();
+                for _ in 0..3 * context {
+                    let seen = window(context, length, all.len());
+                    let expected = recomputed(&generator, &all[all.len() - seen..]);
+                    let logits = continuation.next_logits().unwrap();
+                    let scale = expected.iter().fold(0f32, |max, logit| max.max(logit.abs()));
+                    for (one, other) in logits.iter().zip(&expected) {
+                        let off = (one - other).abs() / scale;
+                        assert!(off < 2e-5, "{:?}, {seen} of {}: {off}", spec.kind, all.len());
+                    }
+                    let likeliest = (0..expected.len()).max_by(|&a, &b| expected[a].total_cmp(&expected[b]));
+                    continuation.window.push(likeliest.unwrap() as i64);
+                    all.push(likeliest.unwrap() as i64);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_tokens_are_those_that_recomputing_every_window_gives() {
+        for spec in [tiny_gpt2(), tiny_llama()] {
+            let (generator, context) = (generator(&spec), spec.context as usize);
+            let mut all: Vec<i64> = PROMPT.map(i64::from).to_vec();
+            for token in generator.continuation(&PROMPT, GREEDY).unwrap().take(3 * context) {
+                let seen = window(context, PROMPT.len(), all.len());
+                let expected = recomputed(&generator, &all[all.len() - seen..]);
+                let likeliest = (0..expected.len()).max_by(|&a, &b| expected[a].total_cmp(&expected[b]));
+                assert_eq!(token.unwrap() as usize, likeliest.unwrap(), "{:?} at {}", spec.kind, all.len());
+                all.push(likeliest.unwrap() as i64);
+            }
+            let mut different = all.clone();
+            different.sort_unstable();
+            different.dedup();
+            assert!(different.len() > 5, "{:?} repeats itself: {all:?}", spec.kind);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_tokens() {
+        let generator = generator(&tiny_llama());
+        let draw = |seed| -> Vec<u32> {
+            let sampling = Sampling { temperature: 1.0, top_k: None, seed };
+            generator.continuation(&PROMPT, sampling).unwrap().take(40).map(Result::unwrap).collect()
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn a_context_of_one_token_is_enough() {
+        let generator = generator(&ModelSpec { context: 1, ..tiny_gpt2() });
+        assert_eq!(generator.continuation(&PROMPT, GREEDY).unwrap().take(4).filter(Result::is_ok).count(), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_continued_is_an_error() {
+        let generator = generator(&tiny_gpt2());
+        assert!(matches!(generator.continuation(&[], GREEDY), Err(EngineError::EmptyPrompt)));
+        let outside = generator.continuation(&[63, 64, 65], GREEDY);
+        assert!(matches!(outside, Err(EngineError::Token { token: 64, vocabulary: 64 })));
+        assert!(Generator::new(&tiny_gpt2(), &[0.0; 3], test_device(), None).is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! GPT-2 (Radford et al. 2019, "Language models are unsupervised multitask learners"), without dropout.
+
+use std::ops::Range;
+
+use longhaul_common::model::{GPT2_NORM_EPSILON, ModelSpec};
+use tch::{TchError, Tensor};
+
+use super::cache::{Cache, Past};
+use super::parameters::Parameters;
+use super::precision::{Matrix, Products};
+
+/// Learnt positions, norms before attention and feed-forward part, GELU by its tanh approximation. Some neighbouring blocks of it, or all.
+#[derive(Debug)]
+pub struct Gpt2 {
+    embedding: Option<Embedding>,
+    blocks: Vec<Block>,
+    head: Option<Head>,
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Embedding {
+    tokens: Tensor,    // [V, D]
+    positions: Tensor, // [C, D]
+}
+
+#[derive(Debug)]
+struct Head {
+    norm: Norm,
+    output: Matrix, // [V, D]
+}
+
+#[derive(Debug)]
+struct Block {
+    attention_norm: Norm,
+    attention_in: Conv1d,  // D → 3·H·E
+    attention_out: Conv1d, // H·E → D
+    feed_forward_norm: Norm,
+    feed_forward_in: Conv1d,  // D → F
+    feed_forward_out: Conv1d, // F → D
+    heads: i64,               // H, of which a tensor group has some here and some elsewhere; so it is with F
+    head_width: i64,          // E
+    products: Products,
+}
+
+#[derive(Debug)]
+struct Conv1d {
+    weight: Matrix, // [in, out]
+    bias: Tensor,   // [out]
+}
+
+#[derive(Debug)]
+struct Norm {
+    weight: Tensor, // [D]
+    bias: Tensor,   // [D]
+}
+
+impl Gpt2 {
+    pub(super) fn new(
+        spec: &ModelSpec,
+        chunk: &Range<u32>,
+        parameters: &Parameters,
+        products: Products,
+    ) -> Self {
+        Self {
+            embedding: chunk.contains(&0).then(|| Embedding {
+                tokens: parameters.view("transformer.wte.weight"),
+                positions: parameters.view("transformer.wpe.weight"),
+            }),
+            blocks: spec
+                .layers_in(chunk)
+                .map(|layer| Block::new(spec, layer, parameters, &products))
+                .collect(),
+            head: chunk.contains(&spec.head()).then(|| Head {
+                norm: Norm::new(parameters, "transformer.ln_f"),
+                output: products.matrix(parameters, spec.output_projection()),
+            }),
+            products,
+        }
+    }
+
+    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] that follow those in the
+    /// cache, or the residual stream [B, T, D] of the block before.
+    pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let mut x = match self.embed(input, cache) {
+            Some(x) => x?, // [B, T, D]
+            None => input.shallow_clone(),
+        };
+        for (layer, block) in self.blocks.iter().enumerate() {
+            x = block.forward(&x, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
+        }
+        Ok(x)
+    }
+
+    /// The residual stream [B, T, D] before the first layer, for tokens [B, T]; none: the embedding is elsewhere.
+    pub(super) fn embed(&self, tokens: &Tensor, cache: Option<&Cache>) -> Option<Result<Tensor, TchError>> {
+        Some(self.embedding.as_ref()?.forward(tokens, cache))
+    }
+
+    /// The residual stream [B, T, D] behind one of these layers; none: there are not so many.
+    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        Some(self.blocks.get(at)?.forward(x, None))
+    }
+
+    /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.
+    pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+        let Head { norm, output } = self.head.as_ref()?;
+        Some(norm.forward(x).and_then(|x| self.products.linear(&x, output))) // [B, T, V]
+    }
+}
+
+impl Embedding {
+    fn forward(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
+        let positions = self.positions.f_narrow(0, start, length)?; // [T, D]
+        Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?.f_add(&positions) // [B, T, D]
+    }
+}
+
+impl Block {
+    fn new(spec: &ModelSpec, layer: u32, parameters: &Parameters, products: &Products) -> Self {
+        let name = |part: &str| format!("transformer.h.{layer}.{part}");
+        Self {
+            attention_norm: Norm::new(parameters, &name("ln_1")),
+            attention_in: Conv1d::new(parameters, &name("attn.c_attn"), products),
+            attention_out: Conv1d::new(parameters, &name("attn.c_proj"), products),
+            feed_forward_norm: Norm::new(parameters, &name("ln_2")),
+            feed_forward_in: Conv1d::new(parameters, &name("mlp.c_fc"), products),
+            feed_forward_out: Conv1d::new(parameters, &name("mlp.c_proj"), products),
+            heads: i64::from(spec.heads / spec.shard.ways()),
+            head_width: i64::from(spec.head_width()),
+            products: products.clone(),
+        }
+    }
+
+    fn forward(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
+        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, past)?)?; // [B, T, D]
+        x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
+    }
+
+    fn attention(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
+        let [batch, length, _] = x.size()[..] else {
+            return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
+        };
+        let qkv = self.attention_in.forward(&self.products.enter_columns(x)?, &self.products)?; // [B, T, 3·H·E]
+        let heads = |part: &Tensor| {
+            part.f_view([batch, length, self.heads, self.head_width])?.f_transpose(1, 2) // [B, H, T, E]
+        };
+        let parts = qkv.f_chunk(3, -1)?; // 3 × [B, T, H·E]
+        let parts = parts.iter().map(heads).collect::<Result<Vec<_>, TchError>>()?;
+        let [q, k, v] = &*parts else {
+            return Err(TchError::Shape(format!("queries, keys and values are three, not {qkv:?}")));
+        };
+        let mixed = self.products.attention(q, k, v, past)?; // [B, T, H·E]
+        self.attention_out.forward_rows(&mixed, &self.products) // [B, T, D]
+    }
+
+    fn feed_forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let x = self.products.enter_columns(x)?; // [B, T, D]
+        let inner = self.feed_forward_in.forward(&x, &self.products)?.f_gelu("tanh")?; // [B, T, F]
+        self.feed_forward_out.forward_rows(&inner, &self.products) // [B, T, D]
+    }
+}
+
+impl Conv1d {
+    fn new(parameters: &Parameters, name: &str, products: &Products) -> Self {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        Self { weight: products.matrix(parameters, &weight), bias: parameters.view(&bias) }
+    }
+
+    fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        products.conv1d(x, &self.weight, &self.bias) // [B, T, out]
+    }
+
+    fn forward_rows(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        products.row_conv1d(x, &self.weight, &self.bias) // [B, T, out]
+    }
+}
+
+impl Norm {
+    fn new(parameters: &Parameters, name: &str) -> Self {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        Self { weight: parameters.view(&weight), bias: parameters.view(&bias) }
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), GPT2_NORM_EPSILON, false) // [B, T, D]
+    }
+}

@@ -1,0 +1,256 @@
+//! The models, over one flat parameter vector.
+
+mod cache;
+mod cnn;
+mod columns;
+mod deferred;
+mod gpt2;
+mod llama;
+mod mlp;
+mod parameters;
+mod pixels;
+mod precision;
+mod sparse;
+mod tensor_group;
+
+use std::ops::Range;
+
+use longhaul_common::config::{ModelKind, Precision};
+use longhaul_common::model::ModelSpec;
+use tch::{Kind, Reduction, TchError, Tensor};
+
+pub use cache::Cache;
+pub use cnn::Cnn;
+pub use columns::{ColumnGradient, WeightColumns};
+pub(crate) use deferred::{Columns, Deferred, Left};
+pub use gpt2::Gpt2;
+pub use llama::Llama;
+pub use mlp::Mlp;
+pub use parameters::Parameters;
+pub(crate) use parameters::views_of;
+pub(crate) use precision::Products;
+pub use sparse::{Layout, Selection, sparse_product};
+pub use tensor_group::{MEMBERS_MAX, TensorGroup};
+
+/// Neighbouring blocks of a causal language model, or all of them; or a classifier of images.
+///
+/// Of a language model, a sample is a sequence [T + 1], of which the first T tokens go in and the last T are predicted. Of a classifier it is an image and its
+/// class `[C·H·W + 2]` (see [`Batch`](crate::Batch)): pixels go in, one class is predicted, and what is said of T tokens holds with T = 1, without that dimension.
+#[derive(Debug)]
+pub enum Model {
+    /// See [`Gpt2`].
+    Gpt2(Gpt2),
+    /// See [`Llama`].
+    Llama(Llama),
+    /// See [`Mlp`].
+    Mlp(Mlp),
+    /// See [`Cnn`].
+    Cnn(Cnn),
+}
+
+impl Model {
+    /// The whole model, whose weights are the views of `parameters`.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
+        Self::new(spec, &(0..spec.head() + 1), parameters, Products::new(precision))
+    }
+
+    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them, and which compute by `products`.
+    ///
+    /// # Errors
+    /// When a share of the model is meant and the tensor group is not that of those who have the others; where libtorch fails.
+    pub(crate) fn new(
+        spec: &ModelSpec,
+        chunk: &Range<u32>,
+        parameters: &Parameters,
+        products: Products,
+    ) -> Result<Self, TchError> {
+        if !products.are_of(spec.shard) {
+            return Err(TchError::Shape("a share of a model computes with its tensor group only".to_owned()));
+        }
+        Ok(match (&spec.classifier, spec.kind) {
+            (Some(classifier), ModelKind::Cnn) => Self::Cnn(Cnn::new(classifier, parameters, products)),
+            (Some(classifier), _) => Self::Mlp(Mlp::new(classifier, parameters, products)),
+            (None, ModelKind::Llama) => Self::Llama(Llama::new(spec, chunk, parameters, products)?),
+            (None, _) => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
+        })
+    }
+
+    /// Logits [B, T, V], in the precision of the run, for tokens [B, T] (int64); or [B, K] for pixels [B, C·H·W] (uint8).
+    ///
+    /// # Errors
+    /// Where libtorch fails: out of memory, mostly.
+    pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        self.project(&self.hidden(tokens, None)?)
+    }
+
+    /// Logits [1, V] of the token that follows `tokens` [1, T], which follow those in the cache and are kept there.
+    /// Outside autograd.
+    ///
+    /// # Errors
+    /// When the tokens exceed the context together with those in the cache, which then stays as it was; where libtorch
+    /// fails.
+    pub fn next_logits(&self, tokens: &Tensor, cache: &mut Cache) -> Result<Tensor, TchError> {
+        let last = tch::no_grad(|| {
+            let x = self.hidden(tokens, Some(cache))?; // [1, T, D]
+            self.project(&x.f_narrow(1, -1, 1)?) // [1, 1, V]
+        })?;
+        cache.advance(tokens.size()[1]);
+        last.f_select(1, 0) // [1, V]
+    }
+
+    /// Cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1]; of each image, [B, 1].
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn token_losses(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy(samples, Reduction::None)?.f_view([samples.size()[0], -1])
+    }
+
+    /// Of the classes of images, how many have the largest logit [], and the mean cross entropy in nats []; of tokens, the latter only.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn judge(&self, samples: &Tensor) -> Result<(Tensor, Option<Tensor>), TchError> {
+        if !self.is_of_images() {
+            return Ok((self.mean_loss(samples)?, None));
+        }
+        let logits = self.logits(&self.inputs(samples)?)?; // [B, K]
+        let classes = pixels::classes_of(samples)?; // [B]
+        let hits = logits.f_argmax(-1, false)?.f_eq_tensor(&classes)?.f_sum(Kind::Int64)?;
+        Ok((cross_entropy_of(&logits, &classes, Reduction::Mean)?, Some(hits)))
+    }
+
+    /// Mean cross entropy of the next token, in nats, for tokens [B, T + 1].
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn mean_loss(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy(samples, Reduction::Mean)
+    }
+
+    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] (int64), or the residual stream
+    /// [B, T, D] of the block before.
+    ///
+    /// # Errors
+    /// Where libtorch fails.
+    pub fn forward(&self, input: &Tensor) -> Result<Tensor, TchError> {
+        self.hidden(input, None)
+    }
+
+    /// Mean cross entropy, in nats, of the tokens [B, T + 1] but for the first of each sequence, given the residual stream [B, T, D] behind the
+    /// last layer.
+    ///
+    /// # Errors
+    /// When the head is not among these blocks; where libtorch fails.
+    pub fn loss_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
+        self.cross_entropy_behind(x, tokens, Reduction::Mean)
+    }
+
+    /// The same of each sequence: `[B]`.
+    ///
+    /// # Errors
+    /// When the head is not among these blocks; where libtorch fails.
+    pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let losses = self.cross_entropy_behind(x, tokens, Reduction::None)?; // [B·T]
+        losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
+    }
+
+    /// The residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
+    ///
+    /// # Errors
+    /// When the embedding is not among these blocks; where libtorch fails.
+    pub fn embed(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+        let x = match self {
+            Self::Gpt2(model) => model.embed(tokens, None),
+            Self::Llama(model) => model.embed(tokens),
+            Self::Mlp(model) => Some(model.embed(tokens)),
+            Self::Cnn(model) => Some(model.embed(tokens)),
+        };
+        x.unwrap_or_else(|| Err(TchError::Shape("the embedding is not among these blocks".to_owned())))
+    }
+
+    /// The residual stream [B, T, D] behind a layer, by its place among those that are here, for that before it.
+    ///
+    /// # Errors
+    /// When there are not so many; where libtorch fails.
+    pub fn layer(&self, at: usize, x: &Tensor) -> Result<Tensor, TchError> {
+        let x = match self {
+            Self::Gpt2(model) => model.layer(at, x),
+            Self::Llama(model) => model.layer(at, x),
+            Self::Mlp(model) => model.layer(at, x),
+            Self::Cnn(model) => model.layer(at, x),
+        };
+        x.unwrap_or_else(|| Err(TchError::Shape(format!("there are fewer than {} layers", at + 1))))
+    }
+
+    fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+        match self {
+            Self::Gpt2(model) => model.hidden(input, cache),
+            Self::Llama(model) => model.hidden(input, cache),
+            Self::Mlp(model) => model.hidden(input),
+            Self::Cnn(model) => model.hidden(input),
+        }
+    }
+
+    fn project(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let logits = match self {
+            Self::Gpt2(model) => model.logits(x),
+            Self::Llama(model) => model.logits(x),
+            Self::Mlp(model) => Some(model.logits(x)),
+            Self::Cnn(model) => Some(model.logits(x)),
+        };
+        logits.unwrap_or_else(|| Err(TchError::Shape("the head is not among these blocks".to_owned())))
+    }
+
+    fn is_of_images(&self) -> bool {
+        matches!(self, Self::Mlp(_) | Self::Cnn(_))
+    }
+
+    /// What goes in of samples: tokens [B, T], or pixels [B, C·H·W].
+    fn inputs(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        match self.is_of_images() {
+            true => pixels::pixels_of(samples),
+            false => samples.f_narrow(1, 0, samples.size()[1] - 1),
+        }
+    }
+
+    /// What is predicted of samples: tokens [B·T], or classes [B], int64.
+    fn targets(&self, samples: &Tensor) -> Result<Tensor, TchError> {
+        match self.is_of_images() {
+            true => pixels::classes_of(samples),
+            false => samples.f_narrow(1, 1, samples.size()[1] - 1)?.f_reshape([-1]),
+        }
+    }
+
+    fn cross_entropy(&self, samples: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
+        let x = self.forward(&self.inputs(samples)?)?; // [B, T, D]
+        self.cross_entropy_behind(&x, samples, reduction)
+    }
+
+    fn cross_entropy_behind(
+        &self,
+        x: &Tensor,
+        samples: &Tensor,
+        reduction: Reduction,
+    ) -> Result<Tensor, TchError> {
+        let logits = self.project(x)?; // [B, T, V]
+        cross_entropy_of(&logits, &self.targets(samples)?, reduction)
+    }
+}
+
+/// For logits [.., V] and as many targets [N].
+fn cross_entropy_of(logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
+    /// libtorch's own default; no token has this index.
+    const IGNORED_TARGET: i64 = -100;
+    let entries = logits.size().last().copied().unwrap_or(1);
+    logits.f_view([-1, entries])?.f_to_kind(Kind::Float)?.f_cross_entropy_loss::<Tensor>(
+        targets,
+        None,
+        reduction,
+        IGNORED_TARGET,
+        0.0,
+    )
+}

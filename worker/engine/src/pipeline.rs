@@ -1,0 +1,378 @@
+//! A part of the model in a pipeline: the tasks of a schedule, in order, with what comes from other ranks and what goes to them.
+//!
+//! Each rank computes the gradient of its own parameters as if the whole model were here: a residual stream is handed on as it is, and its gradient comes back.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use longhaul_common::model::ModelSpec;
+use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
+use tch::Tensor;
+
+use super::chunk::{Chunk, Gradients, Kept};
+use super::gradient::{Sum, all_of, outcome};
+use super::interpreter::{Stages, interpret};
+use super::{Engine, EngineError, StepOutcome};
+use crate::batch::{Batch, MicroBatch};
+use crate::models::{Left, Model};
+
+/// How a rank talks to the others of its replica; where tensor groups have the parts, a member to those of the same index. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
+/// they have begun, so that one may run ahead of another.
+pub trait Pipe: Send {
+    /// Begins an exchange: a step, an evaluation.
+    fn begin(&mut self);
+
+    /// Whether it wants to be told names.
+    fn remembers(&self) -> bool {
+        false
+    }
+
+    /// Says which sequences the micro-batches of a step are, by names that a sequence has wherever it comes again: for pipes that remember what they carried.
+    fn name(&mut self, _sequences: Vec<Vec<u64>>) {}
+
+    /// Hands on what a task gave: the residual stream, or its gradient, [B, T, D] in f32.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError>;
+
+    /// Waits for what a task needs from another rank, of this shape.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError>;
+
+    /// The sum of a number over all ranks, in the order of ranks: the same bits everywhere. An exchange of its own.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn total(&mut self, own: f64) -> Result<f64, EngineError>;
+
+    /// A number of one rank, which tells it to all others: at most once in an exchange.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn announce(&mut self, from: u32, own: f64) -> Result<f64, EngineError>;
+
+    /// Gives a parameter to the rank that borrows it, or its gradient back; each at most once in an exchange.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn give(&mut self, to: u32, what: Gift, values: &Tensor) -> Result<(), EngineError>;
+
+    /// Waits for what another rank gives, of this shape.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`].
+    fn take(&mut self, from: u32, what: Gift, shape: &[i64]) -> Result<Tensor, EngineError>;
+}
+
+/// What ranks give each other besides residual streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gift {
+    /// A parameter, as it is.
+    Values,
+    /// The gradient of one, in the format of gradients of residual streams.
+    Gradient,
+}
+
+/// A place in a pipeline.
+pub struct PipelineRank {
+    pipeline: Pipeline,
+    rank: u32,
+    pipe: Mutex<Box<dyn Pipe>>,
+}
+
+impl fmt::Debug for PipelineRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineRank")
+            .field("pipeline", &self.pipeline)
+            .field("rank", &self.rank)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PipelineRank {
+    /// The place of `rank` in a pipeline, whose number of micro-batches is that of each batch.
+    #[must_use]
+    pub fn new(pipeline: Pipeline, rank: u32, pipe: Box<dyn Pipe>) -> Self {
+        Self { pipeline, rank, pipe: Mutex::new(pipe) }
+    }
+
+    pub(super) fn schedule(&self) -> PipelineSchedule {
+        self.pipeline.schedule
+    }
+
+    pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), EngineError> {
+        let Pipeline { ranks, chunks, .. } = self.pipeline;
+        let begins = spec.chunks.first().is_some_and(|chunk| chunk.contains(&0));
+        let ends = spec.chunks.last().is_some_and(|chunk| chunk.contains(&spec.head()));
+        // Only several ranks have what is borrowed from another.
+        let fits = ranks > 1 && spec.chunks.len() == chunks as usize && self.rank < ranks;
+        if fits && begins == (self.rank == 0) && ends == (self.rank + 1 == ranks) {
+            return Ok(());
+        }
+        Err(EngineError::Place { chunks: spec.chunks.len(), rank: self.rank, ranks, expected: chunks })
+    }
+
+    pub(super) fn is(&self, rank: u32) -> bool {
+        self.rank == rank
+    }
+
+    /// The sum of a number over all ranks.
+    pub(super) fn total(&self, own: f64) -> Result<f64, EngineError> {
+        self.pipe().total(own)
+    }
+
+    /// Where a tied embedding is: with the first rank, which holds it, and the last one, which borrows it.
+    pub(super) fn ends(&self) -> (u32, u32) {
+        (0, self.pipeline.ranks - 1)
+    }
+
+    fn is_last_stage(&self, task: Task) -> bool {
+        self.pipeline.stage(self.rank, task.chunk) + 1 == self.pipeline.stages()
+    }
+
+    fn is_first_stage(&self, task: Task) -> bool {
+        self.pipeline.stage(self.rank, task.chunk) == 0
+    }
+
+    /// One engine computes at a time, and nothing is left half done where it stopped.
+    pub(super) fn pipe(&self) -> MutexGuard<'_, Box<dyn Pipe>> {
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A step on its way.
+struct Step<'a> {
+    engine: &'a Engine,
+    rank: &'a PipelineRank,
+    sequences: usize,
+    micros: Vec<MicroBatch<'a>>,
+    kept: HashMap<(u32, u32), Kept>,
+    /// What backward passes have left for the tasks that compute the gradients of weights.
+    waiting: HashMap<(u32, u32), Left>,
+    losses: Vec<Tensor>,
+    /// Those of single sequences, by micro-batch, where they are asked for.
+    sample_losses: BTreeMap<u32, Tensor>,
+    sums: Vec<Sum>,
+    borrowed: Sum,
+}
+
+impl Stages for Step<'_> {
+    fn shape(&self, task: Task) -> [i64; 3] {
+        self.engine.stream_shape(&self.micros[task.micro_batch as usize])
+    }
+
+    fn forward(&mut self, task: Task, input: Option<Tensor>) -> Result<Option<Tensor>, EngineError> {
+        let micro = self.micros[task.micro_batch as usize];
+        let input = self.engine.input(&micro, input)?;
+        let is_last = self.rank.is_last_stage(task);
+        let targets = if is_last { Some(self.engine.targets(self.sequences, &micro)?) } else { None };
+        let (output, kept) = self.engine.chunk(task)?.forward(&input, targets)?;
+        self.sample_losses.extend(kept.losses().map(|losses| (task.micro_batch, losses)));
+        self.kept.insert((task.chunk, task.micro_batch), kept);
+        if is_last {
+            self.losses.push(output);
+            return Ok(None);
+        }
+        Ok(Some(output))
+    }
+
+    fn backward(&mut self, task: Task, gradient: Option<Tensor>) -> Result<Option<Tensor>, EngineError> {
+        let key = (task.chunk, task.micro_batch);
+        let kept = self.kept.remove(&key).ok_or_else(|| out_of_order(task))?;
+        let behind = gradient.map(|gradient| gradient.f_to_device(self.engine.device)).transpose()?; // [B, T, D]
+        let mut gradients = self.engine.chunk(task)?.backward(kept, behind.as_ref())?;
+        self.add(task, &gradients)?;
+        match gradients.left.take() {
+            Some(left) if task.work == Work::BackwardInput => drop(self.waiting.insert(key, left)),
+            Some(left) => self.add(task, &self.engine.chunk(task)?.weights(&left)?)?,
+            None => {}
+        }
+        Ok(gradients.input)
+    }
+
+    fn weights(&mut self, task: Task) -> Result<(), EngineError> {
+        let left = self.waiting.remove(&(task.chunk, task.micro_batch));
+        let left = left.ok_or_else(|| out_of_order(task))?;
+        self.add(task, &self.engine.chunk(task)?.weights(&left)?)
+    }
+}
+
+impl Step<'_> {
+    fn add(&mut self, task: Task, gradients: &Gradients) -> Result<(), EngineError> {
+        for (&at, gradient) in self.engine.chunk(task)?.tensors().iter().zip(&gradients.tensors) {
+            gradient.iter().try_for_each(|gradient| self.sums[at].add(gradient))?;
+        }
+        if let Some(borrowed) = &gradients.borrowed {
+            self.borrowed.add(borrowed)?;
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// As [`Self::accumulate`]; every rank learns the loss.
+    pub(super) fn accumulate_in_pipeline(
+        &self,
+        batch: &Batch,
+    ) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
+        let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
+        if micros.is_empty() {
+            return Ok((StepOutcome::default(), Vec::new()));
+        }
+        rank.pipe().begin();
+        if rank.pipe().remembers() {
+            rank.pipe().name(micros.iter().map(|micro| micro.names()).collect());
+        }
+        self.pass_borrowed(rank)?;
+        let pipeline = Pipeline { micro_batches: micros.len() as u32, ..rank.pipeline.clone() };
+        let tasks = pipeline.tasks().map_err(|error| EngineError::Interrupted(error.to_string()))?;
+        let mut step = Step {
+            engine: self,
+            rank,
+            sequences: batch.sequences(),
+            micros,
+            kept: HashMap::new(),
+            waiting: HashMap::new(),
+            losses: Vec::new(),
+            sample_losses: BTreeMap::new(),
+            sums: self.parameters.views().iter().map(|_| Sum::default()).collect(),
+            borrowed: Sum::default(),
+        };
+        let own = tasks.get(rank.rank as usize).map_or(&[] as &[Task], Vec::as_slice);
+        interpret(&pipeline, rank.rank, own, &mut step, &mut **rank.pipe())?;
+        self.return_borrowed(&mut step)?;
+        let Step { losses, sample_losses, sums, .. } = step;
+        let (_, last) = rank.ends();
+        let sample_losses: Vec<Tensor> = sample_losses.into_values().collect();
+        let own = outcome(batch, &losses, &sample_losses)?;
+        let loss = rank.pipe().announce(last, f64::from(own.loss))? as f32;
+        Ok((StepOutcome { loss, ..own }, all_of(sums)?))
+    }
+
+    /// As [`Self::evaluate`]; every rank learns the loss.
+    pub(super) fn evaluate_in_pipeline(
+        &self,
+        batches: impl IntoIterator<Item: Borrow<Batch>>,
+    ) -> Result<Option<f32>, EngineError> {
+        let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        let batches: Vec<_> = batches.into_iter().collect();
+        let micros: Vec<_> =
+            batches.iter().flat_map(|batch| batch.borrow().micro_batches(self.micro_batch)).collect();
+        let sequences: usize = micros.iter().map(|micro| micro.sequences()).sum();
+        let mut sum = 0.0;
+        self.through_pipeline(micros, &mut |model, x, micro| {
+            let loss = model.loss_behind(x, &micro.to_tensor(self.device)?)?.f_double_value(&[])?;
+            sum += loss * micro.sequences() as f64;
+            Ok(())
+        })?;
+        let total = rank.total(sum)?;
+        Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
+    }
+
+    /// An exchange in which micro-batches go forwards only; the last rank is given the residual stream [B, T, D] behind the last layer of each, in order.
+    pub(super) fn through_pipeline(
+        &self,
+        micros: Vec<MicroBatch<'_>>,
+        at_end: &mut dyn FnMut(&Model, &Tensor, &MicroBatch<'_>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let Some(rank) = &self.rank else { return Err(EngineError::Part) };
+        rank.pipe().begin();
+        self.pass_borrowed(rank)?;
+        for (micro_batch, micro) in (0..).zip(&micros) {
+            if micro_batch > 0 && micro_batch % FORWARDS_AT_ONCE == 0 {
+                rank.total(0.0)?;
+            }
+            for chunk in 0..rank.pipeline.chunks {
+                let task = Task { work: Work::Forward, chunk, micro_batch };
+                tch::no_grad(|| {
+                    let streamed = match rank.is_first_stage(task) {
+                        true => None,
+                        false => Some(rank.pipe().receive(task, &self.stream_shape(micro))?),
+                    };
+                    let input = self.input(micro, streamed)?;
+                    let model = self.chunk(task)?.model();
+                    let x = model.forward(&input)?; // [B, T, D]
+                    match rank.is_last_stage(task) {
+                        true => at_end(model, &x, micro),
+                        false => rank.pipe().send(task, &x),
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the residual stream for a micro-batch: [B, T, D].
+    fn stream_shape(&self, micro: &MicroBatch<'_>) -> [i64; 3] {
+        [micro.sequences(), micro.length(), self.spec.width as usize].map(|size| size as i64)
+    }
+
+    /// The residual stream [B, T, D] of the stage before, where there is one, or tokens [B, T].
+    fn input(&self, micro: &MicroBatch<'_>, streamed: Option<Tensor>) -> Result<Tensor, EngineError> {
+        if let Some(streamed) = streamed {
+            return Ok(streamed.f_to_device(self.device)?);
+        }
+        let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
+        Ok(tokens.f_narrow(1, 0, tokens.size()[1] - 1)?)
+    }
+
+    fn chunk(&self, task: Task) -> Result<&Chunk, EngineError> {
+        self.chunks.get(task.chunk as usize).ok_or(EngineError::Part)
+    }
+
+    /// The first rank's token embedding becomes the last one's output projection, as it is before a step.
+    fn pass_borrowed(&self, rank: &PipelineRank) -> Result<(), EngineError> {
+        let (holder, borrower) = rank.ends();
+        if holder == borrower || !self.spec.tied_embeddings {
+            return Ok(());
+        }
+        if rank.rank == holder {
+            rank.pipe().give(borrower, Gift::Values, &self.token_embedding()?.f_detach()?)?;
+        } else if let Some(borrowed) = self.parameters.borrowed() {
+            let embedding = rank.pipe().take(holder, Gift::Values, &borrowed.size())?;
+            tch::no_grad(|| borrowed.shallow_clone().f_copy_(&embedding))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the gradient of the output projection to that of the embedding, where they are the same tensor.
+    fn return_borrowed(&self, step: &mut Step<'_>) -> Result<(), EngineError> {
+        let rank = step.rank;
+        let (holder, borrower) = rank.ends();
+        if holder == borrower || !self.spec.tied_embeddings {
+            return Ok(());
+        }
+        if rank.rank == borrower
+            && let Some(gradient) = std::mem::take(&mut step.borrowed).into_tensor()
+        {
+            rank.pipe().give(holder, Gift::Gradient, &gradient)?;
+        } else if rank.rank == holder {
+            let gradient = rank.pipe().take(borrower, Gift::Gradient, &self.token_embedding()?.size())?;
+            step.sums[EMBEDDING].add(&gradient.f_to_device(self.device)?)?;
+        }
+        Ok(())
+    }
+
+    fn token_embedding(&self) -> Result<&Tensor, EngineError> {
+        self.parameters.views().get(EMBEDDING).ok_or(EngineError::Part)
+    }
+}
+
+fn out_of_order(task: Task) -> EngineError {
+    EngineError::Interrupted(format!("{task:?} comes before what it needs"))
+}
+
+/// Micro-batches that only go forwards, after which ranks wait for each other, so that the first one does not fill the others' memory.
+const FORWARDS_AT_ONCE: u32 = 16;
+
+/// Where the token embedding is among the parameters of a part that holds it: matrices come first, in model order.
+const EMBEDDING: usize = 0;
+
+#[cfg(test)]
+pub(crate) mod tests;
