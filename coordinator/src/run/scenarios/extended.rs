@@ -162,6 +162,48 @@ fn who_does_not_come_back_takes_with_it_what_it_had_yet_to_send() {
     assert_eq!(lost_with([1, 3]), (1, 0, true));
 }
 
+/// It joins while the state of another worker is handed out, and heals with that: what is in its own checkpoint is never read. Then somebody leaves, and the run goes on
+/// from the memory of those who are ready.
+#[test]
+fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_yet_to_send() {
+    let mut story = Story::training();
+    for round in 0..10 {
+        // What the second one has of the last round waits in its residual.
+        let sites = if round < 9 { vec![SiteId(0), SiteId(1)] } else { vec![SiteId(0)] };
+        for worker in [1, 2] {
+            let report = RoundReport { sites: sites.clone(), ..report(round, 40) };
+            story.say(worker, ToCoordinator::RoundApplied(report));
+        }
+    }
+    for worker in [1, 2] {
+        story.say(worker, finished(10, None));
+    }
+    let (mut config, mut state) = (story.run.config.clone(), story.run.state().clone());
+    config.run.steps = 30;
+    state.extend(30).unwrap();
+    let before = state.residuals_lost;
+    let mut story = Story::of_state(config, state);
+    story.join(1, &[of_whole_model(10)]);
+    story.join(3, &[]);
+    assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(10)))));
+    story.join(2, &[of_whole_model(10)]);
+    story.say(1, ready(10, 40));
+    assert!(matches!(story.told(2).as_slice(), [ToWorker::Heal { .. }]), "{:?}", story.told(2));
+    story.say(2, ready(10, 40));
+    story.handle(Event::Closed { connection: ConnectionId(3) });
+
+    let start = story.begun(2);
+    let lost = story.run.state().residuals_lost;
+    assert_eq!((lost.contributions - before.contributions, lost.results - before.results), (1, 0));
+    let events = story.run.status(0).events;
+    let is_told = |text: &str| events.iter().any(|event| event.text.contains(text));
+    assert!(is_told("goes on from the state before r10 in the memory of"), "{events:#?}");
+    assert!(is_told("what w2 had yet to send is lost"), "{events:#?}");
+    // Two samples in each of two steps, which nobody has any more.
+    let redo = &start.assignments.last().unwrap().feed.backlog;
+    assert_eq!(redo.iter().map(|range| range.end - range.start).sum::<u64>(), 4);
+}
+
 /// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
 #[test]
 fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
