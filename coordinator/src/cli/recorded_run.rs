@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Where;
 use super::operate::utc;
 use super::show::phase;
-use super::{ClientError, Where};
 use crate::history::{Folder, Last};
 use crate::run::{Phase, Status};
 use crate::runtime::NumberedEvent;
@@ -35,16 +35,6 @@ impl RecordedRun {
         let newest = Folder::runs(&at.state_dir).ok()?.into_iter().next()?;
         let Last { at_ms, status, rest } = Folder::read_last(&at.state_dir, &newest.run).ok()??;
         Some(Self { at_ms, status, events: rest.events, state_dir: at.state_dir.clone() })
-    }
-
-    /// The run that a call was about which came to nothing. None where a coordinator has answered, or where nothing is recorded.
-    #[must_use]
-    pub fn instead_of(at: &Where, error: &ClientError) -> Option<Self> {
-        match error {
-            ClientError::Over(run) => Some(Self::clone(run)),
-            ClientError::Unknown(_) | ClientError::Unreachable { .. } => Self::newest(at),
-            ClientError::Refused(_) | ClientError::Foreign { .. } => None,
-        }
     }
 
     /// Whether it was finished. Where its state is elsewhere (etcd), another coordinator may have gone on with it.
@@ -297,6 +287,35 @@ mod tests {
             given(words, folder.path()).unwrap();
         }
         assert!(failure("pause", folder.path()).contains("the run is over"));
+    }
+
+    /// Its folder may be taken away meanwhile: what was read first is what is shown.
+    #[test]
+    fn the_records_of_a_run_that_is_over_are_read_once_for_each_command() {
+        for words in ["status", "events", "events --follow", "stop", "stop --wait", "stop --resumable"] {
+            let folder = without_records_when_asked();
+            given(words, folder.path()).unwrap_or_else(|error| panic!("{words}: {error}"));
+        }
+        for words in ["pause", "members", "checkpoint --wait"] {
+            let error = failure(words, without_records_when_asked().path());
+            assert!(error.contains("the run is over (finished at round 3 of "), "{words}: {error}");
+        }
+    }
+
+    /// A run that is over. Whatever its old address is asked, its records go, and no answer comes.
+    fn without_records_when_asked() -> tempfile::TempDir {
+        let folder = left(over);
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        write_public(&folder.path().join(HTTP_ADDRESS_FILE), &address).unwrap();
+        let history = folder.path().join(crate::history::FOLDER);
+        std::thread::spawn(move || {
+            for stream in server.incoming() {
+                let _ = std::fs::remove_dir_all(&history);
+                drop(stream);
+            }
+        });
+        folder
     }
 
     #[test]
