@@ -75,7 +75,7 @@ pub struct Client {
     address: String,
     token: Option<String>,
     at: Where,
-    /// The run of the state directory, if it was over before the first call. Nothing is recorded of it any more, so it is read once.
+    /// The run of the state directory, if it was over before the first call. Its records do not change any more, so they are read once.
     over: Option<Box<RecordedRun>>,
 }
 

@@ -9,11 +9,11 @@ use super::Where;
 use super::operate::utc;
 use super::show::phase;
 use crate::history::{Folder, Last};
-use crate::run::{Phase, Status};
+use crate::run::{Phase, Status, Suspended};
 use crate::runtime::NumberedEvent;
 use crate::store::Store;
 
-/// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever the phase changed, and each minute.
+/// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever it went on to another phase, paused or was asked to stop, and each minute.
 #[derive(Clone, Debug)]
 pub struct RecordedRun {
     /// When that was, as Unix time in milliseconds.
@@ -88,7 +88,16 @@ impl RecordedRun {
     /// For who looks at `what` of it: that it comes from the records, and when they were written.
     #[must_use]
     pub fn heading(&self, what: &str) -> String {
-        let why = if self.is_over() { self.end() } else { "no coordinator answers".to_owned() };
+        let why = match (self.is_known_here(), self.status.suspended) {
+            _ if self.is_over() => self.end(),
+            (true, Some(how)) => {
+                let from = if how == Suspended::Short { " from an older checkpoint" } else { "" };
+                format!(
+                    "the run has stopped for now: to continue{from}, run the same commands again, `coordinator up` with this state directory and `worker join` on each machine"
+                )
+            }
+            _ => "no coordinator answers".to_owned(),
+        };
         format!(
             "{why}; at {} {what} as follows, by the records in {}",
             utc(self.at_ms),
@@ -118,9 +127,10 @@ mod tests {
     use longhaul_common::id::RunId;
 
     use super::*;
+    use crate::cli::show::describe;
     use crate::cli::{Cli, CliError};
     use crate::history::{FORMAT, History, Meta, Rest};
-    use crate::run::{EventStatus, Run, Severity, State, Suspended};
+    use crate::run::{EventStatus, Run, Severity, State};
     use crate::store::{HTTP_ADDRESS_FILE, write_public};
 
     const AT_MS: u64 = 951_868_800_000;
@@ -350,9 +360,45 @@ mod tests {
         }
     }
 
+    fn suspended(how: Suspended) -> impl FnOnce(&mut Status) {
+        move |status| status.suspended = Some(how)
+    }
+
+    #[test]
+    fn the_status_of_a_run_that_has_stopped_for_now_says_so_and_how_it_goes_on() {
+        for (how, from) in [(Suspended::Whole, ""), (Suspended::Short, " from an older checkpoint")] {
+            let folder = left(suspended(how));
+            for words in ["status", "status --json", "events"] {
+                given(words, folder.path()).unwrap();
+            }
+            let run = RecordedRun::newest(&at(folder.path())).unwrap();
+            let heading = run.heading("the run was");
+            let begins = format!(
+                "the run has stopped for now: to continue{from}, run the same commands again, `coordinator up`"
+            );
+            assert!(heading.starts_with(&begins), "{heading}");
+            assert!(
+                heading.ends_with(&format!("by the records in {}", folder.path().display())),
+                "{heading}"
+            );
+            let first = &describe(&run.status)[0];
+            assert!(first.ends_with(", stopped for now") && !first.contains("gathering"), "{first}");
+            // Another coordinator may have gone on with it.
+            std::fs::remove_file(folder.path().join("coordinator.redb")).unwrap();
+            assert!(run.heading("the run was").starts_with("no coordinator answers; at "));
+        }
+    }
+
+    #[test]
+    fn the_status_of_a_run_whose_coordinator_was_lost_says_whether_it_is_paused() {
+        let folder = left(|status| (status.phase, status.paused) = (Phase::Training, true));
+        let run = RecordedRun::newest(&at(folder.path())).unwrap();
+        assert!(describe(&run.status)[0].ends_with(", training, paused"), "{:?}", describe(&run.status));
+        assert!(run.standing().contains("(training, paused)"), "{}", run.standing());
+    }
+
     #[test]
     fn a_run_that_has_stopped_for_now_is_not_over_and_is_not_stopped_for_now_twice() {
-        let suspended = |how| move |status: &mut Status| status.suspended = Some(how);
         let whole = left(suspended(Suspended::Whole));
         given("stop --resumable --wait", whole.path()).unwrap();
         let error = failure("stop --wait", whole.path());

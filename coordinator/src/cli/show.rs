@@ -160,7 +160,10 @@ pub(super) fn word_for(state: &str, health: Health) -> &str {
 }
 
 pub(super) fn phase(status: &Status) -> String {
-    let phase = format!("{:?}", status.phase).to_lowercase();
+    let phase = match status.suspended {
+        Some(_) => "stopped for now".to_owned(),
+        None => format!("{:?}", status.phase).to_lowercase(),
+    };
     if status.paused { format!("{phase}, paused") } else { phase }
 }
 
