@@ -82,6 +82,17 @@ impl Store {
         Ok(Self::over(Disk::open(folder)?))
     }
 
+    /// Takes the records of a state directory away, which this has open.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(self, folder: &Path) -> std::io::Result<()> {
+        let removed = Disk::remove_in(folder);
+        // Until then nobody else could begin a run on them.
+        drop(self);
+        removed
+    }
+
     /// The records that something keeps.
     #[must_use]
     pub fn over(backend: impl Backend + 'static) -> Self {
