@@ -161,7 +161,7 @@ impl Chronicler {
 
     /// A round counts.
     pub fn note_round(&mut self, now_ms: u64, run: &Run, summary: &RoundSummary) {
-        let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule, &run.config().train);
+        let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule);
         if let Some(curves) = &mut self.curves {
             curves.note_round(now_ms, &point);
         }
@@ -238,7 +238,7 @@ fn begun(run: &Run, rounds: &[RoundSummary], now_ms: u64) -> History {
         about: format!("{kind}, {preset}, batch {}", config.train.batch),
     });
     for summary in rounds {
-        history.note_round(RoundPoint::of(None, summary, &run.state().schedule, &config.train));
+        history.note_round(RoundPoint::of(None, summary, &run.state().schedule));
     }
     history
 }
@@ -342,11 +342,13 @@ mod tests {
         }
     }
 
+    /// The run may have been extended since, which changes the learning rate of rounds to come.
     #[test]
     fn of_rounds_that_only_the_store_has_nobody_says_when_they_were() {
-        let rounds = [RoundSummary { loss: Some(3.0), ..RoundSummary::default() }];
+        let rounds = [RoundSummary { loss: Some(3.0), learning_rate: 0.25, ..RoundSummary::default() }];
         let history = begun(&run(), &rounds, 7000);
         let round = &history.rounds().kept()[0];
         assert_eq!((round.at_ms, round.loss, history.meta().begun_ms), (None, Some(3.0), 7000));
+        assert_eq!(round.learning_rate, 0.25);
     }
 }

@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use crate::run::{RoundSummary, State};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
-const SCHEMA_VERSION: u64 = 18;
+const SCHEMA_VERSION: u64 = 19;
 /// Rounds whose metrics are kept: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
 

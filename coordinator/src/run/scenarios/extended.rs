@@ -2,7 +2,9 @@
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::RunId;
+use longhaul_common::learning_rate::LearningRate;
 
+use super::super::Record;
 use super::handovers::of_whole_model;
 use super::planning::welcomed;
 use super::*;
@@ -62,6 +64,27 @@ fn a_run_that_is_over_goes_on_from_its_end_to_more_steps() {
     }
     let state = story.run.state();
     assert_eq!((state.phase, state.ledger.counted().len()), (Phase::Finished, 25 * 4));
+}
+
+/// Who draws the curves of an extended run from its store does not know how many steps it was to have before.
+#[test]
+fn each_round_is_written_down_with_the_learning_rate_that_was_in_force() {
+    fn written(story: &mut Story, round: u64) -> Vec<f64> {
+        [1, 2].into_iter().for_each(|worker| story.applied(worker, round, 40));
+        let rate = |command: &Command| match command {
+            Command::Persist(Record::Round(summary)) => Some(summary.learning_rate),
+            _ => None,
+        };
+        story.commands.iter().filter_map(rate).collect()
+    }
+    let unwarmed = |config: &mut RunConfig| config.train.warmup_steps = 0;
+    let mut config = config();
+    unwarmed(&mut config);
+    let of = |steps, step| LearningRate::new(&config.train, steps).at(step);
+    assert_eq!(written(&mut Story::of(config.clone()).trained(), 0), [of(20, 1)]);
+    let (mut story, _) = extended(over(20, unwarmed), 30);
+    assert_eq!(written(&mut story, 10), [of(30, 21)]);
+    assert_ne!(of(20, 1), of(30, 1));
 }
 
 #[test]
