@@ -29,8 +29,9 @@ export function showSummary(record) {
 function showPhase(status, live) {
   const [word, tone] = PHASES[status.phase] ?? [status.phase, "calm"];
   const phase = byId("phase");
-  const isHeld = status.paused && status.phase !== "finished";
-  setText(phase, isHeld ? "paused" : live || status.phase === "finished" ? word : `${word} when last heard`);
+  const held = status.suspended ? "stopped for now" : "paused";
+  const isHeld = (status.suspended || status.paused) && status.phase !== "finished";
+  setText(phase, isHeld ? held : live || status.phase === "finished" ? word : `${word} when last heard`);
   setAttribute(phase, "class", `pill state-${isHeld ? "warn" : tone}`);
 }
 

@@ -18,9 +18,14 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_secs(WAIT_S_MAX + 10);
 pub enum ClientError {
     /// Nobody said where the coordinator is.
     #[error(
-        "no coordinator was started on the state directory {0}: name its --state-dir, or its HTTP API with --http ADDR:PORT"
+        "no coordinator was started on the state directory {state_dir}: name its --state-dir, or its HTTP API with --http ADDR:PORT"
     )]
-    Unknown(String),
+    Unknown {
+        /// Where it was looked for.
+        state_dir: String,
+        /// What is recorded there all the same.
+        recorded: Option<Box<RecordedRun>>,
+    },
     /// Nobody answers there.
     #[error(
         "no coordinator answers at {address} ({reason}): is it running? `coordinator up` continues an unfinished run; `coordinator view --state-dir {state_dir}` shows the records of any run"
@@ -32,6 +37,8 @@ pub enum ClientError {
         reason: String,
         /// Where its records may be.
         state_dir: String,
+        /// What is recorded there.
+        recorded: Option<Box<RecordedRun>>,
     },
     /// Nobody answers any more: the run is over.
     #[error("{}", .0.refusal())]
@@ -49,6 +56,18 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// The run that the call was about, as its state directory has it. None where a coordinator has answered, where nothing is recorded, and where `--http` names a coordinator.
+    #[must_use]
+    pub fn recorded(&self) -> Option<&RecordedRun> {
+        match self {
+            Self::Over(run) => Some(run),
+            Self::Unknown { recorded, .. } | Self::Unreachable { recorded, .. } => recorded.as_deref(),
+            Self::Refused(_) | Self::Foreign { .. } => None,
+        }
+    }
+}
+
 /// The HTTP API of a running coordinator.
 #[derive(Debug)]
 pub struct Client {
@@ -56,6 +75,8 @@ pub struct Client {
     address: String,
     token: Option<String>,
     at: Where,
+    /// The run of the state directory, if it was over before the first call. Its records do not change any more, so they are read once.
+    over: Option<Box<RecordedRun>>,
 }
 
 impl Client {
@@ -66,8 +87,11 @@ impl Client {
     pub fn find(at: &Where) -> Result<Self, ClientError> {
         // What cannot be read is as good as not there; the message names the directory.
         let stored = |file| read_small(&at.state_dir.join(file)).ok().flatten();
-        let unknown = || unless_over(at, ClientError::Unknown(at.state_dir.display().to_string()));
-        let address = at.http.clone().or_else(|| stored(HTTP_ADDRESS_FILE)).ok_or_else(unknown)?;
+        let recorded = RecordedRun::newest(at).map(Box::new);
+        let Some(address) = at.http.clone().or_else(|| stored(HTTP_ADDRESS_FILE)) else {
+            let state_dir = at.state_dir.display().to_string();
+            return Err(unless_over(recorded, |recorded| ClientError::Unknown { state_dir, recorded }));
+        };
         let token = std::env::var("LONGHAUL_API_TOKEN").ok().or_else(|| stored(API_TOKEN_FILE));
         let token = token.or_else(|| stored(API_READ_TOKEN_FILE));
         let config = ureq::Agent::config_builder()
@@ -75,18 +99,20 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .build();
-        let client = Self { agent: config.into(), address, token, at: at.clone() };
+        let over = recorded.filter(|run| run.is_over());
+        let client = Self { agent: config.into(), address, token, at: at.clone(), over };
         client.is_of_this_run()?;
         Ok(client)
     }
 
     /// The address of a run that is over may be that of another one's coordinator now.
     fn is_of_this_run(&self) -> Result<(), ClientError> {
-        let Some(run) = RecordedRun::newest(&self.at).filter(RecordedRun::is_over) else { return Ok(()) };
+        let Some(run) = &self.over else { return Ok(()) };
         match self.get::<serde_json::Value>("/api/v1/status") {
             Ok(status) if status["run"].as_str() != Some(&run.status.run) => {
-                Err(ClientError::Over(Box::new(run)))
+                Err(ClientError::Over(run.clone()))
             }
+            Err(over @ ClientError::Over(_)) => Err(over),
             // Whoever asks hears why.
             _ => Ok(()),
         }
@@ -147,7 +173,12 @@ impl Client {
         let address = || self.address.clone();
         let mut answer = answer.map_err(|error| {
             let (reason, state_dir) = (error.to_string(), self.at.state_dir.display().to_string());
-            unless_over(&self.at, ClientError::Unreachable { address: address(), reason, state_dir })
+            unless_over(self.recorded(), |recorded| ClientError::Unreachable {
+                address: address(),
+                reason,
+                state_dir,
+                recorded,
+            })
         })?;
         let foreign = |reason: String| ClientError::Foreign { address: address(), reason };
         if answer.status().is_success() {
@@ -160,12 +191,20 @@ impl Client {
             None => Err(foreign(format!("it answers {status}"))),
         }
     }
+
+    /// The run as it is recorded now: one that was not over when the coordinator was looked for may have ended since.
+    fn recorded(&self) -> Option<Box<RecordedRun>> {
+        self.over.clone().or_else(|| RecordedRun::newest(&self.at).map(Box::new))
+    }
 }
 
 /// Why nobody answers: the state directory may say that the run is over.
-fn unless_over(at: &Where, error: ClientError) -> ClientError {
-    match RecordedRun::newest(at).filter(RecordedRun::is_over) {
-        Some(run) => ClientError::Over(Box::new(run)),
-        None => error,
+fn unless_over(
+    recorded: Option<Box<RecordedRun>>,
+    error: impl FnOnce(Option<Box<RecordedRun>>) -> ClientError,
+) -> ClientError {
+    match recorded {
+        Some(run) if run.is_over() => ClientError::Over(run),
+        recorded => error(recorded),
     }
 }

@@ -63,10 +63,10 @@ pub enum Command {
     /// on with the same workers. While it is away, workers train on. Ctrl-C stops the coordinator, not the run: `coordinator
     /// stop` ends the run.
     Up(Up),
-    /// Tell what a run would do on some machines and links, before any of them is rented.
+    /// Predict speed, memory and traffic of a run on given machines and links, before any is rented.
     #[command(long_about = plan::HELP)]
     Plan(PlanArgs),
-    /// Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
+    /// Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.
     #[command(long_about = simulate::HELP)]
     Simulate(SimulateArgs),
     /// Show how the run goes.
@@ -97,7 +97,7 @@ pub enum Command {
     /// Show the dashboard of a run from its state directory, without a coordinator.
     #[command(long_about = view::HELP)]
     View(ViewArgs),
-    /// Decide again what a coordinator has decided, from its record, and compare.
+    /// Replay the decisions of a coordinator from its record, and compare them with the recorded ones.
     #[command(long_about = replay::HELP)]
     Replay(ReplayArgs),
     /// Make, list and revoke join tokens.
@@ -192,13 +192,13 @@ impl std::fmt::Debug for StateUrl {
 /// `coordinator plan`
 #[derive(Clone, Debug, Args)]
 pub struct PlanArgs {
-    /// The run: what is trained, on what, and how.
+    /// The configuration of the run.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
     pub config: PathBuf,
-    /// The machines and the links between them.
+    /// The file with the machines and the links between them.
     #[arg(long, value_name = "FILE")]
     pub topology: PathBuf,
-    /// Print all of it as JSON, for programs.
+    /// Print the whole report as JSON, for programs.
     #[arg(long)]
     pub json: bool,
 }
@@ -206,22 +206,22 @@ pub struct PlanArgs {
 /// `coordinator simulate`
 #[derive(Clone, Debug, Args)]
 pub struct SimulateArgs {
-    /// The run: what is trained, on what, and how.
+    /// The configuration of the run.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
     pub config: PathBuf,
-    /// The machines and the links between them: all of them join. As for `coordinator plan`.
+    /// The file with the machines and the links between them, as for `coordinator plan`. All machines join.
     #[arg(long, value_name = "FILE")]
     pub topology: PathBuf,
-    /// What goes wrong. Default: nothing.
+    /// The file with the faults. Default: no faults.
     #[arg(long, value_name = "FILE")]
     pub faults: Option<PathBuf>,
-    /// Of everything that is drawn.
+    /// Seed of all random draws.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Hours of virtual time after which it ends, if the run has not.
+    /// Limit of virtual time: the simulation ends then, or with the run.
     #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = simulate::parse_hours)]
     pub hours: f64,
-    /// Print all of it as JSON, for programs.
+    /// Print the whole report as JSON, for programs.
     #[arg(long)]
     pub json: bool,
 }
@@ -285,7 +285,7 @@ pub struct ReplayArgs {
     /// The record: a file `decisions/*.log` in a state directory.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Show also what led to nothing.
+    /// Also show events without a decision.
     #[arg(long)]
     pub all: bool,
     /// Print a JSON object a line, for programs.
@@ -414,6 +414,12 @@ fn run(command: Command) -> Result<(), CliError> {
         }
         Command::Man { folder } => pages::man(&folder),
     }
+}
+
+/// The file that a help text shows.
+#[cfg(test)]
+fn file_in_help(help: &str) -> String {
+    help.lines().filter_map(|line| line.strip_prefix("    ")).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::follow::Follower;
-use super::{AskArgs, CliError, Client, ClientError, EventsArgs, RecordedRun, WorkerArgs, print, say};
+use super::{AskArgs, CliError, Client, ClientError, EventsArgs, WorkerArgs, print, say};
 use crate::http::{Events, WAIT_S_MAX};
 use crate::run::Severity;
 use crate::runtime::{Kicked, NumberedEvent};
@@ -105,7 +105,7 @@ fn ask(args: &AskArgs, path: &str, what: &'static str, done: &str) -> Result<(),
 pub(super) fn events(args: &EventsArgs) -> Result<(), CliError> {
     let mut next = 0;
     let Err(error) = events_of_coordinator(args, &mut next) else { return Ok(()) };
-    match RecordedRun::instead_of(&args.ask.at, &error) {
+    match error.recorded() {
         // A run that is not over has more to come, and nobody tells of that.
         Some(run) if run.is_over() || !args.follow => {
             say(&run.heading("the newest events were"));

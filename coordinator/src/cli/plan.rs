@@ -18,28 +18,28 @@ use crate::plan::{
 };
 
 pub(super) const HELP: &str = "\
-Tell what a run would do on some machines and links, before any of them is rented.
+Predict speed, memory and traffic of a run on given machines and links, before any is rented.
 
-Says which worker would have which part of the model, and what that comes to: seconds a step,
-tokens a second, memory, bytes between sites. Machines and links are in a file like this:
+Prints the part of the model that each worker would have, and predicts seconds per step, tokens per
+second, memory and bytes between sites. A file describes the machines and the links:
 
     [[site]]
     name = \"home\"
-    workers = 4           # alike; more [[site]] tables for others
-    tflops = 40           # what one of them sustains in training
-    memory_gib = 24
-    gpu = true            # memory_gib is a GPU's own: only what is computed with has to fit it
-    host_memory_gib = 64  # what the machine around it has besides, for each of its GPUs; no limit if it is not said
+    workers = 4           # identical ones; a further [[site]] table for each other site
+    tflops = 40           # sustained in training, for each worker
+    memory_gib = 24       # of the GPU itself if gpu = true
+    gpu = true
+    host_memory_gib = 64  # of the machine, for each of its GPUs; default: no limit
     [wan]                 # between all pairs of sites
-    mbit = 200            # each way, for each pair at the same time
+    mbit = 200            # in each direction, for all pairs at the same time
     rtt_ms = 40
-    loss_percent = 0.1    # packets that have to be sent again; none if it is not said
-    [[link]]              # between two of them, if it differs
+    loss_percent = 0.1    # packets that are lost and sent again; default: none
+    [[link]]              # between two sites with another link
     between = [\"home\", \"lab\"]
     mbit = 1000
     rtt_ms = 5
 
-examples/machines.toml is a whole one.";
+examples/machines.toml is a complete file.";
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let config = read_config(&args.config)?;
@@ -281,12 +281,20 @@ fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file_in_help;
     use super::*;
 
     fn choice(topology: &str, config: &str) -> (RunConfig, Topology, Choice) {
         let (config, topology) = (RunConfig::parse(config).unwrap(), Topology::parse(topology).unwrap());
         let (topology, choice) = chosen(&config, topology, &spec_of(&config).unwrap()).unwrap();
         (config, topology, choice)
+    }
+
+    #[test]
+    fn the_file_that_the_help_shows_is_a_topology() {
+        let lab = "\n[[site]]\nname = \"lab\"\nworkers = 1\ntflops = 1\nmemory_gib = 8\n";
+        let topology = Topology::parse(&(file_in_help(HELP) + lab)).unwrap();
+        assert_eq!(topology.devices().count(), 5);
     }
 
     const CONFIG: &str = "[run]\nname = \"small\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 4\nwidth = 128\nheads = 4\n\

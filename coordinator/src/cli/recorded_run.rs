@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Where;
 use super::operate::utc;
 use super::show::phase;
-use super::{ClientError, Where};
 use crate::history::{Folder, Last};
-use crate::run::{Phase, Status};
+use crate::run::{Phase, Status, Suspended};
 use crate::runtime::NumberedEvent;
 use crate::store::Store;
 
-/// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever the phase changed, and each minute.
+/// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever it went on to another phase, paused or was asked to stop, and each minute.
 #[derive(Clone, Debug)]
 pub struct RecordedRun {
     /// When that was, as Unix time in milliseconds.
@@ -35,16 +35,6 @@ impl RecordedRun {
         let newest = Folder::runs(&at.state_dir).ok()?.into_iter().next()?;
         let Last { at_ms, status, rest } = Folder::read_last(&at.state_dir, &newest.run).ok()??;
         Some(Self { at_ms, status, events: rest.events, state_dir: at.state_dir.clone() })
-    }
-
-    /// The run that a call was about which came to nothing. None where a coordinator has answered, or where nothing is recorded.
-    #[must_use]
-    pub fn instead_of(at: &Where, error: &ClientError) -> Option<Self> {
-        match error {
-            ClientError::Over(run) => Some(Self::clone(run)),
-            ClientError::Unknown(_) | ClientError::Unreachable { .. } => Self::newest(at),
-            ClientError::Refused(_) | ClientError::Foreign { .. } => None,
-        }
     }
 
     /// Whether it was finished. Where its state is elsewhere (etcd), another coordinator may have gone on with it.
@@ -98,7 +88,16 @@ impl RecordedRun {
     /// For who looks at `what` of it: that it comes from the records, and when they were written.
     #[must_use]
     pub fn heading(&self, what: &str) -> String {
-        let why = if self.is_over() { self.end() } else { "no coordinator answers".to_owned() };
+        let why = match (self.is_known_here(), self.status.suspended) {
+            _ if self.is_over() => self.end(),
+            (true, Some(how)) => {
+                let from = if how == Suspended::Short { " from an older checkpoint" } else { "" };
+                format!(
+                    "the run has stopped for now: to continue{from}, run the same commands again, `coordinator up` with this state directory and `worker join` on each machine"
+                )
+            }
+            _ => "no coordinator answers".to_owned(),
+        };
         format!(
             "{why}; at {} {what} as follows, by the records in {}",
             utc(self.at_ms),
@@ -128,9 +127,10 @@ mod tests {
     use longhaul_common::id::RunId;
 
     use super::*;
+    use crate::cli::show::describe;
     use crate::cli::{Cli, CliError};
     use crate::history::{FORMAT, History, Meta, Rest};
-    use crate::run::{EventStatus, Run, Severity, State, Suspended};
+    use crate::run::{EventStatus, Run, Severity, State};
     use crate::store::{HTTP_ADDRESS_FILE, write_public};
 
     const AT_MS: u64 = 951_868_800_000;
@@ -299,6 +299,35 @@ mod tests {
         assert!(failure("pause", folder.path()).contains("the run is over"));
     }
 
+    /// Its folder may be taken away meanwhile: what was read first is what is shown.
+    #[test]
+    fn the_records_of_a_run_that_is_over_are_read_once_for_each_command() {
+        for words in ["status", "events", "events --follow", "stop", "stop --wait", "stop --resumable"] {
+            let folder = without_records_when_asked();
+            given(words, folder.path()).unwrap_or_else(|error| panic!("{words}: {error}"));
+        }
+        for words in ["pause", "members", "checkpoint --wait"] {
+            let error = failure(words, without_records_when_asked().path());
+            assert!(error.contains("the run is over (finished at round 3 of "), "{words}: {error}");
+        }
+    }
+
+    /// A run that is over. Whatever its old address is asked, its records go, and no answer comes.
+    fn without_records_when_asked() -> tempfile::TempDir {
+        let folder = left(over);
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        write_public(&folder.path().join(HTTP_ADDRESS_FILE), &address).unwrap();
+        let history = folder.path().join(crate::history::FOLDER);
+        std::thread::spawn(move || {
+            for stream in server.incoming() {
+                let _ = std::fs::remove_dir_all(&history);
+                drop(stream);
+            }
+        });
+        folder
+    }
+
     #[test]
     fn what_is_recorded_is_nothing_to_a_coordinator_that_is_named() {
         let folder = left(over);
@@ -331,9 +360,45 @@ mod tests {
         }
     }
 
+    fn suspended(how: Suspended) -> impl FnOnce(&mut Status) {
+        move |status| status.suspended = Some(how)
+    }
+
+    #[test]
+    fn the_status_of_a_run_that_has_stopped_for_now_says_so_and_how_it_goes_on() {
+        for (how, from) in [(Suspended::Whole, ""), (Suspended::Short, " from an older checkpoint")] {
+            let folder = left(suspended(how));
+            for words in ["status", "status --json", "events"] {
+                given(words, folder.path()).unwrap();
+            }
+            let run = RecordedRun::newest(&at(folder.path())).unwrap();
+            let heading = run.heading("the run was");
+            let begins = format!(
+                "the run has stopped for now: to continue{from}, run the same commands again, `coordinator up`"
+            );
+            assert!(heading.starts_with(&begins), "{heading}");
+            assert!(
+                heading.ends_with(&format!("by the records in {}", folder.path().display())),
+                "{heading}"
+            );
+            let first = &describe(&run.status)[0];
+            assert!(first.ends_with(", stopped for now") && !first.contains("gathering"), "{first}");
+            // Another coordinator may have gone on with it.
+            std::fs::remove_file(folder.path().join("coordinator.redb")).unwrap();
+            assert!(run.heading("the run was").starts_with("no coordinator answers; at "));
+        }
+    }
+
+    #[test]
+    fn the_status_of_a_run_whose_coordinator_was_lost_says_whether_it_is_paused() {
+        let folder = left(|status| (status.phase, status.paused) = (Phase::Training, true));
+        let run = RecordedRun::newest(&at(folder.path())).unwrap();
+        assert!(describe(&run.status)[0].ends_with(", training, paused"), "{:?}", describe(&run.status));
+        assert!(run.standing().contains("(training, paused)"), "{}", run.standing());
+    }
+
     #[test]
     fn a_run_that_has_stopped_for_now_is_not_over_and_is_not_stopped_for_now_twice() {
-        let suspended = |how| move |status: &mut Status| status.suspended = Some(how);
         let whole = left(suspended(Suspended::Whole));
         given("stop --resumable --wait", whole.path()).unwrap();
         let error = failure("stop --wait", whole.path());

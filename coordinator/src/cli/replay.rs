@@ -8,12 +8,12 @@ use crate::record::{Difference, Step, replay};
 use crate::run::{Command, Event, Record};
 
 pub(super) const HELP: &str = "\
-Decide again what a coordinator has decided, from its record, and compare.
+Replay the decisions of a coordinator from its record, and compare them with the recorded ones.
 
-A coordinator records what reaches the run, in files `decisions/*.log` of its state directory: the
-newest 128 MiB, without secrets. Each file begins with the whole run as it was, so that each can be
-replayed by itself, by a coordinator of the same release. Prints what was decided, and when; fails
-where another decision comes out than was recorded.
+A coordinator records the events of its run in files `decisions/*.log` of its state directory: the
+newest 128 MiB, without secrets. Each file begins with a copy of the run's state, so that it can be
+replayed by itself, by a coordinator of the same release. The command prints the decisions with their
+times, and fails if one differs from the record.
 
     coordinator replay longhaul-state/decisions/0000000000000000-000000.log";
 

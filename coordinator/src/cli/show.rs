@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use longhaul_common::units::Bytes;
 use serde_json::Value;
 
-use super::{AskArgs, CliError, Client, RecordedRun, print, say};
+use super::{AskArgs, CliError, Client, print, say};
 use crate::run::{GoneStatus, Health, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
@@ -16,7 +16,9 @@ pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
     let status: Value = match asked {
         Ok(status) => status,
         Err(error) => {
-            let run = RecordedRun::instead_of(&args.at, &error).ok_or(error).context(WHAT)?;
+            let Some(run) = error.recorded() else {
+                return Err(anyhow::Error::new(error).context(WHAT).into());
+            };
             say(&run.heading("the run was"));
             run.status_json().context(WHAT)?
         }
@@ -158,7 +160,10 @@ pub(super) fn word_for(state: &str, health: Health) -> &str {
 }
 
 pub(super) fn phase(status: &Status) -> String {
-    let phase = format!("{:?}", status.phase).to_lowercase();
+    let phase = match status.suspended {
+        Some(_) => "stopped for now".to_owned(),
+        None => format!("{:?}", status.phase).to_lowercase(),
+    };
     if status.paused { format!("{phase}, paused") } else { phase }
 }
 

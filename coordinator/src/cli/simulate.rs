@@ -13,17 +13,16 @@ use crate::plan::Topology;
 use crate::simulate::{Faults, Report, Setup, SimulateError, simulate};
 
 pub(super) const HELP: &str = "\
-Go through a whole run in virtual time: the real coordinator, and workers that take as long as the planner says.
+Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.
 
-Says how much of the machines' time is computed in, what is waited for, how long it takes to go on
-without a worker that was lost and to take it in again, and what all that costs the coordinator. The
-same seed gives the same numbers. Machines and links are as for `coordinator plan`; what goes wrong
-is in a file like this:
+Reports the shares of machine time for computing and for waiting, the time to go on without a lost
+worker and to take it in again, and the load of the coordinator. The same seed gives the same numbers.
+Machines and links are as for `coordinator plan`. A file describes the faults:
 
-    [churn]               # each worker by itself; times are drawn around these
+    [churn]               # of each worker by itself; both are means of exponential distributions
     life_s = 3600
     absence_s = 60
-    [[outage]]            # all workers of a site at once
+    [[outage]]            # of all workers of a site
     site = \"home\"
     at_s = 600
     for_s = 120";
@@ -112,6 +111,7 @@ fn percent(share: f64) -> String {
 mod tests {
     use std::path::PathBuf;
 
+    use super::super::file_in_help;
     use super::*;
 
     const CONFIG: &str = "[run]\nname = \"small\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 64\nheads = 4\n\
@@ -127,6 +127,13 @@ mod tests {
         };
         let (config, topology) = (write("run.toml", CONFIG), write("machines.toml", machines));
         run(&SimulateArgs { config, topology, faults: None, seed: 1, hours: 1.0, json: true })
+    }
+
+    #[test]
+    fn the_file_that_the_help_shows_is_one_of_faults() {
+        let topology = Topology::parse(&MACHINES.replace("\"a\"", "\"home\"")).unwrap();
+        let faults = Faults::parse(&file_in_help(HELP), &topology).unwrap();
+        assert!(faults.churn.is_some() && faults.outage.len() == 1, "{faults:?}");
     }
 
     #[test]

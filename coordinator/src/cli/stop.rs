@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 
-use super::{CliError, Client, ClientError, RecordedRun, Stop, print, say};
+use super::{CliError, Client, ClientError, Stop, print, say};
 use crate::run::{Phase, Status, Suspended};
 
 pub(super) const HELP: &str = "\
@@ -91,10 +91,7 @@ fn wait_for_the_end(args: &Stop, client: &Client) -> anyhow::Result<String> {
 
 /// No coordinator answers: the run may have come to where it is wanted all the same, which its state directory says.
 fn stopped_before(args: &Stop, error: ClientError) -> anyhow::Result<String> {
-    let Some(run) = RecordedRun::instead_of(&args.at, &error) else { return Err(error.into()) };
-    if !run.is_known_here() {
-        return Err(error.into());
-    }
+    let Some(run) = error.recorded().filter(|run| run.is_known_here()) else { return Err(error.into()) };
     if run.is_over() {
         return Ok(run.end());
     }
@@ -106,7 +103,7 @@ fn stopped_before(args: &Stop, error: ClientError) -> anyhow::Result<String> {
             run.reached()
         )),
         (None, _) => {
-            let silence = match error {
+            let silence = match &error {
                 ClientError::Unreachable { address, reason, .. } => {
                     format!("no coordinator answers at {address} ({reason})")
                 }

@@ -9,11 +9,11 @@ use longhaul_common::config::RunConfig;
 
 use super::{CliError, Up, print, progress};
 use crate::history::Folder;
-use crate::http::TOKEN_LIFE_S;
+use crate::http::{ApiTokens, TOKEN_LIFE_S};
 use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
-    Clock, Ended, Exports, FoundError, Founded, NewToken, Owner, OwnerError, ServeError, Served, Standby,
-    StandbyError, Taken, Wanted, found, open_store, owner, serve,
+    Clock, Ended, Exports, FoundError, Founded, FreshFolder, NewToken, Owner, OwnerError, ServeError, Served,
+    Standby, StandbyError, Taken, Wanted, found, open_store, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
 use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};
@@ -48,22 +48,34 @@ async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<()
     let mut interrupted = std::pin::pin!(interrupted().context("listen for signals")?);
     let clock = Clock::start();
     let address = state_address(up)?;
-    let mut only = match &address {
-        None => Some(open_store(&up.state_dir, &wanted)?),
-        Some(_) => None,
+    // Records that are there are opened before ports are bound, so that a second coordinator hears that there is a first one. Others are made when both ports are bound.
+    let opened = match &address {
+        None if wanted.extend || is_there(up)? => Some(open_store(&up.state_dir, &wanted)?),
+        _ => None,
     };
-    std::fs::create_dir_all(&up.state_dir).context("make the state directory")?;
     let served = Served::bind(up.listen, up.http).await.map_err(anyhow::Error::new)?;
-    write_public(&up.state_dir.join(HTTP_ADDRESS_FILE), &reachable(served.http_address).to_string())
-        .context("write the HTTP address into the state directory")?;
     let advertised = up.advertise.clone().unwrap_or_else(|| advertised(served.listen));
-    let mut standby = match address {
+    let mut standby = match &address {
         None => None,
         Some(address) => {
-            let candidate = Candidate::new(address, advertised.clone()).map_err(anyhow::Error::new)?;
+            let candidate =
+                Candidate::new(address.clone(), advertised.clone()).map_err(anyhow::Error::new)?;
             Some(Standby::new(candidate, wanted.clone(), clock))
         }
     };
+    // Where anything fails until it runs, records are closed first (they are the later variable), and then what was made is taken away.
+    let (mut fresh, mut only) = match (opened, &address) {
+        (Some(store), _) => (None, Some(store)),
+        (None, Some(_)) => {
+            (Some(FreshFolder::folder(&up.state_dir).context("make the state directory")?), None)
+        }
+        (None, None) => {
+            let (fresh, store) = FreshFolder::with_records(&up.state_dir, &wanted)?;
+            (Some(fresh), Some(store))
+        }
+    };
+    write_public(&up.state_dir.join(HTTP_ADDRESS_FILE), &reachable(served.http_address).to_string())
+        .context("write the HTTP address into the state directory")?;
     loop {
         let store = match (only.take(), &mut standby) {
             (Some(store), _) => store,
@@ -81,7 +93,15 @@ async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<()
         wanted.extend &= !standby.as_ref().is_some_and(Standby::has_waited);
         let (served, advertised) = (&served, advertised.as_str());
         let turn = Turn { up, wanted: &wanted, clock, served, advertised, exports };
-        let led = Box::pin(turn.lead(store, interrupted.as_mut())).await;
+        let led = match turn.begin(store) {
+            Ok(begun) => {
+                if let Some(fresh) = fresh.take() {
+                    fresh.keep();
+                }
+                Box::pin(turn.lead(begun, interrupted.as_mut())).await
+            }
+            Err(ending) => Err(ending),
+        };
         wanted.extend = false;
         match led {
             Ok(said) => {
@@ -95,6 +115,11 @@ async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<()
             Err(Ending::Failed(error)) => return Err(error),
         }
     }
+}
+
+/// Whether the state directory has records.
+fn is_there(up: &Up) -> Result<bool, CliError> {
+    Ok(Store::is_in(&up.state_dir).map_err(FoundError::from)?)
 }
 
 /// Where `--state` says that the records are; none: in the state directory.
@@ -178,8 +203,8 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Leads to the end of the run, or of the process; answers the last words for people.
-    async fn lead(&self, store: Store, interrupted: impl Future<Output = ()>) -> Result<String, Ending> {
+    /// Takes up the run, or founds it, and tells people.
+    fn begin(&self, store: Store) -> Result<(Owner, ApiTokens), Ending> {
         let Self { up, wanted, clock, served, advertised, exports } = *self;
         let Founded { state, desk, api_tokens, taken } =
             found(&store, &up.state_dir, wanted, clock.unix_s())?;
@@ -216,6 +241,17 @@ impl Turn<'_> {
                 file.display()
             ));
         }
+        Ok((owner, api_tokens))
+    }
+
+    /// Leads to the end of the run, or of the process; answers the last words for people.
+    async fn lead(
+        &self,
+        (owner, api_tokens): (Owner, ApiTokens),
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<String, Ending> {
+        let Self { up, wanted, served, .. } = *self;
+        let name = &wanted.config.run.name;
         let shown = progress::follow(owner.status.subscribe());
         let ended = tokio::select! {
             ended = serve(served, owner, api_tokens, interrupted) => ended?,

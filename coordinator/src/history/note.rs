@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use longhaul_common::config::TrainConfig;
 use longhaul_common::id::WorkerId;
-use longhaul_common::learning_rate::LearningRate;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::Heartbeat;
 use serde::{Deserialize, Serialize};
@@ -334,25 +332,18 @@ impl History {
 impl RoundPoint {
     /// A round as the run sums it up, and when, where that is known.
     #[must_use]
-    pub fn of(
-        at_ms: Option<u64>,
-        summary: &RoundSummary,
-        schedule: &RoundSchedule,
-        train: &TrainConfig,
-    ) -> Self {
-        let steps = schedule.steps_of(summary.round);
-        let rate = LearningRate::new(train, schedule.steps).at(steps.end.saturating_sub(1));
+    pub fn of(at_ms: Option<u64>, summary: &RoundSummary, schedule: &RoundSchedule) -> Self {
         Self {
             at_ms,
             round: summary.round.0,
-            step: steps.end,
+            step: schedule.steps_of(summary.round).end,
             every: if schedule.is_opening(summary.round) {
                 schedule.opening_every
             } else {
                 schedule.pace_in(summary.round).every
             },
             samples: summary.samples,
-            learning_rate: rate,
+            learning_rate: summary.learning_rate,
             loss: summary.loss,
             gradient_norm: summary.gradient_norm.filter(|norm| norm.is_finite()),
             validation_loss: summary.validation_loss.filter(|loss| loss.is_finite()),

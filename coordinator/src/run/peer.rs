@@ -58,6 +58,8 @@ pub(super) struct Peer {
     /// Its last answer to `Prepare` or `Heal`, and when that came.
     pub ready: Option<Ready>,
     pub ready_at: Duration,
+    /// The state that it has, or was last told to load, is in a checkpoint that it wrote: what it had yet to send comes back with that. One that it fetches from others brings none of it.
+    pub loads_own: bool,
     /// Whom it was told to heal from.
     pub donors: Vec<WorkerId>,
     /// How often it was told to heal without becoming equal.
@@ -99,6 +101,7 @@ impl Peer {
             told_holders: None,
             ready: None,
             ready_at: now,
+            loads_own: false,
             donors: Vec::new(),
             heals: 0,
             next_round: None,

@@ -11,7 +11,7 @@ use super::admit::difference;
 use super::command::Severity;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
-use super::source::{Source, offer_of};
+use super::source::Source;
 use super::state::{Facts, Phase};
 
 /// Donors named to a worker that heals: enough to outlive a few of them, few enough for one message.
@@ -112,6 +112,7 @@ impl Run {
             }
             peer.ready = None;
             peer.standing = if start.is_some() { Standing::Preparing } else { Standing::Waiting };
+            peer.loads_own = matches!(&start, Some(Start::Checkpoint(offer)) if offer.private);
             if let Some(start) = start {
                 if let Start::Held(_) = &start {
                     moved.extend(peer.seat.map(|seat| seat.rank));
@@ -269,6 +270,7 @@ impl Run {
                     peer.reopened = None;
                 }
                 peer.standing = Standing::Healing;
+                peer.loads_own = false;
                 peer.donors = members.iter().map(|member| member.worker).collect();
             }
             self.send(worker, ToWorker::Heal { donors: members });
@@ -281,14 +283,7 @@ impl Run {
         self.state.ledger.cut_back(first_round);
         self.keep_pace(first_round);
         self.state.releases.begin_at(first_round);
-        let keeps = |worker: &WorkerId| {
-            let of_peer = |peer: &Peer| {
-                let rank = peer.seat?.rank;
-                offer_of(peer, first_round, (rank, self.ranks()), reference.get(rank as usize)?.state_hash)
-            };
-            let offer = self.peers.get(worker).and_then(of_peer);
-            offer.is_some_and(|offer| offer.private) && preparing.sources.contains(worker)
-        };
+        let keeps = |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.loads_own);
         let back = replicas.iter().flatten().copied().filter(keeps).collect();
         let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
         let keepers = whole.filter_map(|workers| workers.first().copied()).collect();

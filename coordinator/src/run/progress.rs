@@ -233,6 +233,8 @@ pub struct RoundSummary {
     pub validation_accuracy: Option<f32>,
     /// Samples trained on.
     pub samples: u64,
+    /// The learning rate of its last step. It follows the steps that the run was to have then: an extension changes those of rounds to come alone.
+    pub learning_rate: f64,
     /// Sites whose contribution is in every fragment's result, of one part of the model at least.
     pub sites: Vec<SiteId>,
     /// The same for each part, by rank.
@@ -403,6 +405,7 @@ fn summarise<'a>(round: Round, reports: impl Iterator<Item = &'a RoundReport> + 
         validation_loss: weighted(&|_| 1.0, &|report| report.validation_loss),
         validation_accuracy: weighted(&|_| 1.0, &|report| share(report.validation_accuracy)),
         samples: reports.clone().map(|report| u64::from(report.samples)).sum(),
+        learning_rate: 0.0,
         sites,
         sites_by_rank: BTreeMap::new(),
         gradient_norm: None,

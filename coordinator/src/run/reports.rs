@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use longhaul_common::id::WorkerId;
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::learning_rate::LearningRate;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::RoundReport;
 use serde::{Deserialize, Serialize};
@@ -136,7 +137,8 @@ impl Run {
         let members = self.peers.values().filter(|peer| peer.standing == Standing::Member);
         let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
         let mut lost = Vec::new();
-        for summary in self.summaries.take_through(applied) {
+        for mut summary in self.summaries.take_through(applied) {
+            summary.learning_rate = self.learning_rate_of(summary.round);
             let share_of = |&first: &WorkerId| Some((first, self.is_in(&summary, first)?));
             let workers: Vec<_> =
                 self.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
@@ -160,6 +162,13 @@ impl Run {
         self.roll = None;
         self.lose(lost);
         self.watch_pace();
+    }
+
+    /// That of its last step, as workers have it now.
+    fn learning_rate_of(&self, round: Round) -> f64 {
+        let schedule = &self.state.schedule;
+        let last = schedule.steps_of(round).end.saturating_sub(1);
+        LearningRate::new(&self.config.train, schedule.steps).at(last)
     }
 
     /// People are told who does not keep up, and who does again.

@@ -10,9 +10,9 @@ use super::journal::Journal;
 use super::scribe::Scribe;
 use super::telemetry::Exported;
 use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint};
-use crate::run::{Phase, RoundSummary, Run, Status};
+use crate::run::{Phase, RoundSummary, Run, Status, Suspended};
 
-/// How often what is now is written to its file, in milliseconds, where the phase does not change.
+/// How often what is now is written to its file, in milliseconds, where the run stays at its stage.
 const LAST_INTERVAL_MS: u64 = 60_000;
 
 /// The curves of a run, which its owner writes and the HTTP API reads.
@@ -59,7 +59,24 @@ pub struct Chronicler {
     curves: Option<Curves>,
     exported: Option<Exported>,
     last_written_ms: u64,
-    phase: Option<Phase>,
+    /// As it was written last.
+    stage: Option<Stage>,
+}
+
+/// What must be in the file at once, as it is what people ask first when the coordinator is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stage {
+    phase: Phase,
+    paused: bool,
+    stopping: bool,
+    suspended: Option<Suspended>,
+}
+
+impl Stage {
+    fn of(status: &Status) -> Self {
+        let &Status { phase, paused, stopping, suspended, .. } = status;
+        Self { phase, paused, stopping, suspended }
+    }
 }
 
 impl Chronicler {
@@ -94,7 +111,7 @@ impl Chronicler {
             curves: None,
             exported: None,
             last_written_ms: 0,
-            phase: None,
+            stage: None,
         }
     }
 
@@ -134,8 +151,8 @@ impl Chronicler {
         if let Some(exported) = &mut self.exported {
             exported.note(now_ms, status);
         }
-        if self.phase != Some(status.phase) || now_ms >= self.last_written_ms.saturating_add(LAST_INTERVAL_MS)
-        {
+        let is_due = now_ms >= self.last_written_ms.saturating_add(LAST_INTERVAL_MS);
+        if is_due || self.stage != Some(Stage::of(status)) {
             self.write_last(now_ms, status);
         } else if before != after {
             self.wake();
@@ -144,7 +161,7 @@ impl Chronicler {
 
     /// A round counts.
     pub fn note_round(&mut self, now_ms: u64, run: &Run, summary: &RoundSummary) {
-        let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule, &run.config().train);
+        let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule);
         if let Some(curves) = &mut self.curves {
             curves.note_round(now_ms, &point);
         }
@@ -157,7 +174,7 @@ impl Chronicler {
 
     /// What is shown of now, also when the coordinator is gone. It is written soon, at the latest when this is dropped.
     pub fn write_last(&mut self, now_ms: u64, status: &Arc<Status>) {
-        (self.last_written_ms, self.phase) = (now_ms, Some(status.phase));
+        (self.last_written_ms, self.stage) = (now_ms, Some(Stage::of(status)));
         if let Some(scribe) = &self.scribe {
             scribe.put_last(now_ms, Arc::clone(status));
         }
@@ -221,7 +238,7 @@ fn begun(run: &Run, rounds: &[RoundSummary], now_ms: u64) -> History {
         about: format!("{kind}, {preset}, batch {}", config.train.batch),
     });
     for summary in rounds {
-        history.note_round(RoundPoint::of(None, summary, &run.state().schedule, &config.train));
+        history.note_round(RoundPoint::of(None, summary, &run.state().schedule));
     }
     history
 }
@@ -310,11 +327,28 @@ mod tests {
         assert_ne!(first.epoch(), second.epoch());
     }
 
+    /// As where the process is killed within the minute.
+    #[test]
+    fn a_pause_and_its_end_are_written_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for paused in [true, false] {
+            let (mut chronicler, _) = started(folder.path(), 1000);
+            let status = |paused| Arc::new(Status { paused, ..run().status(0) });
+            chronicler.note(6000, &run(), &status(!paused));
+            chronicler.note(6250, &run(), &status(paused));
+            drop(chronicler);
+            let last = Folder::read_last(folder.path(), &run().state().run.to_string()).unwrap().unwrap();
+            assert_eq!((last.at_ms, last.status.paused), (6250, paused));
+        }
+    }
+
+    /// The run may have been extended since, which changes the learning rate of rounds to come.
     #[test]
     fn of_rounds_that_only_the_store_has_nobody_says_when_they_were() {
-        let rounds = [RoundSummary { loss: Some(3.0), ..RoundSummary::default() }];
+        let rounds = [RoundSummary { loss: Some(3.0), learning_rate: 0.25, ..RoundSummary::default() }];
         let history = begun(&run(), &rounds, 7000);
         let round = &history.rounds().kept()[0];
         assert_eq!((round.at_ms, round.loss, history.meta().begun_ms), (None, Some(3.0), 7000));
+        assert_eq!(round.learning_rate, 0.25);
     }
 }

@@ -62,6 +62,14 @@ impl Disk {
         Self::open_file(folder, &path)
     }
 
+    /// Removes the records of a state directory.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove_in(folder: &Path) -> io::Result<()> {
+        std::fs::remove_file(folder.join(FILE))
+    }
+
     fn open_file(folder: &Path, path: &Path) -> Result<Self, StoreError> {
         // The file holds the authority's key, so it is private before anything is in it.
         let mut options = OpenOptions::new();

@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use crate::run::{RoundSummary, State};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
-const SCHEMA_VERSION: u64 = 18;
+const SCHEMA_VERSION: u64 = 19;
 /// Rounds whose metrics are kept: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
 
@@ -80,6 +80,17 @@ impl Store {
     /// [`StoreError`] says what to do.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Ok(Self::over(Disk::open(folder)?))
+    }
+
+    /// Takes the records of a state directory away, which this has open.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(self, folder: &Path) -> std::io::Result<()> {
+        let removed = Disk::remove_in(folder);
+        // Until then nobody else could begin a run on them.
+        drop(self);
+        removed
     }
 
     /// The records that something keeps.

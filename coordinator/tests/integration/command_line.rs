@@ -170,6 +170,7 @@ fn an_etcd_that_is_not_there_is_named_without_its_password() {
         let (code, said) = failure(&mut site.up(&["--state", url]));
         assert_eq!(code, expected, "{said}");
         assert!(said.contains(says) && !said.contains("secret"), "{said}");
+        assert!(!site.state_dir().exists(), "{url}");
     }
     assert!(
         !site
@@ -193,6 +194,7 @@ fn what_is_in_use_is_named() {
         failure(coordinator().args(up_args(&other)).args(["--listen", "127.0.0.1:0", "--http", &http]));
     assert_eq!(code, 1);
     assert!(said.contains("choose another with --http"), "{said}");
+    assert!(!other.state_dir().exists());
 
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
@@ -201,6 +203,25 @@ fn what_is_in_use_is_named() {
         failure(coordinator().args(up_args(&third)).args(["--listen", &listen, "--http", "127.0.0.1:0"]));
     assert_eq!(code, 1);
     assert!(said.contains("choose another with --listen"), "{said}");
+    assert!(!third.state_dir().exists());
+}
+
+#[test]
+fn a_coordinator_that_cannot_begin_leaves_no_state_directory() {
+    let site = Site::new();
+    // Root may write anywhere, but not into a file.
+    let nowhere = site.folder.path().join("run.toml").join("inside");
+    let nowhere = nowhere.to_str().unwrap();
+    for more in [["--token-file", nowhere], ["--tensorboard", nowhere]] {
+        let (code, said) = failure(&mut site.up(&more));
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(nowhere), "{said}");
+        assert!(!site.state_dir().exists(), "{more:?}");
+    }
+    let running = site.start(&[]);
+    site.told(&["stop", "--wait"]);
+    let (code, said) = running.end();
+    assert!(code == Some(0) && said.contains("longhaul begins run tested"), "{said}");
 }
 
 /// What each line says, all of which are JSON objects: level and message.

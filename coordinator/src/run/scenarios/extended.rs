@@ -2,7 +2,9 @@
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::RunId;
+use longhaul_common::learning_rate::LearningRate;
 
+use super::super::Record;
 use super::handovers::of_whole_model;
 use super::planning::welcomed;
 use super::*;
@@ -62,6 +64,27 @@ fn a_run_that_is_over_goes_on_from_its_end_to_more_steps() {
     }
     let state = story.run.state();
     assert_eq!((state.phase, state.ledger.counted().len()), (Phase::Finished, 25 * 4));
+}
+
+/// Who draws the curves of an extended run from its store does not know how many steps it was to have before.
+#[test]
+fn each_round_is_written_down_with_the_learning_rate_that_was_in_force() {
+    fn written(story: &mut Story, round: u64) -> Vec<f64> {
+        [1, 2].into_iter().for_each(|worker| story.applied(worker, round, 40));
+        let rate = |command: &Command| match command {
+            Command::Persist(Record::Round(summary)) => Some(summary.learning_rate),
+            _ => None,
+        };
+        story.commands.iter().filter_map(rate).collect()
+    }
+    let unwarmed = |config: &mut RunConfig| config.train.warmup_steps = 0;
+    let mut config = config();
+    unwarmed(&mut config);
+    let of = |steps, step| LearningRate::new(&config.train, steps).at(step);
+    assert_eq!(written(&mut Story::of(config.clone()).trained(), 0), [of(20, 1)]);
+    let (mut story, _) = extended(over(20, unwarmed), 30);
+    assert_eq!(written(&mut story, 10), [of(30, 21)]);
+    assert_ne!(of(20, 1), of(30, 1));
 }
 
 #[test]
@@ -160,6 +183,48 @@ fn who_does_not_come_back_takes_with_it_what_it_had_yet_to_send() {
     assert_eq!(lost_with([1, 2]), (0, 0, false));
     // One fragment, of which the second uploads what its site has, and owns the result or not.
     assert_eq!(lost_with([1, 3]), (1, 0, true));
+}
+
+/// It joins while the state of another worker is handed out, and heals with that: what is in its own checkpoint is never read. Then somebody leaves, and the run goes on
+/// from the memory of those who are ready.
+#[test]
+fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_yet_to_send() {
+    let mut story = Story::training();
+    for round in 0..10 {
+        // What the second one has of the last round waits in its residual.
+        let sites = if round < 9 { vec![SiteId(0), SiteId(1)] } else { vec![SiteId(0)] };
+        for worker in [1, 2] {
+            let report = RoundReport { sites: sites.clone(), ..report(round, 40) };
+            story.say(worker, ToCoordinator::RoundApplied(report));
+        }
+    }
+    for worker in [1, 2] {
+        story.say(worker, finished(10, None));
+    }
+    let (mut config, mut state) = (story.run.config.clone(), story.run.state().clone());
+    config.run.steps = 30;
+    state.extend(30).unwrap();
+    let before = state.residuals_lost;
+    let mut story = Story::of_state(config, state);
+    story.join(1, &[of_whole_model(10)]);
+    story.join(3, &[]);
+    assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(10)))));
+    story.join(2, &[of_whole_model(10)]);
+    story.say(1, ready(10, 40));
+    assert!(matches!(story.told(2).as_slice(), [ToWorker::Heal { .. }]), "{:?}", story.told(2));
+    story.say(2, ready(10, 40));
+    story.handle(Event::Closed { connection: ConnectionId(3) });
+
+    let start = story.begun(2);
+    let lost = story.run.state().residuals_lost;
+    assert_eq!((lost.contributions - before.contributions, lost.results - before.results), (1, 0));
+    let events = story.run.status(0).events;
+    let is_told = |text: &str| events.iter().any(|event| event.text.contains(text));
+    assert!(is_told("goes on from the state before r10 in the memory of"), "{events:#?}");
+    assert!(is_told("what w2 had yet to send is lost"), "{events:#?}");
+    // Two samples in each of two steps, which nobody has any more.
+    let redo = &start.assignments.last().unwrap().feed.backlog;
+    assert_eq!(redo.iter().map(|range| range.end - range.start).sum::<u64>(), 4);
 }
 
 /// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
