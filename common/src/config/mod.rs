@@ -22,6 +22,7 @@ mod privacy;
 mod sections;
 mod secure_aggregation;
 mod selective_backward;
+mod separators;
 mod sparse_backward;
 mod sync;
 mod values;

@@ -17,6 +17,16 @@ use super::DataError;
 /// Bytes of a list or stamp, at most: a list of ten million pieces.
 const DOCUMENT_BYTES_MAX: u64 = 2 << 30;
 
+/// Prepared data in the worker's cache folder.
+pub(super) const FOLDER: &str = "data";
+/// Folders in that.
+const PARTS: [&str; 6] = ["stamps", "lists", "shards", "fetched", "drafts", "uses"];
+
+/// Whether a folder is one of prepared data, in whichever cache.
+pub(super) fn is_laid_out(folder: &Path) -> bool {
+    PARTS.iter().all(|part| folder.join(part).is_dir())
+}
+
 /// A folder `data` in the worker's cache.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
@@ -28,8 +38,8 @@ pub(super) struct Cache {
 impl Cache {
     /// The one in the worker's cache folder, which is made when it is not there.
     pub(super) fn open(cache: &Path, bytes_max: Option<u64>) -> Result<Self, DataError> {
-        let folder = cache.join("data");
-        for part in ["stamps", "lists", "shards", "fetched", "drafts", "uses"] {
+        let folder = cache.join(FOLDER);
+        for part in PARTS {
             let path = folder.join(part);
             std::fs::create_dir_all(&path).map_err(DataError::io("create folder", &path))?;
         }

@@ -412,11 +412,11 @@ impl Part {
     }
 }
 
-/// Where records have it between them, a separator that looks like a special token is one.
+/// Where records or files have it between them, a separator that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let sources = config.training();
-    let has_records = sources.iter().chain(&config.validation).any(|source| source.format().has_records());
-    if has_records { tokenizer.check_separator(&config.separator) } else { Ok(()) }
+    let is_used = sources.iter().chain(&config.validation).any(DataSource::has_separators);
+    if is_used { tokenizer.check_separator(&config.separator) } else { Ok(()) }
 }
 
 /// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.

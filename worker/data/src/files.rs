@@ -11,13 +11,16 @@ use super::cache::Cache;
 use super::folder::FolderImage;
 use super::origin::Origin;
 use super::passed::{self, PassedOver, Reason};
-use super::records::is_packed_by_name;
+use super::records::{is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
-use super::{DataError, built, folder};
+use super::{DataError, built, folder, own};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
 pub(super) const FILES_MAX: usize = 1 << 16;
+
+/// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. What is longer is unpacked when it is read, and refused then.
+const PACKED_NOTHING_BYTES_MAX: u64 = 1 << 12;
 
 /// What a source's place has.
 pub(super) struct Found {
@@ -29,20 +32,35 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Takes files without a byte out. Where no file has one, whoever reads them tells.
+    /// Takes files with nothing in them out. Where no file has something, whoever reads them tells.
     fn pass_over_empty(&mut self, format: DataFormat) {
-        let is_empty = |file: &Origin| file.bytes().is_ok_and(|bytes| bytes == 0);
-        if self.files.len() < 2 || self.files.iter().all(is_empty) {
+        if self.files.len() < 2 {
             return;
         }
-        let files = std::mem::take(&mut self.files);
-        let (empty, others): (Vec<Origin>, Vec<Origin>) = files.into_iter().partition(is_empty);
-        self.files = others;
-        for file in empty {
-            // A folder of texts may have such, but a packed text of nothing has bytes.
-            let is_text = format == DataFormat::Text && !is_packed_by_name(file.path());
-            self.passed.add(if is_text { Reason::EmptyText } else { Reason::Empty }, file.path());
+        let reasons: Vec<Option<Reason>> = self.files.iter().map(|file| why_empty(file, format)).collect();
+        if reasons.iter().all(Option::is_some) {
+            return;
         }
+        for (file, reason) in std::mem::take(&mut self.files).into_iter().zip(reasons) {
+            match reason {
+                Some(reason) => self.passed.add(reason, file.path()),
+                None => self.files.push(file),
+            }
+        }
+    }
+}
+
+/// Why there is nothing in a file; none: there is something, as far as that is known without reading much of it.
+fn why_empty(file: &Origin, format: DataFormat) -> Option<Reason> {
+    let (bytes, is_packed) = (file.bytes().ok()?, is_packed_by_name(file.path()));
+    match file {
+        // A folder of texts may have such, but a packed text of nothing has bytes.
+        _ if bytes == 0 && format == DataFormat::Text && !is_packed => Some(Reason::EmptyText),
+        _ if bytes == 0 => Some(Reason::Empty),
+        Origin::Local(path) if is_packed && bytes <= PACKED_NOTHING_BYTES_MAX => {
+            is_packed_nothing(path, format).then_some(Reason::EmptyPacked)
+        }
+        _ => None,
     }
 }
 
@@ -118,6 +136,11 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
         let found = pattern.matches(path);
         if kind.is_dir() {
             let is_within = pattern.leads_to(path);
+            if (found || is_within) && own::is_own(path) {
+                passed.add(Reason::Own, path);
+                walk.skip_current_dir();
+                continue;
+            }
             if found && !is_within {
                 passed.add(Reason::Folder, path);
             } else if !is_within && pattern.would_lead_to(path) {

@@ -11,7 +11,7 @@ use super::DataError;
 use super::image::{Pixels, RawImage};
 use super::passed::{self, PassedOver, Reason};
 use super::records::RECORD_BYTES_MAX;
-use super::stamp::State;
+use super::stamp::{Changed, Seen, State};
 use super::work::FileWork;
 use crate::counted::counted;
 
@@ -33,6 +33,7 @@ pub(super) struct FolderImage {
     name: PathBuf,
     pub(super) path: PathBuf,
     pub(super) state: State,
+    changed: Changed,
 }
 
 /// The folders of a folder's classes, by name: the first is class 0. One whose name begins with a point is no class, as tools keep their own things in such.
@@ -137,7 +138,8 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
                 found => found.map_err(DataError::io("read", path))?,
             };
             let name = path.strip_prefix(folder).unwrap_or(path).to_owned();
-            images.push(FolderImage { class, name, state: State::from(&metadata), path: path.to_owned() });
+            let (path, Seen { state, changed }) = (path.to_owned(), Seen::from(&metadata));
+            images.push(FolderImage { class, name, path, state, changed });
         } else {
             let is_other = has_ending(path, &OTHER_ENDINGS);
             passed.add(if is_other { Reason::OtherImage } else { Reason::NoImage }, path);
@@ -164,11 +166,25 @@ pub(super) fn check_classes(folder: &Path, classes: u64) -> Result<(), DataError
 }
 
 /// What changes when an image comes, goes, or is written.
-pub(super) fn state(folder: &Path) -> Result<State, DataError> {
-    Ok(state_of(&images_in(folder)?))
+pub(super) fn seen(folder: &Path) -> Result<Seen, DataError> {
+    Ok(seen_of(&images_in(folder)?))
 }
 
 /// The same of images that are listed.
+pub(super) fn seen_of(images: &[FolderImage]) -> Seen {
+    let (mut newest, mut hasher) = (i64::MIN, blake3::Hasher::new());
+    for FolderImage { changed: Changed { s, ns }, .. } in images {
+        newest = newest.max(*s);
+        [s, ns].into_iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
+    }
+    // For the fraction there is a number of all.
+    Seen {
+        state: state_of(images),
+        changed: Changed { s: newest, ns: i64::from_le_bytes(number_of(&hasher)) },
+    }
+}
+
+/// Its state alone.
 pub(super) fn state_of(images: &[FolderImage]) -> State {
     let (mut bytes, mut newest, mut hasher) = (0, (i64::MIN, 0), blake3::Hasher::new());
     for FolderImage { class, name, state, .. } in images {
@@ -183,10 +199,15 @@ pub(super) fn state_of(images: &[FolderImage]) -> State {
             hasher.update(&number.to_le_bytes());
         }
     }
+    // For the inode there is a number of all names, times and inodes.
+    let inode = u64::from_le_bytes(number_of(&hasher));
+    State { bytes, modified_s: newest.0, modified_ns: newest.1, inode }
+}
+
+fn number_of(hasher: &blake3::Hasher) -> [u8; 8] {
     let mut number = [0; 8];
     hasher.finalize_xof().fill(&mut number);
-    // For the inode there is a number of all names, times and inodes.
-    State { bytes, modified_s: newest.0, modified_ns: newest.1, inode: u64::from_le_bytes(number) }
+    number
 }
 
 /// Names the samples of a folder before an image is read: how many images it has and, in order, the class and the size of each.

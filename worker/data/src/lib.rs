@@ -22,6 +22,7 @@ mod lent;
 mod looked;
 mod names;
 mod origin;
+mod own;
 mod owned;
 mod partial;
 mod passed;

@@ -25,6 +25,10 @@ pub enum Reason {
     NoClass,
     /// A file without a byte, among others that have some.
     Empty,
+    /// A packed file with nothing in it, among others that have something.
+    EmptyPacked,
+    /// A folder that this program keeps: prepared data, or a run's state.
+    Own,
     /// Its name begins with a point, which a pattern or a class does not take unless it says so.
     Hidden,
     /// Beside images, something that is none.
@@ -36,7 +40,7 @@ pub enum Reason {
 impl Reason {
     /// Whether something that was meant may be missing for it.
     fn is_loss(self) -> bool {
-        !matches!(self, Self::Hidden | Self::NoImage | Self::EmptyText)
+        !matches!(self, Self::Own | Self::Hidden | Self::NoImage | Self::EmptyText)
     }
 
     /// Of so many.
@@ -57,6 +61,14 @@ impl Reason {
             Self::Empty => [
                 "empty file of 0 bytes (fetch it again, or take it away)",
                 "empty files of 0 bytes (fetch them again, or take them away)",
+            ],
+            Self::EmptyPacked => [
+                "packed file of nothing (pack it anew, or take it away)",
+                "packed files of nothing (pack them anew, or take them away)",
+            ],
+            Self::Own => [
+                "folder of this program (a worker's cache, or a coordinator's state)",
+                "folders of this program (workers' caches, or coordinators' states)",
             ],
             Self::Hidden => ["hidden"; 2],
             Self::NoImage => ["no image", "no images"],

@@ -13,6 +13,7 @@ use super::image::{RawImage, black, class_of, decode, sample_bytes, stand_in};
 use super::origin::Origin;
 use super::prepared::Maker;
 use super::records::{self, Record, Records};
+use super::tokenizer::UnknownText;
 use super::{DataError, Recipe, Work, decoders};
 
 /// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
@@ -40,6 +41,14 @@ pub(super) struct Decoded {
     pub(super) classes: Classes,
     /// Those that could not be decoded, in the place of which others stand.
     pub(super) bad: BadRecords,
+}
+
+/// What a piece's texts became.
+#[derive(Debug, Default)]
+pub(super) struct PieceTokens {
+    /// Little-endian, of as many bytes each as the recipe says.
+    pub(super) bytes: Vec<u8>,
+    pub(super) unknown: UnknownText,
 }
 
 impl Decoded {
@@ -159,7 +168,7 @@ impl Piece {
         Ok(decoded)
     }
 
-    /// Its tokens of so many bytes each, records one after the other, little-endian, as long as the work goes on.
+    /// Its tokens as shards have them, records one after the other, as long as the work goes on.
     ///
     /// # Errors
     /// What [`Tokenizer::encode_whole`](super::Tokenizer::encode_whole) refuses, and a stop.
@@ -167,22 +176,24 @@ impl Piece {
         &self,
         maker: &Maker<'_>,
         file: &Path,
-        token_bytes: usize,
-    ) -> Result<Vec<u8>, DataError> {
+        recipe: &Recipe,
+    ) -> Result<PieceTokens, DataError> {
         let refused = |reason| DataError::io("tokenize", file)(io::Error::other(reason));
-        let mut bytes = Vec::new();
-        let mut take = |tokens: &[u32]| {
-            extend_with_tokens(&mut bytes, tokens, token_bytes);
-        };
+        let (mut made, token_bytes) = (PieceTokens::default(), recipe.item_bytes());
         for record in &self.records {
             maker.work.goes_on()?;
             match record {
-                Record::Text(text) => take(&maker.tokenizer.encode_whole(text).map_err(refused)?),
-                Record::Tokens(tokens) => take(tokens),
+                Record::Text(text) => {
+                    let tokens = maker.tokenizer.encode_whole(text).map_err(refused)?;
+                    let unknown = maker.tokenizer.unknown_text(text, &tokens, &recipe.separator);
+                    made.unknown.add(&unknown.map_err(refused)?);
+                    extend_with_tokens(&mut made.bytes, &tokens, token_bytes);
+                }
+                Record::Tokens(tokens) => extend_with_tokens(&mut made.bytes, tokens, token_bytes),
                 Record::Image(_) | Record::Bad { .. } => {}
             }
         }
-        Ok(bytes)
+        Ok(made)
     }
 }
 

@@ -6,7 +6,7 @@ use super::cache::{Cache, document, read_document, remove, touch};
 use super::lease::Lease;
 use super::origin::Origin;
 use super::partial::make_once;
-use super::piece::{BadRecords, Classes, Decoded, Piece, Pieces};
+use super::piece::{BadRecords, Classes, Decoded, Piece, PieceTokens, Pieces};
 use super::pipeline::{Makers, Tokenised};
 use super::shard::{self, Damaged, Shard};
 use super::side_by_side::Wanted;
@@ -222,14 +222,16 @@ impl<'a> Maker<'a> {
         name: &str,
         piece: &Piece,
     ) -> Result<MadeShard, DataError> {
-        let (path, item_bytes, mut is_new) = (self.cache.shard(name), recipe.item_bytes(), false);
+        let (path, mut made) = (self.cache.shard(name), None);
         let make = || {
-            is_new = true;
-            Ok(shard::encode(&piece.tokens(self, file.path(), item_bytes)?, item_bytes, 0))
+            let PieceTokens { bytes, unknown } = piece.tokens(self, file.path(), recipe)?;
+            made = Some(unknown);
+            Ok(shard::encode(&bytes, recipe.item_bytes(), 0))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-        let unknown_tokens = self.unknown_tokens(&shard, file, item_bytes, piece)?;
-        let counts = TextCounts { unknown_tokens, byte_order_marks: piece.byte_order_marks() };
+        let unknown_tokens = self.unknown_tokens(&shard, file, recipe, piece)?;
+        let (is_new, unknown_text) = (made.is_some(), made.unwrap_or_default());
+        let counts = TextCounts { unknown_tokens, byte_order_marks: piece.byte_order_marks(), unknown_text };
         let (records, bad, classes) = (piece.records(), BadRecords::default(), Classes::new());
         Ok(MadeShard { shard, is_new, records, bad, classes, counts })
     }
@@ -239,16 +241,19 @@ impl<'a> Maker<'a> {
         &self,
         shard: &Shard,
         file: &Origin,
-        item_bytes: usize,
+        recipe: &Recipe,
         piece: &Piece,
     ) -> Result<u64, DataError> {
         let Some(unknown) = self.tokenizer.unknown().filter(|_| piece.texts().next().is_some()) else {
             return Ok(0);
         };
         let count = match shard.read(0..shard.len()) {
-            Ok(tokens) => unknown.count(tokens, item_bytes),
+            Ok(tokens) => unknown.count(tokens, recipe.item_bytes()),
             // Whoever trains on it has it made again.
-            Err(Damaged) => unknown.count(&piece.tokens(self, file.path(), item_bytes)?, item_bytes),
+            Err(Damaged) => {
+                let again = piece.tokens(self, file.path(), recipe)?;
+                unknown.count(&again.bytes, recipe.item_bytes())
+            }
         };
         if count == 0 {
             return Ok(0);
@@ -261,5 +266,6 @@ pub(super) fn list_name(hash: &str, file: &Origin, recipe: &Recipe) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(hash.as_bytes());
     hasher.update(recipe.hash(file.path()).as_bytes());
+    hasher.update(recipe.reading().as_bytes());
     hasher.finalize().to_hex()[..32].to_owned()
 }

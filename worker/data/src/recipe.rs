@@ -28,7 +28,7 @@ pub(super) struct Recipe {
     pub(super) column: Column,
     /// Of CSV and TSV.
     pub(super) dialect: Dialect,
-    /// After each record, where a file has records.
+    /// After each record, or after a file of plain text that a pattern names; of other files nothing.
     pub(super) separator: String,
     /// What images become.
     pub(super) image: Option<ImageConfig>,
@@ -75,7 +75,7 @@ impl Recipe {
             column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
             // One that makes no sense was refused with the configuration.
             dialect: source.dialect().unwrap_or(PLAIN),
-            separator: config.separator.clone(),
+            separator: if source.has_separators() { config.separator.clone() } else { String::new() },
             image: config.image.clone(),
             vocabulary: tokenizer.vocabulary(),
             piece_bytes,
@@ -122,9 +122,23 @@ impl Recipe {
         hasher.update(&preparation_version(self.format).to_le_bytes());
         hasher.finalize()
     }
+
+    /// What decides which records a file has beside what [`Self::hash`] names. It is part of a list's name and of no shard's: where it changes, files are read anew, and shards of the same
+    /// records are found. Nothing: as in all versions so far.
+    pub(super) fn reading(&self) -> String {
+        match self.format {
+            DataFormat::Text if !self.separator.is_empty() => {
+                format!("separator {:?} behind the file", self.separator)
+            }
+            DataFormat::Jsonl => "numbers beyond a double".to_owned(),
+            DataFormat::Webdataset => "a name once, a text of one class".to_owned(),
+            DataFormat::TokensU16 if !self.is_said => "marks of other formats".to_owned(),
+            _ => String::new(),
+        }
+    }
 }
 
-/// Only what its format reads: a separator between records is nothing to a text.
+/// Only what decides the tokens of a record: a separator behind a file of text is part of its last one.
 impl std::fmt::Display for Recipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { field, column, dialect, separator, .. } = self;

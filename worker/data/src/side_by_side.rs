@@ -11,7 +11,9 @@ use super::bad_budget::BadBudget;
 use super::cache::read_document;
 use super::files::{Found, files_of};
 use super::filling::{Begun, Preparing};
-use super::folder::{FolderImage, check_classes as check_class_count, class_names, identity, state_of};
+use super::folder::{
+    FolderImage, check_classes as check_class_count, class_names, identity, seen_of, state_of,
+};
 use super::lease::Lease;
 use super::origin::Origin;
 use super::passed::PassedOver;
@@ -93,7 +95,7 @@ impl<'a> Plan<'a> {
         let (When::Meanwhile, Some(images)) = (when, &self.images) else { return Ok(None) };
         let Some((origin, _)) = self.files.first() else { return Ok(None) };
         check_class_count(origin.path(), self.recipe.classes())?;
-        if let Some(stamp) = Stamp::sure(origin.path(), &state_of(images), maker.cache)? {
+        if let Some(stamp) = Stamp::sure(origin.path(), &seen_of(images), maker.cache)? {
             let list = maker.cache.list(&list_name(&stamp.hash, origin, &self.recipe));
             if read_document::<PieceList>(&list)?.is_some() {
                 return Ok(None);

@@ -183,8 +183,8 @@ impl Source {
         }
         (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
         size.marks = ByteOrderMarks(counts.byte_order_marks);
-        if let Made::FromFiles { tokenizer, .. } = &self.made {
-            size.unknown = UnknownTokens::of(counts.unknown_tokens, size.items, tokenizer.unknown());
+        if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
+            size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);
         }
         size
     }

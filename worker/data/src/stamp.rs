@@ -21,6 +21,7 @@ const HASHED_AT_ONCE: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     state: State,
+    changed: Changed,
     /// BLAKE3 of its bytes, in hexadecimal.
     pub(super) hash: String,
 }
@@ -34,10 +35,45 @@ pub(super) struct State {
     pub(super) inode: u64,
 }
 
+/// When the system last changed a file's content or attributes (`ctime`). Programs can put a file's time back, and not this one. Renames, links and `chmod` set it as well, so a stamp
+/// alone has it: where nothing else is new, the file is hashed again, and found prepared where its bytes are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Changed {
+    pub(super) s: i64,
+    pub(super) ns: i64,
+}
+
+/// What the system says of a file, or of a folder of images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) state: State,
+    pub(super) changed: Changed,
+}
+
 impl State {
     pub(super) fn of(path: &Path) -> Result<Self, DataError> {
+        Seen::of(path).map(|seen| seen.state)
+    }
+}
+
+impl Seen {
+    fn of(path: &Path) -> Result<Self, DataError> {
         let metadata = std::fs::metadata(path).map_err(DataError::io("open", path))?;
-        if metadata.is_dir() { folder::state(path) } else { Ok(Self::from(&metadata)) }
+        if metadata.is_dir() { folder::seen(path) } else { Ok(Self::from(&metadata)) }
+    }
+
+    /// Whether a stamp is of what was seen.
+    fn fits(&self, stamp: &Stamp) -> bool {
+        (&self.state, self.changed) == (&stamp.state, stamp.changed)
+    }
+}
+
+impl From<&Metadata> for Seen {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            state: State::from(metadata),
+            changed: Changed { s: metadata.ctime(), ns: metadata.ctime_nsec() },
+        }
     }
 }
 
@@ -55,33 +91,34 @@ impl From<&Metadata> for State {
 impl Stamp {
     /// The stamp of a file, which is read where it is not known or may have changed.
     pub(super) fn of(path: &Path, cache: &Cache, work: &mut FileWork<'_>) -> Result<Self, DataError> {
-        let state = State::of(path)?;
-        if let Some(known) = Self::sure(path, &state, cache)? {
+        let seen = Seen::of(path)?;
+        if let Some(known) = Self::sure(path, &seen, cache)? {
             return Ok(known);
         }
         let hash = hash(path, work)?;
-        if State::of(path)? != state {
+        if State::of(path)? != seen.state {
             return Err(DataError::Changed { path: path.to_owned() });
         }
-        Self::keep(path, state, hash, cache)
+        Self::keep(path, seen, hash, cache)
     }
 
-    /// Notes what a file holds that is in this state.
-    pub(super) fn keep(path: &Path, state: State, hash: String, cache: &Cache) -> Result<Self, DataError> {
-        let (stamp, read) = (Self::place(path, cache)?, Self { state, hash });
+    /// Notes what a file holds that was seen so before it was read.
+    pub(super) fn keep(path: &Path, seen: Seen, hash: String, cache: &Cache) -> Result<Self, DataError> {
+        let Seen { state, changed } = seen;
+        let (stamp, read) = (Self::place(path, cache)?, Self { state, changed, hash });
         keep_stamp(&stamp, &document(&read, &stamp)?, cache)?;
         Ok(read)
     }
 
-    /// The stamp that is there, if it fits a file in this state, and the file cannot have been written again since.
-    pub(super) fn sure(path: &Path, state: &State, cache: &Cache) -> Result<Option<Self>, DataError> {
+    /// The stamp that is there, if it fits a file that is seen so, and the file cannot have been written again since.
+    pub(super) fn sure(path: &Path, seen: &Seen, cache: &Cache) -> Result<Option<Self>, DataError> {
         let stamp = Self::place(path, cache)?;
         let Some(file) = open_to_touch(&stamp)? else { return Ok(None) };
         let written = file.metadata().map_err(DataError::io("read", &stamp))?;
-        if state.modified_s + RACY_S >= written.mtime() {
+        if seen.state.modified_s + RACY_S >= written.mtime() {
             return Ok(None);
         }
-        let known = read_document::<Self>(&stamp)?.filter(|known| known.state == *state);
+        let known = read_document::<Self>(&stamp)?.filter(|known| seen.fits(known));
         // What was written long enough before it was stamped was so before it is touched, too.
         if known.is_some() {
             touch_open(&file, &stamp)?;
@@ -91,9 +128,9 @@ impl Stamp {
 
     /// The stamp that is there, if it fits the file as it is: nothing is read or written.
     pub(super) fn known(path: &Path, cache: &Cache) -> Result<Option<Self>, DataError> {
-        let state = State::of(path)?;
+        let seen = Seen::of(path)?;
         let known = read_document::<Self>(&Self::place(path, cache)?)?;
-        Ok(known.filter(|known| known.state == state))
+        Ok(known.filter(|known| seen.fits(known)))
     }
 
     fn place(path: &Path, cache: &Cache) -> Result<PathBuf, DataError> {

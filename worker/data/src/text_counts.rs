@@ -5,10 +5,10 @@ use std::fmt;
 use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
-use super::tokenizer::UnknownToken;
+use super::tokenizer::{UnknownText, UnknownToken};
 use crate::counted::{are, counted};
 
-/// One unknown token in fewer than so many is worth a warning: such a tokenizer was made for other texts.
+/// One unknown token in fewer than so many, or one character under such in fewer characters, is worth a warning: such a tokenizer was made for other texts.
 const MANY_IN: u64 = 20;
 /// In percent, what one decimal would show as nothing.
 const SHOWN_MIN: f64 = 0.05;
@@ -20,10 +20,14 @@ pub(super) struct TextCounts {
     pub(super) unknown_tokens: u64,
     /// Byte order marks, but for the one that a file may begin with.
     pub(super) byte_order_marks: u64,
+    /// What is under those tokens, of texts that were tokenised for the list: of a shard that was found nothing is known.
+    #[serde(default, skip_serializing_if = "UnknownText::is_zero")]
+    pub(super) unknown_text: UnknownText,
 }
 
 impl TextCounts {
     pub(super) fn add(&mut self, other: &Self) {
+        self.unknown_text.add(&other.unknown_text);
         self.unknown_tokens += other.unknown_tokens;
         self.byte_order_marks += other.byte_order_marks;
     }
@@ -34,18 +38,24 @@ impl TextCounts {
     }
 }
 
-/// How many of a source's tokens are the unknown one.
+/// How many of a source's tokens are the unknown one, and what is under them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnknownTokens {
     count: u64,
     all: u64,
+    text: UnknownText,
     name: String,
+    separator: String,
 }
 
 impl UnknownTokens {
-    /// So many of all tokens.
-    pub(super) fn of(count: u64, all: u64, token: Option<&UnknownToken>) -> Self {
-        token.map_or_else(Self::default, |token| Self { count, all, name: token.name.clone() })
+    /// Of all tokens of a source with this separator.
+    pub(super) fn of(counts: &TextCounts, all: u64, token: Option<&UnknownToken>, separator: &str) -> Self {
+        let TextCounts { unknown_tokens: count, unknown_text: text, .. } = *counts;
+        token.map_or_else(Self::default, |token| {
+            let (name, separator) = (token.name.clone(), separator.to_owned());
+            Self { count, all, text, name, separator }
+        })
     }
 
     /// How many there are.
@@ -54,27 +64,55 @@ impl UnknownTokens {
         self.count
     }
 
-    /// Whether they are more than a twentieth.
+    /// Whether they are more than a twentieth, or what is under them is: one may stand for many characters.
     #[must_use]
     pub fn are_many(&self) -> bool {
-        self.count.saturating_mul(MANY_IN) > self.all
+        let are_many = |count: u64, all: u64| count.saturating_mul(MANY_IN) > all;
+        are_many(self.count, self.all) || are_many(self.text.unknown, self.text.characters)
+    }
+
+    /// Those that have a part of a separator under them.
+    fn at_separators(&self) -> u64 {
+        self.text.at_separators.min(self.count)
     }
 }
 
-/// ``3 of 1,200 tokens (0.3 %) are the unknown token `[UNK]`: …``, and of many, what helps.
+/// `3 of 1,200 tokens (0.3 %)`
+struct Share<'a>(u64, u64, &'a str);
+
+impl fmt::Display for Share<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, all, noun) = *self;
+        let share = 100.0 * count as f64 / all.max(1) as f64;
+        let share = if share < SHOWN_MIN { "less than 0.1".to_owned() } else { format!("{share:.1}") };
+        write!(f, "{} of {} ({share} %)", HumanCount(count), counted(all, noun))
+    }
+}
+
+/// ``3 of 1,200 tokens (0.3 %) are the unknown token `[UNK]`, for 40 of 5,000 characters counted (0.8 %): …``, and of many, what helps.
 impl fmt::Display for UnknownTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { count, all, name } = self;
-        let share = 100.0 * *count as f64 / (*all).max(1) as f64;
-        let share = if share < SHOWN_MIN { "less than 0.1".to_owned() } else { format!("{share:.1}") };
-        write!(
-            f,
-            "{} of {} ({share} %) {} the unknown token `{name}`: the tokenizer has no token for the text there",
-            HumanCount(*count),
-            counted(*all, "token"),
-            are(*count)
-        )?;
-        if self.are_many() { f.write_str("; take another one, or train one on such texts") } else { Ok(()) }
+        let Self { count, all, text, name, separator } = self;
+        let at_separators = self.at_separators();
+        write!(f, "{} {} the unknown token `{name}`", Share(*count, *all, "token"), are(*count))?;
+        if text.unknown > 0 {
+            write!(f, ", for {}", Share(text.unknown, text.characters, "counted character"))?;
+        }
+        if at_separators < *count {
+            f.write_str(": the tokenizer has no token for the text there")?;
+            if self.are_many() {
+                f.write_str("; take another tokenizer, or train one on such texts")?;
+            }
+        }
+        if at_separators > 0 {
+            write!(
+                f,
+                "; {} of them {} where the separator {separator:?} stands: name one that the tokenizer has a token for behind any text, such as a special token",
+                HumanCount(at_separators),
+                are(at_separators)
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -105,9 +143,15 @@ impl fmt::Display for ByteOrderMarks {
 mod tests {
     use super::*;
 
+    /// Of a source whose records end with `|`.
+    fn unknown(count: u64, all: u64, text: UnknownText) -> UnknownTokens {
+        let token = UnknownToken { number: 3, name: "<unk>".to_owned(), is_added: true };
+        let counts = TextCounts { unknown_tokens: count, byte_order_marks: 0, unknown_text: text };
+        UnknownTokens::of(&counts, all, Some(&token), "|")
+    }
+
     #[test]
     fn unknown_tokens_are_told_with_their_share_and_of_many_what_helps() {
-        let token = UnknownToken { number: 3, name: "<unk>".to_owned(), is_added: true };
         for (count, all, words, is_many) in [
             (1, 4000, "1 of 4,000 tokens (less than 0.1 %) is the unknown token `<unk>`: ", false),
             (2, 4000, "2 of 4,000 tokens (0.1 %) are the unknown token", false),
@@ -115,12 +159,44 @@ mod tests {
             (51, 1000, "51 of 1,000 tokens (5.1 %) are", true),
             (1, 1, "1 of 1 token (100.0 %) is", true),
         ] {
-            let unknown = UnknownTokens::of(count, all, Some(&token));
+            let unknown = unknown(count, all, UnknownText::default());
             let told = unknown.to_string();
             assert!(told.starts_with(words), "{told}");
-            assert_eq!((unknown.are_many(), told.contains("take another one")), (is_many, is_many), "{told}");
+            let is_helped = told.contains("take another tokenizer");
+            assert_eq!((unknown.are_many(), is_helped), (is_many, is_many), "{told}");
         }
-        assert!(!UnknownTokens::of(0, 0, None).are_many());
+        assert!(!UnknownTokens::of(&TextCounts::default(), 0, None, "").are_many());
+    }
+
+    #[test]
+    fn characters_under_unknown_tokens_are_told_and_those_at_separators_blame_these() {
+        let text = |unknown, at_separators| UnknownText { characters: 5000, unknown, at_separators };
+        for (count, text, words, is_many) in [
+            (
+                4,
+                text(40, 0),
+                "4 of 1,200 tokens (0.3 %) are the unknown token `<unk>`, for 40 of 5,000 counted characters (0.8 %): the tokenizer has no token for the text there",
+                false,
+            ),
+            (
+                3,
+                text(251, 0),
+                "251 of 5,000 counted characters (5.0 %): the tokenizer has no token for the text there; take another",
+                true,
+            ),
+            (3, text(4, 1), "there; 1 of them is where the separator \"|\" stands: name one", false),
+            (
+                70,
+                text(70, 70),
+                "`<unk>`, for 70 of 5,000 counted characters (1.4 %); 70 of them are where the separator",
+                true,
+            ),
+        ] {
+            let unknown = unknown(count, 1200, text);
+            let told = unknown.to_string();
+            assert!(told.contains(words), "{told}");
+            assert_eq!(unknown.are_many(), is_many, "{told}");
+        }
     }
 
     #[test]
@@ -135,9 +211,22 @@ mod tests {
     fn a_list_without_counts_has_nothing_to_tell() {
         let mut counts = TextCounts::default();
         assert!(counts.are_zero());
-        counts.add(&TextCounts { unknown_tokens: 2, byte_order_marks: 0 });
-        counts.add(&TextCounts { unknown_tokens: 1, byte_order_marks: 5 });
-        assert_eq!(counts, TextCounts { unknown_tokens: 3, byte_order_marks: 5 });
+        let more = |unknown_tokens, byte_order_marks, characters| {
+            let unknown_text = UnknownText { characters, unknown: 1, at_separators: 1 };
+            TextCounts { unknown_tokens, byte_order_marks, unknown_text }
+        };
+        counts.add(&more(2, 0, 70));
+        counts.add(&more(1, 5, 7));
+        let unknown_text = UnknownText { characters: 77, unknown: 2, at_separators: 2 };
+        assert_eq!(counts, TextCounts { unknown_tokens: 3, byte_order_marks: 5, unknown_text });
         assert!(!counts.are_zero());
+    }
+
+    #[test]
+    fn a_list_of_a_version_that_counted_tokens_alone_is_read_and_written_alike() {
+        let written = r#"{"unknown_tokens":2,"byte_order_marks":1}"#;
+        let counts: TextCounts = serde_json::from_str(written).unwrap();
+        assert_eq!((counts.unknown_tokens, counts.unknown_text), (2, UnknownText::default()));
+        assert_eq!(serde_json::to_string(&counts).unwrap(), written);
     }
 }

@@ -16,7 +16,7 @@ mod described;
 mod unknown;
 
 pub use self::described::Described;
-pub(super) use self::unknown::UnknownToken;
+pub(super) use self::unknown::{UnknownText, UnknownToken};
 
 /// How text becomes tokens.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ impl Tokenizer {
         }
     }
 
-    /// Refuses what looks like a special token, stands between records, and would be several tokens of text; and what has characters that are in no token.
+    /// Refuses what looks like a special token, stands between records, and would be several tokens of text; and what has characters that are in no token, or in the unknown one.
     ///
     /// # Errors
     /// It does.
@@ -96,7 +96,7 @@ impl Tokenizer {
         }
         let name = separator.trim();
         if !looks_special(name) {
-            return Ok(());
+            return self.check_known(separator).map_err(refused);
         }
         match self {
             Self::Bytes => Err(refused(format!(
@@ -400,7 +400,10 @@ mod tests {
         for separator in
             ["", "<", "<>", "|", "< one >", "a < b", "---", "<br>", "[END]", "</p>", "[sep]", "x<s>"]
         {
-            words.check_separator(separator).unwrap();
+            // Words that are not in its vocabulary are another reason.
+            let other = words.check_separator(separator).map_err(|error| error.to_string());
+            let is_told = |message: String| message.contains("does not know it");
+            assert!(other.map_or_else(is_told, |()| separator.is_empty()), "{separator}");
             Tokenizer::Bytes.check_separator(separator).unwrap();
         }
         for separator in ["<|end|>", "<|end|>\n", "<|end|><|end|>"] {

@@ -261,7 +261,8 @@ def globs(rng, folder):
         # With `strict_files`, whatever matches and cannot be read is a reason to refuse.
         if lost or not texts:
             raise Refused
-        return [{"whole": of.removeprefix("\ufeff")} for of in texts]
+        # Each file is a document, with the separator behind it, and one without text has none.
+        return [of.removeprefix("\ufeff") for of in texts if of not in ("", "\ufeff")]
 
     return {"glob": "*.txt", "format": "text"}, read
 

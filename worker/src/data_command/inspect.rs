@@ -254,8 +254,8 @@ mod tests {
         for _ in 0..2 {
             let (Told(told), _) = reported(&data, 1).unwrap();
             for words in [
-                "; warning: 2 of 5 tokens (40.0 %) are the unknown token `[UNK]`: ",
-                "; take another one, or train one on such texts; 1 byte order mark within the text: ",
+                "; warning: 2 of 5 tokens (40.0 %) are the unknown token `[UNK]`, for 5 of 21 counted characters (23.8 %): ",
+                "; take another tokenizer, or train one on such texts; 1 byte order mark within the text: ",
             ] {
                 assert!(told.contains(words), "{words}: {told}");
             }

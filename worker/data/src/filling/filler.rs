@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::cache::{document, read_document};
-use super::super::folder::name_into as name_in_folder;
+use super::super::folder::{name_into as name_in_folder, seen_of};
 use super::super::image::{RawImage, black, is_large, name_into, sample_bytes, stand_in};
 use super::super::names::Named;
 use super::super::partial::{Partial, make_once};
@@ -184,8 +184,8 @@ impl Filling {
     /// Notes all pieces, as a preparation does: from now on the folder is prepared.
     fn list(&self) -> Result<(), DataError> {
         let folder = self.origin.path();
-        let state = state_of(&self.images);
-        if State::of(folder).ok().as_ref() != Some(&state) {
+        let seen = seen_of(&self.images);
+        if State::of(folder).ok().as_ref() != Some(&seen.state) {
             tracing::warn!(
                 folder = %folder.display(),
                 "it is another one than when it was begun, so the next start prepares it again; this run has all that it needs of it"
@@ -203,7 +203,7 @@ impl Filling {
         let path = self.cache.list(&name);
         let make = || document(&self.piece_list()?, &path);
         make_once(&path, &self.cache, || read_document::<PieceList>(&path), make)?;
-        Stamp::keep(folder, state, hash, &self.cache).map(drop)
+        Stamp::keep(folder, seen, hash, &self.cache).map(drop)
     }
 
     fn piece_list(&self) -> Result<PieceList, DataError> {

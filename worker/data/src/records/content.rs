@@ -2,7 +2,7 @@
 
 use longhaul_common::config::DataFormat;
 
-use super::width;
+use super::{no_tokens, width};
 
 /// Bytes of a file's content that are looked at.
 pub(super) const HEAD_BYTES: usize = 512;
@@ -83,6 +83,7 @@ const LLM_C: &str = "a token file of llm.c, whose first 1024 bytes are a header:
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
 /// The line behind it.
 const POINTER_HASH: &[u8] = b"\noid sha256:";
+const TAR: &str = "a tar archive: say format = \"webdataset\" for one with images, or unpack it";
 const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
@@ -118,7 +119,9 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::Webdataset => expect(head, &[]),
         DataFormat::TokensU16 | DataFormat::TokensU32 if head.starts_with(NUMPY) => check_text(head),
         DataFormat::TokensU16 | DataFormat::TokensU32 if is_of_llm_c(head) => Err(LLM_C.to_owned()),
-        DataFormat::TokensU16 if !is_said => check_kind(head).and_then(|()| width::check(head)),
+        DataFormat::TokensU16 if !is_said => {
+            check_kind(head).and_then(|()| no_tokens::check(head)).and_then(|()| width::check(head))
+        }
         // Any bytes may be numbers, and a folder has none.
         DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
     }
@@ -129,8 +132,10 @@ fn check_kind(head: &[u8]) -> Result<(), String> {
     let is_marked = |kind: &&Kind| {
         kind.begins.len() >= MARK_BYTES && head.starts_with(kind.begins) && kind.begins[0] != 0xff
     };
-    match PACKED.iter().chain(&BINARY).find(is_marked) {
+    check_packing(head)?;
+    match BINARY.iter().find(is_marked) {
         Some(kind) => Err(format!("{}: {}", kind.name, kind.remedy)),
+        None if is_tar(head) => Err(TAR.to_owned()),
         None => Ok(()),
     }
 }
@@ -148,7 +153,7 @@ fn expect(head: &[u8], beginnings: &[&[u8]]) -> Result<(), String> {
 
 fn check_text(head: &[u8]) -> Result<(), String> {
     if is_tar(head) {
-        return Err("a tar archive: say format = \"webdataset\" for one with images, or unpack it".to_owned());
+        return Err(TAR.to_owned());
     }
     // A text may begin with such letters.
     let is_binary =
@@ -222,7 +227,7 @@ fn is_tar(head: &[u8]) -> bool {
 }
 
 /// The length of a header, and the header.
-fn is_safetensors(head: &[u8]) -> bool {
+pub(super) fn is_safetensors(head: &[u8]) -> bool {
     let Some((length, header)) = head.split_first_chunk() else { return false };
     u64::from_le_bytes(*length) < 1 << 32 && header.starts_with(b"{\"")
 }

@@ -68,6 +68,14 @@ impl Packing {
         }
     }
 
+    /// What the names of such files end with.
+    fn ending(self) -> &'static str {
+        match self {
+            Self::Zstd => "zst",
+            Self::Gzip => "gz",
+        }
+    }
+
     /// By the first bytes: a frame of zstd, or one that is skipped (RFC 8878), or a member of gzip (RFC 1952).
     fn by_content(head: &[u8]) -> Option<Self> {
         match head {
@@ -116,7 +124,7 @@ impl Input {
         let read = self.reader.by_ref().take(content::HEAD_BYTES as u64).read_to_end(&mut head);
         read.map_err(DataError::io("read", &self.path))?;
         let other = |what| DataError::OtherContent { path: self.path.clone(), what };
-        if head.is_empty() && begins_with_something(recipe) {
+        if head.is_empty() && (self.packing.is_some() || begins_with_something(recipe)) {
             return Err(match self.packing {
                 None => DataError::empty(&self.path),
                 Some(packing) => {
@@ -124,8 +132,9 @@ impl Input {
                 }
             });
         }
-        if let Some(packing) = self.packing {
-            check_packed_once(packing, &head, recipe.format).map_err(other)?;
+        match self.packing {
+            Some(packing) => check_packed_once(packing, &head, recipe).map_err(other)?,
+            None => check_packed_tokens(&head, recipe).map_err(other)?,
         }
         content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
         if recipe.format.is_text() && head.starts_with(MARK.as_bytes()) {
@@ -134,6 +143,11 @@ impl Input {
         }
         self.reader = Box::new(Cursor::new(head).chain(self.reader));
         Ok(self)
+    }
+
+    /// Whether it is packed, and there is nothing in it. What cannot be unpacked is told by whoever reads it.
+    pub(super) fn is_packed_nothing(mut self) -> bool {
+        self.packing.is_some() && self.reader.read(&mut [0]).is_ok_and(|read| read == 0)
     }
 
     /// The same with bytes that are said to be of a file of this name.
@@ -187,10 +201,22 @@ fn begins_with_something(recipe: &Recipe) -> bool {
     }
 }
 
-/// Refuses what is packed within a packed file once more, unless any bytes may be numbers.
-fn check_packed_once(outer: Packing, head: &[u8], format: DataFormat) -> Result<(), String> {
-    if matches!(format, DataFormat::TokensU16 | DataFormat::TokensU32) {
-        return Ok(());
+/// Refuses a file of tokens by its name that is packed and has no name that says so: it would be read as it is.
+fn check_packed_tokens(head: &[u8], recipe: &Recipe) -> Result<(), String> {
+    let are_by_name = recipe.format == DataFormat::TokensU16 && !recipe.is_said;
+    let Some(packing) = Packing::by_content(head).filter(|_| are_by_name) else { return Ok(()) };
+    Err(format!(
+        "{packing} data, and its name does not end so: rename it to end with `.bin.{}`, and it is unpacked, or say format = \"tokens-u16\" if these are tokens all the same",
+        packing.ending()
+    ))
+}
+
+/// Refuses what is packed within a packed file once more, unless it is said that these are numbers, which may have any bytes.
+fn check_packed_once(outer: Packing, head: &[u8], recipe: &Recipe) -> Result<(), String> {
+    match recipe.format {
+        DataFormat::TokensU32 => return Ok(()),
+        DataFormat::TokensU16 if recipe.is_said => return Ok(()),
+        _ => {}
     }
     if let Some(inner) = Packing::by_content(head) {
         return Err(format!(

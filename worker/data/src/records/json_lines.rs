@@ -171,9 +171,9 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// JSON (RFC 8259), and numbers as Python writes them that JSON has none for: `NaN`, `Infinity`, `-Infinity`. They are null here, as no text is one.
+/// JSON (RFC 8259), numbers as Python writes them that JSON has none for (`NaN`, `Infinity`, `-Infinity`), and those that no double holds (`1e999`). They are null here, as no text is one.
 pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(line).or_else(|error| match without_python_numbers(line) {
+    serde_json::from_slice(line).or_else(|error| match without_other_numbers(line) {
         Some(plain) => {
             serde_json::from_slice(&plain).map_err(|other| if is_too_deep(&other) { other } else { error })
         }
@@ -182,14 +182,22 @@ pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::E
 }
 
 /// The same line with null in the place of such numbers; none: there are none.
-fn without_python_numbers(line: &[u8]) -> Option<Vec<u8>> {
+fn without_other_numbers(line: &[u8]) -> Option<Vec<u8>> {
     const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let (mut plain, mut at, mut is_quoted, mut found) = (Vec::with_capacity(line.len()), 0, false, false);
     while let Some(&byte) = line.get(at) {
         let number = NUMBERS.iter().find(|number| !is_quoted && line[at..].starts_with(number));
+        let digits = if is_quoted { 0 } else { number_at(&line[at..]) };
         if let Some(number) = number {
             plain.extend_from_slice(b"null");
             (at, found) = (at + number.len(), true);
+            continue;
+        }
+        if digits > 0 {
+            let number = &line[at..at + digits];
+            let is_beyond = is_beyond_a_double(number);
+            plain.extend_from_slice(if is_beyond { b"null" } else { number });
+            (at, found) = (at + digits, found || is_beyond);
             continue;
         }
         plain.push(byte);
@@ -204,6 +212,20 @@ fn without_python_numbers(line: &[u8]) -> Option<Vec<u8>> {
         }
     }
     found.then_some(plain)
+}
+
+/// Bytes of what begins as a number.
+fn number_at(rest: &[u8]) -> usize {
+    let is_of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    match rest.first() {
+        Some(b'0'..=b'9' | b'-') => rest.iter().take_while(is_of_number).count(),
+        _ => 0,
+    }
+}
+
+/// Whether something is a number as JSON has them, and refused for its size alone.
+fn is_beyond_a_double(number: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(number).is_ok() && serde_json::from_slice::<f64>(number).is_err()
 }
 
 impl Records for JsonLines {
@@ -257,6 +279,11 @@ mod tests {
             (r#"{"a":[Infinity, -Infinity,NaN],"text":"NaN"}"#, r#"{"a":[null,null,null],"text":"NaN"}"#),
             (r#"{"text":"a \"NaN\" \\","b":-Infinity}"#, r#"{"text":"a \"NaN\" \\","b":null}"#),
             (r#"{"Infinity":1}"#, r#"{"Infinity":1}"#),
+            (r#"{"text":"one","n":1e999}"#, r#"{"text":"one","n":null}"#),
+            (
+                r#"{"n":[-1E+400, 2.5,1e-999,12e5, NaN],"1e999":"1e999 \"2e999"}"#,
+                r#"{"n":[null,2.5,0.0,12e5,null],"1e999":"1e999 \"2e999"}"#,
+            ),
         ] {
             let expected: Value = serde_json::from_str(expected).unwrap();
             let Object { values, .. } = parse(line.as_bytes()).unwrap();
@@ -264,6 +291,15 @@ mod tests {
         }
         for line in
             ["{\"a\":nan}", "{\"a\":NaN", "{\"a\":NaNa}", "{\"a\":+Infinity}", "{NaN:1}", "NaN\"", "\"NaN"]
+                .into_iter()
+                .chain([
+                    "{\"a\":01e999}",
+                    "{\"a\":1e999e9}",
+                    "{\"a\":1.e999}",
+                    "{\"a\":1e999",
+                    "{1e999:1}",
+                    "{\"a\":--1e999}",
+                ])
         {
             assert!(parse::<Object>(line.as_bytes()).is_err(), "{line}");
         }

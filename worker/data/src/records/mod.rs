@@ -13,6 +13,8 @@ mod idx;
 mod image_folder;
 mod input;
 mod json_lines;
+mod known;
+mod no_tokens;
 mod rows;
 #[cfg(feature = "parquet")]
 mod tables;
@@ -27,6 +29,8 @@ mod torn;
 mod unwound;
 mod web_dataset;
 mod width;
+
+use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
@@ -96,7 +100,7 @@ pub(super) trait Records {
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
     let input = || input_of(file, recipe);
     Ok(match recipe.format {
-        DataFormat::Text => Box::new(TextChunks::new(input()?)),
+        DataFormat::Text => Box::new(TextChunks::new(input()?).ending_with(&recipe.separator)),
         DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
         DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
         DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
@@ -122,7 +126,7 @@ fn check_beginning(file: &Origin, recipe: &Recipe) -> Result<(), DataError> {
     match file {
         // A folder.
         Origin::Local(_) if recipe.format == DataFormat::Images => Ok(()),
-        Origin::Local(path) => Input::look(path, told(recipe))?.checked(recipe).map(drop),
+        Origin::Local(path) => Input::look(path, told(recipe.format))?.checked(recipe).map(drop),
         Origin::Remote(_) => Ok(()),
         Origin::Labelled { images, labels } => {
             check_beginning(images, recipe)?;
@@ -133,14 +137,19 @@ fn check_beginning(file: &Origin, recipe: &Recipe) -> Result<(), DataError> {
 
 fn input_of(file: &Origin, recipe: &Recipe) -> Result<Input, DataError> {
     match file {
-        Origin::Local(path) => Input::open(path, told(recipe))?.checked(recipe),
-        Origin::Remote(remote) => Input::remote(remote, told(recipe))?.checked(recipe),
+        Origin::Local(path) => Input::open(path, told(recipe.format))?.checked(recipe),
+        Origin::Remote(remote) => Input::remote(remote, told(recipe.format))?.checked(recipe),
         Origin::Labelled { images, .. } => input_of(images, recipe),
     }
 }
 
-fn told(recipe: &Recipe) -> Told {
-    match recipe.format {
+/// Whether a file on this machine is packed, and there is nothing in it.
+pub(super) fn is_packed_nothing(path: &Path, format: DataFormat) -> bool {
+    Input::look(path, told(format)).is_ok_and(Input::is_packed_nothing)
+}
+
+fn told(format: DataFormat) -> Told {
+    match format {
         // A table has its own packing within.
         DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Parquet | DataFormat::Arrow => {
             Told::ByName

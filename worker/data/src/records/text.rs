@@ -18,6 +18,9 @@ pub(super) struct TextChunks {
     buffer: Vec<u8>,
     offset: u64,
     chunk_bytes: usize,
+    /// What stands behind the last chunk, and, where there is such, the chunk that comes next.
+    end: String,
+    next: Option<String>,
 }
 
 impl TextChunks {
@@ -27,7 +30,13 @@ impl TextChunks {
 
     pub(super) fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
         let Input { path, reader, position, left_out, .. } = input;
-        Self { path, source: reader, position, buffer: Vec::new(), offset: left_out, chunk_bytes }
+        let (buffer, end, next) = (Vec::new(), String::new(), None);
+        Self { path, source: reader, position, buffer, offset: left_out, chunk_bytes, end, next }
+    }
+
+    /// The same with this behind its last chunk. A file without text has none.
+    pub(super) fn ending_with(self, end: &str) -> Self {
+        Self { end: end.to_owned(), ..self }
     }
 
     /// The next chunk; none at the end.
@@ -63,7 +72,19 @@ impl TextChunks {
 
 impl Records for TextChunks {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
-        Ok(self.next_chunk()?.map(Record::Text))
+        let next = match self.next.take() {
+            Some(chunk) => Some(chunk),
+            None => self.next_chunk()?,
+        };
+        let Some(mut chunk) = next else { return Ok(None) };
+        // Whether it is the last one is known when there is none behind it.
+        if !self.end.is_empty() {
+            self.next = self.next_chunk()?;
+            if self.next.is_none() {
+                chunk += &self.end;
+            }
+        }
+        Ok(Some(Record::Text(chunk)))
     }
 
     fn read_bytes(&self) -> u64 {
@@ -102,6 +123,29 @@ mod tests {
             assert_eq!(parts.concat(), long);
         }
         assert!(chunks(b"", 8).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_ends_a_text_stands_behind_its_last_chunk_alone() {
+        for (text, expected) in [
+            ("ab\ncd\nef", "ab\ncd\nef|"),
+            ("ab\ncd\n", "ab\ncd\n|"),
+            // As long as one chunk, and as two.
+            ("abcdefg", "abcdefg|"),
+            ("abcdef\nabcdef\n", "abcdef\nabcdef\n|"),
+            ("\u{feff}a", "a|"),
+            ("\u{feff}", ""),
+            ("", ""),
+        ] {
+            let recipe = Recipe::plain(DataFormat::Text);
+            let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap().checked(&recipe).unwrap();
+            let mut source = TextChunks::with_chunks(input, 7).ending_with("|");
+            let chunks = std::iter::from_fn(|| source.next_record().transpose()).map(|record| {
+                let Record::Text(text) = record.unwrap() else { panic!("a text has nothing else") };
+                text
+            });
+            assert_eq!(chunks.collect::<String>(), expected, "{text:?}");
+        }
     }
 
     #[test]

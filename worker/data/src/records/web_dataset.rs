@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::input::{Input, MARK, Position};
 use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
+use super::known::Known;
 use super::tar::{Tar, TarFile};
 use super::torn::{Half, Part, Torn};
 use super::{RECORD_BYTES_MAX, Record, Records};
@@ -15,6 +16,12 @@ use crate::{DataError, Recipe};
 
 /// Bytes of a file that says of which class an image is, at most.
 const LABEL_BYTES_MAX: u64 = 1 << 20;
+
+/// `webdataset` would give both, and unpacked there would be one: of files with the same name the last.
+const AGAIN: &str = "its name comes again, behind other samples, and stands for a whole sample further ahead (`tar -r` appends files so): unpack the archive, which keeps the last file of each name, and pack it anew (`tar --sort=name`); or take one out (`tar --delete --occurrence=2 -f ARCHIVE FILE`, the second of this name)";
+
+/// Characters of a text in the place of a class that a message has.
+const TEXT_CHARS_MAX: usize = 40;
 
 /// Files of a sample that a message names.
 const OTHERS_MAX: usize = 8;
@@ -33,6 +40,7 @@ pub(super) struct WebDataset {
     /// The first resource fork since then, and how many there are.
     forks: Option<(String, u64)>,
     torn: Torn,
+    known: Known,
 }
 
 /// Files of one key.
@@ -51,7 +59,8 @@ impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
         let (tar, field) = (Tar::new(reader), recipe.field.clone());
-        Self { path, position, tar, field, next: None, last: None, forks: None, torn: Torn::default() }
+        let (torn, known) = (Torn::default(), Known::default());
+        Self { path, position, tar, field, next: None, last: None, forks: None, torn, known }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -125,9 +134,13 @@ impl Records for WebDataset {
             };
             let (place, part) = (format!("{}, sample {key}", self.path.display()), parts.alone());
             self.last = Some(key.clone());
-            match (parts.image(&self.field, place.clone()), part) {
+            if self.known.has(&key) {
+                return Ok(Some(Record::bad(format!("{place}: {AGAIN}"))));
+            }
+            match (parts.image(&self.field, place.clone(), &mut self.known), part) {
                 (Ok(image), _) => {
                     self.torn.handle_whole();
+                    self.known.handle_sample(&key);
                     return Ok(Some(Record::Image(image)));
                 }
                 (Err(reason), Some(part)) => {
@@ -170,7 +183,7 @@ impl Parts {
         }
     }
 
-    fn image(self, field: &str, place: String) -> Result<RawImage, String> {
+    fn image(self, field: &str, place: String, known: &mut Known) -> Result<RawImage, String> {
         if let Some(name) = self.twice {
             return Err(format!(
                 "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
@@ -199,7 +212,7 @@ impl Parts {
                 let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
                 let class: u32 = class.trim().parse().map_err(|_| refused())?;
                 let json = json.and_then(|json| text(json, ".json").ok());
-                json.map_or(Ok(()), |json| check_same(class, &json, field))?;
+                json.map_or(Ok(()), |json| check_same(class, &json, field, known))?;
                 class
             }
             (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
@@ -238,15 +251,25 @@ fn class_in(json: &str, field: &str) -> Result<u32, String> {
     class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
 }
 
-/// Refuses JSON that has a number in this field, and another one than this. JSON of other things alone says nothing of it.
-fn check_same(class: u32, json: &str, field: &str) -> Result<(), String> {
+/// Refuses JSON that has a number in this field, and another one than this, or a text that stood beside another one in a sample before. JSON of other things alone says nothing of it.
+fn check_same(class: u32, json: &str, field: &str, known: &mut Known) -> Result<(), String> {
     let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
-    match value_of(json, field)? {
-        Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => Err(format!(
-            "its .cls says class {class}, and its .json has {other} in `{field}`: mend one of the two, or leave it out, or name with `field` where the class is"
-        )),
-        _ => Ok(()),
-    }
+    let (value, before) = match value_of(json, field)? {
+        Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => {
+            (other.to_string(), String::new())
+        }
+        Some(Value::String(text)) => match known.handle_class(&text, class) {
+            Some(first) => {
+                let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
+                (format!("{text:?}"), format!(", which stood beside class {first} further ahead"))
+            }
+            None => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
+    Err(format!(
+        "its .cls says class {class}, and its .json has {value} in `{field}`{before}: mend one of the two, or leave it out, or name with `field` where the class is"
+    ))
 }
 
 /// The value of a field, which may be there once.

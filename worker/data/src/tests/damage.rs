@@ -1,6 +1,6 @@
 //! What is left after interruptions, changes and damage.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use rand::{Rng, SeedableRng};
 
@@ -90,6 +90,39 @@ fn a_text_of_the_same_length_that_was_written_a_moment_ago_is_noticed() {
     for content in ["one text\n", "two text\n", "six text\n"] {
         folder.write("text.txt", content.repeat(9));
         assert_eq!(text(&folder.open(LINES).unwrap()), content.repeat(9));
+    }
+}
+
+#[test]
+fn a_text_that_was_changed_in_place_with_its_size_and_time_put_back_is_noticed() {
+    let folder = Folder::new();
+    for content in ["one text\n", "two text\n", "six text\n"] {
+        folder.write_in_place("text.txt", content.repeat(9));
+        assert_eq!(text(&folder.open(LINES).unwrap()), content.repeat(9));
+    }
+}
+
+/// As after `chmod`, a rename or a link.
+#[test]
+fn a_text_whose_attributes_alone_changed_is_found_prepared() {
+    let folder = Folder::new();
+    let (long, path) = (long_text(), folder.path().join("text.txt"));
+    folder.write_in_place("text.txt", &long);
+    let whole = folder.open(LINES).unwrap().data_hash();
+    let changes: [&dyn Fn(); 3] = [
+        &|| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap(),
+        &|| std::fs::hard_link(&path, folder.path().join("link")).unwrap(),
+        &|| {
+            std::fs::rename(&path, folder.path().join("other")).unwrap();
+            std::fs::rename(folder.path().join("other"), &path).unwrap();
+        },
+    ];
+    for change in changes {
+        change();
+        let work = Work::default();
+        let again = folder.open_with(LINES, &Tokenizer::Bytes, 1 << 20, &work).unwrap();
+        assert_eq!(again.data_hash(), whole);
+        assert_eq!((work.done().made, work.done().found_bytes), (0, long.len() as u64));
     }
 }
 

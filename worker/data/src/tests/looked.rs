@@ -18,12 +18,16 @@ fn each_source_that_would_be_refused_is_told_and_beginnings_come_first() {
     folder.write("b.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n");
     folder.write("c.csv", "text\none\n");
     folder.write("d.bin", [7, 0, 0, 1]);
-    let looked = look(&folder, &["a.jsonl", "b.txt", "c.csv", "d.bin"]);
-    assert_eq!(looked.files.len(), 4);
+    folder.write("e.bin", "It was the best of times, it was");
+    folder.write("f.txt", zstd::encode_all(&b""[..], 3).unwrap());
+    let looked = look(&folder, &["a.jsonl", "b.txt", "c.csv", "d.bin", "e.bin", "f.txt"]);
+    assert_eq!(looked.files.len(), 6);
     let defects = looked.defects();
     let refused: Vec<String> = defects.refused.iter().map(ToString::to_string).collect();
     let words = [
         "b.txt is a pointer of git-lfs",
+        "e.bin is text, as it seems, and its name stands for tokens",
+        "f.txt is zstd data of nothing",
         "a.jsonl, line 2: ",
         "d.bin cannot be read as tokens-u16 (token 1): 256",
     ];

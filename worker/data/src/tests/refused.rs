@@ -58,8 +58,16 @@ fn a_file_without_a_byte_is_said_to_be_empty() {
         let message = read_as(name, keys, b"").unwrap_err();
         assert!(message.contains(words), "{name}: {message}");
     }
-    let message = read_as("k.csv.zst", "", &zst(b"")).unwrap_err();
-    assert!(message.contains("k.csv.zst is zstd data of nothing"), "{message}");
+    for (name, packed, kind) in [
+        ("k.csv.zst", zst(b""), "zstd"),
+        ("l.txt.gz", gz(b""), "gzip"),
+        ("m.txt", gz(b""), "gzip"),
+        ("n.jsonl.zst", [zst(b""), zst(b"")].concat(), "zstd"),
+        ("o.bin.gz", gz(b""), "gzip"),
+    ] {
+        let message = read_as(name, "", &packed).unwrap_err();
+        assert!(message.contains(&format!("{name} is {kind} data of nothing: pack it anew")), "{message}");
+    }
     let folder = Folder::new();
     folder.write("a.txt", "");
     folder.write("b.txt", "");
@@ -67,7 +75,7 @@ fn a_file_without_a_byte_is_said_to_be_empty() {
     let message = folder.open(lines).unwrap_err().to_string();
     assert!(message.contains("each of its 2 files is empty (0 bytes)"), "{message}");
     folder.write("b.txt", "some text");
-    assert_eq!(text(&folder.open(lines).unwrap()), "some text");
+    assert_eq!(text(&folder.open(lines).unwrap()), "some text\n");
 }
 
 /// As a download leaves it that has failed.
@@ -79,7 +87,7 @@ fn an_empty_file_among_others_is_refused_or_counted_and_an_empty_text_is_counted
         ("jsonl.gz", &gz(line), "one|"),
         ("bin", b"o\0n\0e\0", "one"),
         ("csv", b"text\none\n", "one|"),
-        ("txt.gz", &gz(b"one"), "one"),
+        ("txt.gz", &gz(b"one"), "one|"),
     ] {
         let folder = Folder::new();
         folder.write(&format!("a.{end}"), "");
@@ -110,6 +118,68 @@ fn an_empty_file_among_others_is_refused_or_counted_and_an_empty_text_is_counted
 }
 
 #[test]
+fn a_packed_file_of_nothing_among_others_is_refused_or_counted() {
+    let line = b"{\"text\": \"one\"}\n";
+    for (end, nothing, content, expected) in [
+        ("jsonl.gz", gz(b""), gz(line), "one|"),
+        ("txt.zst", zst(b""), zst(b"one"), "one|"),
+        ("txt.gz", [gz(b""), gz(b"")].concat(), gz(b"one"), "one|"),
+        ("bin.gz", gz(b""), gz(b"o\0n\0e\0"), "one"),
+        ("csv.zst", zst(b""), zst(b"text\none\n"), "one|"),
+    ] {
+        let folder = Folder::new();
+        folder.write(&format!("a.{end}"), nothing);
+        folder.write(&format!("b.{end}"), content);
+        let lines = |is_strict: bool| {
+            format!(
+                "sequence_length = 1\nvalidation_share = 0.0\nseparator = \"|\"\nstrict_files = {is_strict}\nsources = [{{ glob = \"*.{end}\" }}]"
+            )
+        };
+        let words = format!(
+            "1 passed over: 1 packed file of nothing (pack it anew, or take it away) ({}/a.{end})",
+            folder.path().display()
+        );
+        let config = config(&lines(true)).found_at(folder.path());
+        let looked = Dataset::look(&config, &Tokenizer::Bytes, &folder.path().join("cache")).unwrap_err();
+        for message in [folder.open(&lines(true)).unwrap_err().to_string(), looked.to_string()] {
+            assert!(message.contains(&words) && message.contains("data.strict_files = false"), "{message}");
+        }
+        let data = folder.open(&lines(false)).unwrap();
+        let size = data.sources().remove(0).size;
+        assert_eq!((text(&data).as_str(), size.files), (expected, 1), "{end}");
+        assert_eq!(size.passed.to_string(), words);
+    }
+}
+
+#[test]
+fn a_file_that_its_name_alone_makes_one_of_tokens_and_that_begins_otherwise_is_refused() {
+    let line = b"It was the best of times, it was the worst of times.\n";
+    let mut tar = vec![0; 1024];
+    tar[257..262].copy_from_slice(b"ustar");
+    for (content, words) in [
+        (line.to_vec(), "text, as it seems, and its name stands for tokens: say format = \"text\""),
+        (zst(line), "zstd data, and its name does not end so: rename it to end with `.bin.zst`"),
+        (gz(line), "gzip data, and its name does not end so: rename it to end with `.bin.gz`"),
+        (tar, "a tar archive"),
+        (b"BZh91AY&SY\x12\x34".to_vec(), "a bzip2 file: unpack it"),
+        (b"PK\x03\x04\x14\0\0\0".to_vec(), "a zip archive: unpack it"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n".to_vec(), "a PDF document"),
+        (b"\x7fELF\x02\x01\x01\0".to_vec(), "a program"),
+        (b"\x89PNG\r\n\x1a\n".to_vec(), "a PNG image"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF".to_vec(), "a JPEG image"),
+        ([&9_u64.to_le_bytes()[..], b"{\"a\":1}  "].concat(), "a model's safetensors"),
+    ] {
+        let message = read_as("a.bin", "", &content).unwrap_err();
+        assert!(message.contains(&format!("a.bin is {words}")), "{message}");
+        let message = read_as("a.bin.zst", "", &zst(&content)).unwrap_err();
+        assert!(message.contains("a.bin.zst is "), "{message}");
+        // Then they are numbers, which are too large here.
+        let message = read_as("a.bin", ", format = \"tokens-u16\"", &content).unwrap_err();
+        assert!(message.contains("a.bin cannot be read as tokens-u16 (token "), "{message}");
+    }
+}
+
+#[test]
 fn a_file_that_is_packed_twice_is_told_with_what_unpacks_it() {
     let line = b"{\"text\": \"one\"}\n";
     let xz = b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46";
@@ -129,9 +199,12 @@ fn a_file_that_is_packed_twice_is_told_with_what_unpacks_it() {
         assert!(message.contains(words), "{name}: {message}");
     }
     assert_eq!(read_as("a.jsonl.gz", "", &gz(line)).as_deref(), Ok("one|"));
-    // Numbers may be any bytes.
-    let numbers = read_as("a.bin.gz", "", &gz(b"\x1f\x8b\x08\0")).unwrap_err();
-    assert!(numbers.contains("beyond the tokenizer's vocabulary"), "{numbers}");
+    // Numbers may be any bytes, where it is said that these are numbers.
+    let numbers = gz(b"\x1f\x8b\x08\0");
+    let message = read_as("a.bin.gz", ", format = \"tokens-u16\"", &numbers).unwrap_err();
+    assert!(message.contains("beyond the tokenizer's vocabulary"), "{message}");
+    let message = read_as("a.bin.gz", "", &numbers).unwrap_err();
+    assert!(message.contains("a.bin.gz is packed twice, with gzip and then with gzip"), "{message}");
 }
 
 #[test]

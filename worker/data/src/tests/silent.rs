@@ -135,6 +135,15 @@ fn json_that_is_nested_too_deep_is_no_broken_json() {
     assert!(message.contains("a.jsonl, line 1: it is nested too deep"), "{message}");
 }
 
+/// Python reads it as infinity.
+#[test]
+fn a_number_that_no_double_holds_spoils_no_line_that_has_it_beside_its_text() {
+    let lines = b"{\"text\": \"one\", \"n\": 1e999}\n{\"n\": [-1e999, NaN], \"text\": \"1e999\"}\n";
+    assert_eq!(read_as("a.jsonl", "", lines).as_deref(), Ok("one|1e999|"));
+    let message = read_as("a.jsonl", "", b"{\"text\": 1e999}\n").unwrap_err();
+    assert!(message.contains("a.jsonl, line 1: its field `text` is no text"), "{message}");
+}
+
 #[test]
 fn of_a_field_that_is_there_twice_neither_is_taken() {
     let message = read_as("a.jsonl", "", b"{\"text\":\"a\",\"text\":\"b\"}\n").unwrap_err();
@@ -255,7 +264,7 @@ fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
     assert!(message.contains("1 link that leads nowhere") && message.contains("/gone.txt"), "{message}");
     assert!(message.contains("data.strict_files = false") && !message.contains("hidden"), "{message}");
     let data = folder.open(&format!("{LINES}\nstrict_files = false\n{pattern}")).unwrap();
-    assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n", 2));
+    assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n|", 2));
 }
 
 /// A row with bytes that are no text, in a file as pyarrow writes it: with a dictionary, and a row that is null.

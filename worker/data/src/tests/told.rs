@@ -1,4 +1,4 @@
-//! Unknown tokens and byte order marks within a text are counted and told.
+//! Unknown tokens, what is under them, and byte order marks within a text are counted and told.
 
 use serde_json::{Value, json};
 
@@ -45,10 +45,14 @@ fn letters(unknown: Option<&str>, names: impl IntoIterator<Item = String>) -> Va
     })
 }
 
-fn size(folder: &Folder, tokenizer: &Tokenizer, separator: &str) -> SourceSize {
-    let lines = format!(
+fn lines(separator: &str) -> String {
+    format!(
         "sequence_length = 2\nvalidation_share = 0.0\nseparator = {separator:?}\nsources = [{{ glob = \"*.jsonl\" }}]"
-    );
+    )
+}
+
+fn size(folder: &Folder, tokenizer: &Tokenizer, separator: &str) -> SourceSize {
+    let lines = lines(separator);
     let data = folder.open_with(&lines, tokenizer, PIECE_BYTES, &Work::default()).unwrap();
     data.sources().remove(0).size
 }
@@ -63,16 +67,59 @@ fn folder(texts: &[&str]) -> Folder {
 #[test]
 fn tokens_are_unknown_where_a_tokenizer_has_none_and_not_where_a_text_or_a_separator_names_it() {
     let unknown = tokenizer(&words(), &[("<unk>", 2)]);
-    let folder = folder(&["red pink", "green <unk> red", "grey grey grey blue", "<unk>"]);
+    let folder_of_texts = folder(&["red pink", "green <unk> red", "grey grey grey blue", "<unk>"]);
     let told = |separator: &str| {
-        let size = size(&folder, &unknown, separator);
+        let size = size(&folder_of_texts, &unknown, separator);
         (size.unknown.count(), size.items, size.unknown.are_many())
     };
     assert_eq!(told("|"), (4, 14, true));
     assert_eq!(told("<unk>"), (4, 14, true));
-    assert_eq!(told(" yellow"), (8, 14, true));
+    let size = size(&folder_of_texts, &unknown, "|");
+    let words =
+        "4 of 14 tokens (28.6 %) are the unknown token `<unk>`, for 16 of 51 counted characters (31.4 %): ";
+    assert!(size.unknown.to_string().starts_with(words), "{}", size.unknown);
+}
+
+/// As models are trained whose files say `fuse_unk`.
+#[test]
+fn one_unknown_token_may_stand_for_many_characters_and_these_are_counted() {
+    let mut model = letters(Some("<unk>"), ["<unk>", "o", "n", "e", "|"].map(str::to_owned));
+    model["byte_fallback"] = json!(false);
+    let folder = folder(&["one 汉字汉字 n"]);
+    for (is_fused, words) in [
+        (
+            true,
+            "1 of 6 tokens (16.7 %) is the unknown token `<unk>`, for 4 of 11 counted characters (36.4 %): ",
+        ),
+        (
+            false,
+            "4 of 9 tokens (44.4 %) are the unknown token `<unk>`, for 4 of 11 counted characters (36.4 %): ",
+        ),
+    ] {
+        model["fuse_unk"] = json!(is_fused);
+        let size = size(&folder, &tokenizer(&model, &[]), "|");
+        assert!(size.unknown.to_string().starts_with(words), "{}", size.unknown);
+    }
+}
+
+#[test]
+fn a_separator_that_the_tokenizer_does_not_know_is_refused_and_one_that_runs_into_a_text_is_named() {
+    let unknown = tokenizer(&words(), &[("<unk>", 2)]);
+    let folder = folder(&["red", "green."]);
+    for separator in [" yellow", "|?", "."] {
+        let lines = lines(separator);
+        let words = format!(
+            "data.separator = {separator:?}: the tokenizer does not know it, or a part of it, and would put its unknown token `<unk>` there"
+        );
+        let error = folder.open_with(&lines, &unknown, PIECE_BYTES, &Work::default()).unwrap_err();
+        let looked = Dataset::look(&config(&lines), &unknown, &folder.path().join("cache")).unwrap_err();
+        for message in [error.to_string(), looked.to_string()] {
+            assert!(message.starts_with(&words) && message.contains("special tokens: none"), "{message}");
+        }
+    }
+    // It has a token for it, and none for `.|`.
     let size = size(&folder, &unknown, "|");
-    let words = "4 of 14 tokens (28.6 %) are the unknown token `<unk>`: ";
+    let words = "1 of 4 tokens (25.0 %) is the unknown token `<unk>`, for 2 of 11 counted characters (18.2 %); 1 of them is where the separator \"|\" stands: name one";
     assert!(size.unknown.to_string().starts_with(words), "{}", size.unknown);
 }
 
@@ -103,13 +150,18 @@ fn counts_are_the_same_however_much_of_the_data_was_there() {
     let first = size(&folder, &unknown, "|");
     assert_eq!((first.unknown.count(), first.marks.count(), first.shards > 2), (6, 2, true));
     let lists = folder.path().join("cache/data/lists");
-    let check = |what: &str, change: &dyn Fn()| {
+    let told = |size: &SourceSize| (size.unknown.count(), size.marks, size.items, size.records, size.shards);
+    // Characters are those of texts that were tokenised for the list.
+    let check = |what: &str, characters: &str, change: &dyn Fn()| {
         change();
-        assert_eq!(size(&folder, &unknown, "|"), first, "{what}");
+        let again = size(&folder, &unknown, "|");
+        assert_eq!(told(&again), told(&first), "{what}");
+        assert!(again.unknown.to_string().contains(characters), "{what}: {}", again.unknown);
     };
-    check("all", &|| ());
-    check("shards alone", &|| std::fs::remove_dir_all(&lists).unwrap());
-    check("some shards, one of them damaged", &|| {
+    let all = "`<unk>`, for 20 of 55 counted characters";
+    check("all", all, &|| ());
+    check("shards alone", "are the unknown token `<unk>`: ", &|| std::fs::remove_dir_all(&lists).unwrap());
+    check("some shards, one of them damaged", "counted characters", &|| {
         std::fs::remove_dir_all(&lists).unwrap();
         let shards = folder.shards();
         std::fs::remove_file(&shards[0]).unwrap();
@@ -118,7 +170,7 @@ fn counts_are_the_same_however_much_of_the_data_was_there() {
         std::fs::remove_file(&shards[1]).unwrap();
         std::fs::write(&shards[1], bytes).unwrap();
     });
-    check("a list of an earlier version, and then another file", &|| {
+    check("a list of an earlier version, and then another file", "`<unk>`", &|| {
         let path = files(&lists).unwrap().remove(0);
         let mut list: PieceList = read_document(&path).unwrap().unwrap();
         assert_ne!(list.counts, TextCounts::default());

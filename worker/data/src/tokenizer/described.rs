@@ -1,5 +1,6 @@
 //! What a `tokenizer.json` describes, by the `tokenizers` library.
 
+use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -108,6 +109,16 @@ impl Described {
         if let Unknown::Token(token) = &self.unknown { Some(token) } else { None }
     }
 
+    /// The parts of a text, in bytes, that become the unknown token, as the library says.
+    pub(super) fn unknown_parts(&self, text: &str) -> Result<Vec<Range<usize>>, String> {
+        let Some(unknown) = self.unknown() else { return Ok(Vec::new()) };
+        let encoding = self.tokenizer.encode(text, false);
+        let encoding = encoding.map_err(|error| self.unknown.refused(error.to_string()))?;
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+        let is_unknown = |(number, _): &(&u32, _)| **number == unknown.number;
+        Ok(tokens.filter(is_unknown).map(|(_, (start, end))| *start..*end).collect())
+    }
+
     /// Whether there may be characters that it makes no token of, without a word.
     pub(super) fn may_leave_out(&self) -> bool {
         self.may_leave_out
@@ -115,7 +126,11 @@ impl Described {
 
     /// Whether characters have other tokens within a word than at its ends.
     pub(super) fn depends_on_place(&self) -> bool {
-        matches!(self.tokenizer.get_model(), ModelWrapper::BPE(model) if !is_plain(model))
+        match self.tokenizer.get_model() {
+            ModelWrapper::BPE(model) => !is_plain(model),
+            ModelWrapper::WordPiece(_) => true,
+            ModelWrapper::WordLevel(_) | ModelWrapper::Unigram(_) => false,
+        }
     }
 
     /// The first characters that the model would leave out of a text, each once, up to so many. They are as the model sees them: normalised, and without what only

@@ -1,5 +1,11 @@
 //! The token that stands where a tokenizer has no other.
 
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Tokenizer, listed};
+
 /// As the model names it.
 #[cfg_attr(not(feature = "tokenizers"), allow(dead_code, reason = "bytes have none"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,6 +14,30 @@ pub(crate) struct UnknownToken {
     pub(crate) name: String,
     /// Whether a text with its name becomes this token, as a special one does.
     pub(crate) is_added: bool,
+}
+
+/// What of texts is under that token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UnknownText {
+    /// Characters of the texts.
+    pub(crate) characters: u64,
+    /// Those under the token.
+    pub(crate) unknown: u64,
+    /// Tokens under which a part of a separator is.
+    pub(crate) at_separators: u64,
+}
+
+impl UnknownText {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.characters += other.characters;
+        self.unknown += other.unknown;
+        self.at_separators += other.at_separators;
+    }
+
+    /// Whether nothing was counted.
+    pub(crate) fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl UnknownToken {
@@ -22,6 +52,71 @@ impl UnknownToken {
     pub(crate) fn mentions(&self, text: &str) -> u64 {
         if self.is_added && !self.name.is_empty() { text.matches(&self.name).count() as u64 } else { 0 }
     }
+
+    /// What is under it of a text of which these parts, in bytes, became it. The text may end with a separator. A part that names the token is not unknown.
+    pub(crate) fn under(&self, text: &str, parts: &[Range<usize>], separator: &str) -> UnknownText {
+        let is_named = |part: &Range<usize>| {
+            self.is_added && text.get(part.clone()).is_some_and(|part| part.trim() == self.name)
+        };
+        let separator_at = text.strip_suffix(separator).unwrap_or(text).len();
+        let mut found =
+            UnknownText { characters: count_characters(text.as_bytes()), ..UnknownText::default() };
+        let mut seen = 0;
+        for part in parts.iter().filter(|part| !is_named(part)) {
+            let end = part.end.min(text.len());
+            // Several tokens may be of one character.
+            let more = text.as_bytes().get(part.start.max(seen)..end).unwrap_or_default();
+            found.unknown += count_characters(more);
+            found.at_separators += u64::from(end > separator_at);
+            seen = seen.max(end);
+        }
+        found
+    }
+}
+
+impl Tokenizer {
+    /// What of a text is under its unknown token, where these are its tokens; the separator may end the text. Which parts these are costs as much as the tokens, and is asked only where one is
+    /// unknown.
+    ///
+    /// # Errors
+    /// What the `tokenizers` library refuses, in its words.
+    pub(crate) fn unknown_text(
+        &self,
+        text: &str,
+        tokens: &[u32],
+        separator: &str,
+    ) -> Result<UnknownText, String> {
+        let (Self::Json { tokenizer, .. }, Some(unknown)) = (self, self.unknown()) else {
+            return Ok(UnknownText::default());
+        };
+        let is_there = tokens.contains(&unknown.number);
+        let parts = if is_there { tokenizer.unknown_parts(text)? } else { Vec::new() };
+        Ok(unknown.under(text, &parts, separator))
+    }
+
+    /// Refuses a separator that becomes the unknown token, or a part of it, without naming that. Where a character's token depends on its place, what follows a text may have others.
+    pub(super) fn check_known(&self, separator: &str) -> Result<(), String> {
+        let (Self::Json { tokenizer, .. }, Some(unknown)) = (self, self.unknown()) else { return Ok(()) };
+        if self.depends_on_place() || separator.contains(&unknown.name) {
+            return Ok(());
+        }
+        let mut special = tokenizer.special();
+        special.retain(|name| *name != unknown.name);
+        match self.encode(separator) {
+            Ok(tokens) if tokens.contains(&unknown.number) => Err(format!(
+                "the tokenizer does not know it, or a part of it, and would put its unknown token `{}` there; name one that it has tokens for (its special tokens: {}), or separator = \"\" if records should run into each other",
+                unknown.name,
+                listed(&special)
+            )),
+            // What cannot be tokenised is told with the text that it is in.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Characters that begin in these bytes of UTF-8, which may be cut anywhere.
+fn count_characters(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count() as u64
 }
 
 #[cfg(test)]
@@ -39,6 +134,30 @@ mod tests {
             (&[], 2, 0),
         ] {
             assert_eq!(token.count(tokens, token_bytes), count, "{tokens:?}");
+        }
+    }
+
+    #[test]
+    fn characters_under_it_are_counted_once_and_a_separator_s_part_is_noted() {
+        let token = UnknownToken { number: 0, name: "<unk>".to_owned(), is_added: true };
+        let text = "añb <unk> é|";
+        for (parts, separator, expected) in [
+            (&[][..], "|", (0, 0)),
+            (&[(0, 4)], "|", (3, 0)),
+            // The second one names it.
+            (&[(0, 4), (5, 10), (11, 13)], "|", (4, 0)),
+            // Two bytes of a character, each by itself, and the same part twice.
+            (&[(1, 2), (2, 3), (11, 13), (11, 13)], "|", (2, 0)),
+            (&[(11, 14)], "|", (2, 1)),
+            (&[(11, 14)], "", (2, 0)),
+            (&[(11, 14)], "?", (2, 0)),
+            // What a library says of another text than this.
+            (&[(13, 99)], "|", (1, 1)),
+        ] {
+            let parts: Vec<Range<usize>> = parts.iter().map(|(start, end)| *start..*end).collect();
+            let found = token.under(text, &parts, separator);
+            assert_eq!((found.unknown, found.at_separators), expected, "{parts:?}, {separator}");
+            assert_eq!(found.characters, 12);
         }
     }
 

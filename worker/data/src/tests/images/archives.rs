@@ -1,4 +1,4 @@
-//! Archives whose samples say something twice, or are torn.
+//! Archives whose samples say something twice, come twice, or are torn.
 
 use super::*;
 
@@ -49,6 +49,60 @@ fn a_class_that_json_contradicts_is_a_bad_record_and_one_that_it_repeats_is_not(
     assert_eq!(read(&files, "sources = [{ path = \"a.tar\", field = \"kind\" }]"), Ok(vec![0]));
     let message = read(&[("7.png", &image), ("7.json", br#"{"label": 0, "label": 0}"#)], SOURCE).unwrap_err();
     assert!(message.contains("sample 7: its .json has two fields `label`"), "{message}");
+}
+
+#[test]
+fn a_text_that_stands_beside_another_class_than_before_is_a_bad_record() {
+    let image = fixture("folder/triangle/02.png");
+    let samples = [("1", "cat"), ("0", "dog"), ("1", "cat"), ("0", "Cat"), ("0", "cat"), ("1", "dog")];
+    let named: Vec<[(String, Vec<u8>); 3]> = (0..)
+        .zip(samples)
+        .map(|(key, (class, label)): (u32, _)| {
+            let json = format!("{{\"label\": \"{label}\"}}");
+            [("png", image.clone()), ("cls", class.into()), ("json", json.into())]
+                .map(|(end, content): (&str, Vec<u8>)| (format!("{key}.{end}"), content))
+        })
+        .collect();
+    let files: Vec<(&str, &[u8])> =
+        named.iter().flatten().map(|(name, content)| (name.as_str(), content.as_slice())).collect();
+    let message = read(&files, SOURCE).unwrap_err();
+    for words in [
+        "2 records of a source cannot be read",
+        "a.tar, sample 4: its .cls says class 0, and its .json has \"cat\" in `label`, which stood beside class 1 further ahead: mend one",
+        "a.tar, sample 5: its .cls says class 1, and its .json has \"dog\" in `label`, which stood beside class 0",
+    ] {
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    assert_eq!(read(&files, &format!("bad_records_max = 2\n{SOURCE}")), Ok(vec![1, 0, 1, 0]));
+    let other = "sources = [{ path = \"a.tar\", field = \"kind\" }]";
+    assert_eq!(read(&files, other), Ok(vec![1, 0, 1, 0, 0, 1]));
+}
+
+/// As `tar -r` leaves an archive: the `webdataset` library gives each, and unpacked there is the last of each name.
+#[test]
+fn a_name_that_comes_again_further_behind_is_a_bad_record_whatever_it_stands_for() {
+    let [image, other] = ["folder/triangle/02.png", "folder/circle/00.jpg"].map(fixture);
+    let first: [(&str, &[u8]); 4] =
+        [("d/a.png", &image), ("d/a.cls", b"1"), ("d/b.png", &image), ("d/b.cls", b"0")];
+    let last: [(&str, &[u8]); 2] = [("d/c.png", &image), ("d/c.cls", b"0")];
+    for again in [
+        vec![("d/a.png", &other[..]), ("d/a.cls", b"1")],
+        vec![("d/a.png", &image), ("d/a.cls", b"1")],
+        vec![("d/a.jpg", &other), ("d/a.json", br#"{"label": 0}"#)],
+        vec![("d/a.png", &other)],
+        vec![("d/a.cls", &b"0"[..])],
+        vec![("d/a.txt", &b"a caption"[..])],
+    ] {
+        let files = [&first[..], &again, &last].concat();
+        let message = read(&files, SOURCE).unwrap_err();
+        assert!(message.contains("1 record of a source cannot be read"), "{message}");
+        for words in ["a.tar, sample d/a: its name comes again", "(`tar --sort=name`)", "`tar --delete "] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+        assert_eq!(read(&files, &format!("bad_records_max = 1\n{SOURCE}")), Ok(vec![1, 0, 0]));
+    }
+    let elsewhere: [(&str, &[u8]); 2] = [("e/a.png", &other), ("e/a.cls", b"1")];
+    assert_eq!(read(&[&first[..], &elsewhere].concat(), SOURCE), Ok(vec![1, 0, 1]));
 }
 
 #[test]

@@ -113,6 +113,22 @@ fn an_image_that_changed_is_noticed() {
 }
 
 #[test]
+fn an_image_that_changed_in_place_with_its_size_and_time_put_back_is_noticed() {
+    let (folder, cache) = (two_classes(), Folder::new());
+    let lines = format!("{SMALL}\n{HERE}");
+    let open = || open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
+    let mut versions = ["05", "08"].map(|name| fixture(&format!("folder/triangle/{name}.png")));
+    let bytes = versions.iter().map(Vec::len).max().unwrap();
+    let found = versions.each_mut().map(|version| {
+        // What follows the end of a PNG file is no part of it.
+        version.resize(bytes, 0);
+        folder.write_in_place("b/3.png", version);
+        images(&open())
+    });
+    assert_ne!(found[0], found[1]);
+}
+
+#[test]
 fn idx_files_that_are_cut_or_do_not_fit_are_refused_by_name_and_place() {
     let (folder, cache) = (Folder::new(), Folder::new());
     let (pixels, labels) = (fixture("images-idx3-ubyte"), fixture("labels-idx1-ubyte"));

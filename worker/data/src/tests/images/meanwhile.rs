@@ -283,11 +283,11 @@ fn who_does_not_fill_takes_what_another_has_made_and_gives_it_what_it_decodes() 
     let images = Images::new();
     let (owner, other) = (images.filling(0, None).unwrap(), images.filling(0, None).unwrap());
     let whole = read(&other, 0, 0..4).unwrap();
-    let first = images.listed()[..4].to_vec();
-    let away = |image: &FolderImage| image.path.with_extension("away");
-    first.iter().for_each(|image| std::fs::rename(&image.path, away(image)).unwrap());
+    // A folder's rename is none of its files.
+    let (there, away) = (images.folder.path(), images.folder.path().with_extension("away"));
+    std::fs::rename(there, &away).unwrap();
     assert_eq!(read(&owner, 0, 0..4).unwrap(), whole);
-    first.iter().for_each(|image| std::fs::rename(away(image), &image.path).unwrap());
+    std::fs::rename(&away, there).unwrap();
     // As long as somebody is about it, nobody else is.
     let held = images.as_filler();
     assert!(!other.fill().unwrap());

@@ -1,0 +1,109 @@
+//! What begins as no file of tokens does, where only a file's name says that it is one.
+
+use super::content::is_safetensors;
+
+/// Bytes without which a beginning is too short to be told from tokens: twelve of them are such a text by chance once in ten million times.
+const TEXT_BYTES_MIN: usize = 24;
+/// Bytes at the end of a beginning that may be a part of a character.
+const CUT_BYTES_MAX: usize = 3;
+
+/// Marks of files whose names may end as those of tokens do, beside those that no text has.
+const MARKS: [(&[u8], &str); 7] = [
+    (b"\x80\x02\x8a\x0al\xfc\x9cF", "a model of PyTorch: that is a model and no data"),
+    (b"\xba\x16\x4f\x2f", "a model of fastText: that is a model and no data"),
+    (b"lmgg", "a GGML model: that is a model and no data"),
+    (b"tjgg", "a GGML model: that is a model and no data"),
+    (b"RIFF", "a RIFF file (sound, or a WebP image): take it out of the source"),
+    (b"OggS", "an Ogg file (sound): take it out of the source"),
+    (b"fLaC", "a FLAC file (sound): take it out of the source"),
+];
+
+const OR_TOKENS: &str = "or say format = \"tokens-u16\" if these are tokens all the same";
+
+/// Refuses the beginning of another format, or of a text, where numbers of two bytes are expected. Any bytes may be numbers: each of these stands at the beginning of tokens less than once in a million times.
+pub(super) fn check(head: &[u8]) -> Result<(), String> {
+    let mark = MARKS.iter().find(|(begins, _)| head.starts_with(begins));
+    match mark {
+        Some((_, name)) => Err(format!("{name}, {OR_TOKENS}")),
+        None if is_safetensors(head) => {
+            Err(format!("a model's safetensors: that is a model and no data, {OR_TOKENS}"))
+        }
+        None if is_jpeg(head) => Err(format!("a JPEG image: take it out of the source, {OR_TOKENS}")),
+        None if is_text(head) => Err(format!(
+            "text, as it seems, and its name stands for tokens: say format = \"text\" (or \"jsonl\", \"csv\") to have it tokenised, {OR_TOKENS}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A mark of three bytes, and the next segment's.
+fn is_jpeg(head: &[u8]) -> bool {
+    matches!(head, [0xff, 0xd8, 0xff, 0xc0..=0xfe, ..])
+}
+
+/// Whether all of a beginning that is long enough is UTF-8 without control characters.
+fn is_text(head: &[u8]) -> bool {
+    let text = match str::from_utf8(head) {
+        Ok(text) => text,
+        Err(error) if error.error_len().is_none() && head.len() - error.valid_up_to() <= CUT_BYTES_MAX => {
+            str::from_utf8(&head[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    let is_printable = |character: char| !character.is_control() || matches!(character, '\t' | '\n' | '\r');
+    text.len() >= TEXT_BYTES_MIN && text.chars().all(is_printable)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::content::HEAD_BYTES;
+    use super::*;
+
+    #[test]
+    fn text_and_what_is_marked_is_refused_with_a_way_out() {
+        let safetensors = [&100_u64.to_le_bytes()[..], b"{\"a\":{\"dtype\":\"F32\""].concat();
+        let cut = "it was the best of times, it was the w\u{f6}".as_bytes();
+        for (head, name) in [
+            (&b"It was the best of times\r\n\tit was"[..], "text, as it seems"),
+            (
+                "\u{feff}\u{6700}\u{597d}\u{7684}\u{65f6}\u{4ee3}\u{6700}\u{597d}\u{7684}".as_bytes(),
+                "text, as it seems",
+            ),
+            (&cut[..cut.len() - 1], "text, as it seems"),
+            (b"{\"text\": \"one two three\"}\n", "text, as it seems"),
+            (&safetensors, "a model's safetensors"),
+            (b"\xff\xd8\xff\xe0\0\x10JFIF\0", "a JPEG image"),
+            (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", "a model of PyTorch"),
+            (b"\xba\x16\x4f\x2f\x0c\0\0\0", "a model of fastText"),
+        ] {
+            let message = check(head).unwrap_err();
+            assert!(message.starts_with(name) && message.contains("format = \"tokens-u16\""), "{message}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_each_vocabulary_are_taken_and_so_are_a_few_letters() {
+        let mut random = ChaCha8Rng::seed_from_u64(9);
+        for vocabulary in [2, 256, 1000, 30_522, 32_000, 50_257, 1 << 16] {
+            for _ in 0..1000 {
+                let tokens: Vec<u8> = (0..HEAD_BYTES / 2)
+                    .flat_map(|_| (random.random_range(0..vocabulary) as u16).to_le_bytes())
+                    .collect();
+                for bytes in [0, 2, TEXT_BYTES_MIN, 64, HEAD_BYTES] {
+                    assert_eq!(check(&tokens[..bytes]), Ok(()), "{vocabulary}: {:?}", &tokens[..bytes]);
+                }
+            }
+        }
+        for head in [
+            &b"a few letters"[..],
+            b"letters of a text, and then\0",
+            b"\xff\xd8\xff\x01\0\0",
+            &[b'a', 0].repeat(99),
+        ] {
+            assert_eq!(check(head), Ok(()), "{head:?}");
+        }
+    }
+}
