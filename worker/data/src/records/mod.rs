@@ -2,6 +2,9 @@
 
 mod content;
 mod delimited;
+mod delimiters;
+mod encoding;
+mod fields;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub(crate) mod fuzz;
 #[cfg(feature = "gzip")]
@@ -13,6 +16,9 @@ mod idx;
 mod image_folder;
 mod input;
 mod json_lines;
+mod kinds;
+mod known;
+mod remedies;
 mod rows;
 #[cfg(feature = "parquet")]
 mod tables;
@@ -36,6 +42,7 @@ use self::image_folder::ImageFolder;
 use self::input::{Input, Told};
 pub(super) use self::input::{MARK, is_packed_by_name};
 use self::json_lines::JsonLines;
+pub(super) use self::kinds::by_name;
 use self::text::TextChunks;
 use self::tokens::Tokens;
 #[cfg(any(feature = "images", feature = "parquet"))]
@@ -141,16 +148,8 @@ fn input_of(file: &Origin, recipe: &Recipe) -> Result<Input, DataError> {
 
 fn told(recipe: &Recipe) -> Told {
     match recipe.format {
-        // A table has its own packing within.
-        DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Parquet | DataFormat::Arrow => {
-            Told::ByName
-        }
+        DataFormat::TokensU16 | DataFormat::TokensU32 => Told::ByName,
+        DataFormat::Parquet | DataFormat::Arrow => Told::Never,
         _ => Told::ByContent,
     }
-}
-
-/// A list of names for people.
-fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
