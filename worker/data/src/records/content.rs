@@ -65,7 +65,13 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
     match format {
         DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => {
             check_text(head)?;
-            if format == DataFormat::Text && !is_said { check_prose(head) } else { Ok(()) }
+            match format {
+                DataFormat::Text if is_said => Ok(()),
+                DataFormat::Text => check_prose(head),
+                DataFormat::Jsonl => check_page(head),
+                // A value of a table may be one.
+                _ => Ok(()),
+            }
         }
         DataFormat::Parquet => check_unpacked(head).and_then(|()| expect(head, &[b"PAR1"])),
         DataFormat::Arrow => {
@@ -104,7 +110,11 @@ fn is_of_llm_c(head: &[u8]) -> bool {
 
 /// Refuses what is known to be something else; of what is not known, its reader tells.
 fn expect(head: &[u8], beginnings: &[&[u8]]) -> Result<(), String> {
-    if beginnings.iter().any(|begins| head.starts_with(begins)) { Ok(()) } else { check_text(head) }
+    if beginnings.iter().any(|begins| head.starts_with(begins)) {
+        return Ok(());
+    }
+    check_text(head)?;
+    check_page(head)
 }
 
 fn check_text(head: &[u8]) -> Result<(), String> {
@@ -152,20 +162,31 @@ fn check_zeros(head: &[u8]) -> Result<(), String> {
 
 /// Refuses a text that is no prose.
 fn check_prose(head: &[u8]) -> Result<(), String> {
-    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
-    if is_json(head) {
+    let text = without_blanks(head);
+    if is_json(text) {
         return Err("JSON: say format = \"jsonl\", where there is an object on each line; or format = \"text\", if braces and keys are to be trained on".to_owned());
     }
-    if head.starts_with(b"{\\rtf1") {
+    if text.starts_with(b"{\\rtf1") {
         return Err("text with its layout (RTF): write its text (`pandoc IN -t plain -o OUT.txt`); or say format = \"text\", if commands are to be trained on".to_owned());
     }
+    check_page(head).map_err(|page| format!("{page}, or say format = \"text\" if tags are to be trained on"))
+}
+
+/// Refuses a web page.
+fn check_page(head: &[u8]) -> Result<(), String> {
+    let text = without_blanks(head);
     let is_page = [&b"<!doctype html"[..], b"<html"]
         .iter()
-        .any(|begins| head.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins)));
-    if is_page {
-        return Err("a web page: is it what a server says in place of the file? Say format = \"text\", if tags are to be trained on".to_owned());
+        .any(|begins| text.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins)));
+    match is_page {
+        true => Err("a web page, as servers send it in place of a file: fetch that again".to_owned()),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// A text from its first letter on.
+fn without_blanks(head: &[u8]) -> &[u8] {
+    head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start()
 }
 
 /// Whether an object begins with a key, or an array with such an object.
@@ -332,6 +353,11 @@ mod tests {
             let message = check(head.as_bytes(), DataFormat::Text, false).unwrap_err();
             assert!(message.starts_with(name), "{head}: {message}");
             check(head.as_bytes(), DataFormat::Text, true).unwrap();
+        }
+        check(b"<html>,1\n", DataFormat::Csv, false).unwrap();
+        for format in [DataFormat::Jsonl, DataFormat::Parquet, DataFormat::Webdataset] {
+            let message = check(b"<!doctype HTML>\n<p>Not found", format, true).unwrap_err();
+            assert_eq!(message, "a web page, as servers send it in place of a file: fetch that again");
         }
         for head in [
             "",
