@@ -70,8 +70,8 @@ impl FreshFolder {
 
     fn take_away(&self) -> io::Result<()> {
         let made = entries(&self.folder);
-        let made = made.difference(&self.before).filter(|path| is_of_a_coordinator(&self.folder, path));
-        made.map(|path| remove(path)).collect()
+        let mut made = made.difference(&self.before).filter(|path| is_of_a_coordinator(&self.folder, path));
+        made.try_for_each(|path| remove(path))
     }
 }
 

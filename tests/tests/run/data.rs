@@ -157,7 +157,10 @@ fn a_column_that_is_not_there_is_told_with_those_that_are() {
     let output = worker(&["data", "prepare", "--config", "run.toml", "--cache-dir", "cache"], folder.path());
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(
-        !output.status.success() && told.contains("has no column `txt`; its columns are verse, text"),
+        !output.status.success()
+            && told.contains(
+                "has no column `txt`; its columns are verse (text), text (text): say column = \"text\""
+            ),
         "{told}"
     );
 }

@@ -39,15 +39,16 @@ pub enum DataError {
         what: String,
     },
     /// A text that is not UTF-8.
-    #[error(
-        "{} is not UTF-8 at byte {offset} of its text; if it is in another encoding, convert it, for example \
-         with `iconv -f latin1 -t utf-8` if that is the one", path.display()
-    )]
+    #[error("{} is not UTF-8 at byte {offset} of its text (0x{byte:02x}): {remedy}", path.display())]
     NotUtf8 {
         /// Which file.
         path: PathBuf,
         /// Where in the text, after decompression.
         offset: u64,
+        /// What is there.
+        byte: u8,
+        /// What helps.
+        remedy: String,
     },
     /// Too few tokens.
     #[error(
@@ -87,7 +88,7 @@ pub enum DataError {
         found: String,
     },
     /// A class that there is not.
-    #[error("{place} is of class {class}, and data.image.classes = {classes}: classes are numbered from 0 on, so the last one is {}", classes - 1)]
+    #[error("{place} is of class {class}, and data.image.classes = {classes}: classes are numbered from 0 on, so the last one is {}; raise data.image.classes, or mend the image's class", classes - 1)]
     NoClass {
         /// Which image.
         place: String,
@@ -151,7 +152,7 @@ pub enum DataError {
         lost: PassedOver,
     },
     /// A column that a table does not have.
-    #[error("{} has no column {column}; its columns are {known}", path.display())]
+    #[error("{} has no column {column}; its columns are {known}: {remedy}", path.display())]
     NoColumn {
         /// Which file.
         path: PathBuf,
@@ -159,9 +160,11 @@ pub enum DataError {
         column: String,
         /// Those that there are.
         known: String,
+        /// What helps.
+        remedy: String,
     },
     /// A column that holds something else than text.
-    #[error("column {column} of {} holds {kind} and not text", path.display())]
+    #[error("column {column} of {} holds {kind} and not text: {remedy}", path.display())]
     NotText {
         /// Which file.
         path: PathBuf,
@@ -169,6 +172,8 @@ pub enum DataError {
         column: String,
         /// The type that the file gives.
         kind: String,
+        /// What helps.
+        remedy: String,
     },
     /// A file that is not what its format says, from some place on.
     #[error("{} cannot be read as {format} ({place}): {reason}", path.display())]
@@ -272,7 +277,8 @@ pub(super) const READ_TOKENIZER: &str = "read tokenizer";
 fn remedy(operation: &str, error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound if operation == READ_TOKENIZER => {
-            "; the run's data.tokenizer names it, and relative paths count from the folder that the worker was started in"
+            "; the run's data.tokenizer names it, and relative paths count from the folder that the worker was started in; one of the Hugging Face Hub \
+             is fetched first: `python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('NAME').save_pretrained('OUT')\"` writes OUT/tokenizer.json"
         }
         io::ErrorKind::NotFound => {
             "; relative paths count from the folder that the worker was started in, and `--data` names another file"

@@ -7,11 +7,12 @@ use glob::{MatchOptions, Pattern, PatternError};
 use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
 use walkdir::WalkDir;
 
+use super::brackets::{check_path, literally};
 use super::cache::Cache;
 use super::folder::FolderImage;
 use super::origin::Origin;
 use super::passed::{self, PassedOver, Reason};
-use super::records::{is_packed_by_name, is_packed_nothing};
+use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
 use super::{DataError, built, folder, own};
@@ -69,6 +70,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
     let all = |files| Found { files, images: None, passed: PassedOver::default() };
     let mut found = match source.place() {
         DataPlace::Path(path) => {
+            check_path(path)?;
             check_kind(path, source.format())?;
             let files = labelled(vec![Origin::Local(path.to_owned())], source, cache)?;
             if source.format() == DataFormat::Images {
@@ -106,13 +108,22 @@ fn nothing_found(source: &DataSource, passed: &PassedOver) -> String {
     {
         reason = format!("{reason}: {}", searched(&pattern.root, pattern.below.as_str()));
     }
+    if let DataPlace::Glob(pattern) = source.place()
+        && let Some(words) = literally(pattern)
+    {
+        reason = format!("{reason}; {words}");
+    }
     if passed.count() > 0 { format!("{reason}; {passed}") } else { reason }
 }
 
 /// The files that a pattern matches, by name, and what else it matches.
 fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
-    let pattern = PathPattern::new(pattern).map_err(|error| refused(error.to_string()))?;
+    let wrong = |error: PatternError| match error.msg.contains("range") {
+        true => refused(format!("{error}; a bracket that is part of a name is written `[[]`")),
+        false => refused(error.to_string()),
+    };
+    let pattern = PathPattern::new(pattern).map_err(wrong)?;
     let (mut files, mut passed) = (Vec::new(), PassedOver::default());
     let mut walk = WalkDir::new(&pattern.root).follow_links(true).min_depth(1).into_iter();
     while let Some(entry) = walk.next() {
@@ -158,7 +169,9 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
             passed.add(Reason::Hidden, path);
         }
         if files.len() > FILES_MAX {
-            return Err(refused(format!("it matches more than {FILES_MAX} files")));
+            return Err(refused(format!(
+                "it matches more than {FILES_MAX} files: put several into one, or divide them among sources"
+            )));
         }
     }
     files.sort_unstable();
@@ -242,7 +255,7 @@ impl PathPattern {
 }
 
 /// The one name that a part of a pattern matches: characters that mean something else stand in brackets. None: there may be others.
-fn literal(part: &str) -> Option<String> {
+pub(super) fn literal(part: &str) -> Option<String> {
     let (mut name, mut rest) = (String::new(), part);
     while let Some(at) = rest.find(['*', '?', '[']) {
         let mut class = rest[at..].strip_prefix('[')?.chars();
@@ -273,6 +286,7 @@ fn remote(url: &DataUrl, source: &DataSource, cache: &Cache) -> Result<Vec<Origi
 /// Folders are of images, and nothing else is; of what is not there, opening it tells.
 fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
+    let known = by_name(path).filter(|_| metadata.is_dir()).map(|known| format!("it is {known}"));
     let reason = match (metadata.is_dir(), format == DataFormat::Images) {
         (false, _) if !metadata.is_file() => {
             "it is neither a file nor a folder (a pipe, a socket or a device): write its content into a file"
@@ -285,7 +299,8 @@ fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
         }
         _ => return Ok(()),
     };
-    Err(DataError::Folder { path: path.to_owned(), reason: reason.to_owned() })
+    let reason = known.unwrap_or_else(|| reason.to_owned());
+    Err(DataError::Folder { path: path.to_owned(), reason })
 }
 
 #[cfg(test)]
@@ -356,7 +371,8 @@ mod tests {
                 "{pattern}"
             );
         }
-        assert!(found(&files, "a[").unwrap_err().contains("a["));
+        let message = found(&files, "a[").unwrap_err();
+        assert!(message.contains("a[") && message.contains("is written `[[]`"), "{message}");
     }
 
     #[test]

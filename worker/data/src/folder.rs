@@ -157,7 +157,7 @@ pub(super) fn check_classes(folder: &Path, classes: u64) -> Result<(), DataError
     // Fewer would do, were it not that one that is missing makes the classes behind it others than in another source.
     if there != classes {
         let reason = format!(
-            "it has {}, and data.image.classes = {classes}: a class is the place of its folder among the names of all, so each source has as many",
+            "it has {}, and data.image.classes = {classes}: a class is the place of its folder among the names of all, so each source has as many; say data.image.classes = {there} if that is all of them",
             counted(there, "folder")
         );
         return Err(DataError::Folder { path: folder.to_owned(), reason });

@@ -3,6 +3,7 @@
 
 mod bad_budget;
 mod batch;
+mod brackets;
 mod built;
 mod cache;
 pub mod counted;

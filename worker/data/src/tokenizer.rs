@@ -13,6 +13,8 @@ mod described;
 #[cfg(not(feature = "tokenizers"))]
 #[path = "tokenizer/not_described.rs"]
 mod described;
+#[cfg(feature = "tokenizers")]
+mod other_files;
 mod unknown;
 
 pub use self::described::Described;
@@ -44,6 +46,9 @@ impl Tokenizer {
             return Ok(Self::Bytes);
         }
         let path = Path::new(name);
+        if path.is_dir() {
+            return Err(Described::folder(path));
+        }
         let json = std::fs::read(path).map_err(DataError::io(READ_TOKENIZER, path))?;
         Self::of_json(json, path)
     }

@@ -20,7 +20,7 @@ fn assert_texts_are_refused(mut scenario: Scenario) {
     let cases: [(&str, &[&str]); 3] = [
         ("missing.txt", &["missing.txt", "`--data` names another file"]),
         ("empty.txt", &["empty.txt has nothing to train on", "its file is empty (0 bytes)"]),
-        ("latin1.txt", &["latin1.txt is not UTF-8 at byte 2", "iconv -f latin1 -t utf-8"]),
+        ("latin1.txt", &["latin1.txt is not UTF-8 at byte 2", "iconv -f WINDOWS-1252 -t UTF-8"]),
     ];
     let started = cases.map(|(text, words)| {
         (join_scenario(&scenario, &format!("worker-{text}"), &token, &["--data", text]), words)

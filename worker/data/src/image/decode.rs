@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn what_is_no_image_is_said() {
         let refused = |bytes: &[u8]| sample(Pixels::Encoded(bytes.to_vec())).unwrap_err();
-        assert_eq!(refused(b"no image"), "it is neither JPEG nor PNG");
-        assert_eq!(refused(b"GIF89a"), "it is neither JPEG nor PNG");
-        assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xe0]), "it is cut off");
+        assert_eq!(refused(b"no image"), "it is neither JPEG nor PNG: convert it");
+        assert_eq!(refused(b"GIF89a"), "it is neither JPEG nor PNG: convert it");
+        assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xe0]), "it is cut off: fetch it again");
     }
 
     #[cfg(all(feature = "gzip", feature = "images"))]

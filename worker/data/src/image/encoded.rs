@@ -45,8 +45,8 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
     match format {
         Some(ImageFormat::Png) => {}
         Some(ImageFormat::Jpeg) if jpeg::has_end(bytes) => {}
-        Some(ImageFormat::Jpeg) => return Err("it is cut off".to_owned()),
-        _ => return Err("it is neither JPEG nor PNG".to_owned()),
+        Some(ImageFormat::Jpeg) => return Err("it is cut off: fetch it again".to_owned()),
+        _ => return Err("it is neither JPEG nor PNG: convert it".to_owned()),
     }
     reader.set_format(format.unwrap_or(ImageFormat::Png));
     let mut limits = Limits::default();

@@ -1,7 +1,10 @@
 //! What a file's first bytes say of it, where its name or the configuration says something else.
 
+use std::path::Path;
+
 use longhaul_common::config::DataFormat;
 
+use super::kinds::{self, AROUND_TABLES, BINARY, Kind, PACKED};
 use super::{no_tokens, width};
 
 /// Bytes of a file's content that are looked at.
@@ -10,75 +13,17 @@ pub(super) const HEAD_BYTES: usize = 512;
 /// Where tar has its mark.
 const TAR_MARK_AT: usize = 257;
 
-/// What begins so, and what to do where it is none of what is wanted.
-struct Kind {
-    begins: &'static [u8],
-    name: &'static str,
-    remedy: &'static str,
-}
-
-const fn kind(begins: &'static [u8], name: &'static str, remedy: &'static str) -> Kind {
-    Kind { begins, name, remedy }
-}
-
-const ELSE: &str = "take it out of the source, or convert it to a format that is read";
-const AN_IMAGE: &str =
-    "images are in folders of classes (format = \"images\") or archives (format = \"webdataset\")";
-const UNPACK: &str = "unpack it, or pack it with zstd or gzip";
-
-/// Packed in a way that is not unpacked here.
-const PACKED: [Kind; 9] = [
-    kind(b"\xfd7zXZ\0", "an xz file", "unpack it (`xz -d`), or pack it with zstd or gzip"),
-    kind(b"BZh", "a bzip2 file", "unpack it (`bzip2 -d`), or pack it with zstd or gzip"),
-    kind(b"\x04\x22\x4d\x18", "an lz4 file", "unpack it (`lz4 -d`), or pack it with zstd or gzip"),
-    kind(b"PK\x03\x04", "a zip archive", "unpack it (`unzip`), and name the files in it"),
-    kind(b"PK\x05\x06", "an empty zip archive", ELSE),
-    kind(b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
-    kind(b"Rar!\x1a\x07", "a rar archive", UNPACK),
-    kind(b"\xff\x06\0\0sNaPpY", "a snappy file", UNPACK),
-    kind(b"LZIP\x01", "an lzip file", UNPACK),
-];
-
 /// Where bzip2's first block begins, behind the digit of its size; or its end, where there is nothing in it.
 const BZIP2_BLOCKS: [&[u8]; 2] = [b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"];
-
-/// Neither text nor tokens.
-const BINARY: [Kind; 19] = [
-    kind(b"PAR1", "a Parquet file", "say format = \"parquet\""),
-    kind(b"ARROW1", "an Arrow file", "say format = \"arrow\""),
-    kind(b"\xff\xff\xff\xff", "an Arrow stream", "say format = \"arrow\""),
-    kind(
-        b"FEA1",
-        "a Feather V1 file",
-        "write Parquet of it (`pyarrow.parquet.write_table(pyarrow.feather.read_table(IN), OUT)`)",
-    ),
-    kind(b"\0\0\x08", "an IDX file", "say format = \"idx\", and name its labels"),
-    kind(b"\x89PNG\r\n", "a PNG image", AN_IMAGE),
-    kind(b"\xff\xd8\xff", "a JPEG image", AN_IMAGE),
-    kind(b"GIF8", "a GIF image", ELSE),
-    kind(b"%PDF-", "a PDF document", "convert it to text (`pdftotext`)"),
-    kind(b"SQLite format 3\0", "an SQLite database", ELSE),
-    kind(b"\x89HDF\r\n", "an HDF5 file", ELSE),
-    kind(
-        b"\x93NUMPY",
-        "a numpy array",
-        "write tokens with `array.astype('<u2').tofile(...)` and say format = \"tokens-u16\"",
-    ),
-    kind(b"Obj\x01", "an Avro file", ELSE),
-    kind(b"\x80\x02}", "a pickle of Python", ELSE),
-    kind(b"\x80\x04\x95", "a pickle of Python", ELSE),
-    kind(b"\x80\x05\x95", "a pickle of Python", ELSE),
-    kind(b"GGUF\x03\0", "a GGUF model", "that is a model and no data"),
-    kind(b"\x7fELF", "a program", ELSE),
-    kind(b"\0asm", "a program", ELSE),
-];
+const BZIP2: &str = "a bzip2 file: unpack it (`bzip2 -d`), or pack it with zstd or gzip";
 
 const NUMPY: &[u8] = b"\x93NUMPY";
-/// Bytes of a mark that tells of itself.
-const MARK_BYTES: usize = 4;
 /// Of GPT-2's tokens, of two bytes, and of Llama 3's, of four.
 const LLM_C_MAGIC: [u32; 2] = [20_240_520, 20_240_801];
 const LLM_C: &str = "a token file of llm.c, whose first 1024 bytes are a header: leave it out (`tail -c +1025 IN > OUT.bin`), and say format = \"tokens-u16\" for GPT-2's tokens or \"tokens-u32\" for Llama 3's";
+
+/// What an encrypted Parquet file is, and what to do.
+pub(super) const ENCRYPTED: &str = "an encrypted Parquet file, which is not read: write it without encryption, with a program that has its keys";
 
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
 /// The line behind it.
@@ -88,15 +33,26 @@ const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
 /// Refuses bytes that a file begins with and that are packed in a way that is not unpacked here.
-pub(super) fn check_packing(head: &[u8]) -> Result<(), String> {
-    let is_bzip2 = |head: &[u8]| {
-        BZIP2_BLOCKS.iter().any(|block| head.get(4..).is_some_and(|rest| rest.starts_with(block)))
-    };
-    let found = PACKED.iter().find(|kind| head.starts_with(kind.begins));
-    match found {
-        Some(kind) if kind.begins != b"BZh" || is_bzip2(head) => {
-            Err(format!("{}: {}", kind.name, kind.remedy))
-        }
+pub(super) fn check_packing(head: &[u8], path: &Path) -> Result<(), String> {
+    let is_bzip2 = head.starts_with(b"BZh")
+        && BZIP2_BLOCKS.iter().any(|block| head.get(4..).is_some_and(|rest| rest.starts_with(block)));
+    if is_bzip2 {
+        return Err(BZIP2.to_owned());
+    }
+    if let Some(zipped) = kinds::zipped(head, path) {
+        return Err(zipped);
+    }
+    refuse(PACKED.iter().find(|kind| kind.is_of(head)))
+}
+
+fn refuse(kind: Option<&Kind>) -> Result<(), String> {
+    kind.map_or(Ok(()), |kind| Err(kind.told()))
+}
+
+/// Refuses a file whose name alone says that it is no text.
+pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
+    match kinds::by_name(path) {
+        Some(told) if !head.is_empty() => Err(format!("{told}; or say format = \"text\" if it is text")),
         _ => Ok(()),
     }
 }
@@ -110,10 +66,18 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
     match format {
         DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => {
             check_text(head)?;
-            if format == DataFormat::Text && !is_said { check_prose(head) } else { Ok(()) }
+            match format {
+                DataFormat::Text if is_said => Ok(()),
+                DataFormat::Text => check_prose(head),
+                DataFormat::Jsonl => check_page(head),
+                // A value of a table may be one.
+                _ => Ok(()),
+            }
         }
-        DataFormat::Parquet => expect(head, &[b"PAR1"]),
-        DataFormat::Arrow => expect(head, &[b"ARROW1", b"\xff\xff\xff\xff"]),
+        DataFormat::Parquet => check_unpacked(head).and_then(|()| expect(head, &[b"PAR1"])),
+        DataFormat::Arrow => {
+            check_unpacked(head).and_then(|()| expect(head, &[b"ARROW1", b"\xff\xff\xff\xff"]))
+        }
         DataFormat::Idx => expect(head, &[b"\0\0\x08"]),
         DataFormat::Webdataset if is_tar(head) => Ok(()),
         DataFormat::Webdataset => expect(head, &[]),
@@ -129,15 +93,18 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
 
 /// Refuses what begins with a mark that numbers hardly have by chance.
 fn check_kind(head: &[u8]) -> Result<(), String> {
-    let is_marked = |kind: &&Kind| {
-        kind.begins.len() >= MARK_BYTES && head.starts_with(kind.begins) && kind.begins[0] != 0xff
-    };
-    check_packing(head)?;
-    match BINARY.iter().find(is_marked) {
-        Some(kind) => Err(format!("{}: {}", kind.name, kind.remedy)),
-        None if is_tar(head) => Err(TAR.to_owned()),
-        None => Ok(()),
+    check_packing(head, Path::new(""))?;
+    refuse(BINARY.iter().find(|kind| kind.is_no_number() && kind.is_of(head)))?;
+    if is_tar(head) {
+        return Err(TAR.to_owned());
     }
+    Ok(())
+}
+
+/// Refuses what is packed as a whole, where that is within.
+fn check_unpacked(head: &[u8]) -> Result<(), String> {
+    check_packing(head, Path::new(""))?;
+    refuse(AROUND_TABLES.iter().find(|kind| kind.is_of(head)))
 }
 
 /// Whether it begins as the token files of llm.c and of nanoGPT's descendants: one of their numbers, and version 1.
@@ -148,7 +115,11 @@ fn is_of_llm_c(head: &[u8]) -> bool {
 
 /// Refuses what is known to be something else; of what is not known, its reader tells.
 fn expect(head: &[u8], beginnings: &[&[u8]]) -> Result<(), String> {
-    if beginnings.iter().any(|begins| head.starts_with(begins)) { Ok(()) } else { check_text(head) }
+    if beginnings.iter().any(|begins| head.starts_with(begins)) {
+        return Ok(());
+    }
+    check_text(head)?;
+    check_page(head)
 }
 
 fn check_text(head: &[u8]) -> Result<(), String> {
@@ -156,13 +127,16 @@ fn check_text(head: &[u8]) -> Result<(), String> {
         return Err(TAR.to_owned());
     }
     // A text may begin with such letters.
-    let is_binary =
-        |kind: &&Kind| !kind.begins.iter().all(u8::is_ascii_graphic) || head.iter().any(is_no_text);
-    if let Some(kind) = BINARY.iter().filter(|kind| head.starts_with(kind.begins)).find(is_binary) {
-        return Err(format!("{}: {}", kind.name, kind.remedy));
+    let is_binary = |kind: &&Kind| !kind.may_be_text() || head.iter().any(is_no_text);
+    refuse(BINARY.iter().filter(|kind| kind.is_of(head)).find(is_binary))?;
+    if is_encrypted_parquet(head) {
+        return Err(ENCRYPTED.to_owned());
     }
     if is_safetensors(head) {
         return Err("a model's safetensors: that is a model and no data".to_owned());
+    }
+    if kinds::is_tf_records(head) {
+        return Err(kinds::TF_RECORDS.to_owned());
     }
     match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Err(UTF32.to_owned()),
@@ -193,17 +167,31 @@ fn check_zeros(head: &[u8]) -> Result<(), String> {
 
 /// Refuses a text that is no prose.
 fn check_prose(head: &[u8]) -> Result<(), String> {
-    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
-    if is_json(head) {
+    let text = without_blanks(head);
+    if is_json(text) {
         return Err("JSON: say format = \"jsonl\", where there is an object on each line; or format = \"text\", if braces and keys are to be trained on".to_owned());
     }
+    if text.starts_with(b"{\\rtf1") {
+        return Err("text with its layout (RTF): write its text (`pandoc IN -t plain -o OUT.txt`); or say format = \"text\", if commands are to be trained on".to_owned());
+    }
+    check_page(head).map_err(|page| format!("{page}, or say format = \"text\" if tags are to be trained on"))
+}
+
+/// Refuses a web page.
+fn check_page(head: &[u8]) -> Result<(), String> {
+    let text = without_blanks(head);
     let is_page = [&b"<!doctype html"[..], b"<html"]
         .iter()
-        .any(|begins| head.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins)));
-    if is_page {
-        return Err("a web page: is it what a server says in place of the file? Say format = \"text\", if tags are to be trained on".to_owned());
+        .any(|begins| text.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins)));
+    match is_page {
+        true => Err("a web page, as servers send it in place of a file: fetch that again".to_owned()),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// A text from its first letter on.
+fn without_blanks(head: &[u8]) -> &[u8] {
+    head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start()
 }
 
 /// Whether an object begins with a key, or an array with such an object.
@@ -224,6 +212,11 @@ fn is_no_text(byte: &u8) -> bool {
 
 fn is_tar(head: &[u8]) -> bool {
     head.get(TAR_MARK_AT..).is_some_and(|rest| rest.starts_with(b"ustar"))
+}
+
+/// Its mark, and the length of the first header, which is a short one.
+fn is_encrypted_parquet(head: &[u8]) -> bool {
+    head.starts_with(b"PARE") && head.get(6..8).is_some_and(|half| half == [0, 0])
 }
 
 /// The length of a header, and the header.
@@ -258,7 +251,24 @@ mod tests {
             (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\x01\n", "a PDF document"),
             (b"\x93NUMPY\x01\0", "a numpy array"),
             (b"\x80\x04\x95\x10", "a pickle"),
-            (b"SQLite format 3\0", "an SQLite"),
+            (b"SQLite format 3\0", "an SQLite database: write its table as CSV (`sqlite3 -header -csv"),
+            (b"\x80\x03cpandas", "a pickle of Python: load it"),
+            (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a file of PyTorch: write a tensor"),
+            (b"\x89HDF\r\n\x1a\n", "an HDF5 file: write its texts"),
+            (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a file of old Office programs (.xls, .doc): save"),
+            (b"RIFF\x24\0\0\0WAVEfmt ", "a sound recording: sound is not read"),
+            (b"RIFF\x24\0\0\0WEBPVP8 ", "a WebP image: convert it"),
+            (b"ID3\x04\0\0", "a sound recording"),
+            (b"\xff\xfb\x90\x64", "a sound recording"),
+            (b"fLaC\0\0\0\x22", "a sound recording"),
+            (b"OggS\0\x02", "a sound recording"),
+            (b"\0\0\0\x20ftypisom\0\0", "a video or a sound recording (MP4)"),
+            (b"ORC\x1a\0\x03", "an ORC file: write Parquet of it"),
+            (b"Obj\x01\x04\x14avro", "an Avro file: write Parquet"),
+            (b"MMIDIDX\0\0\x01\0", "an index of Megatron-LM: name the .bin file beside it"),
+            (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\xde\xc0\xef\xbe\x01", "an LMDB database"),
+            (b"PARE\x2c\0\0\0\x11\x22", "an encrypted Parquet file, which is not read: write it"),
+            (b"\x05\0\0\0\0\0\0\0\xea\xb2\x04\x3ehello", "a file of TensorFlow's records (TFRecord): "),
             (b"\xff\xfeh\0i\0", "UTF-16 text"),
             (b"\xfe\xff\0h\0i", "UTF-16 text"),
             (b"h\0i\0 \0t\0", "UTF-16 text"),
@@ -343,10 +353,16 @@ mod tests {
             ("[\n  {\"a\": 1}]", "JSON"),
             ("<!DOCTYPE html>\n", "a web page"),
             ("\n<HTML lang=\"en\">", "a web page"),
+            ("{\\rtf1\\ansi Text}", "text with its layout (RTF): write its text (`pandoc"),
         ] {
             let message = check(head.as_bytes(), DataFormat::Text, false).unwrap_err();
             assert!(message.starts_with(name), "{head}: {message}");
             check(head.as_bytes(), DataFormat::Text, true).unwrap();
+        }
+        check(b"<html>,1\n", DataFormat::Csv, false).unwrap();
+        for format in [DataFormat::Jsonl, DataFormat::Parquet, DataFormat::Webdataset] {
+            let message = check(b"<!doctype HTML>\n<p>Not found", format, true).unwrap_err();
+            assert_eq!(message, "a web page, as servers send it in place of a file: fetch that again");
         }
         for head in [
             "",
@@ -367,13 +383,17 @@ mod tests {
             "GIF89a is a format",
             "PAR1,PAR2,text\n",
             "ARROW1\n",
+            "ORCs are no format",
+            "RIFFraffWAVE",
+            "PARENTAL",
+            "ID3 tags",
             "FEA1 is what an old format begins with",
             "%PDF-1.7 begins so, é",
             "id,text\n",
         ] {
             check(head.as_bytes(), DataFormat::Text, false)
                 .unwrap_or_else(|error| panic!("{head:?}: {error}"));
-            check_packing(head.as_bytes()).unwrap();
+            check_packing(head.as_bytes(), Path::new("a.txt")).unwrap();
         }
     }
 
@@ -388,8 +408,32 @@ mod tests {
             (b"7z\xbc\xaf\x27\x1c\0", "a 7z archive"),
             (b"Rar!\x1a\x07\x01\0", "a rar archive"),
         ] {
-            assert!(check_packing(head).unwrap_err().starts_with(name), "{name}");
+            assert!(check_packing(head, Path::new("a")).unwrap_err().starts_with(name), "{name}");
         }
-        check_packing(b"BZhe tail of a text").unwrap();
+        check_packing(b"BZhe tail of a text", Path::new("a")).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_is_packed_as_a_whole_is_told_with_what_unpacks_it() {
+        for format in [DataFormat::Parquet, DataFormat::Arrow] {
+            for (head, words) in [
+                (&b"\x1f\x8b\x08\0\0\0"[..], "packed with gzip: unpack it (`gzip -dc IN > OUT`), as tables"),
+                (b"\x28\xb5\x2f\xfd\x24", "packed with zstd: unpack it (`zstd -dc IN > OUT`)"),
+                (b"\xfd7zXZ\0\0\x04", "an xz file: unpack it"),
+                (b"PK\x03\x04\x14\0", "a zip archive: unpack it"),
+            ] {
+                let message = check(head, format, true).unwrap_err();
+                assert!(message.starts_with(words), "{format:?}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_tells_where_bytes_do_not_and_an_empty_file_is_nothing_yet() {
+        let message = check_name(b"(dp0\n", Path::new("a.pkl")).unwrap_err();
+        assert!(message.starts_with("a pickle of Python, as its name says"), "{message}");
+        assert!(message.ends_with("or say format = \"text\" if it is text"), "{message}");
+        check_name(b"", Path::new("a.pkl")).unwrap();
+        check_name(b"(dp0\n", Path::new("a.txt")).unwrap();
     }
 }

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use csv::ByteRecord;
-use longhaul_common::config::Column;
+use longhaul_common::config::{Column, Dialect};
 
-use super::input::{Input, Position};
+use super::delimiters::{self, HEAD_BYTES_MAX};
+use super::encoding::NotUtf8;
+use super::input::{Input, Packing, Position, command};
+use super::known::{example, listed, meant, shown};
+use super::remedies::Remedies;
 use super::rows::{Row, Rows};
-use super::{RECORD_BYTES_MAX, Record, Records, listed};
+use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::counted::counted;
 use crate::{DataError, Recipe};
 
@@ -27,20 +31,27 @@ pub(super) struct Delimited {
     width: Option<(usize, &'static str)>,
     separator: String,
     row: ByteRecord,
+    dialect: Dialect,
+    packing: Option<Packing>,
+    /// Whether there was a text with characters beyond ASCII.
+    has_characters: bool,
+    remedies: Remedies,
 }
 
 impl Delimited {
-    pub(super) fn new(input: Input, recipe: &Recipe) -> Result<Self, DataError> {
-        let Input { path, reader, position, .. } = input;
+    pub(super) fn new(mut input: Input, recipe: &Recipe) -> Result<Self, DataError> {
+        let (ahead, dialect) = (input.ahead(HEAD_BYTES_MAX)?, recipe.dialect);
+        let Input { path, reader, position, packing, .. } = input;
+        check_first_line(&ahead, dialect, packing).map_err(|reason| malformed(&path, 1, reason))?;
         let left = Rc::new(Cell::new(RECORD_BYTES_MAX));
-        let rows = Rc::new(RefCell::new(Rows::new(recipe.dialect)));
+        let rows = Rc::new(RefCell::new(Rows::new(dialect)));
         let watched = Watched { reader, left: Rc::clone(&left), rows: Rc::clone(&rows) };
         let is_named = matches!(recipe.column, Column::Name(_));
         let mut reader = csv::ReaderBuilder::new()
-            .delimiter(recipe.dialect.delimiter)
-            .quoting(recipe.dialect.quote.is_some())
-            .quote(recipe.dialect.quote.unwrap_or(b'"'))
-            .escape(recipe.dialect.escape)
+            .delimiter(dialect.delimiter)
+            .quoting(dialect.quote.is_some())
+            .quote(dialect.quote.unwrap_or(b'"'))
+            .escape(dialect.escape)
             // A row of another length is a record that is bad, not the end of the file.
             .flexible(true)
             .has_headers(is_named)
@@ -49,7 +60,8 @@ impl Delimited {
             Column::Number(number) => ((*number as usize).saturating_sub(1), None),
             Column::Name(name) => {
                 let header = reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?;
-                let (column, width) = (place_of(name, header, &path)?, header.len());
+                let head = Head { names: header, text: &ahead, dialect, packing };
+                let (column, width) = (head.place_of(name, &path)?, header.len());
                 if let Some(fault) =
                     rows.borrow_mut().take(reader.position().byte()).and_then(|row| row.fault)
                 {
@@ -58,8 +70,21 @@ impl Delimited {
                 (column, Some((width, "the head")))
             }
         };
-        let (separator, row) = (recipe.separator.clone(), ByteRecord::new());
-        Ok(Self { path, reader, left, rows, position, column, width, separator, row })
+        Ok(Self {
+            path,
+            reader,
+            left,
+            rows,
+            position,
+            column,
+            width,
+            separator: recipe.separator.clone(),
+            row: ByteRecord::new(),
+            dialect,
+            packing,
+            has_characters: false,
+            remedies: Remedies::default(),
+        })
     }
 
     /// The text of the row that was read, or what is wrong with it.
@@ -69,8 +94,13 @@ impl Delimited {
         }
         let values = self.row.len();
         let Some(cell) = self.row.get(self.column) else {
-            let columns = counted(values as u64, "column");
-            return Err(format!("it has {columns}, and column {} was asked for", self.column + 1));
+            let (columns, wanted) = (counted(values as u64, "column"), self.column + 1);
+            let whole = if values == 1 { self.row.as_slice() } else { &[] };
+            let other = delimiters::with_values(whole, self.dialect, wanted).map(|(delimiter, _)| {
+                format!("if {0} stands between its values, say delimiter = {0}", quoted(delimiter))
+            });
+            let reason = format!("it has {columns}, and column {wanted} was asked for");
+            return Err(self.remedies.told(reason, other.unwrap_or_default()));
         };
         let (width, whose) = *self.width.get_or_insert((values, "the first row"));
         if values != width {
@@ -79,37 +109,107 @@ impl Delimited {
                 "it has {values}, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
             ));
         }
-        let text = str::from_utf8(cell).map_err(|_| "it is not UTF-8".to_owned())?;
+        let (text, error) = match str::from_utf8(cell) {
+            Ok(text) => (text, None),
+            Err(error) => ("", Some((self.column, cell, error))),
+        };
+        let is_bad = |(column, cell)| Some((column, cell, str::from_utf8(cell).err()?));
         // A file that was cut off may show it beside the text alone.
-        if let Some(other) = self.row.iter().position(|cell| str::from_utf8(cell).is_err()) {
-            return Err(format!("column {} is not UTF-8", other + 1));
+        let bad = error.or_else(|| self.row.iter().enumerate().find_map(is_bad));
+        if let Some((column, cell, error)) = bad {
+            let found = NotUtf8::new(cell, error, self.has_characters);
+            let reason = format!("it is {}", found.within(&format!("column {}", column + 1)));
+            return Err(self.remedies.told(reason, found.remedy(self.packing)));
         }
+        self.has_characters = self.has_characters || !text.is_ascii();
         Ok(format!("{text}{}", self.separator))
     }
 }
 
-/// Where the column of this name is.
-fn place_of(name: &str, header: &ByteRecord, path: &Path) -> Result<usize, DataError> {
-    let mut places =
-        header.iter().enumerate().filter(|(_, cell)| *cell == name.as_bytes()).map(|(place, _)| place);
-    match (places.next(), places.next()) {
-        (Some(place), None) => Ok(place),
-        (Some(first), Some(second)) => {
-            let reason = format!(
-                "columns {} and {} are both called `{name}`: say column = {} or {}, and leave out the head",
-                first + 1,
-                second + 1,
-                first + 1,
-                second + 1
-            );
-            Err(malformed(path, 1, reason))
+/// Refuses a line of Excel's before the head.
+fn check_first_line(text: &[u8], dialect: Dialect, packing: Option<Packing>) -> Result<(), String> {
+    let Some(delimiter) = delimiters::excel(text) else { return Ok(()) };
+    let is_known =
+        delimiter == dialect.delimiter || Some(delimiter) == dialect.quote || !delimiter.is_ascii();
+    let say = if is_known { String::new() } else { format!(", and say delimiter = {}", quoted(delimiter)) };
+    Err(format!(
+        "it is a line for Excel (`sep=...`) and no row: take it out ({}){say}",
+        command(packing, "tail -n +2", "OUT.csv")
+    ))
+}
+
+/// As a configuration has it.
+fn quoted(delimiter: u8) -> String {
+    format!("{:?}", char::from(delimiter).to_string())
+}
+
+/// What a table begins with.
+struct Head<'a> {
+    names: &'a ByteRecord,
+    /// The text with them.
+    text: &'a [u8],
+    dialect: Dialect,
+    packing: Option<Packing>,
+}
+
+impl Head<'_> {
+    /// Where the column of this name is.
+    fn place_of(&self, name: &str, path: &Path) -> Result<usize, DataError> {
+        let is_called_so = |(_, cell): &(usize, &[u8])| *cell == name.as_bytes();
+        let mut places = self.names.iter().enumerate().filter(is_called_so).map(|(place, _)| place);
+        match (places.next(), places.next()) {
+            (Some(place), None) => Ok(place),
+            (Some(first), Some(second)) => {
+                let reason = format!(
+                    "columns {} and {} are both called `{name}`: say column = {} or {}, and leave out the head",
+                    first + 1,
+                    second + 1,
+                    first + 1,
+                    second + 1
+                );
+                Err(malformed(path, 1, reason))
+            }
+            (None, _) => Err(DataError::NoColumn {
+                path: path.to_owned(),
+                column: format!("`{name}`"),
+                known: listed(self.names.iter().map(|cell| shown(&String::from_utf8_lossy(cell)))),
+                remedy: self.remedy(name),
+            }),
         }
-        (None, _) => Err(DataError::NoColumn {
-            path: path.to_owned(),
-            column: format!("`{name}`"),
-            known: listed(header.iter().map(|cell| str::from_utf8(cell).unwrap_or("(no UTF-8)"))),
-        }),
     }
+
+    /// What helps where there is no such column.
+    fn remedy(&self, wanted: &str) -> String {
+        if let Some(delimiter) = delimiters::with_name(self.text, self.dialect, wanted) {
+            return format!("say delimiter = {}, which stands between its names", quoted(delimiter));
+        }
+        if let Some(other) = self.names.iter().find_map(|cell| Some((cell, str::from_utf8(cell).err()?))) {
+            return NotUtf8::new(other.0, other.1, false).remedy(self.packing);
+        }
+        if self.names.len() == 1
+            && let Some((delimiter, names)) = delimiters::with_values(self.text, self.dialect, 2)
+        {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let delimiter = quoted(delimiter);
+            return format!(
+                "if {delimiter} stands between its names, say delimiter = {delimiter}; then {}",
+                give_column(wanted, &names)
+            );
+        }
+        let names: Vec<&str> = self.names.iter().filter_map(|cell| str::from_utf8(cell).ok()).collect();
+        give_column(wanted, &names)
+    }
+}
+
+/// How to say which column of these has the texts, where none is called as it is wanted.
+fn give_column(wanted: &str, names: &[&str]) -> String {
+    let name = example(wanted, names).map(|name| format!(", as in column = {name}")).unwrap_or_default();
+    // Where a name is known, the first line is a head.
+    let number = match meant(wanted, names) {
+        Some(_) => "",
+        None => ", or by its number (column = 1) if the first line is a row as all others",
+    };
+    format!("give the column with the texts by its name{name}{number}")
 }
 
 impl Records for Delimited {

@@ -50,8 +50,10 @@ impl Idx {
         for input in [&mut self.images, &mut self.labels] {
             let mut more = [0];
             if input.reader.read(&mut more).map_err(DataError::io("read", &input.path))? > 0 {
-                let reason =
-                    format!("it goes on behind the last of the {} that its head says it has", self.count);
+                let reason = format!(
+                    "it goes on behind the last of the {} that its head says it has: fetch it again",
+                    self.count
+                );
                 return Err(malformed(input, "its end", reason));
             }
         }
@@ -88,7 +90,12 @@ fn sizes<const N: usize>(input: &mut Input, magic: [u8; 4], wanted: &str) -> Res
     let mut found = [0; 4];
     fill(input, &mut found, || HEAD.to_owned())?;
     if found != magic {
-        return Err(malformed(input, HEAD, format!("it does not begin as IDX of {wanted}")));
+        let remedy = match found {
+            IMAGES => "it has images, so name it as the source and another file in `labels`",
+            LABELS => "it has labels, so name it in `labels` and another file as the source",
+            _ => "name another file, or write this one as such",
+        };
+        return Err(malformed(input, HEAD, format!("it does not begin as IDX of {wanted}: {remedy}")));
     }
     let mut sizes = [0; N];
     for size in &mut sizes {
@@ -115,7 +122,7 @@ fn taken(input: &mut Input, count: usize, place: impl Fn() -> String) -> Result<
 }
 
 fn cut_off(input: &Input, place: &str) -> DataError {
-    malformed(input, place, "it is cut off there".to_owned())
+    malformed(input, place, "it is cut off there: fetch it again".to_owned())
 }
 
 fn malformed(input: &Input, place: &str, reason: String) -> DataError {

@@ -21,8 +21,8 @@ const LOOK_BYTES: usize = 1 << 12;
 /// What UTF-8 may begin with (a byte order mark, U+FEFF), where it only says that it is UTF-8.
 pub(crate) const MARK: &str = "\u{feff}";
 
-/// Bytes of a file that say how it is packed.
-const PACKING_BYTES: u64 = 16;
+/// Bytes of a file that say how it is packed; of a zip archive, with the name of its first file.
+const PACKING_BYTES: u64 = 128;
 
 /// The largest window that a zstd file may ask for, as a power of two: those of `zstd --long=31`, 2 GiB, which are only touched as far as there is content.
 const ZSTD_WINDOW_LOG_MAX: u32 = 31;
@@ -34,7 +34,7 @@ pub(crate) struct Input {
     pub(super) position: Position,
     /// Bytes of its content before the first that is read.
     pub(super) left_out: u64,
-    packing: Option<Packing>,
+    pub(super) packing: Option<Packing>,
 }
 
 /// What tells how a file is packed.
@@ -44,11 +44,13 @@ pub(super) enum Told {
     ByContent,
     /// The end of its name: any bytes may be numbers.
     ByName,
+    /// Nothing, as it is never unpacked: tables are compressed within.
+    Never,
 }
 
 /// How a file is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packing {
+pub(super) enum Packing {
     Zstd,
     Gzip,
 }
@@ -96,6 +98,14 @@ impl fmt::Display for Packing {
     }
 }
 
+/// A command for people that runs a program on a file's content.
+pub(super) fn command(packing: Option<Packing>, program: &str, out: &str) -> String {
+    match packing {
+        None => format!("`{program} IN > {out}`"),
+        Some(packing) => format!("`{packing} -dc IN | {program} > {out}`"),
+    }
+}
+
 impl Input {
     /// Opens a file, which is decompressed where it is packed with zstd or gzip.
     pub(super) fn open(path: &Path, told: Told) -> Result<Self, DataError> {
@@ -133,10 +143,13 @@ impl Input {
             });
         }
         match self.packing {
-            Some(packing) => check_packed_once(packing, &head, recipe).map_err(other)?,
+            Some(packing) => check_packed_once(packing, &head, &self.path, recipe).map_err(other)?,
             None => check_packed_tokens(&head, recipe).map_err(other)?,
         }
         content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
+        if recipe.format == DataFormat::Text && !recipe.is_said {
+            content::check_name(&head, &self.path).map_err(other)?;
+        }
         if recipe.format.is_text() && head.starts_with(MARK.as_bytes()) {
             self.left_out = MARK.len() as u64;
             head.drain(..MARK.len());
@@ -146,8 +159,18 @@ impl Input {
     }
 
     /// Whether it is packed, and there is nothing in it. What cannot be unpacked is told by whoever reads it.
-    pub(super) fn is_packed_nothing(mut self) -> bool {
+    pub(super) fn has_packed_nothing(mut self) -> bool {
         self.packing.is_some() && self.reader.read(&mut [0]).is_ok_and(|read| read == 0)
+    }
+
+    /// Its next bytes, up to so many. They are read again.
+    pub(super) fn ahead(&mut self, bytes_max: u64) -> Result<Vec<u8>, DataError> {
+        let mut ahead = Vec::new();
+        let read = self.reader.by_ref().take(bytes_max).read_to_end(&mut ahead);
+        read.map_err(DataError::io("read", &self.path))?;
+        let rest = std::mem::replace(&mut self.reader, Box::new(io::empty()));
+        self.reader = Box::new(Cursor::new(ahead.clone()).chain(rest));
+        Ok(ahead)
     }
 
     /// The same with bytes that are said to be of a file of this name.
@@ -168,6 +191,7 @@ impl Input {
         let packing = match told {
             Told::ByName => Packing::by_name(path),
             Told::ByContent => packing(path, &head)?,
+            Told::Never => None,
         };
         let whole = Cursor::new(head).chain(counted);
         let decoder: Box<dyn Read> = match packing {
@@ -212,7 +236,7 @@ fn check_packed_tokens(head: &[u8], recipe: &Recipe) -> Result<(), String> {
 }
 
 /// Refuses what is packed within a packed file once more, unless it is said that these are numbers, which may have any bytes.
-fn check_packed_once(outer: Packing, head: &[u8], recipe: &Recipe) -> Result<(), String> {
+fn check_packed_once(outer: Packing, head: &[u8], path: &Path, recipe: &Recipe) -> Result<(), String> {
     match recipe.format {
         DataFormat::TokensU32 => return Ok(()),
         DataFormat::TokensU16 if recipe.is_said => return Ok(()),
@@ -223,7 +247,7 @@ fn check_packed_once(outer: Packing, head: &[u8], recipe: &Recipe) -> Result<(),
             "packed twice, with {inner} and then with {outer}: unpack it once (`{outer} -dc IN > OUT`), and what comes of it can be read"
         ));
     }
-    content::check_packing(head).map_err(|inner| {
+    content::check_packing(head, path).map_err(|inner| {
         format!("packed twice: within its {outer} data (`{outer} -dc IN > OUT` unpacks it) is {inner}")
     })
 }
@@ -231,7 +255,7 @@ fn check_packed_once(outer: Packing, head: &[u8], recipe: &Recipe) -> Result<(),
 /// What a file is packed with; refuses one whose name says something else than its first bytes.
 fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
     let other = |what: String| DataError::OtherContent { path: path.to_owned(), what };
-    content::check_packing(head).map_err(other)?;
+    content::check_packing(head, path).map_err(other)?;
     let found = Packing::by_content(head);
     match Packing::by_name(path) {
         Some(Packing::Zstd) if found.is_none() => {

@@ -8,8 +8,11 @@ use std::path::PathBuf;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::input::{Input, MARK, Position};
-use super::{RECORD_BYTES_MAX, Record, Records, listed};
+use super::encoding::NotUtf8;
+use super::fields::no_text;
+use super::input::{Input, MARK, Packing, Position, command};
+use super::remedies::Remedies;
+use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::{DataError, Recipe};
 
 /// What is wrong with JSON that has more values within each other than its parser has stack for.
@@ -34,6 +37,10 @@ pub(super) struct JsonLines {
     bytes: Vec<u8>,
     /// Whether there was a line that is not blank.
     has_begun: bool,
+    packing: Option<Packing>,
+    /// Whether there was a line with characters beyond ASCII.
+    has_characters: bool,
+    remedies: Remedies,
 }
 
 impl JsonLines {
@@ -47,6 +54,9 @@ impl JsonLines {
             line: 0,
             bytes: Vec::new(),
             has_begun: false,
+            packing: input.packing,
+            has_characters: false,
+            remedies: Remedies::default(),
         }
     }
 
@@ -66,9 +76,8 @@ impl JsonLines {
         if !is_one {
             return Ok(());
         }
-        let what = format!(
-            "one JSON array, and no object on each line: `jq -c '{elements}' IN > OUT.jsonl` makes lines of it"
-        );
+        let lines = command(self.packing, &format!("jq -c '{elements}'"), "OUT.jsonl");
+        let what = format!("one JSON array, and no object on each line: {lines} makes lines of it");
         Err(DataError::OtherContent { path: self.path.clone(), what })
     }
 
@@ -106,26 +115,56 @@ impl JsonLines {
     }
 
     /// The text of the line that was read, or what is wrong with it.
-    fn text(&self) -> Result<String, String> {
-        let Object { values: mut object, twice } =
-            parse(&self.bytes).map_err(|error| match error.is_data() {
-                true => "it is no JSON object".to_owned(),
-                false if is_too_deep(&error) => format!("it {TOO_DEEP}"),
-                false if self.bytes.starts_with(MARK.as_bytes()) => {
-                    "it is no JSON: a byte order mark stands before it (files that were joined?)".to_owned()
-                }
-                false => format!("it is no JSON: {error}"),
-            })?;
+    fn text(&mut self) -> Result<String, String> {
+        let Object { values: mut object, twice } = match parse(&self.bytes) {
+            Ok(object) => object,
+            Err(error) => return Err(self.no_object(&error)),
+        };
+        self.has_characters = self.has_characters || !self.bytes.is_ascii();
         if twice.contains(&self.field) {
-            return Err(format!("it has two fields `{}`", self.field));
+            return Err(format!("it has two fields `{}`: leave one of them out", self.field));
         }
-        match object.remove(&self.field) {
-            Some(Value::String(text)) => Ok(text + &self.separator),
-            Some(_) => Err(format!("its field `{}` is no text", self.field)),
-            None => {
-                let known = listed(object.keys().map(String::as_str));
-                Err(format!("it has no field `{}`; its fields are {known}", self.field))
+        if let Some(Value::String(text)) = object.get_mut(&self.field) {
+            return Ok(std::mem::take(text) + &self.separator);
+        }
+        let (reason, remedy) = no_text(&object, &self.field, self.packing);
+        Err(self.remedies.told(reason, remedy))
+    }
+
+    /// Why the line that was read is no object.
+    fn no_object(&mut self, error: &serde_json::Error) -> String {
+        if let Err(error) = str::from_utf8(&self.bytes) {
+            let found = NotUtf8::new(&self.bytes, error, self.has_characters);
+            let reason = format!("it is {}", found.within("the line"));
+            return self.remedies.told(reason, found.remedy(self.packing));
+        }
+        match error.is_data() {
+            true => "it is no JSON object".to_owned(),
+            false if is_too_deep(error) => format!("it {TOO_DEEP}"),
+            false if self.bytes.starts_with(MARK.as_bytes()) => {
+                let remedy = format!(
+                    "take it out with {}",
+                    command(self.packing, "sed 's/^\\xef\\xbb\\xbf//'", "OUT.jsonl")
+                );
+                let reason = "it is no JSON: a byte order mark stands before it (files that were joined?)";
+                self.remedies.told(reason.to_owned(), remedy)
             }
+            false => {
+                let remedy = if error.is_eof() { self.remedy_of_end() } else { String::new() };
+                self.remedies.told(format!("it is no JSON: {error}"), remedy)
+            }
+        }
+    }
+
+    /// What helps with a line that ends within its object.
+    fn remedy_of_end(&self) -> String {
+        match self.bytes.trim_ascii_end().last() {
+            Some(b'{' | b'[' | b',') => format!(
+                "if objects go over several lines, {} puts each on one",
+                command(self.packing, "jq -c .", "OUT.jsonl")
+            ),
+            _ if self.bytes.ends_with(b"\n") => String::new(),
+            _ => "the file ends there, as if it was cut off: get it anew".to_owned(),
         }
     }
 }
@@ -248,14 +287,17 @@ impl Records for JsonLines {
                     path: self.path.clone(),
                     format: "JSON lines",
                     place: format!("line {}", self.line),
-                    reason: format!("the line has more than {RECORD_BYTES_MAX} bytes"),
+                    reason: format!(
+                        "the line has more than {RECORD_BYTES_MAX} bytes: a line is one record, so divide it"
+                    ),
                 });
             }
             if self.bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
+            let text = self.text();
             let bad = |reason| Record::bad(format!("{}, line {}: {reason}", self.path.display(), self.line));
-            return Ok(Some(self.text().map_or_else(bad, Record::Text)));
+            return Ok(Some(text.map_or_else(bad, Record::Text)));
         }
     }
 

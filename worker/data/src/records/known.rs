@@ -1,47 +1,78 @@
-//! What the samples of an archive have said so far: their names, and of which class a text is.
+//! Names of fields and columns, as messages have them.
 
-use std::collections::{HashMap, HashSet};
+/// Names that a message lists.
+const LISTED_MAX: usize = 8;
+/// Characters of each.
+const CHARACTERS_MAX: usize = 40;
 
-/// Names that are remembered, at most, in eight bytes each: 40 MB. A sample whose name stood behind so many others is not told from a new one.
-const NAMES_MAX: usize = 1 << 21;
-/// Texts whose classes are remembered, at most: more than there are classes in data sets of images.
-const TEXTS_MAX: usize = 1 << 16;
+/// Common names of fields and columns with texts.
+const OF_TEXTS: [&str; 14] = [
+    "text",
+    "content",
+    "body",
+    "raw_content",
+    "document",
+    "article",
+    "story",
+    "passage",
+    "sentence",
+    "transcript",
+    "abstract",
+    "review",
+    "completion",
+    "output",
+];
 
-/// Samples of an archive that were whole. Names and texts are known by eight bytes of their BLAKE3: two of two million are the same once in ten million archives.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    names: HashSet<u64>,
-    classes: HashMap<u64, u32>,
+/// Keys of a message in a conversation: who speaks, and what is said.
+pub(super) const MESSAGES: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
+
+/// The first of a list, and how many more there are.
+pub(super) fn listed(names: impl IntoIterator<Item = String>) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<String> = names.by_ref().take(LISTED_MAX).collect();
+    match (first.is_empty(), names.count()) {
+        (true, _) => "none".to_owned(),
+        (_, 0) => first.join(", "),
+        (_, more) => format!("{} and {more} more", first.join(", ")),
+    }
 }
 
-impl Known {
-    /// Whether there was a sample of this name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.names.contains(&number_of(name))
-    }
-
-    /// A sample of this name is whole.
-    pub(super) fn handle_sample(&mut self, name: &str) {
-        if self.names.len() < NAMES_MAX {
-            self.names.insert(number_of(name));
+/// A name without its end where it is long, and with its control characters escaped.
+pub(super) fn shown(name: &str) -> String {
+    let (mut characters, mut shown) = (name.chars(), String::new());
+    for character in characters.by_ref().take(CHARACTERS_MAX) {
+        if character.is_control() {
+            shown.extend(character.escape_debug());
+        } else {
+            shown.push(character);
         }
     }
-
-    /// A text stands beside this class. The class that it stood beside before, where that is another.
-    pub(super) fn handle_class(&mut self, text: &str, class: u32) -> Option<u32> {
-        let text = number_of(text);
-        if self.classes.len() == TEXTS_MAX && !self.classes.contains_key(&text) {
-            return None;
-        }
-        let first = *self.classes.entry(text).or_insert(class);
-        (first != class).then_some(first)
+    if characters.next().is_some() {
+        shown.push('…');
     }
+    shown
 }
 
-fn number_of(text: &str) -> u64 {
-    let mut number = [0; 8];
-    blake3::Hasher::new().update(text.as_bytes()).finalize_xof().fill(&mut number);
-    u64::from_le_bytes(number)
+/// A name as a configuration has it; none: it is too long for a message, or TOML has another way to write it.
+fn quoted(name: &str) -> Option<String> {
+    let quoted = format!("{name:?}");
+    let is_short = name.chars().count() <= CHARACTERS_MAX;
+    (is_short && !name.trim().is_empty() && !quoted.contains("\\u{")).then_some(quoted)
+}
+
+/// The name that is probably meant, in quotes: the wanted one in another spelling, or a common name of texts.
+pub(super) fn meant(wanted: &str, names: &[&str]) -> Option<String> {
+    let is_near = |name: &&&str| name.trim().eq_ignore_ascii_case(wanted.trim());
+    let usual =
+        || OF_TEXTS.iter().find_map(|usual| names.iter().find(|name| name.eq_ignore_ascii_case(usual)));
+    names.iter().find(is_near).or_else(usual).and_then(|name| quoted(name))
+}
+
+/// The same, or else the first name that is none of a number.
+pub(super) fn example(wanted: &str, names: &[&str]) -> Option<String> {
+    let is_number = |name: &str| ["id", "index"].iter().any(|other| name.eq_ignore_ascii_case(other));
+    let first = || names.iter().filter(|name| !is_number(name)).find_map(|name| quoted(name));
+    meant(wanted, names).or_else(first)
 }
 
 #[cfg(test)]
@@ -49,24 +80,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_has_the_class_that_it_had_first_and_no_more_are_remembered_than_may_be() {
-        let mut known = Known::default();
-        assert_eq!(known.handle_class("cat", 3), None);
-        assert_eq!(known.handle_class("cat", 3), None);
-        assert_eq!(known.handle_class("cat", 5), Some(3));
-        assert_eq!(known.handle_class("kitten", 3), None);
-        for text in 2..TEXTS_MAX {
-            assert_eq!(known.handle_class(&text.to_string(), 1), None);
-        }
-        assert_eq!((known.handle_class("dog", 1), known.handle_class("dog", 2)), (None, None));
-        assert_eq!((known.handle_class("cat", 0), known.classes.len()), (Some(3), TEXTS_MAX));
+    fn the_first_names_are_listed_and_long_ones_are_cut() {
+        let names = |count: usize| listed((0..count).map(|number| number.to_string()));
+        assert_eq!(names(0), "none");
+        assert_eq!(names(8), "0, 1, 2, 3, 4, 5, 6, 7");
+        assert_eq!(names(10), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more");
+        assert_eq!(shown("größe"), "größe");
+        assert_eq!(shown("a\tb\n\u{1b}"), "a\\tb\\n\\u{1b}");
+        assert_eq!(shown(&"é".repeat(41)), format!("{}…", "é".repeat(40)));
     }
 
     #[test]
-    fn names_of_whole_samples_are_remembered() {
-        let mut known = Known::default();
-        assert!(!known.has("d/1"));
-        known.handle_sample("d/1");
-        assert!(known.has("d/1") && !known.has("1") && !known.has("d/10"));
+    fn the_wanted_name_in_another_spelling_is_meant_or_a_common_one_and_never_one_that_toml_writes_otherwise()
+    {
+        for (wanted, names, expected) in [
+            ("text", &["id", "Text"][..], Some("\"Text\"")),
+            ("text", &["content", " text "], Some("\" text \"")),
+            ("body", &["title", "content"], Some("\"content\"")),
+            ("body", &["output", "text"], Some("\"text\"")),
+            ("text", &["id", "verse"], Some("\"verse\"")),
+            ("text", &["id", "a\"b"], Some("\"a\\\"b\"")),
+            ("text", &["id", "a\u{7}b", "", " "], None),
+            ("text", &["index"], None),
+            ("text", &[], None),
+        ] {
+            assert_eq!(example(wanted, names).as_deref(), expected, "{wanted} {names:?}");
+        }
+        assert_eq!(meant("text", &["id", "verse"]), None);
     }
 }

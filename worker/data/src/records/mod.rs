@@ -2,6 +2,9 @@
 
 mod content;
 mod delimited;
+mod delimiters;
+mod encoding;
+mod fields;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub(crate) mod fuzz;
 #[cfg(feature = "gzip")]
@@ -13,9 +16,12 @@ mod idx;
 mod image_folder;
 mod input;
 mod json_lines;
+mod kinds;
 mod known;
 mod no_tokens;
+mod remedies;
 mod rows;
+mod seen;
 #[cfg(feature = "parquet")]
 mod tables;
 #[cfg(not(feature = "parquet"))]
@@ -40,6 +46,7 @@ use self::image_folder::ImageFolder;
 use self::input::{Input, Told};
 pub(super) use self::input::{MARK, is_packed_by_name};
 use self::json_lines::JsonLines;
+pub(super) use self::kinds::by_name;
 use self::text::TextChunks;
 use self::tokens::Tokens;
 #[cfg(any(feature = "images", feature = "parquet"))]
@@ -145,21 +152,14 @@ fn input_of(file: &Origin, recipe: &Recipe) -> Result<Input, DataError> {
 
 /// Whether a file on this machine is packed, and there is nothing in it.
 pub(super) fn is_packed_nothing(path: &Path, format: DataFormat) -> bool {
-    Input::look(path, told(format)).is_ok_and(Input::is_packed_nothing)
+    Input::look(path, told(format)).is_ok_and(Input::has_packed_nothing)
 }
 
 fn told(format: DataFormat) -> Told {
     match format {
+        DataFormat::TokensU16 | DataFormat::TokensU32 => Told::ByName,
         // A table has its own packing within.
-        DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Parquet | DataFormat::Arrow => {
-            Told::ByName
-        }
+        DataFormat::Parquet | DataFormat::Arrow => Told::Never,
         _ => Told::ByContent,
     }
-}
-
-/// A list of names for people.
-fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

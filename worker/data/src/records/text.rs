@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use super::input::{Input, Position};
+use super::encoding::NotUtf8;
+use super::input::{Input, Packing, Position};
 use super::{Record, Records};
 use crate::DataError;
 
@@ -21,6 +22,9 @@ pub(super) struct TextChunks {
     /// What stands behind the last chunk, and, where there is such, the chunk that comes next.
     end: String,
     next: Option<String>,
+    packing: Option<Packing>,
+    /// Whether there was a chunk with characters beyond ASCII.
+    has_characters: bool,
 }
 
 impl TextChunks {
@@ -29,9 +33,19 @@ impl TextChunks {
     }
 
     pub(super) fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
-        let Input { path, reader, position, left_out, .. } = input;
-        let (buffer, end, next) = (Vec::new(), String::new(), None);
-        Self { path, source: reader, position, buffer, offset: left_out, chunk_bytes, end, next }
+        let Input { path, reader, position, left_out, packing } = input;
+        Self {
+            path,
+            source: reader,
+            position,
+            buffer: Vec::new(),
+            offset: left_out,
+            chunk_bytes,
+            end: String::new(),
+            next: None,
+            packing,
+            has_characters: false,
+        }
     }
 
     /// The same with this behind its last chunk. A file without text has none.
@@ -50,10 +64,12 @@ impl TextChunks {
         let end = if at_end { self.buffer.len() } else { self.cut() };
         let rest = self.buffer.split_off(end);
         let chunk = String::from_utf8(std::mem::replace(&mut self.buffer, rest)).map_err(|error| {
-            let offset = self.offset + error.utf8_error().valid_up_to() as u64;
-            DataError::NotUtf8 { path: self.path.clone(), offset }
+            let found = NotUtf8::new(error.as_bytes(), error.utf8_error(), self.has_characters);
+            let (offset, remedy) = (self.offset + found.offset as u64, found.remedy(self.packing));
+            DataError::NotUtf8 { path: self.path.clone(), offset, byte: found.byte, remedy }
         })?;
         self.offset += chunk.len() as u64;
+        self.has_characters = self.has_characters || !chunk.is_ascii();
         Ok(Some(chunk))
     }
 

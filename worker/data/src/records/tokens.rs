@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::path::PathBuf;
 
+use longhaul_common::config::DataConfig;
+
 use super::input::{Input, Position};
 use super::width::WideNumbers;
 use super::{Record, Records};
@@ -42,6 +44,20 @@ impl Tokens {
             reason,
         }
     }
+
+    /// Why a token is none, and what helps.
+    fn beyond(&self, token: u32) -> String {
+        let default = match self.vocabulary {
+            DataConfig::BYTES_VOCABULARY => " (by default it is \"bytes\", which has no more)",
+            _ => "",
+        };
+        let other = if self.width == 2 { "u32" } else { "u16" };
+        format!(
+            "{token} is beyond the tokenizer's vocabulary of {}: name in data.tokenizer{default} the one that these tokens were made with, as the model's vocabulary is its; \
+             or say format = \"tokens-{other}\" if that is how wide they are",
+            self.vocabulary
+        )
+    }
 }
 
 impl Records for Tokens {
@@ -56,18 +72,18 @@ impl Records for Tokens {
         let first = self.read;
         self.read += tokens.len() as u64;
         if !bytes.len().is_multiple_of(self.width) {
-            return Err(
-                self.malformed(self.read - 1, format!("it ends within a number of {} bytes", self.width))
+            let reason = format!(
+                "it ends within a number of {} bytes: it was cut off, or has numbers of another width or something else",
+                self.width
             );
+            return Err(self.malformed(self.read - 1, reason));
         }
         if let Some(wide) = &mut self.wide {
             let other = |what| DataError::OtherContent { path: self.path.clone(), what };
             wide.see(&tokens).map_err(other)?;
         }
         if let Some(at) = tokens.iter().position(|token| *token >= self.vocabulary) {
-            let reason =
-                format!("{} is beyond the tokenizer's vocabulary of {}", tokens[at], self.vocabulary);
-            return Err(self.malformed(first + at as u64, reason));
+            return Err(self.malformed(first + at as u64, self.beyond(tokens[at])));
         }
         Ok(Some(Record::Tokens(tokens)))
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::input::{Input, MARK, Position};
 use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
-use super::known::Known;
+use super::seen::Seen;
 use super::tar::{Tar, TarFile};
 use super::torn::{Half, Part, Torn};
 use super::{RECORD_BYTES_MAX, Record, Records};
@@ -40,7 +40,7 @@ pub(super) struct WebDataset {
     /// The first resource fork since then, and how many there are.
     forks: Option<(String, u64)>,
     torn: Torn,
-    known: Known,
+    seen: Seen,
 }
 
 /// Files of one key.
@@ -59,8 +59,8 @@ impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
         let (tar, field) = (Tar::new(reader), recipe.field.clone());
-        let (torn, known) = (Torn::default(), Known::default());
-        Self { path, position, tar, field, next: None, last: None, forks: None, torn, known }
+        let (torn, seen) = (Torn::default(), Seen::default());
+        Self { path, position, tar, field, next: None, last: None, forks: None, torn, seen }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -134,13 +134,13 @@ impl Records for WebDataset {
             };
             let (place, part) = (format!("{}, sample {key}", self.path.display()), parts.alone());
             self.last = Some(key.clone());
-            if self.known.has(&key) {
+            if self.seen.has(&key) {
                 return Ok(Some(Record::bad(format!("{place}: {AGAIN}"))));
             }
-            match (parts.image(&self.field, place.clone(), &mut self.known), part) {
+            match (parts.image(&self.field, place.clone(), &mut self.seen), part) {
                 (Ok(image), _) => {
                     self.torn.handle_whole();
-                    self.known.handle_sample(&key);
+                    self.seen.handle_sample(&key);
                     return Ok(Some(Record::Image(image)));
                 }
                 (Err(reason), Some(part)) => {
@@ -183,7 +183,7 @@ impl Parts {
         }
     }
 
-    fn image(self, field: &str, place: String, known: &mut Known) -> Result<RawImage, String> {
+    fn image(self, field: &str, place: String, seen: &mut Seen) -> Result<RawImage, String> {
         if let Some(name) = self.twice {
             return Err(format!(
                 "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
@@ -212,7 +212,7 @@ impl Parts {
                 let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
                 let class: u32 = class.trim().parse().map_err(|_| refused())?;
                 let json = json.and_then(|json| text(json, ".json").ok());
-                json.map_or(Ok(()), |json| check_same(class, &json, field, known))?;
+                json.map_or(Ok(()), |json| check_same(class, &json, field, seen))?;
                 class
             }
             (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
@@ -252,13 +252,13 @@ fn class_in(json: &str, field: &str) -> Result<u32, String> {
 }
 
 /// Refuses JSON that has a number in this field, and another one than this, or a text that stood beside another one in a sample before. JSON of other things alone says nothing of it.
-fn check_same(class: u32, json: &str, field: &str, known: &mut Known) -> Result<(), String> {
+fn check_same(class: u32, json: &str, field: &str, seen: &mut Seen) -> Result<(), String> {
     let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
     let (value, before) = match value_of(json, field)? {
         Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => {
             (other.to_string(), String::new())
         }
-        Some(Value::String(text)) => match known.handle_class(&text, class) {
+        Some(Value::String(text)) => match seen.handle_class(&text, class) {
             Some(first) => {
                 let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
                 (format!("{text:?}"), format!(", which stood beside class {first} further ahead"))

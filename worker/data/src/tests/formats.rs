@@ -95,16 +95,25 @@ fn a_column_that_does_not_exist_is_named_beside_those_that_do() {
     let cases = ["snappy.parquet", "stream.arrow", "large.arrow", "records.csv", "records.tsv"];
     for name in cases {
         let message = open(&format!("{{ path = \"{name}\" }}"), &tokenizer()).unwrap_err().to_string();
-        assert!(message.contains("has no column `text`; its columns are id, body"), "{name}: {message}");
+        let (columns, remedy) = match name.ends_with("sv") {
+            true => ("id, body", "give the column with the texts by its name, as in column = \"body\""),
+            false => ("id (Int64), body (text)", "say column = \"body\" if that is the text"),
+        };
+        let words = format!("has no column `text`; its columns are {columns}: {remedy}");
+        assert!(message.ends_with(&words), "{name}: {message}");
     }
     let message = open("{ path = \"snappy.parquet\", column = 3 }", &tokenizer()).unwrap_err().to_string();
-    assert!(message.contains("has no column 3; its columns are id, body"), "{message}");
+    let words = "has no column 3; its columns are id (Int64), body (text): say a number from 1 to 2, or";
+    assert!(message.contains(words), "{message}");
     let message =
         open("{ path = \"snappy.parquet\", column = \"id\" }", &tokenizer()).unwrap_err().to_string();
-    assert!(message.contains("column `id` of ") && message.contains("holds Int64 and not text"), "{message}");
+    let words = "holds Int64 and not text: say column = \"body\" if that is the text";
+    assert!(message.contains("column `id` of ") && message.ends_with(words), "{message}");
     let message = open("{ path = \"records.jsonl\" }", &tokenizer()).unwrap_err().to_string();
     assert!(
-        message.contains("records.jsonl, line 1: it has no field `text`; its fields are body, id"),
+        message.contains(
+            "records.jsonl, line 1: it has no field `text`; its fields are body (text), id (a number): say field = \"body\" if that is the text"
+        ),
         "{message}"
     );
 }
@@ -194,7 +203,10 @@ fn records_that_cannot_be_read_are_left_out_and_counted_up_to_the_limit() {
         asked.unwrap_err().to_string()
     };
     let message = second(&folder);
-    assert!(message.contains("c.csv, line 3: column 1 is not UTF-8"), "beside the text: {message}");
+    assert!(
+        message.contains("c.csv, line 3: it is not UTF-8 at byte 0 of column 1 (0xff)"),
+        "beside the text: {message}"
+    );
     folder.write("c.csv", b"text,n\nfine,1\nshort\n");
     let message = second(&folder);
     assert!(message.contains("c.csv, line 3: it has 1 column, and column 2 was asked for"), "{message}");

@@ -14,6 +14,8 @@ mod preparing;
 mod pruning;
 #[cfg(all(feature = "gzip", feature = "parquet"))]
 mod refused;
+#[cfg(all(feature = "gzip", feature = "parquet", feature = "tokenizers"))]
+mod remedies;
 #[cfg(feature = "remote-data")]
 mod remote;
 mod samples;

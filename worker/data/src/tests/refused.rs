@@ -5,13 +5,13 @@ use std::io::Write;
 use super::silent::read_as;
 use super::*;
 
-fn gz(content: &[u8]) -> Vec<u8> {
+pub(super) fn gz(content: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(content).unwrap();
     encoder.finish().unwrap()
 }
 
-fn zst(content: &[u8]) -> Vec<u8> {
+pub(super) fn zst(content: &[u8]) -> Vec<u8> {
     zstd::encode_all(content, 3).unwrap()
 }
 

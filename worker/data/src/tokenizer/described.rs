@@ -9,7 +9,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenizerWrapper};
 
-use super::UnknownToken;
+use super::{UnknownToken, other_files};
 use crate::DataError;
 
 /// A tokenizer of the library.
@@ -39,9 +39,17 @@ impl Described {
     pub(super) fn read(json: &[u8], path: &Path) -> Result<Self, DataError> {
         let refused = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let read = tokenizers::Tokenizer::from_bytes(json);
-        let tokenizer = read.map_err(|error| refused(error.to_string()))?;
+        let words = |error: tokenizers::Error| {
+            refused(other_files::other(json, path).unwrap_or_else(|| error.to_string()))
+        };
+        let tokenizer = read.map_err(words)?;
         let (may_leave_out, unknown) = (may_leave_out(&tokenizer), Unknown::of(&tokenizer, json, path));
         Ok(Self { tokenizer, may_leave_out, unknown })
+    }
+
+    /// That a folder is none.
+    pub(super) fn folder(path: &Path) -> DataError {
+        DataError::Tokenizer { path: path.to_owned(), reason: other_files::folder(path) }
     }
 
     /// Drops the settings of a file's last use, which are not the tokenizer: Hugging Face writes truncation and padding after a call with them, and

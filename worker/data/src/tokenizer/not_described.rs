@@ -22,6 +22,11 @@ impl Described {
         Err(built::TOKENIZERS.missing())
     }
 
+    /// The same.
+    pub(super) fn folder(_: &Path) -> DataError {
+        built::TOKENIZERS.missing()
+    }
+
     pub(super) fn without_settings(&mut self) -> Vec<String> {
         match self.never {}
     }

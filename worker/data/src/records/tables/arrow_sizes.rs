@@ -10,6 +10,8 @@ use arrow_schema::ArrowError;
 const BUFFER_BYTES_MAX: i64 = 1 << 30;
 /// Bytes of a file's or batch's description, at most: that of some hundred thousand columns.
 const DESCRIPTION_BYTES_MAX: u64 = 64 << 20;
+/// What a file ends with.
+const MAGIC: &[u8; 6] = b"ARROW1";
 /// What stands before a description's length, in all but very old files.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
@@ -18,19 +20,29 @@ pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError
     let mut end = [0; 10];
     file.seek(SeekFrom::End(-10))?;
     file.read_exact(&mut end)?;
+    if !end.ends_with(MAGIC) {
+        return Err(damaged(
+            "it does not end as an Arrow file does: it was cut off, or never closed: fetch it again, or write it anew",
+        ));
+    }
     let length = read_footer_length(end)? as u64;
     let start = file.seek(SeekFrom::End(-10))?.checked_sub(length);
-    file.seek(SeekFrom::Start(start.ok_or_else(|| damaged("its footer is longer than the file"))?))?;
+    file.seek(SeekFrom::Start(
+        start
+            .ok_or_else(|| damaged("its footer is longer than the file: fetch it again, or write it anew"))?,
+    ))?;
     let footer = description(file, length)?;
-    let footer = root_as_footer(&footer).map_err(damaged)?;
+    let footer = root_as_footer(&footer).map_err(broken)?;
     for block in footer.dictionaries().into_iter().chain(footer.recordBatches()).flatten() {
-        let place = |number: i64| u64::try_from(number).map_err(damaged);
+        let place = |number: i64| u64::try_from(number).map_err(broken);
         let (start, length) = (place(block.offset())?, place(block.metaDataLength().into())?);
         file.seek(SeekFrom::Start(start))?;
         let bytes = description(file, length)?;
         let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
-        let bytes = bytes.get(prefix..).ok_or_else(|| damaged("a description is too short"))?;
-        check_batch(file, &root_as_message(bytes).map_err(damaged)?, start.saturating_add(length))?;
+        let bytes = bytes
+            .get(prefix..)
+            .ok_or_else(|| damaged("a description is too short: fetch it again, or write it anew"))?;
+        check_batch(file, &root_as_message(bytes).map_err(broken)?, start.saturating_add(length))?;
     }
     Ok(())
 }
@@ -42,10 +54,10 @@ const REST_BYTES: u64 = 64;
 pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
     while let Some(length) = next_length(file)? {
         let bytes = description(file, length)?;
-        let message = root_as_message(&bytes).map_err(damaged)?;
+        let message = root_as_message(&bytes).map_err(broken)?;
         let body = file.stream_position()?;
         check_batch(file, &message, body)?;
-        let body_length = u64::try_from(message.bodyLength()).map_err(damaged)?;
+        let body_length = u64::try_from(message.bodyLength()).map_err(broken)?;
         file.seek(SeekFrom::Start(body.saturating_add(body_length)))?;
     }
     // A reader stops here, and another stream that was put behind this one is lost.
@@ -64,7 +76,9 @@ fn next_length(file: &mut impl Read) -> Result<Option<u64>, ArrowError> {
     if file.by_ref().take(4).read_to_end(&mut first)? == 0 {
         return Ok(None);
     }
-    let mut word: [u8; 4] = first.try_into().map_err(|_| damaged("it ends within a length"))?;
+    let mut word: [u8; 4] = first
+        .try_into()
+        .map_err(|_| damaged("it ends within a length, as if it was cut off: fetch it again"))?;
     if word == CONTINUATION {
         file.read_exact(&mut word)?;
     }
@@ -75,12 +89,16 @@ fn next_length(file: &mut impl Read) -> Result<Option<u64>, ArrowError> {
 fn description(file: &mut impl Read, length: u64) -> Result<Vec<u8>, ArrowError> {
     if length > DESCRIPTION_BYTES_MAX {
         return Err(damaged(format!(
-            "a description has {length} bytes, where {DESCRIPTION_BYTES_MAX} are the most"
+            "a description has {length} bytes, where {DESCRIPTION_BYTES_MAX} are the most: fetch it again, or write it anew"
         )));
     }
     let mut bytes = Vec::new();
     file.by_ref().take(length).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 == length { Ok(bytes) } else { Err(damaged("it ends within a description")) }
+    if bytes.len() as u64 == length {
+        Ok(bytes)
+    } else {
+        Err(damaged("it ends within a description, as if it was cut off: fetch it again"))
+    }
 }
 
 /// Looks at the buffers of a batch whose body begins there.
@@ -93,7 +111,7 @@ fn check_batch(file: &mut (impl Read + Seek), message: &Message<'_>, body: u64) 
         if buffer.length() < becomes.len() as i64 {
             continue;
         }
-        let offset = u64::try_from(buffer.offset()).map_err(damaged)?;
+        let offset = u64::try_from(buffer.offset()).map_err(broken)?;
         file.seek(SeekFrom::Start(body.saturating_add(offset)))?;
         file.read_exact(&mut becomes)?;
         let becomes = i64::from_le_bytes(becomes);
@@ -104,6 +122,11 @@ fn check_batch(file: &mut (impl Read + Seek), message: &Message<'_>, body: u64) 
         }
     }
     Ok(())
+}
+
+/// A description that its library refuses, in its words.
+fn broken(error: impl ToString) -> ArrowError {
+    damaged(format!("its description is damaged ({}): fetch it again, or write it anew", error.to_string()))
 }
 
 fn damaged(reason: impl ToString) -> ArrowError {

@@ -1,7 +1,8 @@
 //! Tables of columns: Parquet, and Arrow's files and streams.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -14,9 +15,12 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 
 use super::arrow_sizes::{check_file, check_stream};
+use super::ends::check_ends;
+use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
-use crate::records::{Record, Records, listed, unwound};
+use crate::records::encoding::NotUtf8;
+use crate::records::{Record, Records, unwound};
 use crate::{DataError, Recipe};
 
 /// Rows of a Parquet file that are decoded at once.
@@ -25,9 +29,9 @@ const BATCH_ROWS: usize = 1024;
 const ARROW_MAGIC: &[u8; 6] = b"ARROW1";
 
 /// What a row has, or what is wrong with it.
-type Text = Result<String, &'static str>;
+type Text = Result<String, Cow<'static, str>>;
 
-const NULL: &str = "it is null";
+const NULL: Cow<'static, str> = Cow::Borrowed("it is null");
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
@@ -51,6 +55,7 @@ pub(super) struct Columns {
 impl Columns {
     /// Opens a Parquet file.
     pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
+        check_ends(&table)?;
         let (path, file) = (table.path.as_path(), table.rewound()?);
         let refused = |error: ArrowError| malformed(path, "Parquet", 0, &error);
         let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
@@ -71,12 +76,12 @@ impl Columns {
         let refused = |error: ArrowError| malformed(path, "Arrow", 0, &error);
         let file = || table.rewound().map(BufReader::new);
         let batches: Batches = if magic == ARROW_MAGIC {
-            check_file(&mut file()?).map_err(refused)?;
+            check_file(&mut file()?).map_err(|error| unsound(path, error))?;
             let open = |file, columns| guarded(|| FileReader::try_new(file, columns)).map_err(refused);
             let column = find(&open(file()?, None)?.schema(), recipe, path)?;
             Box::new(open(file()?, Some(vec![column]))?)
         } else {
-            check_stream(&mut file()?).map_err(refused)?;
+            check_stream(&mut file()?).map_err(|error| unsound(path, error))?;
             let open = |file, columns| guarded(|| StreamReader::try_new(file, columns)).map_err(refused);
             let column = find(&open(file()?, None)?.schema(), recipe, path)?;
             Box::new(open(file()?, Some(vec![column]))?)
@@ -113,7 +118,7 @@ impl Columns {
         let Some(raw) = &mut self.raw else { return Ok(None) };
         let rows = unwound(|| raw.next_rows(BATCH_ROWS), ParquetError::General);
         let rows = rows.map_err(|error| self.refused(&error))?;
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|_| "it is not UTF-8");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).map_err(|error| not_utf8(&error));
         let texts: Vec<Text> = rows.into_iter().map(|bytes| bytes.ok_or(NULL).and_then(text)).collect();
         Ok((!texts.is_empty()).then_some(texts))
     }
@@ -155,16 +160,44 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowEr
     unwound(read, ArrowError::ParseError)
 }
 
+/// Why a text is none, and what helps with a table.
+fn not_utf8(error: &std::string::FromUtf8Error) -> Cow<'static, str> {
+    let found = NotUtf8::new(error.as_bytes(), error.utf8_error(), false).within("its text");
+    format!("it is {found}: write the table anew with that text decoded, or without the row").into()
+}
+
+/// What a table is refused for whose reader does not say what helps.
 fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {
     /// What the library says of a compression that it was built without.
     const WITHOUT: &str = "Disabled feature at compile time: ";
-    let place = if row == 0 { "its description".to_owned() } else { format!("after row {row}") };
-    let mut reason = error.to_string();
-    if let Some((_, codec)) = reason.split_once(WITHOUT) {
-        reason = format!("it is compressed with {codec}, which is not read: write it with zstd or snappy");
-    }
+    let place = if row == 0 { DESCRIPTION.to_owned() } else { format!("after row {row}") };
+    let words = error.to_string();
+    let reason = match words.split_once(WITHOUT) {
+        Some((_, codec)) => {
+            format!("it is compressed with {codec}, which is not read: write it with zstd or snappy")
+        }
+        None => format!("{words}; fetch it again, or write it anew"),
+    };
     DataError::Malformed { path: path.to_owned(), format, place, reason }
 }
+
+/// What an Arrow file is refused for before its reader sees it.
+fn unsound(path: &Path, error: ArrowError) -> DataError {
+    let reason = match error {
+        ArrowError::IpcError(reason) => reason,
+        // Its end is before its beginning, or before what was to be read.
+        ArrowError::IoError(_, error)
+            if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput) =>
+        {
+            "it is cut off: fetch it again".to_owned()
+        }
+        error => return malformed(path, "Arrow", 0, &error),
+    };
+    DataError::Malformed { path: path.to_owned(), format: "Arrow", place: DESCRIPTION.to_owned(), reason }
+}
+
+/// Where a table says what it has.
+const DESCRIPTION: &str = "its description";
 
 /// The column's place, which holds text.
 fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {
@@ -176,7 +209,7 @@ fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataErro
             let reason = format!(
                 "columns {first} and {second} are both called `{name}`: say column = {first} or {second}"
             );
-            let (path, place) = (path.to_owned(), "its description".to_owned());
+            let (path, place) = (path.to_owned(), DESCRIPTION.to_owned());
             return Err(DataError::Malformed { path, format: "a table", place, reason });
         }
     }
@@ -187,22 +220,15 @@ fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataErro
         }
     };
     let Some(index) = index else {
-        let known = listed(schema.fields().iter().map(|field| field.name().as_str()));
-        return Err(DataError::NoColumn { path: path.to_owned(), column: shown, known });
+        let (known, remedy) = (known(schema), elsewhere(schema, &recipe.column));
+        return Err(DataError::NoColumn { path: path.to_owned(), column: shown, known, remedy });
     };
     let kind = schema.field(index).data_type();
     if is_text(kind) {
         Ok(index)
     } else {
-        Err(DataError::NotText { path: path.to_owned(), column: shown, kind: kind.to_string() })
-    }
-}
-
-fn is_text(kind: &DataType) -> bool {
-    match kind {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
-        DataType::Dictionary(_, values) => is_text(values),
-        _ => false,
+        let (kind, remedy) = (kind.to_string(), instead(schema, &recipe.column, index));
+        Err(DataError::NotText { path: path.to_owned(), column: shown, kind, remedy })
     }
 }
 

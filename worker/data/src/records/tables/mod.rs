@@ -2,14 +2,18 @@
 
 mod arrow_sizes;
 mod columns;
+mod ends;
+mod no_text;
 mod raw_texts;
 mod table_file;
+
+use std::io::Read;
 
 use longhaul_common::config::DataFormat;
 
 use self::columns::Columns;
 use self::table_file::TableFile;
-use super::Records;
+use super::{Records, content};
 use crate::cache::Cache;
 use crate::origin::Origin;
 use crate::{DataError, Recipe};
@@ -20,11 +24,21 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
     if table.size == 0 {
         return Err(DataError::empty(&table.path));
     }
+    check_beginning(&table, recipe)?;
     let columns = match recipe.format {
         DataFormat::Parquet => Columns::parquet(table, recipe),
         _ => Columns::arrow(table, recipe),
     };
     Ok(Box::new(columns?))
+}
+
+/// Looks at the first bytes of a table: of one that is elsewhere, nobody has before.
+fn check_beginning(table: &TableFile, recipe: &Recipe) -> Result<(), DataError> {
+    let mut head = Vec::new();
+    let read = table.rewound()?.take(content::HEAD_BYTES as u64).read_to_end(&mut head);
+    read.map_err(DataError::io("read", &table.path))?;
+    let other = |what| DataError::OtherContent { path: table.path.clone(), what };
+    content::check(&head, recipe.format, recipe.is_said).map_err(other)
 }
 
 fn table_of(file: &Origin, cache: &Cache) -> Result<TableFile, DataError> {

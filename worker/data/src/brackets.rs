@@ -1,0 +1,87 @@
+//! Patterns that were meant as names, and names that were meant as patterns.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::DataError;
+use super::files::literal;
+
+/// What of a pattern is there by the name that it has letter by letter, where its brackets mean something else, and how that is written.
+pub(super) fn literally(pattern: &str) -> Option<String> {
+    let mut place = PathBuf::from(if pattern.starts_with('/') { "/" } else { "." });
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let name = Path::new(part);
+        if part.contains('[') && place.join(name).exists() {
+            let (place, written) = (place.join(name), part.replace('[', "[[]"));
+            let shown = place.strip_prefix(".").unwrap_or(&place).display();
+            return Some(format!(
+                "{shown} is there, but brackets in a pattern stand for one of the characters in them: write `{written}` for its name"
+            ));
+        }
+        place.push(literal(part)?);
+    }
+    None
+}
+
+/// Refuses a path that is none, and that looks like a pattern.
+///
+/// # Errors
+/// It is so.
+pub(super) fn check_path(path: &Path) -> Result<(), DataError> {
+    let pattern = path.to_string_lossy();
+    let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    if !pattern.contains(['*', '?']) || !is_gone() {
+        return Ok(());
+    }
+    let reason = "a path names one file, and none is called so: for all that match it say glob in place of path, as in sources = [{ glob = \"*.txt\" }]";
+    Err(DataError::Pattern { pattern: pattern.into_owned(), reason: reason.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir, write};
+
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_that_is_there_is_told_with_how_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path();
+        create_dir(place.join("run[1]")).unwrap();
+        for name in ["a[1].txt", "run[1]/b[x].txt", "run[1]/c.txt"] {
+            write(place.join(name), "text").unwrap();
+        }
+        let shown = place.display();
+        for (pattern, expected) in [
+            ("a[1].txt", Some(("a[1].txt", "`a[[]1].txt`"))),
+            ("run[1]/*.txt", Some(("run[1]", "`run[[]1]`"))),
+            ("run[1]/b[x].txt", Some(("run[1]", "`run[[]1]`"))),
+            ("run[[]1]/b[x].txt", Some(("run[1]/b[x].txt", "`b[[]x].txt`"))),
+            ("run[[]1[]]/b[x].txt", Some(("run[1]/b[x].txt", "`b[[]x].txt`"))),
+            ("run[[]1]/b[[]x].txt", None),
+            ("run[[]1]/none.txt", None),
+            ("a[2].txt", None),
+            ("*/b[x].txt", None),
+            ("none/a[1].txt", None),
+        ] {
+            let told = literally(&format!("{shown}/{pattern}"));
+            let words = expected.map(|(name, written)| {
+                format!("{shown}/{name} is there, but brackets in a pattern stand for one of the characters in them: write {written} for its name")
+            });
+            assert_eq!(told, words, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_there_is_no_pattern_and_one_that_is_not_may_be_one() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path().join("what?.txt"), "text").unwrap();
+        for name in ["what?.txt", "none.txt", "a[1].txt"] {
+            check_path(&folder.path().join(name)).unwrap();
+        }
+        for name in ["*.txt", "none?.txt", "none/*"] {
+            let message = check_path(&folder.path().join(name)).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains("say glob in place of path"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Bytes that are not UTF-8, and what helps.
+
+use std::str::Utf8Error;
+
+use super::input::{Packing, command};
+
+/// Bytes on either side of the first that is not UTF-8 by which text is told from binary data.
+const AROUND_BYTES: usize = 256;
+/// Control characters among them that a text has at most, and one in so many bytes.
+const CONTROLS_MAX: usize = 1;
+const CONTROLS_ONE_IN: usize = 32;
+
+/// The first byte of a text that is not UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotUtf8 {
+    /// Where it is, from 0 on.
+    pub(super) offset: usize,
+    pub(super) byte: u8,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// No text at all.
+    Binary,
+    /// UTF-8 that ends within a character.
+    CutOff,
+    /// UTF-8 with other bytes in it.
+    Mixed,
+    /// Text in another encoding.
+    Other,
+}
+
+impl NotUtf8 {
+    /// Of bytes with this error. `has_characters`: what was read before them has characters beyond ASCII in UTF-8.
+    pub(super) fn new(bytes: &[u8], error: Utf8Error, has_characters: bool) -> Self {
+        let offset = error.valid_up_to();
+        let (mut characters, mut others) = (usize::from(has_characters), 0);
+        for part in bytes.utf8_chunks() {
+            characters += part.valid().chars().filter(|character| !character.is_ascii()).count();
+            others += usize::from(!part.invalid().is_empty());
+        }
+        let is_mixed = has_characters || characters > others;
+        let kind = match error.error_len() {
+            _ if is_binary_around(bytes, offset) => Kind::Binary,
+            // Of one byte alone it may be the last letter of a text in another encoding.
+            None if is_mixed || bytes.len() - offset > 1 => Kind::CutOff,
+            _ if is_mixed => Kind::Mixed,
+            _ => Kind::Other,
+        };
+        Self { offset, byte: bytes.get(offset).copied().unwrap_or_default(), kind }
+    }
+
+    /// Where it is in something.
+    pub(super) fn within(&self, what: &str) -> String {
+        format!("not UTF-8 at byte {} of {what} (0x{:02x})", self.offset, self.byte)
+    }
+
+    /// What helps with a file that is packed so.
+    pub(super) fn remedy(&self, packing: Option<Packing>) -> String {
+        match self.kind {
+            Kind::Other => format!(
+                "if it is in another encoding, convert it: {} does so for Western European text",
+                command(packing, "iconv -f WINDOWS-1252 -t UTF-8", "OUT")
+            ),
+            Kind::Mixed => format!(
+                "other characters are UTF-8, so a part is damaged or in another encoding: mend that part, or drop such bytes with {}",
+                command(packing, "iconv -c -f UTF-8 -t UTF-8", "OUT")
+            ),
+            Kind::CutOff => "it ends within a character, as if it was cut off: get it anew".to_owned(),
+            Kind::Binary => "the bytes around it are binary data and no text: take it out of the source, or name its own format".to_owned(),
+        }
+    }
+}
+
+/// Whether the bytes around a place have more control characters than a text has.
+fn is_binary_around(bytes: &[u8], place: usize) -> bool {
+    let around = &bytes[place.saturating_sub(AROUND_BYTES)..bytes.len().min(place + AROUND_BYTES)];
+    let is_control = |byte: &&u8| matches!(byte, 0..=8 | 0x0e..=0x1a | 0x1c..=0x1f);
+    let controls = around.iter().filter(is_control).count();
+    controls > CONTROLS_MAX && controls * CONTROLS_ONE_IN > around.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(bytes: &[u8], has_characters: bool) -> NotUtf8 {
+        NotUtf8::new(bytes, str::from_utf8(bytes).unwrap_err(), has_characters)
+    }
+
+    #[test]
+    fn another_encoding_is_told_from_damage_cuts_and_binary_data() {
+        let mut random: Vec<u8> = (0..=255).map(|byte: u8| byte.wrapping_mul(167)).collect();
+        random.push(0xff);
+        for (bytes, has_characters, offset, kind) in [
+            (&b"caf\xe9 au lait"[..], false, 3, Kind::Other),
+            (b"caf\xe9", false, 3, Kind::Other),
+            (b"na\xefve caf\xe9 \x93quoted\x94", false, 2, Kind::Other),
+            // Windows-1251 and Shift-JIS.
+            (b"\xef\xf0\xe8\xe2\xe5\xf2", false, 0, Kind::Other),
+            (b"\x82\xb1\x82\xf1", false, 0, Kind::Other),
+            (b"caf\xe9", true, 3, Kind::CutOff),
+            (b"cut off \xe2\x82", false, 8, Kind::CutOff),
+            ("één € é".as_bytes().split_last().unwrap().1, false, 10, Kind::CutOff),
+            (b"\xc3\xa9\xc3\xa9 caf\xe9 \xc3\xa9", false, 8, Kind::Mixed),
+            (b"plain \xff letters", true, 6, Kind::Mixed),
+            (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", false, 0, Kind::Binary),
+            (b"\xff\0\x01\xfe", true, 0, Kind::Binary),
+            (&random, false, 1, Kind::Binary),
+            // A control character alone is no proof.
+            (b"form\x01 feed and caf\xe9", false, 18, Kind::Other),
+        ] {
+            let found = found(bytes, has_characters);
+            assert_eq!((found.offset, found.kind), (offset, kind), "{bytes:?}");
+            assert_eq!(found.byte, bytes[offset]);
+        }
+    }
+
+    #[test]
+    fn the_command_unpacks_what_is_packed_and_binary_data_is_not_converted() {
+        let other = found(b"caf\xe9", false);
+        assert_eq!(other.within("column 2"), "not UTF-8 at byte 3 of column 2 (0xe9)");
+        assert!(other.remedy(None).contains("`iconv -f WINDOWS-1252 -t UTF-8 IN > OUT`"));
+        let packed = other.remedy(Some(Packing::Gzip));
+        assert!(packed.contains("`gzip -dc IN | iconv -f WINDOWS-1252 -t UTF-8 > OUT`"), "{packed}");
+        for bytes in [&b"\xff\0\x01\xfe"[..], b"cut off \xe2\x82"] {
+            assert!(!found(bytes, false).remedy(None).contains("iconv"), "{bytes:?}");
+        }
+    }
+}

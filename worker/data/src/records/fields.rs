@@ -1,0 +1,211 @@
+//! JSON objects that have no text where it is looked for, and what makes one of them.
+
+use serde_json::{Map, Value};
+
+use super::input::{Packing, command};
+use super::known::{MESSAGES, example, listed, meant, shown};
+
+/// Why an object has no text in a field, and what helps, in a file that is packed so.
+pub(super) fn no_text(
+    object: &Map<String, Value>,
+    field: &str,
+    packing: Option<Packing>,
+) -> (String, String) {
+    let shown_field = shown(field);
+    let Some(value) = object.get(field) else {
+        let known = object.iter().map(|(name, value)| format!("{} ({})", shown(name), kind_of(value)));
+        let reason = format!("it has no field `{shown_field}`; its fields are {}", listed(known));
+        return (reason, elsewhere(object, field, packing));
+    };
+    let reason = format!("its field `{shown_field}` is no text but {}", kind_of(value));
+    // A number or nothing may be a defect of one record.
+    let remedy = made_of(field, value, field).map(|made| made.told(packing)).unwrap_or_default();
+    (reason, remedy)
+}
+
+/// What helps where an object does not have the field.
+fn elsewhere(object: &Map<String, Value>, field: &str, packing: Option<Packing>) -> String {
+    let mut texts: Vec<(&str, usize)> =
+        object.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.len()))).collect();
+    texts.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
+    let names: Vec<&str> = texts.into_iter().map(|(name, _)| name).collect();
+    let say = |name: String| format!("say field = {name} if that is the text");
+    if let Some(name) = meant(field, &names) {
+        return say(name);
+    }
+    let made = within(object, field)
+        .or_else(|| each_of(object, field))
+        .or_else(|| object.iter().find_map(|(name, value)| made_of(name, value, field)));
+    match made {
+        Some(made) => made.told(packing),
+        None => example(field, &names).map_or_else(|| OF_ITS_OWN.to_owned(), say),
+    }
+}
+
+/// A program of jq that makes texts, and what that does.
+struct Made {
+    program: String,
+    does: &'static str,
+}
+
+impl Made {
+    fn told(&self, packing: Option<Packing>) -> String {
+        let program = format!("jq -c '{}'", self.program);
+        format!("{} {}", command(packing, &program, "OUT.jsonl"), self.does)
+    }
+}
+
+const OF_ITS_OWN: &str = "write the text into a field of its own";
+const A_TEXT: &str = "makes a text of it, in the field `text`";
+const A_LINE_EACH: &str = "puts each of its objects on a line";
+
+/// Of a field with a point, which is looked up by its whole name: what is meant, where there is such.
+fn within(object: &Map<String, Value>, field: &str) -> Option<Made> {
+    let names: Vec<&str> = field.split('.').collect();
+    let (first, rest) = names.split_first()?;
+    let value = rest.iter().try_fold(object.get(*first)?, |value, name| value.get(*name))?;
+    let program = format!("{{text: {}}}", path(&names)?);
+    value.is_string().then_some(Made { program, does: A_TEXT })
+}
+
+/// Of an object whose values are records.
+fn each_of(object: &Map<String, Value>, field: &str) -> Option<Made> {
+    let records = object.values().filter(|value| value.get(field).is_some_and(Value::is_string));
+    (records.count() > 1).then(|| Made { program: ".[]".to_owned(), does: A_LINE_EACH })
+}
+
+/// Of a field with a list or an object.
+fn made_of(name: &str, value: &Value, field: &str) -> Option<Made> {
+    let place = path(&[name])?;
+    let first = match value {
+        Value::Array(values) => values.first()?,
+        Value::Object(inner) => {
+            let names: Vec<&str> =
+                inner.iter().filter(|(_, value)| value.is_string()).map(|(name, _)| name.as_str()).collect();
+            let is_wanted = |inner: &&&str| **inner == field;
+            let inner =
+                names.iter().find(is_wanted).or_else(|| names.first().filter(|_| names.len() == 1))?;
+            let program = format!("{{text: {}}}", path(&[name, *inner])?);
+            return Some(Made { program, does: A_TEXT });
+        }
+        _ => return None,
+    };
+    if first.is_string() {
+        let program = format!("{{text: ({place} | map(tostring) | join(\"\\n\"))}}");
+        return Some(Made { program, does: A_TEXT });
+    }
+    let has = |key: &str| first.get(key).is_some_and(Value::is_string);
+    if let Some((who, what)) = MESSAGES.iter().find(|(who, what)| has(who) && has(what)) {
+        let program =
+            format!("{{text: ([{place}[] | \"\\(.{who}): \\(.{what} // \"\")\"] | join(\"\\n\"))}}");
+        return Some(Made { program, does: A_TEXT });
+    }
+    has(field).then(|| Made { program: format!("{place}[]"), does: A_LINE_EACH })
+}
+
+/// A place in an object, as jq has it; none: a shell would not take it as it stands.
+fn path(names: &[&str]) -> Option<String> {
+    let mut path = ".".to_owned();
+    for name in names {
+        if name.contains('\'') || shown(name) != *name {
+            return None;
+        }
+        path += &format!("[{}]", Value::from(*name));
+    }
+    Some(path)
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(object: &Value, field: &str) -> (String, String) {
+        no_text(object.as_object().unwrap(), field, None)
+    }
+
+    #[test]
+    fn fields_are_told_with_what_they_hold_and_the_one_that_is_probably_meant() {
+        for (object, field, words, remedy) in [
+            (
+                json!({"id": 1, "content": "one"}),
+                "text",
+                "content (text), id (a number)",
+                "say field = \"content\"",
+            ),
+            (json!({"TEXT": "one"}), "text", "TEXT (text)", "say field = \"TEXT\""),
+            (
+                json!({"a": "", "verse": "a long text"}),
+                "text",
+                "a (text), verse (text)",
+                "say field = \"verse\"",
+            ),
+            (json!({"n": null, "is": true}), "text", "is (a boolean), n (null)", OF_ITS_OWN),
+            (json!({}), "text", "its fields are none", OF_ITS_OWN),
+        ] {
+            let (reason, helps) = told(&object, field);
+            assert!(reason.starts_with(&format!("it has no field `{field}`; ")), "{reason}");
+            assert!(reason.ends_with(words), "{reason}");
+            assert!(helps.starts_with(remedy), "{helps}");
+        }
+        let many: Map<String, Value> = (0..10).map(|n| (format!("f{n}"), json!(n))).collect();
+        assert!(no_text(&many, "text", None).0.ends_with("f7 (a number) and 2 more"));
+    }
+
+    /// With a name that needs quotes, and one that a shell would not take.
+    #[test]
+    fn texts_within_lists_and_objects_are_told_with_what_makes_records_of_them() {
+        let messages = json!([{"role": "user", "content": "a"}]);
+        let text = |program: &str| {
+            format!("`jq -c '{program}' IN > OUT.jsonl` makes a text of it, in the field `text`")
+        };
+        let lines =
+            |program: &str| format!("`jq -c '{program}' IN > OUT.jsonl` puts each of its objects on a line");
+        let talk = |name: &str, who: &str, what: &str| {
+            text(&format!(
+                "{{text: ([.[\"{name}\"][] | \"\\(.{who}): \\(.{what} // \"\")\"] | join(\"\\n\"))}}"
+            ))
+        };
+        for (object, field, remedy) in [
+            (json!({"id": "a", "messages": messages}), "text", talk("messages", "role", "content")),
+            (json!({"messages": messages}), "messages", talk("messages", "role", "content")),
+            (json!({"a b": [{"from": "human", "value": "a"}]}), "text", talk("a b", "from", "value")),
+            (
+                json!({"parts": ["a", "b"]}),
+                "text",
+                text("{text: (.[\"parts\"] | map(tostring) | join(\"\\n\"))}"),
+            ),
+            (json!({"data": [{"text": "a"}]}), "text", lines(".[\"data\"][]")),
+            (json!({"data": {"text": "a", "b": "c"}}), "text", text("{text: .[\"data\"][\"text\"]}")),
+            (json!({"text": {"en": "a"}}), "text", text("{text: .[\"text\"][\"en\"]}")),
+            (json!({"1": {"text": "a"}, "2": {"text": "b"}}), "text", lines(".[]")),
+            (json!({"a": {"b": {"c": "d"}}, "n": 1}), "a.b.c", text("{text: .[\"a\"][\"b\"][\"c\"]}")),
+            (json!({"it's": ["a"]}), "text", OF_ITS_OWN.to_owned()),
+            (json!({"text": 5, "title": "a"}), "text", String::new()),
+            (json!({"text": null, "parts": ["a"]}), "text", String::new()),
+            (json!({"text": []}), "text", String::new()),
+            (
+                json!({"content": "a", "messages": messages}),
+                "text",
+                "say field = \"content\" if that is the text".to_owned(),
+            ),
+        ] {
+            assert_eq!(told(&object, field).1, remedy, "{object}");
+        }
+        let packed =
+            no_text(json!({"data": [{"text": "a"}]}).as_object().unwrap(), "text", Some(Packing::Zstd));
+        assert!(packed.1.starts_with("`zstd -dc IN | jq -c '.[\"data\"][]' > OUT.jsonl`"), "{}", packed.1);
+    }
+}

@@ -1,0 +1,194 @@
+//! Columns that hold no text, and what makes one of them.
+
+use arrow_schema::{DataType, Field, Schema};
+use longhaul_common::config::Column;
+
+use crate::records::known::{MESSAGES, example, listed, meant, shown};
+
+pub(super) fn is_text(kind: &DataType) -> bool {
+    match kind {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => is_text(values),
+        _ => false,
+    }
+}
+
+fn is_binary(kind: &DataType) -> bool {
+    match kind {
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => true,
+        DataType::Dictionary(_, values) => is_binary(values),
+        _ => false,
+    }
+}
+
+/// Columns with what they hold.
+pub(super) fn known(schema: &Schema) -> String {
+    let known = schema.fields().iter().map(|field| {
+        let kind = field.data_type();
+        let kind = if is_text(kind) { "text".to_owned() } else { shown(&kind.to_string()) };
+        format!("{} ({kind})", shown(field.name()))
+    });
+    listed(known)
+}
+
+/// What helps where a column is not there.
+pub(super) fn elsewhere(schema: &Schema, wanted: &Column) -> String {
+    let texts = texts(schema);
+    if let Column::Number(_) = wanted
+        && !texts.is_empty()
+    {
+        return format!(
+            "say a number from 1 to {}, or the name of a column with text",
+            schema.fields().len()
+        );
+    }
+    let wanted = name_of(wanted);
+    let made = || schema.fields().iter().enumerate().find_map(|(place, field)| made_of(place, field));
+    let known = meant(wanted, &texts).map(say).or_else(made);
+    known.or_else(|| example(wanted, &texts).map(say)).unwrap_or_else(|| OF_ITS_OWN.to_owned())
+}
+
+/// What helps where the column at this place holds something else.
+pub(super) fn instead(schema: &Schema, wanted: &Column, place: usize) -> String {
+    let another = || example(name_of(wanted), &texts(schema)).map(say);
+    made_of(place, schema.field(place)).or_else(another).unwrap_or_else(|| OF_ITS_OWN.to_owned())
+}
+
+const OF_ITS_OWN: &str = "write the text into a column of its own";
+
+fn texts(schema: &Schema) -> Vec<&str> {
+    let texts = schema.fields().iter().filter(|field| is_text(field.data_type()));
+    texts.map(|field| field.name().as_str()).collect()
+}
+
+fn name_of(column: &Column) -> &str {
+    if let Column::Name(name) = column { name } else { "" }
+}
+
+fn say(name: String) -> String {
+    format!("say column = {name} if that is the text")
+}
+
+/// What makes a table with texts of a column that holds bytes, or lists of texts or of messages, in pyarrow.
+fn made_of(place: usize, field: &Field) -> Option<String> {
+    let (name, kind) = (field.name(), field.data_type());
+    if shown(name) != *name {
+        return None;
+    }
+    if is_binary(kind) {
+        return Some(format!(
+            "if its bytes are UTF-8, `table.set_column({place}, {name:?}, table[{name:?}].cast(\"string\"))` of pyarrow makes text of them: write that table"
+        ));
+    }
+    let row = match items_of(kind)? {
+        items if is_text(items) => "row or []".to_owned(),
+        DataType::Struct(fields) => {
+            let has =
+                |name: &str| fields.iter().any(|field| field.name() == name && is_text(field.data_type()));
+            let (who, what) = MESSAGES.iter().find(|(who, what)| has(who) && has(what))?;
+            format!("f\"{{m['{who}']}}: {{m['{what}']}}\" for m in row or []")
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "`pyarrow.table({{\"text\": [\"\\n\".join({row}) for row in table[{name:?}].to_pylist()]}})` makes a text of each of its lists: write that table"
+    ))
+}
+
+fn items_of(kind: &DataType) -> Option<&DataType> {
+    match kind {
+        DataType::List(items)
+        | DataType::LargeList(items)
+        | DataType::ListView(items)
+        | DataType::LargeListView(items)
+        | DataType::FixedSizeList(items, _) => Some(items.data_type()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn schema(columns: &[(&str, DataType)]) -> Schema {
+        Schema::new(
+            columns.iter().map(|(name, kind)| Field::new(*name, kind.clone(), true)).collect::<Vec<_>>(),
+        )
+    }
+
+    fn list(items: DataType) -> DataType {
+        DataType::List(Arc::new(Field::new("element", items, true)))
+    }
+
+    fn messages(who: &str, what: &str) -> DataType {
+        let field = |name: &str| Field::new(name, DataType::Utf8, true);
+        list(DataType::Struct(vec![field(what), field(who)].into()))
+    }
+
+    fn dictionary(values: DataType) -> DataType {
+        DataType::Dictionary(Box::new(DataType::Int32), Box::new(values))
+    }
+
+    #[test]
+    fn columns_are_told_with_what_they_hold() {
+        let all = schema(&[
+            ("id", DataType::Int64),
+            ("body", dictionary(DataType::LargeUtf8)),
+            ("raw", DataType::Binary),
+        ]);
+        assert_eq!(known(&all), "id (Int64), body (text), raw (Binary)");
+        assert_eq!(known(&schema(&[])), "none");
+    }
+
+    #[test]
+    fn a_column_of_text_is_named_or_else_what_makes_one() {
+        let text = Column::Name("text".to_owned());
+        let cast = "if its bytes are UTF-8, `table.set_column(1, \"raw\", table[\"raw\"].cast(\"string\"))`";
+        let talk = "`pyarrow.table({\"text\": [\"\\n\".join(f\"{m['role']}: {m['content']}\" for m in row or []) for row in table[\"chat\"].to_pylist()]})`";
+        let join =
+            "`pyarrow.table({\"text\": [\"\\n\".join(row or []) for row in table[\"parts\"].to_pylist()]})`";
+        let id = ("id", DataType::Int64);
+        for (columns, words) in [
+            (
+                vec![id.clone(), ("title", DataType::Utf8), ("content", DataType::Utf8View)],
+                "say column = \"content\"",
+            ),
+            (vec![id.clone(), ("verse", DataType::Utf8)], "say column = \"verse\" if that is the text"),
+            (vec![id.clone(), ("raw", DataType::LargeBinary)], cast),
+            (vec![id.clone(), ("raw", dictionary(DataType::Binary))], cast),
+            (vec![id.clone(), ("chat", messages("role", "content"))], talk),
+            (vec![("source", DataType::Utf8), ("chat", messages("role", "content"))], talk),
+            (
+                vec![("chat", messages("from", "value"))],
+                "`pyarrow.table({\"text\": [\"\\n\".join(f\"{m['from']}: {m['value']}\"",
+            ),
+            (vec![("parts", list(DataType::LargeUtf8))], join),
+            (vec![id.clone(), ("parts", list(DataType::Int64))], OF_ITS_OWN),
+            (vec![], OF_ITS_OWN),
+        ] {
+            let told = elsewhere(&schema(&columns), &text);
+            assert!(told.starts_with(words), "{columns:?}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_counts_more_than_another_column() {
+        let all = schema(&[
+            ("n", DataType::Int64),
+            ("text", messages("role", "content")),
+            ("title", DataType::Utf8),
+        ]);
+        let wanted = |place: u32| Column::Number(place);
+        assert!(instead(&all, &wanted(2), 1).starts_with("`pyarrow.table("));
+        assert_eq!(instead(&all, &wanted(1), 0), "say column = \"title\" if that is the text");
+        assert_eq!(
+            elsewhere(&all, &wanted(4)),
+            "say a number from 1 to 3, or the name of a column with text"
+        );
+        let none = schema(&[("n", DataType::Int64)]);
+        assert_eq!(instead(&none, &wanted(1), 0), OF_ITS_OWN);
+        assert_eq!(elsewhere(&none, &wanted(2)), OF_ITS_OWN);
+    }
+}
