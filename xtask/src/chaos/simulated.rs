@@ -17,6 +17,11 @@ use crate::clock;
 /// Seeds that one process tries: some seconds.
 const CHUNK: u64 = 1000;
 
+/// From so many seeds on, two minutes of a compiler that optimises are less than what they save. Checks that only tests have stay.
+const OPTIMISED_FROM: u64 = 20_000;
+/// What the simulations spend their time in.
+const OPTIMISED: [&str; 3] = ["longhaul-common", "longhaul-proto", "longhaul-coordinator"];
+
 /// A test that takes its seeds from `LONGHAUL_SEEDS`.
 struct Simulation {
     what: &'static str,
@@ -105,7 +110,7 @@ pub fn broken(checkout: &Checkout, seeds: Seeds) -> Result<Option<&'static str>>
 impl Simulation {
     /// Builds it, and tries these seeds.
     fn run_in(&self, checkout: &Checkout, seeds: Seeds) -> Result<Vec<String>> {
-        let binary = build(checkout, self)?;
+        let binary = build(checkout, self, seeds)?;
         self.run(&binary, &checkout.root().join(self.folder), seeds)
     }
 
@@ -155,8 +160,12 @@ impl Simulation {
 }
 
 /// Builds the tests; their binary.
-fn build(checkout: &Checkout, simulation: &Simulation) -> Result<PathBuf> {
+fn build(checkout: &Checkout, simulation: &Simulation, seeds: Seeds) -> Result<PathBuf> {
     let mut command = checkout.cargo();
+    if seeds.to - seeds.from >= OPTIMISED_FROM {
+        let settings = OPTIMISED.map(|package| format!("profile.dev.package.{package}.opt-level=2"));
+        settings.iter().for_each(|setting| drop(command.args(["--config", setting])));
+    }
     command.args(["test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]);
     let output = command.args(simulation.target).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.context("start cargo test")?;

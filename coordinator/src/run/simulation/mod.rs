@@ -8,6 +8,7 @@ mod world;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::WorkerId;
@@ -39,8 +40,10 @@ fn config(workers: u32) -> RunConfig {
 /// The half hour for which those are waited for who left with what nobody else has, and as long as any run takes.
 const HOLDERS_GONE_MS: u64 = 30 * 60_000 + 2 * 120_000;
 
-fn schedule() -> RoundSchedule {
-    config(4).round_schedule()
+/// Asked for at each round and heartbeat.
+fn schedule() -> &'static RoundSchedule {
+    static SCHEDULE: LazyLock<RoundSchedule> = LazyLock::new(|| config(4).round_schedule());
+    &SCHEDULE
 }
 
 /// Checks a finished world: one state everywhere, and books that agree with it. Answers whether the books could be compared.

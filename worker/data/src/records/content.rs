@@ -49,10 +49,11 @@ fn refuse(kind: Option<&Kind>) -> Result<(), String> {
     kind.map_or(Ok(()), |kind| Err(kind.told()))
 }
 
-/// Refuses a file whose name alone says that it is no text.
+/// Refuses a file whose name alone says that it is no text: its content is of no kind that is known.
 pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
+    let is_known = BINARY.iter().any(|kind| kind.is_of(head));
     match kinds::by_name(path) {
-        Some(told) if !head.is_empty() => Err(format!("{told}; or say format = \"text\" if it is text")),
+        Some(told) if !head.is_empty() && !is_known => Err(format!("{told}; or say format = \"text\" if it is text")),
         _ => Ok(()),
     }
 }

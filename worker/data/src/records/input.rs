@@ -146,10 +146,10 @@ impl Input {
             Some(packing) => check_packed_once(packing, &head, &self.path, recipe).map_err(other)?,
             None => check_packed_tokens(&head, recipe).map_err(other)?,
         }
-        content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
         if recipe.format == DataFormat::Text && !recipe.is_said {
             content::check_name(&head, &self.path).map_err(other)?;
         }
+        content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
         if recipe.format.is_text() && head.starts_with(MARK.as_bytes()) {
             self.left_out = MARK.len() as u64;
             head.drain(..MARK.len());
