@@ -1,4 +1,4 @@
-//! The training engine and the agent that follows the coordinator.
+//! The synchroniser, the data plane between workers, and the agent that follows the coordinator.
 #![deny(unsafe_code)]
 
 pub mod agent;

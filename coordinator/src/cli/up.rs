@@ -67,7 +67,9 @@ async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<()
     let (mut fresh, mut only) = match (opened, &address) {
         (Some(store), _) => (None, Some(store)),
         (None, Some(_)) => {
-            (Some(FreshFolder::folder(&up.state_dir).context("make the state directory")?), None)
+            // Another coordinator may share it, so nothing in it is taken away.
+            std::fs::create_dir_all(&up.state_dir).context("make the state directory")?;
+            (None, None)
         }
         (None, None) => {
             let (fresh, store) = FreshFolder::with_records(&up.state_dir, &wanted)?;

@@ -1,4 +1,5 @@
-//! A state directory that is made for a coordinator. If that does not come to run, what was made is taken away again: the next one finds what there was before.
+//! A state directory that is made for a coordinator, with its records. If that does not come to run, what was made is taken away again: the next one finds what there was before.
+//! Where records are elsewhere nothing is: a coordinator that waits for its turn may share the folder with one that leads.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,16 +30,6 @@ pub struct FreshFolder {
 }
 
 impl FreshFolder {
-    /// Makes the folder, for a coordinator whose records are elsewhere.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn folder(folder: &Path) -> io::Result<Self> {
-        let fresh = Self::look_at(folder);
-        fs::create_dir_all(folder)?;
-        Ok(fresh)
-    }
-
     /// Makes the folder with records that have no run yet.
     ///
     /// # Errors
@@ -69,9 +60,16 @@ impl FreshFolder {
     }
 
     fn take_away(&self) -> io::Result<()> {
+        if !Store::is_in(&self.folder).map_err(io::Error::other)? {
+            return Ok(());
+        }
+        // Where somebody has them open, all of it is theirs.
+        let records = Store::open(&self.folder).map_err(io::Error::other)?;
         let made = entries(&self.folder);
-        let mut made = made.difference(&self.before).filter(|path| is_of_a_coordinator(&self.folder, path));
-        made.try_for_each(|path| remove(path))
+        let made = made.difference(&self.before).filter(|path| is_of_a_coordinator(&self.folder, path));
+        // They go first: without them nobody goes on with the run, whatever else stays.
+        let removed = records.remove(&self.folder);
+        made.map(|path| remove(path)).fold(removed, io::Result::and)
     }
 }
 
@@ -80,16 +78,9 @@ impl Drop for FreshFolder {
         if self.is_kept {
             return;
         }
-        // As long as they are open here, nobody else begins a run on them. Where somebody has, that stays.
-        let taken = match (self.has_records, Store::is_in(&self.folder)) {
-            (true, Ok(true)) => Store::open(&self.folder).map_err(io::Error::other).and_then(|records| {
-                self.take_away()?;
-                records.remove(&self.folder)
-            }),
-            (false, Ok(false)) => self.take_away(),
-            _ => Ok(()),
-        };
-        if let Err(error) = taken {
+        if self.has_records
+            && let Err(error) = self.take_away()
+        {
             let folder = self.folder.display();
             tracing::warn!(%error, "not all that was made in the state directory {folder} could be taken away again");
         }
@@ -192,20 +183,5 @@ mod tests {
         let (fresh, _store) = FreshFolder::with_records(folder.path(), &wanted()).unwrap();
         drop(fresh);
         assert_eq!(names(folder.path()), made, "it has a run");
-    }
-
-    #[test]
-    fn a_folder_for_records_that_are_elsewhere_is_taken_away_too() {
-        let around = tempfile::tempdir().unwrap();
-        let folder = around.path().join("state");
-        for runs in [false, true] {
-            let fresh = FreshFolder::folder(&folder).unwrap();
-            write_public(&folder.join(HTTP_ADDRESS_FILE), "127.0.0.1:1").unwrap();
-            match runs {
-                true => fresh.keep(),
-                false => drop(fresh),
-            }
-            assert_eq!(folder.exists(), runs);
-        }
     }
 }

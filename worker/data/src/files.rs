@@ -20,7 +20,7 @@ use super::{DataError, built, folder, own};
 /// Files of a source, at most: each has a list, which is kept in memory.
 pub(super) const FILES_MAX: usize = 1 << 16;
 
-/// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. What is longer is unpacked when it is read, and refused then.
+/// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. A longer one is unpacked when it is read, and refused then.
 const PACKED_NOTHING_BYTES_MAX: u64 = 1 << 12;
 
 /// What a source's place has.
@@ -70,7 +70,9 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
     let all = |files| Found { files, images: None, passed: PassedOver::default() };
     let mut found = match source.place() {
         DataPlace::Path(path) => {
-            check_path(path)?;
+            if !source.format().is_of_images() || source.format() == DataFormat::Webdataset {
+                check_path(path)?;
+            }
             check_kind(path, source.format())?;
             let files = labelled(vec![Origin::Local(path.to_owned())], source, cache)?;
             if source.format() == DataFormat::Images {
@@ -147,19 +149,21 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
         let found = pattern.matches(path);
         if kind.is_dir() {
             let is_within = pattern.leads_to(path);
-            if (found || is_within) && own::is_own(path) {
+            if is_within && own::is_kept(path, true) {
                 passed.add(Reason::Own, path);
                 walk.skip_current_dir();
                 continue;
             }
             if found && !is_within {
-                passed.add(Reason::Folder, path);
+                passed.add(if own::is_folder(path) { Reason::Own } else { Reason::Folder }, path);
             } else if !is_within && pattern.would_lead_to(path) {
                 passed.add(Reason::Hidden, path);
             }
             if !is_within {
                 walk.skip_current_dir();
             }
+        } else if found && own::is_kept(path, false) {
+            passed.add(Reason::Own, path);
         } else if kind.is_file() && found {
             built::check_name(path)?;
             files.push(pattern.shown(path));

@@ -1,4 +1,4 @@
-//! Folders that this program keeps itself, and that no pattern means.
+//! Files and folders that this program keeps itself, and that no pattern means.
 
 use std::path::Path;
 
@@ -6,11 +6,35 @@ use super::cache;
 
 /// Files by which a coordinator's state directory is known: its records, or, where these are elsewhere, what its commands read.
 const STATE_FILES: [&[&str]; 2] = [&["coordinator.redb"], &["api-token", "http-address"]];
+/// All that a coordinator keeps in its state directory.
+const STATE: [&str; 7] = [
+    "coordinator.redb",
+    "coordinator.redb.new",
+    "api-token",
+    "api-read-token",
+    "http-address",
+    "history",
+    "decisions",
+];
+/// Beside prepared data in a worker's cache: who the workers are.
+const WORKERS: &str = "workers";
 
-/// Whether a folder is a worker's cache, the prepared data in one, or a coordinator's state directory, whichever is in use. It is known by what is in it.
-pub(super) fn is_own(folder: &Path) -> bool {
+/// Whether a folder is a worker's cache, the prepared data in one, or a coordinator's state directory, whichever is in use. It is known by its content, and may have other files, too.
+pub(super) fn is_folder(folder: &Path) -> bool {
+    cache::is_laid_out(folder) || cache::is_laid_out(&folder.join(cache::FOLDER)) || is_state(folder)
+}
+
+/// Whether a file or a folder is kept by this program, whatever else is beside it.
+pub(super) fn is_kept(path: &Path, is_folder: bool) -> bool {
+    let (Some(name), Some(parent)) = (path.file_name().and_then(|name| name.to_str()), path.parent()) else {
+        return false;
+    };
+    STATE.contains(&name) && is_state(parent)
+        || is_folder && name == WORKERS && cache::is_laid_out(&parent.join(cache::FOLDER))
+        || is_folder && cache::is_laid_out(path)
+}
+
+fn is_state(folder: &Path) -> bool {
     let has_all = |files: &[&str]| files.iter().all(|file| folder.join(file).is_file());
-    cache::is_laid_out(folder)
-        || cache::is_laid_out(&folder.join(cache::FOLDER))
-        || STATE_FILES.iter().any(|files| has_all(files))
+    STATE_FILES.iter().any(|files| has_all(files))
 }

@@ -27,7 +27,7 @@ pub enum Reason {
     Empty,
     /// A packed file with nothing in it, among others that have something.
     EmptyPacked,
-    /// A folder that this program keeps: prepared data, or a run's state.
+    /// This program keeps it: prepared data, or a run's state.
     Own,
     /// Its name begins with a point, which a pattern or a class does not take unless it says so.
     Hidden,
@@ -67,8 +67,8 @@ impl Reason {
                 "packed files of nothing (pack them anew, or take them away)",
             ],
             Self::Own => [
-                "folder of this program (a worker's cache, or a coordinator's state)",
-                "folders of this program (workers' caches, or coordinators' states)",
+                "kept by this program (a worker's cache, or a coordinator's state)",
+                "kept by this program (workers' caches, or coordinators' states)",
             ],
             Self::Hidden => ["hidden"; 2],
             Self::NoImage => ["no image", "no images"],

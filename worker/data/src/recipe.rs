@@ -131,6 +131,7 @@ impl Recipe {
                 format!("separator {:?} behind the file", self.separator)
             }
             DataFormat::Jsonl => "numbers beyond a double".to_owned(),
+            DataFormat::Csv | DataFormat::Tsv => "no line for Excel".to_owned(),
             DataFormat::Webdataset => "a name once, a text of one class".to_owned(),
             DataFormat::TokensU16 if !self.is_said => "marks of other formats".to_owned(),
             _ => String::new(),

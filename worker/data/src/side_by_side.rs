@@ -95,7 +95,8 @@ impl<'a> Plan<'a> {
         let (When::Meanwhile, Some(images)) = (when, &self.images) else { return Ok(None) };
         let Some((origin, _)) = self.files.first() else { return Ok(None) };
         check_class_count(origin.path(), self.recipe.classes())?;
-        if let Some(stamp) = Stamp::sure(origin.path(), &seen_of(images), maker.cache)? {
+        // Where it is likely to be prepared, that is found out before the run: hashing is less than to decode anew, and takes no room.
+        if let Some(stamp) = Stamp::likely(origin.path(), &seen_of(images), maker.cache)? {
             let list = maker.cache.list(&list_name(&stamp.hash, origin, &self.recipe));
             if read_document::<PieceList>(&list)?.is_some() {
                 return Ok(None);

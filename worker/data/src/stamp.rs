@@ -21,7 +21,9 @@ const HASHED_AT_ONCE: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     state: State,
-    changed: Changed,
+    /// Versions before did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed: Option<Changed>,
     /// BLAKE3 of its bytes, in hexadecimal.
     pub(super) hash: String,
 }
@@ -64,7 +66,7 @@ impl Seen {
 
     /// Whether a stamp is of what was seen.
     fn fits(&self, stamp: &Stamp) -> bool {
-        (&self.state, self.changed) == (&stamp.state, stamp.changed)
+        (&self.state, Some(self.changed)) == (&stamp.state, stamp.changed)
     }
 }
 
@@ -105,7 +107,7 @@ impl Stamp {
     /// Notes what a file holds that was seen so before it was read.
     pub(super) fn keep(path: &Path, seen: Seen, hash: String, cache: &Cache) -> Result<Self, DataError> {
         let Seen { state, changed } = seen;
-        let (stamp, read) = (Self::place(path, cache)?, Self { state, changed, hash });
+        let (stamp, read) = (Self::place(path, cache)?, Self { state, changed: Some(changed), hash });
         keep_stamp(&stamp, &document(&read, &stamp)?, cache)?;
         Ok(read)
     }
@@ -131,6 +133,12 @@ impl Stamp {
         let seen = Seen::of(path)?;
         let known = read_document::<Self>(&Self::place(path, cache)?)?;
         Ok(known.filter(|known| seen.fits(known)))
+    }
+
+    /// The stamp that is there, if it fits but for the time of the last change: the bytes may be the same.
+    pub(super) fn likely(path: &Path, seen: &Seen, cache: &Cache) -> Result<Option<Self>, DataError> {
+        let known = read_document::<Self>(&Self::place(path, cache)?)?;
+        Ok(known.filter(|known| known.state == seen.state))
     }
 
     fn place(path: &Path, cache: &Cache) -> Result<PathBuf, DataError> {

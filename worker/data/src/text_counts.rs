@@ -20,7 +20,7 @@ pub(super) struct TextCounts {
     pub(super) unknown_tokens: u64,
     /// Byte order marks, but for the one that a file may begin with.
     pub(super) byte_order_marks: u64,
-    /// What is under those tokens, of texts that were tokenised for the list: of a shard that was found nothing is known.
+    /// The text under those tokens, of texts that were tokenised for the list: of a shard that was found nothing is known.
     #[serde(default, skip_serializing_if = "UnknownText::is_zero")]
     pub(super) unknown_text: UnknownText,
 }

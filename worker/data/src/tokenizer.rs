@@ -108,7 +108,9 @@ impl Tokenizer {
                 "it looks like a special token, and with tokenizer = \"bytes\" it is {} bytes of text; take \"\\n\", or a tokenizer that has it",
                 name.len()
             ))),
-            Self::Json { tokenizer, .. } if tokenizer.has_as_tokens(name).map_err(refused)? => Ok(()),
+            Self::Json { tokenizer, .. } if tokenizer.has_as_tokens(name).map_err(refused)? => {
+                self.check_known(separator).map_err(refused)
+            }
             Self::Json { tokenizer, .. } => Err(refused(format!(
                 "it looks like a special token, and the tokenizer has none of this name, so that it would be text; its special tokens are {}",
                 listed(&tokenizer.special())

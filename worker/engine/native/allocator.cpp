@@ -1,4 +1,4 @@
-// glibc's allocator, told to keep what a training step frees. See ../src/engine/allocator.rs.
+// glibc's allocator, told to keep what a training step frees. See ../src/allocator.rs.
 
 #include <cstdlib>
 #if defined(__GLIBC__)

@@ -14,7 +14,7 @@
 
 extern "C" {
 
-// The same layout as `Call` in ../src/engine/fused.rs. Each list has `count` tensors.
+// The same layout as `Call` in ../src/fused.rs. Each list has `count` tensors.
 struct longhaul_fused_adamw_call {
   const at::Tensor *const *parameters;
   const at::Tensor *const *gradients;

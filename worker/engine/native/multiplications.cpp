@@ -1,4 +1,4 @@
-// Counts what products of matrices multiply, behind a C interface. No exception leaves this file. See ../src/engine/multiplications.rs.
+// Counts what products of matrices multiply, behind a C interface. No exception leaves this file. See ../src/multiplications.rs.
 
 #include "guarded.h"
 

@@ -8,6 +8,7 @@ mod data_command;
 mod data_in_s3;
 mod deploy;
 mod doctor;
+mod for_libtorch;
 #[cfg(feature = "otel")]
 mod otel;
 mod pytorch;

@@ -163,8 +163,9 @@ impl Simulation {
 fn build(checkout: &Checkout, simulation: &Simulation, seeds: Seeds) -> Result<PathBuf> {
     let mut command = checkout.cargo();
     if seeds.to - seeds.from >= OPTIMISED_FROM {
-        let settings = OPTIMISED.map(|package| format!("profile.dev.package.{package}.opt-level=2"));
-        settings.iter().for_each(|setting| drop(command.args(["--config", setting])));
+        for package in OPTIMISED {
+            command.args(["--config", &format!("profile.dev.package.{package}.opt-level=2")]);
+        }
     }
     command.args(["test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]);
     let output = command.args(simulation.target).stdin(Stdio::null()).stderr(Stdio::inherit()).output();

@@ -20,14 +20,18 @@ enum Tree {
     Demo,
 }
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     whole("longhaul-common", &["tokio", "quinn", "socket2", "tch", "torch-sys"]),
     whole("longhaul-proto", &["tch", "torch-sys", "aws-lc-rs"]),
     whole("longhaul-coordinator", &["tch", "torch-sys"]),
     whole("longhaul-data", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole("longhaul-checkpoint", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole("longhaul-collective", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
-    whole("longhaul-engine", &["longhaul-checkpoint", "longhaul-worker", "longhaul-coordinator"]),
+    whole("longhaul-nccl", &["longhaul-engine", "longhaul-worker", "longhaul-coordinator"]),
+    whole(
+        "longhaul-engine",
+        &["longhaul-checkpoint", "longhaul-nccl", "longhaul-worker", "longhaul-coordinator"],
+    ),
     whole("longhaul-worker", &["longhaul-coordinator"]),
     whole("longhaul-worker-launch", &["tch", "torch-sys", "longhaul-worker"]),
     whole("longhaul-emulator", &["tch", "torch-sys"]),

@@ -14,7 +14,7 @@ use longhaul_common::config::ImageConfig;
 
 use self::draft::{Draft, Kind, Layout};
 use super::cache::Cache;
-use super::folder::{FolderImage, read_image, state_of};
+use super::folder::{FolderImage, read_image, seen_of};
 use super::image::{black, sample_bytes, standing};
 use super::lease::Lease;
 use super::names::Named;
@@ -23,6 +23,7 @@ use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
 use super::records::RECORD_BYTES_MAX;
 use super::shard::Head;
 use super::source_size::SourceSize;
+use super::stamp::Seen;
 use super::{DataError, Recipe, decoders};
 
 /// After so long it is looked again for what could not be done, or who has died.
@@ -175,8 +176,9 @@ impl Filling {
             spare: heads + sizes().max().unwrap_or_default() * sample_bytes,
         };
         let mut hasher = blake3::Hasher::new();
-        let state = state_of(&images);
-        for number in [state.bytes, state.modified_s as u64, state.modified_ns as u64, state.inode] {
+        let Seen { state, changed } = seen_of(&images);
+        let times = [state.modified_s, state.modified_ns, changed.s, changed.ns].map(|time| time as u64);
+        for number in [state.bytes, state.inode].into_iter().chain(times) {
             hasher.update(&number.to_le_bytes());
         }
         hasher.update(recipe.hash(origin.path()).as_bytes());

@@ -19,7 +19,7 @@ const BZIP2: &str = "a bzip2 file: unpack it (`bzip2 -d`), or pack it with zstd 
 
 const NUMPY: &[u8] = b"\x93NUMPY";
 /// Of GPT-2's tokens, of two bytes, and of Llama 3's, of four.
-const LLM_C_MAGIC: [u32; 2] = [20_240_520, 20_240_801];
+const LLM_C_HEADS: [(u32, u32); 3] = [(20_240_520, 1), (20_240_801, 1), (20_240_801, 7)];
 const LLM_C: &str = "a token file of llm.c, whose first 1024 bytes are a header: leave it out (`tail -c +1025 IN > OUT.bin`), and say format = \"tokens-u16\" for GPT-2's tokens or \"tokens-u32\" for Llama 3's";
 
 /// What an encrypted Parquet file is, and what to do.
@@ -53,7 +53,9 @@ fn refuse(kind: Option<&Kind>) -> Result<(), String> {
 pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
     let is_known = BINARY.iter().any(|kind| kind.is_of(head));
     match kinds::by_name(path) {
-        Some(told) if !head.is_empty() && !is_known => Err(format!("{told}; or say format = \"text\" if it is text")),
+        Some(told) if !head.is_empty() && !is_known => {
+            Err(format!("{told}; or say format = \"text\" if it is text"))
+        }
         _ => Ok(()),
     }
 }
@@ -85,7 +87,8 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::TokensU16 | DataFormat::TokensU32 if head.starts_with(NUMPY) => check_text(head),
         DataFormat::TokensU16 | DataFormat::TokensU32 if is_of_llm_c(head) => Err(LLM_C.to_owned()),
         DataFormat::TokensU16 if !is_said => {
-            check_kind(head).and_then(|()| no_tokens::check(head)).and_then(|()| width::check(head))
+            check_kind(head).map_err(no_tokens::or_tokens)?;
+            no_tokens::check(head).and_then(|()| width::check(head))
         }
         // Any bytes may be numbers, and a folder has none.
         DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
@@ -108,10 +111,11 @@ fn check_unpacked(head: &[u8]) -> Result<(), String> {
     refuse(AROUND_TABLES.iter().find(|kind| kind.is_of(head)))
 }
 
-/// Whether it begins as the token files of llm.c and of nanoGPT's descendants: one of their numbers, and version 1.
+/// Whether it begins as the token files of llm.c and of nanoGPT's descendants: one of their numbers, and its version.
 fn is_of_llm_c(head: &[u8]) -> bool {
     let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
-    number(0).is_some_and(|first| LLM_C_MAGIC.contains(&first)) && number(4) == Some(1)
+    let [Some(magic), Some(version)] = [number(0), number(4)] else { return false };
+    LLM_C_HEADS.contains(&(magic, version))
 }
 
 /// Refuses what is known to be something else; of what is not known, its reader tells.
@@ -130,6 +134,9 @@ fn check_text(head: &[u8]) -> Result<(), String> {
     // A text may begin with such letters.
     let is_binary = |kind: &&Kind| !kind.may_be_text() || head.iter().any(is_no_text);
     refuse(BINARY.iter().filter(|kind| kind.is_of(head)).find(is_binary))?;
+    if let Some(pdf) = kinds::pdf(head) {
+        return Err(pdf);
+    }
     if is_encrypted_parquet(head) {
         return Err(ENCRYPTED.to_owned());
     }
@@ -249,7 +256,8 @@ mod tests {
             (b"\0\0\x08\x03\0\0", "an IDX file"),
             (b"\x89PNG\r\n\x1a\n", "a PNG image"),
             (b"\xff\xd8\xff\xe0", "a JPEG image"),
-            (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\x01\n", "a PDF document"),
+            (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "a PDF document"),
+            (b"%PDF-2.0\n1 0 obj\n<< >>\n", "a PDF document"),
             (b"\x93NUMPY\x01\0", "a numpy array"),
             (b"\x80\x04\x95\x10", "a pickle"),
             (b"SQLite format 3\0", "an SQLite database: write its table as CSV (`sqlite3 -header -csv"),
@@ -331,8 +339,8 @@ mod tests {
             for format in [DataFormat::TokensU16, DataFormat::TokensU32] {
                 let array = check(b"\x93NUMPY\x01\0v\0", format, is_said).unwrap_err();
                 assert!(array.starts_with("a numpy array") && array.contains("tofile"), "{array}");
-                for magic in LLM_C_MAGIC {
-                    let message = check(&of_llm_c(magic, 1), format, is_said).unwrap_err();
+                for (magic, version) in LLM_C_HEADS {
+                    let message = check(&of_llm_c(magic, version), format, is_said).unwrap_err();
                     assert!(message.contains("tail -c +1025"), "{message}");
                     check(&of_llm_c(magic, 2), format, is_said).unwrap();
                 }
@@ -340,7 +348,8 @@ mod tests {
         }
         let marked = [&b"PAR1\x15\x04"[..], b"ARROW1\0\0", b"FEA1\0\0", b"PK\x03\x04\x14\0", b"GGUF\x03\0"];
         for head in marked {
-            check(head, DataFormat::TokensU16, false).unwrap_err();
+            let message = check(head, DataFormat::TokensU16, false).unwrap_err();
+            assert!(message.contains("say format = \"tokens-u16\""), "{message}");
             check(head, DataFormat::TokensU16, true).unwrap();
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use csv::ByteRecord;
-use longhaul_common::config::{Column, Dialect};
+use longhaul_common::config::{Column, DataFormat, Dialect};
 
 use super::delimiters::{self, HEAD_BYTES_MAX};
 use super::encoding::NotUtf8;
@@ -24,6 +24,8 @@ pub(super) struct Delimited {
     reader: csv::Reader<Watched>,
     /// What may be read until the row ends.
     left: Rc<Cell<u64>>,
+    /// Whether the row that was read goes on to the file's end.
+    at_end: Rc<Cell<bool>>,
     rows: Rc<RefCell<Rows>>,
     position: Position,
     column: usize,
@@ -42,10 +44,12 @@ impl Delimited {
     pub(super) fn new(mut input: Input, recipe: &Recipe) -> Result<Self, DataError> {
         let (ahead, dialect) = (input.ahead(HEAD_BYTES_MAX)?, recipe.dialect);
         let Input { path, reader, position, packing, .. } = input;
-        check_first_line(&ahead, dialect, packing).map_err(|reason| malformed(&path, 1, reason))?;
+        check_first_line(&ahead, recipe, packing).map_err(|reason| malformed(&path, 1, reason))?;
         let left = Rc::new(Cell::new(RECORD_BYTES_MAX));
+        let at_end = Rc::new(Cell::new(false));
         let rows = Rc::new(RefCell::new(Rows::new(dialect)));
-        let watched = Watched { reader, left: Rc::clone(&left), rows: Rc::clone(&rows) };
+        let watched =
+            Watched { reader, left: Rc::clone(&left), at_end: Rc::clone(&at_end), rows: Rc::clone(&rows) };
         let is_named = matches!(recipe.column, Column::Name(_));
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(dialect.delimiter)
@@ -60,7 +64,8 @@ impl Delimited {
             Column::Number(number) => ((*number as usize).saturating_sub(1), None),
             Column::Name(name) => {
                 let header = reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?;
-                let head = Head { names: header, text: &ahead, dialect, packing };
+                let at_end = at_end.get();
+                let head = Head { names: header, text: &ahead, dialect, packing, at_end };
                 let (column, width) = (head.place_of(name, &path)?, header.len());
                 if let Some(fault) =
                     rows.borrow_mut().take(reader.position().byte()).and_then(|row| row.fault)
@@ -74,6 +79,7 @@ impl Delimited {
             path,
             reader,
             left,
+            at_end,
             rows,
             position,
             column,
@@ -117,7 +123,8 @@ impl Delimited {
         // A file that was cut off may show it beside the text alone.
         let bad = error.or_else(|| self.row.iter().enumerate().find_map(is_bad));
         if let Some((column, cell, error)) = bad {
-            let found = NotUtf8::new(cell, error, self.has_characters);
+            let is_last = self.at_end.get() && column + 1 == values;
+            let found = NotUtf8::of_part(cell, error, self.has_characters, is_last);
             let reason = format!("it is {}", found.within(&format!("column {}", column + 1)));
             return Err(self.remedies.told(reason, found.remedy(self.packing)));
         }
@@ -127,14 +134,17 @@ impl Delimited {
 }
 
 /// Refuses a line of Excel's before the head.
-fn check_first_line(text: &[u8], dialect: Dialect, packing: Option<Packing>) -> Result<(), String> {
+fn check_first_line(text: &[u8], recipe: &Recipe, packing: Option<Packing>) -> Result<(), String> {
     let Some(delimiter) = delimiters::excel(text) else { return Ok(()) };
+    let dialect = recipe.dialect;
+    // Its name says which delimiter it has.
+    let out = if recipe.format == DataFormat::Tsv { "OUT.tsv" } else { "OUT.csv" };
     let is_known =
         delimiter == dialect.delimiter || Some(delimiter) == dialect.quote || !delimiter.is_ascii();
     let say = if is_known { String::new() } else { format!(", and say delimiter = {}", quoted(delimiter)) };
     Err(format!(
         "it is a line for Excel (`sep=...`) and no row: take it out ({}){say}",
-        command(packing, "tail -n +2", "OUT.csv")
+        command(packing, "tail -n +2", out)
     ))
 }
 
@@ -150,6 +160,8 @@ struct Head<'a> {
     text: &'a [u8],
     dialect: Dialect,
     packing: Option<Packing>,
+    /// Whether the file ends with them.
+    at_end: bool,
 }
 
 impl Head<'_> {
@@ -183,8 +195,10 @@ impl Head<'_> {
         if let Some(delimiter) = delimiters::with_name(self.text, self.dialect, wanted) {
             return format!("say delimiter = {}, which stands between its names", quoted(delimiter));
         }
-        if let Some(other) = self.names.iter().find_map(|cell| Some((cell, str::from_utf8(cell).err()?))) {
-            return NotUtf8::new(other.0, other.1, false).remedy(self.packing);
+        let is_bad = |(place, cell)| Some((place, cell, str::from_utf8(cell).err()?));
+        if let Some((place, cell, error)) = self.names.iter().enumerate().find_map(is_bad) {
+            let is_last = self.at_end && place + 1 == self.names.len();
+            return NotUtf8::of_part(cell, error, false, is_last).remedy(self.packing);
         }
         if self.names.len() == 1
             && let Some((delimiter, names)) = delimiters::with_values(self.text, self.dialect, 2)
@@ -252,6 +266,8 @@ fn malformed(path: &Path, line: u64, reason: String) -> DataError {
 struct Watched {
     reader: Box<dyn Read>,
     left: Rc<Cell<u64>>,
+    /// Whether there is no more.
+    at_end: Rc<Cell<bool>>,
     rows: Rc<RefCell<Rows>>,
 }
 
@@ -264,6 +280,7 @@ impl Read for Watched {
         let wanted = buffer.len().min(usize::try_from(self.left.get()).unwrap_or(usize::MAX));
         let read = self.reader.read(&mut buffer[..wanted])?;
         self.rows.borrow_mut().see(&buffer[..read]);
+        self.at_end.set(read == 0);
         self.left.set(self.left.get() - read as u64);
         Ok(read)
     }

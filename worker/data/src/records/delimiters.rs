@@ -90,7 +90,7 @@ mod tests {
         }
         let tabs = Dialect { delimiter: b'\t', ..COMMAS };
         assert_eq!(with_name(b"id,text\n", tabs, "text"), Some(b','));
-        // What is a quote divides nothing.
+        // A quote divides nothing.
         let bars = Dialect { quote: Some(b'|'), ..COMMAS };
         assert_eq!(with_name(b"id|text\n", bars, "text"), None);
     }

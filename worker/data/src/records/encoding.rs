@@ -32,8 +32,13 @@ enum Kind {
 }
 
 impl NotUtf8 {
-    /// Of bytes with this error. `has_characters`: what was read before them has characters beyond ASCII in UTF-8.
+    /// Of bytes with this error, of which no more come before a line or the file ends. `has_characters`: what was read before them has characters beyond ASCII in UTF-8.
     pub(super) fn new(bytes: &[u8], error: Utf8Error, has_characters: bool) -> Self {
+        Self::of_part(bytes, error, has_characters, true)
+    }
+
+    /// The same of a part of a file, which may end where the file does.
+    pub(super) fn of_part(bytes: &[u8], error: Utf8Error, has_characters: bool, is_last: bool) -> Self {
         let offset = error.valid_up_to();
         let (mut characters, mut others) = (usize::from(has_characters), 0);
         for part in bytes.utf8_chunks() {
@@ -43,8 +48,8 @@ impl NotUtf8 {
         let is_mixed = has_characters || characters > others;
         let kind = match error.error_len() {
             _ if is_binary_around(bytes, offset) => Kind::Binary,
-            // Of one byte alone it may be the last letter of a text in another encoding.
-            None if is_mixed || bytes.len() - offset > 1 => Kind::CutOff,
+            // It may be the last letter of a text in another encoding: of one byte alone, or where the file goes on.
+            None if is_mixed || is_last && bytes.len() - offset > 1 => Kind::CutOff,
             _ if is_mixed => Kind::Mixed,
             _ => Kind::Other,
         };
@@ -114,6 +119,21 @@ mod tests {
             let found = found(bytes, has_characters);
             assert_eq!((found.offset, found.kind), (offset, kind), "{bytes:?}");
             assert_eq!(found.byte, bytes[offset]);
+        }
+    }
+
+    /// With a character of GBK.
+    #[test]
+    fn a_part_of_a_character_is_a_cut_only_where_the_file_ends_or_others_are_utf8() {
+        for (bytes, has_characters, is_last, kind) in [
+            (&b"\xe4\xbd"[..], false, true, Kind::CutOff),
+            (b"\xe4\xbd", false, false, Kind::Other),
+            (b"\xe4\xbd", true, false, Kind::CutOff),
+            (b"\xc3\xa9\xc3\xa9 \xe2\x82", false, false, Kind::CutOff),
+            (b"caf\xe9", false, false, Kind::Other),
+        ] {
+            let error = str::from_utf8(bytes).unwrap_err();
+            assert_eq!(NotUtf8::of_part(bytes, error, has_characters, is_last).kind, kind, "{bytes:?}");
         }
     }
 

@@ -30,22 +30,43 @@ fn elsewhere(object: &Map<String, Value>, field: &str, packing: Option<Packing>)
     texts.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
     let names: Vec<&str> = texts.into_iter().map(|(name, _)| name).collect();
     let say = |name: String| format!("say field = {name} if that is the text");
+    let made = |sort: Sort| {
+        let mut all = object.iter().filter_map(|(name, value)| made_of(name, value, field));
+        all.find(|made| made.sort == sort)
+    };
+    let wanted = within(object, field).or_else(|| each_of(object, field)).or_else(|| made(Sort::Wanted));
+    if let Some(made) = wanted {
+        return made.told(packing);
+    }
     if let Some(name) = meant(field, &names) {
         return say(name);
     }
-    let made = within(object, field)
-        .or_else(|| each_of(object, field))
-        .or_else(|| object.iter().find_map(|(name, value)| made_of(name, value, field)));
-    match made {
-        Some(made) => made.told(packing),
-        None => example(field, &names).map_or_else(|| OF_ITS_OWN.to_owned(), say),
+    if let Some(made) = made(Sort::Talk) {
+        return made.told(packing);
     }
+    if let Some(name) = example(field, &names) {
+        return say(name);
+    }
+    let if_meant = |made: Made| format!("if that is the text: {}", made.told(packing));
+    made(Sort::Other).map_or_else(|| OF_ITS_OWN.to_owned(), if_meant)
 }
 
 /// A program of jq that makes texts, and what that does.
 struct Made {
     program: String,
     does: &'static str,
+    sort: Sort,
+}
+
+/// How sure it is that these texts are the ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    /// They have the wanted name.
+    Wanted,
+    /// A conversation.
+    Talk,
+    /// Any list or object.
+    Other,
 }
 
 impl Made {
@@ -65,13 +86,13 @@ fn within(object: &Map<String, Value>, field: &str) -> Option<Made> {
     let (first, rest) = names.split_first()?;
     let value = rest.iter().try_fold(object.get(*first)?, |value, name| value.get(*name))?;
     let program = format!("{{text: {}}}", path(&names)?);
-    value.is_string().then_some(Made { program, does: A_TEXT })
+    value.is_string().then_some(Made { program, does: A_TEXT, sort: Sort::Wanted })
 }
 
 /// Of an object whose values are records.
 fn each_of(object: &Map<String, Value>, field: &str) -> Option<Made> {
     let records = object.values().filter(|value| value.get(field).is_some_and(Value::is_string));
-    (records.count() > 1).then(|| Made { program: ".[]".to_owned(), does: A_LINE_EACH })
+    (records.count() > 1).then(|| Made { program: ".[]".to_owned(), does: A_LINE_EACH, sort: Sort::Wanted })
 }
 
 /// Of a field with a list or an object.
@@ -85,34 +106,37 @@ fn made_of(name: &str, value: &Value, field: &str) -> Option<Made> {
             let is_wanted = |inner: &&&str| **inner == field;
             let inner =
                 names.iter().find(is_wanted).or_else(|| names.first().filter(|_| names.len() == 1))?;
+            let sort = if *inner == field { Sort::Wanted } else { Sort::Other };
             let program = format!("{{text: {}}}", path(&[name, *inner])?);
-            return Some(Made { program, does: A_TEXT });
+            return Some(Made { program, does: A_TEXT, sort });
         }
         _ => return None,
     };
     if first.is_string() {
         let program = format!("{{text: ({place} | map(tostring) | join(\"\\n\"))}}");
-        return Some(Made { program, does: A_TEXT });
+        return Some(Made { program, does: A_TEXT, sort: Sort::Other });
     }
     let has = |key: &str| first.get(key).is_some_and(Value::is_string);
     if let Some((who, what)) = MESSAGES.iter().find(|(who, what)| has(who) && has(what)) {
         let program =
             format!("{{text: ([{place}[] | \"\\(.{who}): \\(.{what} // \"\")\"] | join(\"\\n\"))}}");
-        return Some(Made { program, does: A_TEXT });
+        return Some(Made { program, does: A_TEXT, sort: Sort::Talk });
     }
-    has(field).then(|| Made { program: format!("{place}[]"), does: A_LINE_EACH })
+    has(field).then(|| Made { program: format!("{place}[]"), does: A_LINE_EACH, sort: Sort::Wanted })
 }
 
 /// A place in an object, as jq has it; none: a shell would not take it as it stands.
 fn path(names: &[&str]) -> Option<String> {
     let mut path = ".".to_owned();
     for name in names {
-        if name.contains('\'') || shown(name) != *name {
-            return None;
-        }
-        path += &format!("[{}]", Value::from(*name));
+        path += &format!("[{}]", key(name)?);
     }
     Some(path)
+}
+
+/// A name, as jq has it within a shell's quotes; none: a shell would not take it as it stands.
+pub(super) fn key(name: &str) -> Option<String> {
+    (!name.contains('\'') && shown(name) == name).then(|| Value::from(name).to_string())
 }
 
 fn kind_of(value: &Value) -> &'static str {
@@ -164,6 +188,42 @@ mod tests {
         assert!(no_text(&many, "text", None).0.ends_with("f7 (a number) and 2 more"));
     }
 
+    #[test]
+    fn a_field_with_text_comes_before_lists_and_objects_that_have_other_names() {
+        let messages = json!([{"role": "user", "content": "a"}]);
+        for (object, field, remedy) in [
+            (
+                json!({"article_text": "a long text", "meta": {"pile_set_name": "Github"}}),
+                "text",
+                "say field = \"article_text\" if that is the text",
+            ),
+            (
+                json!({"question": "a long text", "tags": ["a", "b"]}),
+                "text",
+                "say field = \"question\" if that is the text",
+            ),
+            (
+                json!({"content": "a", "data": {"text": "b"}}),
+                "text",
+                "`jq -c '{text: .[\"data\"][\"text\"]}'",
+            ),
+            (
+                json!({"a": "b", "a.b": 1, "meta": {"a": "c"}}),
+                "meta.a",
+                "`jq -c '{text: .[\"meta\"][\"a\"]}'",
+            ),
+            (
+                json!({"source": "a", "tags": ["a"], "talk": messages}),
+                "text",
+                "`jq -c '{text: ([.[\"talk\"][]",
+            ),
+            (json!({"text": ["a", "b"], "title": "c"}), "text", "`jq -c '{text: (.[\"text\"] | map"),
+        ] {
+            let helps = told(&object, field).1;
+            assert!(helps.starts_with(remedy), "{object}: {helps}");
+        }
+    }
+
     /// With a name that needs quotes, and one that a shell would not take.
     #[test]
     fn texts_within_lists_and_objects_are_told_with_what_makes_records_of_them() {
@@ -178,6 +238,7 @@ mod tests {
                 "{{text: ([.[\"{name}\"][] | \"\\(.{who}): \\(.{what} // \"\")\"] | join(\"\\n\"))}}"
             ))
         };
+        let if_meant = |made: String| format!("if that is the text: {made}");
         for (object, field, remedy) in [
             (json!({"id": "a", "messages": messages}), "text", talk("messages", "role", "content")),
             (json!({"messages": messages}), "messages", talk("messages", "role", "content")),
@@ -185,8 +246,9 @@ mod tests {
             (
                 json!({"parts": ["a", "b"]}),
                 "text",
-                text("{text: (.[\"parts\"] | map(tostring) | join(\"\\n\"))}"),
+                if_meant(text("{text: (.[\"parts\"] | map(tostring) | join(\"\\n\"))}")),
             ),
+            (json!({"meta": {"source": "a"}}), "text", if_meant(text("{text: .[\"meta\"][\"source\"]}"))),
             (json!({"data": [{"text": "a"}]}), "text", lines(".[\"data\"][]")),
             (json!({"data": {"text": "a", "b": "c"}}), "text", text("{text: .[\"data\"][\"text\"]}")),
             (json!({"text": {"en": "a"}}), "text", text("{text: .[\"text\"][\"en\"]}")),

@@ -9,8 +9,9 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAcce
 use serde_json::{Map, Value};
 
 use super::encoding::NotUtf8;
-use super::fields::no_text;
+use super::fields::{key, no_text};
 use super::input::{Input, MARK, Packing, Position, command};
+use super::known::shown;
 use super::remedies::Remedies;
 use super::{RECORD_BYTES_MAX, Record, Records};
 use crate::{DataError, Recipe};
@@ -64,9 +65,9 @@ impl JsonLines {
     fn check_no_array(&mut self, is_whole: bool) -> Result<(), DataError> {
         let Some(inside) = self.bytes.trim_ascii_start().strip_prefix(b"[") else { return Ok(()) };
         let elements = if inside.trim_ascii_start().starts_with(b"\"") {
-            format!(".[] | {{{:?}: .}}", self.field)
+            key(&self.field).map(|field| format!(".[] | {{{field}: .}}"))
         } else {
-            ".[]".to_owned()
+            Some(".[]".to_owned())
         };
         let is_one = match parse::<IgnoredAny>(&self.bytes) {
             Ok(_) => self.is_blank_from_here()?,
@@ -76,8 +77,16 @@ impl JsonLines {
         if !is_one {
             return Ok(());
         }
-        let lines = command(self.packing, &format!("jq -c '{elements}'"), "OUT.jsonl");
-        let what = format!("one JSON array, and no object on each line: {lines} makes lines of it");
+        let remedy = match elements {
+            Some(elements) => {
+                let lines = command(self.packing, &format!("jq -c '{elements}'"), "OUT.jsonl");
+                format!("{lines} makes lines of it")
+            }
+            None => {
+                format!("write each of its texts on a line, in an object's field `{}`", shown(&self.field))
+            }
+        };
+        let what = format!("one JSON array, and no object on each line: {remedy}");
         Err(DataError::OtherContent { path: self.path.clone(), what })
     }
 

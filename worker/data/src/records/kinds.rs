@@ -60,9 +60,11 @@ const OF_A_PICKLE: &str =
 const A_RECORDING: &str = "a sound recording";
 const OF_A_RECORDING: &str =
     "sound is not read: take its transcript, or write tokens of a codec and say format = \"tokens-u16\"";
+const A_PDF: &str = "a PDF document";
+const OF_A_PDF: &str = "convert it to text (`pdftotext`)";
 const A_VIDEO: &str = "a video";
 const A_TORCH_FILE: &str = "a file of PyTorch";
-const OF_TORCH: &str = "write a tensor of tokens with `tensor.numpy().astype('<u2').tofile(OUT)` and say format = \"tokens-u16\"; a model is no data";
+const OF_TORCH: &str = "write a tensor of tokens with `tensor.numpy().astype('<u4').tofile(OUT)` and say format = \"tokens-u32\"; a model is no data";
 
 /// Packed in a way that is not unpacked here.
 pub(super) const PACKED: [Kind; 7] = [
@@ -130,7 +132,7 @@ pub(super) const BINARY: [Kind; 41] = [
     kind(b"OggS\0", A_RECORDING, OF_A_RECORDING),
     marked((b"RIFF", 8, b"AVI"), A_VIDEO, ELSE),
     marked((b"", 4, b"ftyp"), "a video or a sound recording (MP4)", ELSE),
-    kind(b"%PDF-", "a PDF document", "convert it to text (`pdftotext`)"),
+    kind(b"%PDF-", A_PDF, OF_A_PDF),
     kind(
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         "a file of old Office programs (.xls, .doc)",
@@ -149,12 +151,12 @@ pub(super) const BINARY: [Kind; 41] = [
     kind(
         b"\x89HDF\r\n",
         "an HDF5 file",
-        "write its texts as JSON lines, or tokens with `h5py.File(IN)[NAME][:].astype('<u2').tofile(OUT)` and say format = \"tokens-u16\"",
+        "write its texts as JSON lines, or tokens with `h5py.File(IN)[NAME][:].astype('<u4').tofile(OUT)` and say format = \"tokens-u32\"",
     ),
     kind(
         b"\x93NUMPY",
         "a numpy array",
-        "write tokens with `array.astype('<u2').tofile(...)` and say format = \"tokens-u16\"",
+        "write tokens with `array.astype('<u4').tofile(...)` and say format = \"tokens-u32\"",
     ),
     kind(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", A_TORCH_FILE, OF_TORCH),
     kind(b"\x80\x02", A_PICKLE, OF_A_PICKLE),
@@ -193,7 +195,7 @@ const ZIPPED: [(&[&str], &str, &str); 5] = [
 ];
 const A_NUMPY_ARCHIVE: &str = "an archive of numpy arrays";
 const OF_A_NUMPY_ARCHIVE: &str =
-    "write tokens with `numpy.load(IN)[NAME].astype('<u2').tofile(OUT)` and say format = \"tokens-u16\"";
+    "write tokens with `numpy.load(IN)[NAME].astype('<u4').tofile(OUT)` and say format = \"tokens-u32\"";
 
 /// What a zip archive is, by its first file or by its name; none: it is no such archive.
 pub(super) fn zipped(head: &[u8], path: &Path) -> Option<String> {
@@ -255,6 +257,16 @@ fn end_of(path: &Path) -> String {
         other => other,
     }
     .unwrap_or_default()
+}
+
+/// A PDF document's first line: its version alone.
+const PDF: &[u8] = b"%PDF-";
+const PDF_LINE_END_AT: usize = 8;
+
+/// What a PDF document is, by its first line; none: it is no such document. A text may begin with the same letters.
+pub(super) fn pdf(head: &[u8]) -> Option<String> {
+    let ends = head.get(PDF_LINE_END_AT).is_some_and(|byte| matches!(byte, b'\r' | b'\n'));
+    (head.starts_with(PDF) && ends).then(|| format!("{A_PDF}: {OF_A_PDF}"))
 }
 
 /// What TensorFlow's records are.

@@ -16,6 +16,11 @@ const MARKS: [(&[u8], &str); 3] = [
 
 const OR_TOKENS: &str = "or say format = \"tokens-u16\" if these are tokens all the same";
 
+/// What is told of a file, with the way out.
+pub(super) fn or_tokens(told: String) -> String {
+    if told.contains("format = \"tokens-u16\"") { told } else { format!("{told}, {OR_TOKENS}") }
+}
+
 /// Refuses the beginning of another format, or of a text, where numbers of two bytes are expected. Any bytes may be numbers: each of these stands at the beginning of tokens less than once in a million times.
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     let mark = MARKS.iter().find(|(begins, _)| head.starts_with(begins));

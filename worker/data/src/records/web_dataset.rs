@@ -258,7 +258,7 @@ fn check_same(class: u32, json: &str, field: &str, seen: &mut Seen) -> Result<()
         Some(Value::Number(other)) if other.as_f64() != Some(class.into()) => {
             (other.to_string(), String::new())
         }
-        Some(Value::String(text)) => match seen.handle_class(&text, class) {
+        Some(Value::String(text)) if !text.trim().is_empty() => match seen.handle_class(&text, class) {
             Some(first) => {
                 let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
                 (format!("{text:?}"), format!(", which stood beside class {first} further ahead"))

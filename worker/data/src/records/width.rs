@@ -82,7 +82,7 @@ impl WideNumbers {
             {
                 let first = self.seen - 2 * u64::from(RUN_PAIRS);
                 return Err(format!(
-                    "a file with numbers of {width} from token {first} on, as it seems, and its name stands for two: write all of it in one width (`array.astype('<u2').tofile(...)`), or say format = \"tokens-u16\" if all are of two"
+                    "a file with numbers of {width} from token {first} on, as it seems, and its name stands for two: write all of it in one width (`array.astype('<u4').tofile(...)` and format = \"tokens-u32\"), or say format = \"tokens-u16\" if all are of two"
                 ));
             }
             self.last = number;

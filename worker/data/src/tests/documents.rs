@@ -84,21 +84,25 @@ fn a_separator_is_asked_about_where_it_stands_between_files() {
 fn folders_that_the_program_keeps_are_no_part_of_a_pattern_and_are_counted() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path().join("sub/longhaul-state")).unwrap();
+    std::fs::create_dir_all(folder.path().join("cache")).unwrap();
     for (name, content) in [
         ("a.txt", "one"),
         ("sub/b.txt", "two"),
         ("sub/longhaul-state/http-address", "127.0.0.1:1"),
         ("sub/longhaul-state/api-token", "secret"),
+        // A corpus beside a state, and within the folder of a cache, is data as any other.
+        ("sub/longhaul-state/c.txt", "three"),
+        ("cache/d.txt", "four"),
     ] {
         folder.write(name, content);
     }
-    // What is prepared after the first time is there at the second.
+    // Files that were prepared the first time are there the second time.
     for _ in 0..2 {
         let lines = format!("separator = \"|\"\n{}", PATTERN.replace("*.txt", "**"));
         let data = folder.open(&lines).unwrap();
         let shown = folder.path().display();
         let passed = format!(
-            "2 passed over: 2 folders of this program (workers' caches, or coordinators' states) ({shown}/cache, {shown}/sub/longhaul-state)"
+            "3 passed over: 3 kept by this program (workers' caches, or coordinators' states) ({shown}/cache/data, {shown}/sub/longhaul-state/api-token, {shown}/sub/longhaul-state/http-address)"
         );
         let mut told: Vec<char> = data.sources()[0].size.passed.to_string().chars().collect();
         let mut expected: Vec<char> = passed.chars().collect();
@@ -106,10 +110,10 @@ fn folders_that_the_program_keeps_are_no_part_of_a_pattern_and_are_counted() {
         told.sort_unstable();
         expected.sort_unstable();
         assert_eq!(told, expected);
-        assert_eq!(text(&data), "one|two|");
+        assert_eq!(text(&data), "one|four|two|three|");
     }
     std::fs::remove_dir_all(folder.path().join("sub")).unwrap();
     let data = folder.open(&PATTERN.replace("*.txt", "*")).unwrap();
     let passed = data.sources()[0].size.passed.to_string();
-    assert!(passed.starts_with("1 passed over: 1 folder of this program (a worker's cache"), "{passed}");
+    assert!(passed.starts_with("1 passed over: 1 kept by this program (a worker's cache"), "{passed}");
 }

@@ -156,23 +156,46 @@ fn a_file_that_its_name_alone_makes_one_of_tokens_and_that_begins_otherwise_is_r
     let line = b"It was the best of times, it was the worst of times.\n";
     let mut tar = vec![0; 1024];
     tar[257..262].copy_from_slice(b"ustar");
-    for (content, words) in [
-        (line.to_vec(), "text, as it seems, and its name stands for tokens: say format = \"text\""),
-        (zst(line), "zstd data, and its name does not end so: rename it to end with `.bin.zst`"),
-        (gz(line), "gzip data, and its name does not end so: rename it to end with `.bin.gz`"),
-        (tar, "a tar archive"),
-        (b"BZh91AY&SY\x12\x34".to_vec(), "a bzip2 file: unpack it"),
-        (b"PK\x03\x04\x14\0\0\0".to_vec(), "a zip archive: unpack it"),
-        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n".to_vec(), "a PDF document"),
-        (b"\x7fELF\x02\x01\x01\0".to_vec(), "a program"),
-        (b"\x89PNG\r\n\x1a\n".to_vec(), "a PNG image"),
-        (b"\xff\xd8\xff\xe0\0\x10JFIF".to_vec(), "a JPEG image"),
-        ([&9_u64.to_le_bytes()[..], b"{\"a\":1}  "].concat(), "a model's safetensors"),
+    let within = "packed twice: within its zstd data (`zstd -dc IN > OUT` unpacks it) is ";
+    // Where it is packed, it is told in the same words, or in these.
+    for (content, words, packed) in [
+        (line.to_vec(), "text, as it seems, and its name stands for tokens: say format = \"text\"", None),
+        (
+            zst(line),
+            "zstd data, and its name does not end so: rename it to end with `.bin.zst`",
+            Some(
+                "packed twice, with zstd and then with zstd: unpack it once (`zstd -dc IN > OUT`)".to_owned(),
+            ),
+        ),
+        (
+            gz(line),
+            "gzip data, and its name does not end so: rename it to end with `.bin.gz`",
+            Some(
+                "packed twice, with gzip and then with zstd: unpack it once (`zstd -dc IN > OUT`)".to_owned(),
+            ),
+        ),
+        (tar, "a tar archive", None),
+        (
+            b"BZh91AY&SY\x12\x34".to_vec(),
+            "a bzip2 file: unpack it",
+            Some(format!("{within}a bzip2 file: unpack it")),
+        ),
+        (
+            b"PK\x03\x04\x14\0\0\0".to_vec(),
+            "a zip archive: unpack it",
+            Some(format!("{within}a zip archive: unpack it")),
+        ),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n".to_vec(), "a PDF document", None),
+        (b"\x7fELF\x02\x01\x01\0".to_vec(), "a program", None),
+        (b"\x89PNG\r\n\x1a\n".to_vec(), "a PNG image", None),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF".to_vec(), "a JPEG image", None),
+        ([&9_u64.to_le_bytes()[..], b"{\"a\":1}  "].concat(), "a model's safetensors", None),
     ] {
         let message = read_as("a.bin", "", &content).unwrap_err();
         assert!(message.contains(&format!("a.bin is {words}")), "{message}");
         let message = read_as("a.bin.zst", "", &zst(&content)).unwrap_err();
-        assert!(message.contains("a.bin.zst is "), "{message}");
+        let packed = packed.unwrap_or_else(|| words.to_owned());
+        assert!(message.contains(&format!("a.bin.zst is {packed}")), "{message}");
         // Then they are numbers, which are too large here.
         let message = read_as("a.bin", ", format = \"tokens-u16\"", &content).unwrap_err();
         assert!(message.contains("a.bin cannot be read as tokens-u16 (token "), "{message}");

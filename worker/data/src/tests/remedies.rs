@@ -1,4 +1,4 @@
-//! What is refused is told with what helps: each kind with instances of its own.
+//! Files and records that are refused are told with a remedy: each kind with instances of its own.
 
 use std::sync::Arc;
 
@@ -80,6 +80,13 @@ fn a_line_for_excel_is_told_with_how_to_take_it_out() {
     assert!(marked.contains(take_out), "{marked}");
     let packed = refused("a.csv.gz", "", &gz(table.as_bytes()));
     assert!(packed.contains("(`gzip -dc IN | tail -n +2 > OUT.csv`)"), "{packed}");
+    let (tabs, out) = ("sep=\t\nid\ttext\n1\tone\n", "tail -n +2 IN > OUT.tsv`)");
+    let message = refused("a.tsv", "", tabs.as_bytes());
+    assert!(message.ends_with(out), "{message}");
+    let message = refused("a.tsv", "", table.as_bytes());
+    assert!(message.ends_with(&format!("{out}, and say delimiter = \";\"")), "{message}");
+    let packed = refused("a.tsv.gz", "", &gz(tabs.as_bytes()));
+    assert!(packed.ends_with("(`gzip -dc IN | tail -n +2 > OUT.tsv`)"), "{packed}");
     let (_, rest) = table.split_once('\n').unwrap();
     assert_eq!(read_as("a.csv", ", delimiter = \";\"", rest.as_bytes()).as_deref(), Ok("one|"));
 }
@@ -105,6 +112,18 @@ fn text_in_another_encoding_is_told_with_its_byte_and_what_converts_it() {
         let message = refused(name, "", content);
         assert!(message.starts_with(&format!("{place}: {convert}")), "{message}");
     }
+    // In GBK, whose bytes may be the first of a character of UTF-8.
+    for content in [
+        &b"id,text\n1,\xe4\xbd\n2,two\n"[..],
+        b"text,id\n\xe4\xbd,1\n",
+        b"text,id\n\xe4\xbd,1",
+        b"id,text\n1,\xe4\xbd\n",
+    ] {
+        let message = refused("a.csv", "", content);
+        assert!(message.contains(convert) && !message.contains("cut off"), "{content:?}: {message}");
+    }
+    let head = refused("a.csv", "", b"id,\xe4\xbd\n1,one\n");
+    assert!(head.contains(convert) && !head.contains("cut off"), "{head}");
     let packed = refused("a.txt.zst", "", &zst(b"gr\xfc\xdfe\n"));
     assert!(packed.contains("`zstd -dc IN | iconv -f WINDOWS-1252 -t UTF-8 > OUT`"), "{packed}");
     let head = refused("a.csv", ", column = \"größe\"", b"id,gr\xf6\xdfe\n1,one\n");
@@ -133,6 +152,7 @@ fn nothing_is_converted_where_other_characters_are_utf8_or_there_is_no_text() {
             b"{\"text\":\"\xc3\xa9\"}\n{\"text\":\"\xe9\"}\n",
             "line 2: it is not UTF-8 at byte 9 of the line (0xe9): other characters are UTF-8",
         ),
+        ("a.csv", b"id,text\n1,one\n2,cut off \xe2\x82", "as if it was cut off: get it anew"),
         ("a.txt", b"cut off \xe2\x82", "it ends within a character, as if it was cut off: get it anew"),
         ("a.txt", b"abc\x01\x02\xff\xfe\x03\x04", "the bytes around it are binary data and no text"),
         ("a.csv", b"text\nabc\x01\x02\xff\xfe\x03\x04\n", "the bytes around it are binary data and no text"),
@@ -168,6 +188,11 @@ fn an_object_over_several_lines_or_with_texts_elsewhere_is_told_with_what_makes_
         let message = refused("a.jsonl", "", content.as_bytes());
         assert!(message.contains(words), "{content:?}: {message}");
     }
+    let message = refused("a.jsonl", ", field = \"it's\"", b"[\"one\", \"two\"]\n");
+    assert!(
+        message.contains("line: write each of its texts on a line, in an object's field `it's`"),
+        "{message}"
+    );
     let message = refused("a.jsonl", ", field = \"messages\"", b"{\"messages\": [\"one\", \"two\"]}\n");
     assert!(
         message.contains("its field `messages` is no text but a list: `jq -c '{text: (.[\"messages\"]"),
@@ -292,7 +317,7 @@ fn files_of_other_programs_are_told_for_what_they_are() {
         ),
         (
             "a.pdf",
-            b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\x01\n".to_vec(),
+            b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n".to_vec(),
             "a PDF document: convert it to text (`pdftotext`)",
         ),
         (

@@ -129,7 +129,7 @@ mod tests {
             std::fs::write(folder.path().join(WHOLE), "{}").unwrap();
             let told = other(content, &path).unwrap();
             assert!(told.ends_with(&format!(": name {place}/{WHOLE} in data.tokenizer")), "{told}");
-            // What is called so itself is not named again.
+            // A file of that name itself is not named again.
             assert!(other(content, &folder.path().join(WHOLE)).unwrap().contains(&command), "{name}");
             std::fs::remove_file(folder.path().join(WHOLE)).unwrap();
         }

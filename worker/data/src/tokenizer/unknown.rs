@@ -16,7 +16,7 @@ pub(crate) struct UnknownToken {
     pub(crate) is_added: bool,
 }
 
-/// What of texts is under that token.
+/// How much of texts is under that token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UnknownText {
     /// Characters of the texts.
@@ -53,7 +53,7 @@ impl UnknownToken {
         if self.is_added && !self.name.is_empty() { text.matches(&self.name).count() as u64 } else { 0 }
     }
 
-    /// What is under it of a text of which these parts, in bytes, became it. The text may end with a separator. A part that names the token is not unknown.
+    /// Counts the characters under it of a text of which these parts, in bytes, became it. The text may end with a separator. A part that names the token is not unknown.
     pub(crate) fn under(&self, text: &str, parts: &[Range<usize>], separator: &str) -> UnknownText {
         let is_named = |part: &Range<usize>| {
             self.is_added && text.get(part.clone()).is_some_and(|part| part.trim() == self.name)
@@ -75,7 +75,7 @@ impl UnknownToken {
 }
 
 impl Tokenizer {
-    /// What of a text is under its unknown token, where these are its tokens; the separator may end the text. Which parts these are costs as much as the tokens, and is asked only where one is
+    /// Counts the characters of a text under its unknown token, where these are its tokens; the separator may end the text. Which parts these are costs as much as the tokens, and is asked only where one is
     /// unknown.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Tokenizer {
                 unknown.name,
                 listed(&special)
             )),
-            // What cannot be tokenised is told with the text that it is in.
+            // Where it cannot be tokenised, that is told with the text that it is in.
             _ => Ok(()),
         }
     }

@@ -22,7 +22,7 @@ impl World {
         self.say(worker, ToCoordinator::Join(join));
     }
 
-    /// What it says first, as it is now.
+    /// Its first message, as of now.
     pub(super) fn join_of(&mut self, worker: WorkerId) -> Join {
         let moves = self.moves.get(&worker).copied().unwrap_or_default();
         let address = SocketAddr::from(([0, 0, 0, 0], 7000 + moves));

@@ -12,7 +12,7 @@ const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
 /// Bytes of the shortest file: both marks, and the length of its description.
 const BYTES_MIN: u64 = 12;
 
-/// Refuses a file that is cut off, encrypted, or none of Parquet. What is wrong in between, its reader tells.
+/// Refuses a file that is cut off, encrypted, or none of Parquet. Its reader tells of faults in between.
 pub(super) fn check_ends(table: &TableFile) -> Result<(), DataError> {
     let (mut first, mut last) = ([0; 4], [0; 4]);
     if table.size >= BYTES_MIN {

@@ -43,15 +43,20 @@ pub(super) fn elsewhere(schema: &Schema, wanted: &Column) -> String {
         );
     }
     let wanted = name_of(wanted);
-    let made = || schema.fields().iter().enumerate().find_map(|(place, field)| made_of(place, field));
-    let known = meant(wanted, &texts).map(say).or_else(made);
-    known.or_else(|| example(wanted, &texts).map(say)).unwrap_or_else(|| OF_ITS_OWN.to_owned())
+    let made = || schema.fields().iter().enumerate().filter_map(|(place, field)| made_of(place, field));
+    let talk = || made().find(|made| made.sort == Sort::Talk).map(Made::told);
+    let known = meant(wanted, &texts).map(say).or_else(talk);
+    let known = known.or_else(|| example(wanted, &texts).map(say));
+    known.or_else(|| made().next().map(Made::told_if_meant)).unwrap_or_else(|| OF_ITS_OWN.to_owned())
 }
 
 /// What helps where the column at this place holds something else.
 pub(super) fn instead(schema: &Schema, wanted: &Column, place: usize) -> String {
     let another = || example(name_of(wanted), &texts(schema)).map(say);
-    made_of(place, schema.field(place)).or_else(another).unwrap_or_else(|| OF_ITS_OWN.to_owned())
+    made_of(place, schema.field(place))
+        .map(Made::told)
+        .or_else(another)
+        .unwrap_or_else(|| OF_ITS_OWN.to_owned())
 }
 
 const OF_ITS_OWN: &str = "write the text into a column of its own";
@@ -69,30 +74,65 @@ fn say(name: String) -> String {
     format!("say column = {name} if that is the text")
 }
 
-/// What makes a table with texts of a column that holds bytes, or lists of texts or of messages, in pyarrow.
-fn made_of(place: usize, field: &Field) -> Option<String> {
+/// What makes texts of a column.
+struct Made {
+    sort: Sort,
+    does: String,
+}
+
+/// What such a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Talk,
+    List,
+    Bytes,
+}
+
+impl Made {
+    /// Of the column that was asked for, or one that is no other's.
+    fn told(self) -> String {
+        match self.sort {
+            Sort::Talk | Sort::List => self.does,
+            Sort::Bytes => format!("if its bytes are UTF-8, {}", self.does),
+        }
+    }
+
+    /// Of any other one.
+    fn told_if_meant(self) -> String {
+        match self.sort {
+            Sort::Talk | Sort::List => format!("if that is the text: {}", self.does),
+            Sort::Bytes => format!("if that is the text, and its bytes are UTF-8: {}", self.does),
+        }
+    }
+}
+
+/// What makes a table with texts of a column that holds bytes, or lists of texts or of messages, in pyarrow. Each of these may be null.
+fn made_of(place: usize, field: &Field) -> Option<Made> {
     let (name, kind) = (field.name(), field.data_type());
     if shown(name) != *name {
         return None;
     }
     if is_binary(kind) {
-        return Some(format!(
-            "if its bytes are UTF-8, `table.set_column({place}, {name:?}, table[{name:?}].cast(\"string\"))` of pyarrow makes text of them: write that table"
-        ));
+        let does = format!(
+            "`table.set_column({place}, {name:?}, table[{name:?}].cast(\"string\"))` of pyarrow makes text of them: write that table"
+        );
+        return Some(Made { sort: Sort::Bytes, does });
     }
-    let row = match items_of(kind)? {
-        items if is_text(items) => "row or []".to_owned(),
+    let (sort, row) = match items_of(kind)? {
+        items if is_text(items) => (Sort::List, "t or '' for t in row or []".to_owned()),
         DataType::Struct(fields) => {
             let has =
                 |name: &str| fields.iter().any(|field| field.name() == name && is_text(field.data_type()));
             let (who, what) = MESSAGES.iter().find(|(who, what)| has(who) && has(what))?;
-            format!("f\"{{m['{who}']}}: {{m['{what}']}}\" for m in row or []")
+            let of_one = format!("f\"{{m['{who}'] or ''}}: {{m['{what}'] or ''}}\"");
+            (Sort::Talk, format!("{of_one} for m in row or [] if m"))
         }
         _ => return None,
     };
-    Some(format!(
+    let does = format!(
         "`pyarrow.table({{\"text\": [\"\\n\".join({row}) for row in table[{name:?}].to_pylist()]}})` makes a text of each of its lists: write that table"
-    ))
+    );
+    Some(Made { sort, does })
 }
 
 fn items_of(kind: &DataType) -> Option<&DataType> {
@@ -145,10 +185,9 @@ mod tests {
     #[test]
     fn a_column_of_text_is_named_or_else_what_makes_one() {
         let text = Column::Name("text".to_owned());
-        let cast = "if its bytes are UTF-8, `table.set_column(1, \"raw\", table[\"raw\"].cast(\"string\"))`";
-        let talk = "`pyarrow.table({\"text\": [\"\\n\".join(f\"{m['role']}: {m['content']}\" for m in row or []) for row in table[\"chat\"].to_pylist()]})`";
-        let join =
-            "`pyarrow.table({\"text\": [\"\\n\".join(row or []) for row in table[\"parts\"].to_pylist()]})`";
+        let cast = "if that is the text, and its bytes are UTF-8: `table.set_column(1, \"raw\", table[\"raw\"].cast(\"string\"))`";
+        let talk = "`pyarrow.table({\"text\": [\"\\n\".join(f\"{m['role'] or ''}: {m['content'] or ''}\" for m in row or [] if m) for row in table[\"chat\"].to_pylist()]})`";
+        let join = "if that is the text: `pyarrow.table({\"text\": [\"\\n\".join(t or '' for t in row or []) for row in table[\"parts\"].to_pylist()]})`";
         let id = ("id", DataType::Int64);
         for (columns, words) in [
             (
@@ -162,9 +201,18 @@ mod tests {
             (vec![("source", DataType::Utf8), ("chat", messages("role", "content"))], talk),
             (
                 vec![("chat", messages("from", "value"))],
-                "`pyarrow.table({\"text\": [\"\\n\".join(f\"{m['from']}: {m['value']}\"",
+                "`pyarrow.table({\"text\": [\"\\n\".join(f\"{m['from'] or ''}: {m['value'] or ''}\"",
             ),
             (vec![("parts", list(DataType::LargeUtf8))], join),
+            (
+                vec![("image", DataType::Binary), ("caption", DataType::Utf8)],
+                "say column = \"caption\" if that is the text",
+            ),
+            (
+                vec![("tags", list(DataType::Utf8)), ("question", DataType::Utf8)],
+                "say column = \"question\" if that is the text",
+            ),
+            (vec![("tags", list(DataType::Utf8)), ("chat", messages("role", "content"))], talk),
             (vec![id.clone(), ("parts", list(DataType::Int64))], OF_ITS_OWN),
             (vec![], OF_ITS_OWN),
         ] {
@@ -182,6 +230,9 @@ mod tests {
         ]);
         let wanted = |place: u32| Column::Number(place);
         assert!(instead(&all, &wanted(2), 1).starts_with("`pyarrow.table("));
+        let bytes = schema(&[("title", DataType::Utf8), ("text", DataType::Binary)]);
+        let text = Column::Name("text".to_owned());
+        assert!(instead(&bytes, &text, 1).starts_with("if its bytes are UTF-8, `table.set_column(1, "));
         assert_eq!(instead(&all, &wanted(1), 0), "say column = \"title\" if that is the text");
         assert_eq!(
             elsewhere(&all, &wanted(4)),

@@ -1,5 +1,7 @@
 //! Folders of images that are used while they are prepared.
 
+mod changed;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
@@ -357,36 +359,6 @@ fn more_that_cannot_be_decoded_than_may_be_ends_it_with_their_names_also_when_it
     }
     refused(images.begin(2).unwrap().coming().wait().unwrap_err());
     refused(images.open_in(images.cache.path(), 2, When::First).unwrap_err());
-}
-
-#[test]
-fn an_image_that_is_another_one_than_was_listed_ends_it_and_one_that_is_added_only_keeps_it_from_being_listed()
- {
-    let images = Images::new();
-    let filling = images.filling(0, None).unwrap();
-    read(&filling, 0, 0..4).unwrap();
-    let changed = &images.listed()[9].path;
-    std::fs::write(changed, png(200)).unwrap();
-    for _ in 0..2 {
-        let error = read(&filling, 2, 1..2).unwrap_err();
-        assert!(matches!(&error, DataError::Changed { path } if path.ends_with("a/06.png")), "{error}");
-    }
-    assert!(matches!(filling.fill(), Err(DataError::Changed { .. })));
-    assert!(matches!(read(&filling, 0, 0..4), Err(DataError::Changed { .. })));
-    drop(filling);
-    let filling = images.filling(0, None).unwrap();
-    std::fs::remove_file(changed).unwrap();
-    assert!(matches!(read(&filling, 2, 1..2), Err(DataError::Changed { .. })));
-    drop(filling);
-    let filling = images.filling(0, None).unwrap();
-    images.folder.write("a/99.png", png(99));
-    assert!(filling.fill().unwrap());
-    assert!(files(&images.cache.path().join("data/lists")).unwrap().is_empty());
-    drop(filling);
-    // The shards of pieces that are as they were are found.
-    let data = images.begin(0).unwrap();
-    data.coming().wait().unwrap();
-    assert_eq!(stored(&data), images.expected());
 }
 
 #[test]
