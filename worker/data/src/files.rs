@@ -85,6 +85,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
         DataPlace::Url(url) => all(labelled(remote(url, source, cache)?, source, cache)?),
         DataPlace::Glob(pattern) => {
             let (paths, passed) = matches_of(pattern)?;
+            check_names(source, &paths)?;
             Found { passed, ..all(paths.into_iter().map(Origin::Local).collect()) }
         }
     };
@@ -100,6 +101,25 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
         });
     }
     Ok(found)
+}
+
+/// Refuses files that are named as another format than the pattern, which decides how all of them are read.
+fn check_names(source: &DataSource, paths: &[PathBuf]) -> Result<(), DataError> {
+    let format = source.format();
+    let is_other = |path: &&PathBuf| DataFormat::of(path) != format;
+    let Some(other) = paths.iter().find(is_other).filter(|_| source.format.is_none()) else { return Ok(()) };
+    let reason = format!(
+        "it matches {}, whose name is that of {}, and itself it ends as that of {}, which all its files would be read as: say with format what they are, or name each kind by a pattern of its own",
+        other.display(),
+        name_of(DataFormat::of(other)),
+        name_of(format)
+    );
+    Err(DataError::Pattern { pattern: source.to_string(), reason })
+}
+
+/// As a configuration has it.
+fn name_of(format: DataFormat) -> String {
+    serde_json::to_string(&format).unwrap_or_default()
 }
 
 /// That there is no file, and what its folder has.
@@ -134,7 +154,10 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
             Err(error) => {
                 let path = error.path().unwrap_or(&pattern.root);
                 match passed::reason_of(&error) {
-                    Some(Reason::DanglingLink) if pattern.matches(path) => {
+                    // One to a folder may lead to files.
+                    Some(Reason::DanglingLink)
+                        if pattern.matches(path) || path.extension().is_none() && pattern.leads_to(path) =>
+                    {
                         passed.add(Reason::DanglingLink, path)
                     }
                     Some(Reason::Unreadable) if pattern.matches(path) || pattern.leads_to(path) => {

@@ -111,7 +111,10 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
                 match passed::reason_of(&error) {
                     Some(_) if is_hidden(path) => passed.add(Reason::Hidden, path),
                     Some(Reason::DanglingLink)
-                        if !has_ending(path, &ENDINGS) && !has_ending(path, &OTHER_ENDINGS) =>
+                        // One to a folder may lead to images.
+                        if path.extension().is_some()
+                            && !has_ending(path, &ENDINGS)
+                            && !has_ending(path, &OTHER_ENDINGS) =>
                     {
                         passed.add(Reason::NoImage, path)
                     }

@@ -9,7 +9,7 @@ pub(super) const STOP_CHECK: Duration = Duration::from_millis(50);
 /// Ends a member's waiting from another thread: joining and calls fail with [`CollectiveError::Stopped`] soon after
 /// [`Self::stop`], and the neighbours notice.
 ///
-/// [`CollectiveError::Stopped`]: crate::collective::CollectiveError::Stopped
+/// [`CollectiveError::Stopped`]: crate::CollectiveError::Stopped
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

@@ -14,6 +14,9 @@ pub(super) struct Rows {
     seen: u64,
     breaks: u64,
     was_return: bool,
+    /// The byte that was seen last, and the one before it.
+    last: u8,
+    before: u8,
     current: Option<Row>,
     /// Rows that have ended, as many as are read ahead.
     ended: VecDeque<Row>,
@@ -47,6 +50,9 @@ const NEVER_CLOSED: &str =
     "a quote is opened in it and never closed; where quotes are text as any other, say quote = \"\"";
 const TEXT_BEHIND: &str =
     "there is text behind a closing quote; where quotes are text as any other, say quote = \"\"";
+/// Before a quote, in place of another quote.
+const BACKSLASH: u8 = b'\\';
+const TEXT_BEHIND_BACKSLASH: &str = "there is text behind a closing quote with a backslash before it; where that keeps a quote from closing, say escape = \"\\\\\"";
 
 impl Row {
     /// Bad records that it counts for: where its quotes are wrong, what it takes may be a record on each line.
@@ -58,7 +64,17 @@ impl Row {
 impl Rows {
     pub(super) fn new(dialect: Dialect) -> Self {
         let (state, ended) = (State::Begun, VecDeque::new());
-        Self { dialect, state, seen: 0, breaks: 0, was_return: false, current: None, ended }
+        Self {
+            dialect,
+            state,
+            seen: 0,
+            breaks: 0,
+            was_return: false,
+            last: 0,
+            before: 0,
+            current: None,
+            ended,
+        }
     }
 
     /// Some more of the text; of no bytes at all, its end.
@@ -90,6 +106,7 @@ impl Rows {
         // `\r\n` is one.
         self.breaks += u64::from(byte == b'\r' || byte == b'\n' && !self.was_return);
         self.was_return = byte == b'\r';
+        (self.before, self.last) = (self.last, byte);
     }
 
     fn after(&mut self, byte: u8, ends_row: bool) -> State {
@@ -104,7 +121,8 @@ impl Rows {
             State::Quoted | State::Escaped => State::Quoted,
             State::Closed if Some(byte) == quote => State::Quoted,
             State::Closed => {
-                self.fault(TEXT_BEHIND);
+                let is_escaped = escape.is_none() && self.before == BACKSLASH;
+                self.fault(if is_escaped { TEXT_BEHIND_BACKSLASH } else { TEXT_BEHIND });
                 State::Unquoted
             }
         }
@@ -190,6 +208,7 @@ mod tests {
             ("1,\"open\n2,two\n3,\"x\"\n", 1, 3, TEXT_BEHIND),
             ("\"a\"b,\"c\"d\n", 1, 1, TEXT_BEHIND),
             ("\"a\" ,c\n", 1, 1, TEXT_BEHIND),
+            ("1,\"He said \\\"hi\\\" to me\"\n", 1, 1, TEXT_BEHIND_BACKSLASH),
         ] {
             assert_eq!(rows(PLAIN, text).last(), Some(&(first, last, Some(reason))), "{text:?}");
         }

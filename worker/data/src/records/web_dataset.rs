@@ -161,6 +161,15 @@ impl Records for WebDataset {
 }
 
 impl Parts {
+    /// Among other things that are known of the sample, an image and a class of the same name: `2` and `png` of `a.2.png` and `a.2.cls`.
+    fn another_pair(&self) -> Option<(&str, &str)> {
+        let has =
+            |before: &str, end: &str| self.others.iter().any(|other| *other == format!("{before}.{end}"));
+        let images = self.others.iter().filter_map(|other| other.rsplit_once('.'));
+        let mut images = images.filter(|(_, end)| matches!(*end, "jpg" | "jpeg" | "png"));
+        images.find(|(before, _)| has(before, "cls") || has(before, "json"))
+    }
+
     fn put(&mut self, file: TarFile, place: impl Fn(&mut Self) -> &mut Option<TarFile>) {
         let slot = place(self);
         match slot {
@@ -187,6 +196,11 @@ impl Parts {
         if let Some(name) = self.twice {
             return Err(format!(
                 "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
+            ));
+        }
+        if let Some((before, end)) = self.another_pair().filter(|_| self.image.is_some()) {
+            return Err(format!(
+                "it has .{before}.{end} with a class beside it, too: a name ends at its first point here, so these belong to the same sample, and would be lost: pack them under names with no other point (`-{before}.{end}`)"
             ));
         }
         let others = || match self.others.as_slice() {

@@ -317,3 +317,71 @@ fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
         assert!(size.bad_examples[1].contains("row 4001: it is null"), "{:?}", size.bad_examples);
     }
 }
+
+/// As Spark and pandas name files, in numbers behind what a pattern says of them.
+#[test]
+fn files_that_are_named_as_another_format_than_their_pattern_are_refused_unless_it_is_said_what_they_are() {
+    for (name, pattern, words) in [
+        ("part-00000.csv", "part-*", "part-00000.csv, whose name is that of \"csv\""),
+        ("train-1.csv.gz", "train-*", "whose name is that of \"csv\""),
+        ("a.tsv", "*", "whose name is that of \"tsv\""),
+        ("a.csv", "*.cs?", "whose name is that of \"csv\""),
+        ("a.csv", "*.[c]sv", "whose name is that of \"csv\""),
+        ("train.bin", "t*", "whose name is that of \"tokens-u16\""),
+        ("a.parquet", "*", "whose name is that of \"parquet\""),
+        ("a.jsonl", "a*", "whose name is that of \"jsonl\""),
+    ] {
+        let folder = Folder::new();
+        std::fs::create_dir(folder.path().join("d")).unwrap();
+        folder.write(&format!("d/{name}"), "id,text\n1,abc\n");
+        let lines = |keys: &str| {
+            format!(
+                "sequence_length = 2\nvalidation_share = 0.0\nsources = [{{ glob = \"d/{pattern}\"{keys} }}]"
+            )
+        };
+        let message = folder.open(&lines("")).unwrap_err().to_string();
+        assert!(message.contains(words) && message.contains("say with format"), "{message}");
+        if !name.ends_with(".gz") {
+            folder.open(&lines(", format = \"text\"")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_link_that_leads_to_no_folder_is_told_where_files_may_be_behind_it() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path().join("o/s0")).unwrap();
+    folder.write("o/s0/a.txt", "abc");
+    symlink("/not/mounted/shard1", folder.path().join("o/s1")).unwrap();
+    for pattern in ["o/*/*.txt", "o/**/*.txt", "o/s?/*", "o/s[01]/a.txt"] {
+        let lines = |keys: &str| {
+            format!(
+                "sequence_length = 2\nvalidation_share = 0.0\n{keys}sources = [{{ glob = \"{pattern}\" }}]"
+            )
+        };
+        let message = folder.open(&lines("")).unwrap_err().to_string();
+        assert!(message.contains("1 link that leads nowhere") && message.contains("o/s1"), "{message}");
+        let data = folder.open(&lines("strict_files = false\n")).unwrap();
+        assert!(data.sources()[0].size.passed.to_string().contains("o/s1"));
+    }
+    let below = "sequence_length = 2\nvalidation_share = 0.0\nsources = [{ glob = \"o/s0/*\" }]";
+    folder.open(below).unwrap();
+}
+
+/// Readers see one of them, as pyarrow does, where both have the same layout.
+#[cfg(feature = "parquet")]
+#[test]
+fn tables_that_were_put_one_behind_the_other_are_refused_by_name() {
+    for name in
+        ["snappy.parquet", "zstd.parquet", "dictionary.parquet", "large.arrow", "lz4.parquet", "view.arrow"]
+    {
+        let table =
+            std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/data").join(name))
+                .unwrap();
+        let keys = ", column = \"body\"";
+        let message = read_as(name, keys, &[&table[..], &table].concat()).unwrap_err();
+        assert!(message.contains("several files put one behind the other"), "{name}: {message}");
+        let alone = read_as(name, keys, &table);
+        assert!(!alone.is_err_and(|message| message.contains("several files")), "{name}");
+    }
+}

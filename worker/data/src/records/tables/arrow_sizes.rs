@@ -6,6 +6,8 @@ use arrow_ipc::reader::read_footer_length;
 use arrow_ipc::{Message, RecordBatch, root_as_footer, root_as_message};
 use arrow_schema::ArrowError;
 
+use super::ends::{JOINED, is_joined};
+
 /// Bytes that a buffer may become, at most: a buffer is one column of one batch, and writers make batches of some thousand rows.
 const BUFFER_BYTES_MAX: i64 = 1 << 30;
 /// Bytes of a file's or batch's description, at most: that of some hundred thousand columns.
@@ -27,16 +29,18 @@ pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError
     }
     let length = read_footer_length(end)? as u64;
     let start = file.seek(SeekFrom::End(-10))?.checked_sub(length);
-    file.seek(SeekFrom::Start(
-        start
-            .ok_or_else(|| damaged("its footer is longer than the file: fetch it again, or write it anew"))?,
-    ))?;
+    let footer_at = start
+        .ok_or_else(|| damaged("its footer is longer than the file: fetch it again, or write it anew"))?;
+    file.seek(SeekFrom::Start(footer_at))?;
     let footer = description(file, length)?;
     let footer = root_as_footer(&footer).map_err(broken)?;
+    let mut last = MAGIC.len() as u64;
     for block in footer.dictionaries().into_iter().chain(footer.recordBatches()).flatten() {
         let place = |number: i64| u64::try_from(number).map_err(broken);
         let (start, length) = (place(block.offset())?, place(block.metaDataLength().into())?);
         file.seek(SeekFrom::Start(start))?;
+        let body = place(block.bodyLength())?;
+        last = last.max(start.saturating_add(length).saturating_add(body));
         let bytes = description(file, length)?;
         let prefix = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
         let bytes = bytes
@@ -44,7 +48,7 @@ pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError
             .ok_or_else(|| damaged("a description is too short: fetch it again, or write it anew"))?;
         check_batch(file, &root_as_message(bytes).map_err(broken)?, start.saturating_add(length))?;
     }
-    Ok(())
+    if is_joined(file, last..footer_at, MAGIC)? { Err(damaged(JOINED)) } else { Ok(()) }
 }
 
 /// Behind a stream's end, where nothing or zeros are.

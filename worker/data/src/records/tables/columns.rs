@@ -15,7 +15,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
 
 use super::arrow_sizes::{check_file, check_stream};
-use super::ends::check_ends;
+use super::ends::{check_ends, check_joined};
 use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
@@ -59,6 +59,7 @@ impl Columns {
         let (path, file) = (table.path.as_path(), table.rewound()?);
         let refused = |error: ArrowError| malformed(path, "Parquet", 0, &error);
         let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
+        check_joined(&table, builder.metadata())?;
         let column = find(builder.schema(), recipe, path)?;
         let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
         let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);

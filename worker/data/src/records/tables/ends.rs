@@ -1,6 +1,9 @@
 //! What Parquet files begin and end with.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+use parquet::file::metadata::ParquetMetaData;
 
 use super::table_file::TableFile;
 use crate::DataError;
@@ -38,6 +41,48 @@ pub(super) fn check_ends(table: &TableFile) -> Result<(), DataError> {
             table,
             "it does not begin as Parquet does either: name the format that it has, or take it out of the source",
         )),
+    }
+}
+
+/// Said of files that were put one behind the other.
+pub(super) const JOINED: &str = "several files put one behind the other, of which readers see one: keep them apart, or write their rows as one file";
+/// Bytes that are looked through, at most: the description of a file that was joined is at their beginning.
+const UNMENTIONED_BYTES_MAX: u64 = 1 << 20;
+
+/// Whether bytes that no description mentions have the mark of another file.
+pub(super) fn is_joined(file: &mut (impl Read + Seek), range: Range<u64>, mark: &[u8]) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(range.start))?;
+    let length = range.end.saturating_sub(range.start).min(UNMENTIONED_BYTES_MAX);
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes.windows(mark.len()).any(|window| window == mark))
+}
+
+/// Refuses a file with others before it that its description says nothing of.
+pub(super) fn check_joined(table: &TableFile, metadata: &ParquetMetaData) -> Result<(), DataError> {
+    let columns = || metadata.row_groups().iter().flat_map(|group| group.columns());
+    let end = |at: Option<i64>, length: Option<i32>| {
+        let at = at.and_then(|at| u64::try_from(at).ok());
+        at.zip(length.and_then(|length| u64::try_from(length).ok())).map_or(0, |(at, length)| at + length)
+    };
+    let ends = columns().flat_map(|column| {
+        let (start, length) = column.byte_range();
+        [
+            start.saturating_add(length),
+            end(column.column_index_offset(), column.column_index_length()),
+            end(column.offset_index_offset(), column.offset_index_length()),
+            end(column.bloom_filter_offset(), column.bloom_filter_length()),
+        ]
+    });
+    let last = ends.max().unwrap_or_default().max(MAGIC.len() as u64);
+    let io = |error| DataError::io("read", &table.path)(error);
+    let mut file = table.rewound()?;
+    let mut length = [0; 4];
+    file.seek(SeekFrom::End(-8)).and_then(|_| file.read_exact(&mut length)).map_err(io)?;
+    let description = table.size.saturating_sub(8 + u64::from(u32::from_le_bytes(length)));
+    match is_joined(&mut file, last..description, MAGIC).map_err(io)? {
+        true => Err(DataError::OtherContent { path: table.path.clone(), what: JOINED.to_owned() }),
+        false => Ok(()),
     }
 }
 

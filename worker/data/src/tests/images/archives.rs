@@ -176,3 +176,16 @@ fn samples_whose_files_do_not_follow_each_other_are_named_with_what_helps() {
     let size = data.sources().remove(0).size;
     assert_eq!((size.records, size.bad_records, images(&data)[0].1), (1, 5, 1));
 }
+
+#[test]
+fn an_image_with_its_class_behind_another_point_of_its_name_is_a_bad_record() {
+    let image = fixture("folder/triangle/02.png");
+    let files: [(&str, &[u8]); 4] =
+        [("a.cls", b"0"), ("a.png", &image), ("a.2.cls", b"1"), ("a.2.png", &image)];
+    let message = read(&files, SOURCE).unwrap_err();
+    assert!(message.contains("sample a: it has .2.png with a class beside it, too"), "{message}");
+    // Other things that are known of a sample are none.
+    let files: [(&str, &[u8]); 4] =
+        [("a.cls", b"1"), ("a.png", &image), ("a.seg.png", &image), ("a.seg.txt", b"x")];
+    assert_eq!(read(&files, SOURCE), Ok(vec![1]));
+}
