@@ -160,18 +160,20 @@ fn a_changed_configuration_is_refused_with_what_changed() {
 
 #[test]
 fn an_etcd_that_is_not_there_is_named_without_its_password() {
-    let site = Site::new();
     for (url, expected, says) in [
         ("etcd://root:secret@127.0.0.1:1/run", 1, "etcd://127.0.0.1:1/run cannot be reached"),
         ("etcd://root:secret@127.0.0.1:1", 2, "end the address with /PREFIX"),
         ("redis://root:secret@127.0.0.1:1/run", 2, "--state takes etcd://"),
         ("etcds://root:secret@127.0.0.1:1/run", 2, "LONGHAUL_ETCD_CA"),
     ] {
+        let site = Site::new();
         let (code, said) = failure(&mut site.up(&["--state", url]));
         assert_eq!(code, expected, "{said}");
         assert!(said.contains(says) && !said.contains("secret"), "{said}");
-        assert!(!site.state_dir().exists(), "{url}");
+        // A folder whose records are elsewhere may be another coordinator's as well: it stays.
+        assert_eq!(site.state_dir().exists(), expected == 1, "{url}");
     }
+    let site = Site::new();
     assert!(
         !site
             .up(&["--state", "etcd://secret", "--listen", "wrong"])
