@@ -28,7 +28,7 @@ pub struct DataConfig {
     /// The share at the end of each source's tokens that is held out for validation. Default: 0.05, or 0 where `validation` has sources of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_share: Option<f64>,
-    /// What is put after each record of a JSON, CSV, Parquet or Arrow source, and after each file of plain text where a pattern names the files. A special token of the tokenizer, such as `<|endoftext|>`, becomes that token.
+    /// Text that follows each record of a JSON, CSV, Parquet or Arrow source, and after each file of plain text where a pattern names the files. A special token of the tokenizer, such as `<|endoftext|>`, becomes that token.
     #[serde(default = "DataConfig::default_separator")]
     pub separator: String,
     /// Records of each source that may be left out because they cannot be read. With one more, the data is refused. Default: none, as what is left out is missing for good

@@ -23,7 +23,7 @@ pub enum ClientError {
     Unknown {
         /// Where it was looked for.
         state_dir: String,
-        /// What is recorded there all the same.
+        /// The run, as its records there have it all the same.
         recorded: Option<Box<RecordedRun>>,
     },
     /// Nobody answers there.
@@ -37,7 +37,7 @@ pub enum ClientError {
         reason: String,
         /// Where its records may be.
         state_dir: String,
-        /// What is recorded there.
+        /// The run, as its records there have it.
         recorded: Option<Box<RecordedRun>>,
     },
     /// Nobody answers any more: the run is over.

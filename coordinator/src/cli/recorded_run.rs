@@ -299,7 +299,7 @@ mod tests {
         assert!(failure("pause", folder.path()).contains("the run is over"));
     }
 
-    /// Its folder may be taken away meanwhile: what was read first is what is shown.
+    /// Its folder may be taken away meanwhile: the records are read once, before that.
     #[test]
     fn the_records_of_a_run_that_is_over_are_read_once_for_each_command() {
         for words in ["status", "events", "events --follow", "stop", "stop --wait", "stop --resumable"] {
