@@ -51,27 +51,30 @@ const UNMENTIONED_BYTES_MAX: u64 = 1 << 20;
 
 /// Whether bytes that no description mentions have the mark of another file.
 pub(super) fn is_joined(file: &mut (impl Read + Seek), range: Range<u64>, mark: &[u8]) -> io::Result<bool> {
+    if range.is_empty() {
+        return Ok(false);
+    }
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(range.start))?;
-    let length = range.end.saturating_sub(range.start).min(UNMENTIONED_BYTES_MAX);
-    file.take(length).read_to_end(&mut bytes)?;
+    file.take((range.end - range.start).min(UNMENTIONED_BYTES_MAX)).read_to_end(&mut bytes)?;
     Ok(bytes.windows(mark.len()).any(|window| window == mark))
 }
 
 /// Refuses a file with others before it that its description says nothing of.
 pub(super) fn check_joined(table: &TableFile, metadata: &ParquetMetaData) -> Result<(), DataError> {
     let columns = || metadata.row_groups().iter().flat_map(|group| group.columns());
-    let end = |at: Option<i64>, length: Option<i32>| {
-        let at = at.and_then(|at| u64::try_from(at).ok());
-        at.zip(length.and_then(|length| u64::try_from(length).ok())).map_or(0, |(at, length)| at + length)
+    // A damaged description may have any numbers.
+    let end = |at: Option<i64>, length: Option<i64>| {
+        let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+        number(at).zip(number(length)).map_or(0, |(at, length)| at.saturating_add(length))
     };
     let ends = columns().flat_map(|column| {
-        let (start, length) = column.byte_range();
+        let first = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
         [
-            start.saturating_add(length),
-            end(column.column_index_offset(), column.column_index_length()),
-            end(column.offset_index_offset(), column.offset_index_length()),
-            end(column.bloom_filter_offset(), column.bloom_filter_length()),
+            end(Some(first), Some(column.compressed_size())),
+            end(column.column_index_offset(), column.column_index_length().map(i64::from)),
+            end(column.offset_index_offset(), column.offset_index_length().map(i64::from)),
+            end(column.bloom_filter_offset(), column.bloom_filter_length().map(i64::from)),
         ]
     });
     let last = ends.max().unwrap_or_default().max(MAGIC.len() as u64);
