@@ -15,7 +15,7 @@ use super::passed::{self, PassedOver, Reason};
 use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
-use super::{DataError, built, folder, own};
+use super::{DataError, built, folder, leftover, own};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
 pub(super) const FILES_MAX: usize = 1 << 16;
@@ -82,10 +82,14 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
                 all(files)
             }
         }
-        DataPlace::Url(url) => all(labelled(remote(url, source, cache)?, source, cache)?),
+        DataPlace::Url(url) => {
+            let files = remote(url, source, cache)?;
+            check_names(source, files.iter().map(Origin::path))?;
+            all(labelled(files, source, cache)?)
+        }
         DataPlace::Glob(pattern) => {
             let (paths, passed) = matches_of(pattern)?;
-            check_names(source, &paths)?;
+            check_names(source, paths.iter().map(PathBuf::as_path))?;
             Found { passed, ..all(paths.into_iter().map(Origin::Local).collect()) }
         }
     };
@@ -104,10 +108,12 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
 }
 
 /// Refuses files that are named as another format than the pattern, which decides how all of them are read.
-fn check_names(source: &DataSource, paths: &[PathBuf]) -> Result<(), DataError> {
+fn check_names<'p>(source: &DataSource, mut paths: impl Iterator<Item = &'p Path>) -> Result<(), DataError> {
+    if source.format.is_some() {
+        return Ok(());
+    }
     let format = source.format();
-    let is_other = |path: &&PathBuf| DataFormat::of(path) != format;
-    let Some(other) = paths.iter().find(is_other).filter(|_| source.format.is_none()) else { return Ok(()) };
+    let Some(other) = paths.find(|path| DataFormat::of(path) != format) else { return Ok(()) };
     let reason = format!(
         "it matches {}, whose name is that of {}, and itself it ends as that of {}, which all its files would be read as: say with format what they are, or name each kind by a pattern of its own",
         other.display(),
@@ -177,6 +183,11 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
                 walk.skip_current_dir();
                 continue;
             }
+            if is_within && leftover::is_folder(path) && !pattern.below.as_str().contains(leftover::FOLDER) {
+                passed.add(Reason::Leftover, path);
+                walk.skip_current_dir();
+                continue;
+            }
             if found && !is_within {
                 passed.add(if own::is_folder(path) { Reason::Own } else { Reason::Folder }, path);
             } else if !is_within && pattern.would_lead_to(path) {
@@ -187,6 +198,8 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
             }
         } else if found && own::is_kept(path, false) {
             passed.add(Reason::Own, path);
+        } else if found && leftover::is_cache(path) && !pattern.below.as_str().contains(leftover::CACHE) {
+            passed.add(Reason::Leftover, path);
         } else if kind.is_file() && found {
             built::check_name(path)?;
             files.push(pattern.shown(path));

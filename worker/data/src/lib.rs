@@ -19,6 +19,7 @@ mod folder;
 pub mod fuzz;
 mod image;
 mod lease;
+mod leftover;
 mod lent;
 mod looked;
 mod names;

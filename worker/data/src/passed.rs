@@ -29,6 +29,8 @@ pub enum Reason {
     EmptyPacked,
     /// This program keeps it: prepared data, or a run's state.
     Own,
+    /// Another program keeps it beside its data: what it was writing, or what it has made of them.
+    Leftover,
     /// Its name begins with a point, which a pattern or a class does not take unless it says so.
     Hidden,
     /// Beside images, something that is none.
@@ -40,7 +42,7 @@ pub enum Reason {
 impl Reason {
     /// Whether something that was meant may be missing for it.
     fn is_loss(self) -> bool {
-        !matches!(self, Self::Own | Self::Hidden | Self::NoImage | Self::EmptyText)
+        !matches!(self, Self::Own | Self::Leftover | Self::Hidden | Self::NoImage | Self::EmptyText)
     }
 
     /// Of so many.
@@ -69,6 +71,10 @@ impl Reason {
             Self::Own => [
                 "kept by this program (a worker's cache, or a coordinator's state)",
                 "kept by this program (workers' caches, or coordinators' states)",
+            ],
+            Self::Leftover => [
+                "kept by another program beside its data (Spark's `_temporary`, the cache of `datasets`; a pattern that names it takes it)",
+                "kept by other programs beside their data (Spark's `_temporary`, caches of `datasets`; a pattern that names them takes them)",
             ],
             Self::Hidden => ["hidden"; 2],
             Self::NoImage => ["no image", "no images"],

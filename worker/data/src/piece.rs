@@ -95,10 +95,7 @@ impl Piece {
 
     /// Its texts, each with what stands behind it.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
-        self.records.iter().filter_map(|record| match record {
-            Record::Text(text) => Some(text.as_str()),
-            _ => None,
-        })
+        self.records.iter().filter_map(|record| record.as_text().map(|(_, text)| text))
     }
 
     /// Byte order marks in its texts: that of a file's beginning is none of them.
@@ -114,6 +111,14 @@ impl Piece {
                 Record::Text(text) => {
                     hasher.update(&(text.len() as u64).to_le_bytes());
                     hasher.update(text.as_bytes());
+                }
+                Record::Continued { before, text } => {
+                    // Longer than any text.
+                    hasher.update(&u64::MAX.to_le_bytes());
+                    for part in [before, text] {
+                        hasher.update(&(part.len() as u64).to_le_bytes());
+                        hasher.update(part.as_bytes());
+                    }
                 }
                 Record::Tokens(tokens) => {
                     hasher.update(&(tokens.len() as u64).to_le_bytes());
@@ -171,7 +176,7 @@ impl Piece {
     /// Its tokens as shards have them, records one after the other, as long as the work goes on.
     ///
     /// # Errors
-    /// What [`Tokenizer::encode_whole`](super::Tokenizer::encode_whole) refuses, and a stop.
+    /// What [`Tokenizer::encode_behind`](super::Tokenizer::encode_behind) refuses, and a stop.
     pub(super) fn tokens(
         &self,
         maker: &Maker<'_>,
@@ -182,15 +187,14 @@ impl Piece {
         let (mut made, token_bytes) = (PieceTokens::default(), recipe.item_bytes());
         for record in &self.records {
             maker.work.goes_on()?;
-            match record {
-                Record::Text(text) => {
-                    let tokens = maker.tokenizer.encode_whole(text).map_err(refused)?;
-                    let unknown = maker.tokenizer.unknown_text(text, &tokens, &recipe.separator);
-                    made.unknown.add(&unknown.map_err(refused)?);
-                    extend_with_tokens(&mut made.bytes, &tokens, token_bytes);
-                }
-                Record::Tokens(tokens) => extend_with_tokens(&mut made.bytes, tokens, token_bytes),
-                Record::Image(_) | Record::Bad { .. } => {}
+            if let Record::Tokens(tokens) = record {
+                extend_with_tokens(&mut made.bytes, tokens, token_bytes);
+            }
+            if let Some((before, text)) = record.as_text() {
+                let tokens = maker.tokenizer.encode_behind(before, text).map_err(refused)?;
+                let unknown = maker.tokenizer.unknown_text(before, text, &tokens, &recipe.separator);
+                made.unknown.add(&unknown.map_err(refused)?);
+                extend_with_tokens(&mut made.bytes, &tokens, token_bytes);
             }
         }
         Ok(made)

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialect, ImageConfig};
 
-#[cfg(any(test, fuzzing, feature = "fuzz"))]
 use super::Tokenizer;
 use super::image::sample_bytes;
 use super::prepared::Maker;
@@ -36,7 +35,8 @@ pub(super) struct Recipe {
     pub(super) vocabulary: u32,
     /// Bytes of text or of images in a piece, until a record ends.
     pub(super) piece_bytes: u64,
-    tokenizer: blake3::Hash,
+    pub(super) tokenizer: Tokenizer,
+    tokenizer_hash: blake3::Hash,
 }
 
 /// Values as RFC 4180 has them.
@@ -79,7 +79,8 @@ impl Recipe {
             image: config.image.clone(),
             vocabulary: tokenizer.vocabulary(),
             piece_bytes,
-            tokenizer: tokenizer.hash(),
+            tokenizer: tokenizer.clone(),
+            tokenizer_hash: tokenizer.hash(),
         }
     }
 
@@ -96,7 +97,8 @@ impl Recipe {
             image: None,
             vocabulary: Tokenizer::Bytes.vocabulary(),
             piece_bytes: PIECE_BYTES,
-            tokenizer: Tokenizer::Bytes.hash(),
+            tokenizer: Tokenizer::Bytes,
+            tokenizer_hash: Tokenizer::Bytes.hash(),
         }
     }
 
@@ -114,7 +116,7 @@ impl Recipe {
     pub(super) fn hash(&self, file: &Path) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         let end = file.extension().unwrap_or_default().to_ascii_lowercase();
-        for part in [self.to_string().as_bytes(), end.as_encoded_bytes(), self.tokenizer.as_bytes()] {
+        for part in [self.to_string().as_bytes(), end.as_encoded_bytes(), self.tokenizer_hash.as_bytes()] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use longhaul_common::config::DataConfig;
 
-use super::DataError;
 use super::error::READ_TOKENIZER;
+use super::{DataError, records};
 
 #[cfg(feature = "tokenizers")]
 mod described;
@@ -30,7 +30,7 @@ pub enum Tokenizer {
         /// The file's content, which a checkpoint carries along.
         json: Arc<[u8]>,
         /// What it describes.
-        tokenizer: Box<Described>,
+        tokenizer: Arc<Described>,
         /// What the file has beside that, and is not taken over.
         settings: Vec<String>,
     },
@@ -68,7 +68,7 @@ impl Tokenizer {
             let (path, settings) = (path.display(), settings.join(", "));
             tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are not taken over");
         }
-        Ok(Self::Json { json: json.into(), tokenizer: Box::new(tokenizer), settings })
+        Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings })
     }
 
     /// Settings that its file has of its last use, in words: truncation, padding, dropout. Texts become tokens without them.
@@ -144,6 +144,10 @@ impl Tokenizer {
                 if tokenizer.may_leave_out() {
                     hasher.update(b"of each character");
                 }
+                // Earlier versions had another engine for them.
+                if tokenizer.has_patterns() {
+                    hasher.update(b"patterns of Oniguruma");
+                }
                 hasher.update(json).finalize()
             }
         }
@@ -176,6 +180,24 @@ impl Tokenizer {
     pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>, String> {
         self.check_whole(text)?;
         self.encode(text)
+    }
+
+    /// The same of a text that goes on where another has ended: the tokens that it adds to those of the other's end.
+    ///
+    /// # Errors
+    /// What [`Self::encode_whole`] refuses, and a place where the other's last tokens would be others.
+    pub(super) fn encode_behind(&self, before: &str, text: &str) -> Result<Vec<u32>, String> {
+        let known = if before.is_empty() { Vec::new() } else { self.encode(before)? };
+        let mut tokens = self.encode_whole(&[before, text].concat())?;
+        if !tokens.starts_with(&known) {
+            let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
+            return Err(format!(
+                "the tokens of what stands before {start:?} depend on more than {} of what follows: break the text into lines there",
+                indicatif::BinaryBytes(records::AROUND_BYTES as u64)
+            ));
+        }
+        tokens.drain(..known.len());
+        Ok(tokens)
     }
 
     /// The token that stands where it has no other; none: it has one for everything, or refuses the rest.
@@ -222,6 +244,9 @@ impl Tokenizer {
         }
     }
 }
+
+/// Characters of a text that a message shows.
+const SHOWN_CHARACTERS: usize = 40;
 
 /// Characters that are in no token and that a message names.
 const LEFT_OUT_MAX: usize = 5;

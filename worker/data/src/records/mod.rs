@@ -1,6 +1,7 @@
 //! Records of a file, one after the other, each with its place.
 
 mod content;
+mod cuts;
 mod delimited;
 mod delimiters;
 mod encoding;
@@ -31,7 +32,7 @@ mod tar;
 mod text;
 mod tokens;
 mod torn;
-#[cfg(any(feature = "images", feature = "parquet"))]
+#[cfg(any(feature = "images", feature = "parquet", feature = "tokenizers"))]
 mod unwound;
 mod web_dataset;
 mod width;
@@ -40,6 +41,7 @@ use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
+pub(super) use self::cuts::AROUND_BYTES;
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
@@ -49,6 +51,8 @@ use self::json_lines::JsonLines;
 pub(super) use self::kinds::by_name;
 use self::text::TextChunks;
 use self::tokens::Tokens;
+#[cfg(feature = "tokenizers")]
+pub(super) use self::unwound::caught;
 #[cfg(any(feature = "images", feature = "parquet"))]
 pub(super) use self::unwound::unwound;
 use self::web_dataset::WebDataset;
@@ -65,6 +69,8 @@ pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
 pub(super) enum Record {
     /// A text, with whatever stands between it and the next.
     Text(String),
+    /// A text that goes on: its tokens are those that it adds to what stands before it, which the record ahead has.
+    Continued { before: String, text: String },
     /// Tokens, made elsewhere.
     Tokens(Vec<u32>),
     /// An image, not yet decoded.
@@ -79,10 +85,21 @@ impl Record {
         Self::Bad { reason, count: 1 }
     }
 
+    /// Its text, behind what stands before it.
+    pub(super) fn as_text(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Text(text) => Some(("", text)),
+            Self::Continued { before, text } => Some((before, text)),
+            _ => None,
+        }
+    }
+
     /// What it takes in memory.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Text(text) | Self::Bad { reason: text, .. } => text.len() as u64,
+            Self::Text(text) | Self::Continued { text, .. } | Self::Bad { reason: text, .. } => {
+                text.len() as u64
+            }
             Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
             Self::Image(image) => image.read_bytes(),
         }
@@ -107,7 +124,7 @@ pub(super) trait Records {
 pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<dyn Records>, DataError> {
     let input = || input_of(file, recipe);
     Ok(match recipe.format {
-        DataFormat::Text => Box::new(TextChunks::new(input()?).ending_with(&recipe.separator)),
+        DataFormat::Text => Box::new(TextChunks::new(input()?, recipe)),
         DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
         DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
         DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),

@@ -1,17 +1,18 @@
 //! A text file, in chunks of bounded size.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
+use super::cuts::{Cuts, nowhere};
 use super::encoding::NotUtf8;
 use super::input::{Input, Packing, Position};
-use super::{Record, Records};
-use crate::DataError;
+use super::{RECORD_BYTES_MAX, Record, Records};
+use crate::{DataError, Recipe};
 
 /// Bytes of text that are tokenised at a time: tokenizers work on whole chunks, and a text may exceed the memory.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The chunks of a text. Each ends with a line where it can: so most tokenizers see the same words as in the whole text.
+/// The chunks of a text, whose tokens are those of the whole: each ends with a line where it can, and where its tokenizer allows it.
 pub(super) struct TextChunks {
     path: PathBuf,
     source: Box<dyn Read>,
@@ -19,17 +20,29 @@ pub(super) struct TextChunks {
     buffer: Vec<u8>,
     offset: u64,
     chunk_bytes: usize,
+    /// Where it may be cut; none: at any line, or else anywhere.
+    cuts: Option<Cuts>,
+    /// The end of the last chunk, where the next one depends on it.
+    before: Option<String>,
     /// What stands behind the last chunk, and, where there is such, the chunk that comes next.
     end: String,
-    next: Option<String>,
+    next: Option<Record>,
     packing: Option<Packing>,
     /// Whether there was a chunk with characters beyond ASCII.
     has_characters: bool,
 }
 
 impl TextChunks {
-    pub(super) fn new(input: Input) -> Self {
-        Self::with_chunks(input, CHUNK_BYTES)
+    /// Those of a file, with what the recipe has behind its last one. A file without text has none.
+    pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
+        let (cuts, end) = (Cuts::new(&recipe.tokenizer), recipe.separator.clone());
+        Self { cuts, end, ..Self::with_chunks(input, CHUNK_BYTES) }
+    }
+
+    /// Those of so many bytes, or as many more as it takes to cut there.
+    #[cfg(all(test, feature = "tokenizers"))]
+    pub(super) fn with_cuts(input: Input, chunk_bytes: usize, cuts: Option<Cuts>) -> Self {
+        Self { cuts, ..Self::with_chunks(input, chunk_bytes) }
     }
 
     pub(super) fn with_chunks(input: Input, chunk_bytes: usize) -> Self {
@@ -41,6 +54,8 @@ impl TextChunks {
             buffer: Vec::new(),
             offset: left_out,
             chunk_bytes,
+            cuts: None,
+            before: None,
             end: String::new(),
             next: None,
             packing,
@@ -48,20 +63,9 @@ impl TextChunks {
         }
     }
 
-    /// The same with this behind its last chunk. A file without text has none.
-    pub(super) fn ending_with(self, end: &str) -> Self {
-        Self { end: end.to_owned(), ..self }
-    }
-
     /// The next chunk; none at the end.
-    fn next_chunk(&mut self) -> Result<Option<String>, DataError> {
-        let missing = self.chunk_bytes.saturating_sub(self.buffer.len()) as u64;
-        let read = self.source.by_ref().take(missing).read_to_end(&mut self.buffer);
-        let at_end = (read.map_err(DataError::io("read", &self.path))? as u64) < missing;
-        if self.buffer.is_empty() {
-            return Ok(None);
-        }
-        let end = if at_end { self.buffer.len() } else { self.cut() };
+    fn next_chunk(&mut self) -> Result<Option<Record>, DataError> {
+        let Some(end) = self.read()? else { return Ok(None) };
         let rest = self.buffer.split_off(end);
         let chunk = String::from_utf8(std::mem::replace(&mut self.buffer, rest)).map_err(|error| {
             let found = NotUtf8::new(error.as_bytes(), error.utf8_error(), self.has_characters);
@@ -70,37 +74,68 @@ impl TextChunks {
         })?;
         self.offset += chunk.len() as u64;
         self.has_characters = self.has_characters || !chunk.is_ascii();
-        Ok(Some(chunk))
+        let next = self.cuts.as_ref().map(|cuts| cuts.context(&chunk).to_owned());
+        Ok(Some(match std::mem::replace(&mut self.before, next) {
+            Some(before) => Record::Continued { before, text: chunk },
+            None => Record::Text(chunk),
+        }))
     }
 
-    /// After the last line break of the buffer, or else after its last whole character.
-    fn cut(&self) -> usize {
-        if let Some(at) = self.buffer.iter().rposition(|&byte| byte == b'\n') {
-            return at + 1;
+    /// Fills the buffer, and says where its first chunk ends; none at the end. One that can be cut nowhere becomes larger, within bounds.
+    fn read(&mut self) -> Result<Option<usize>, DataError> {
+        let mut wanted = self.chunk_bytes;
+        loop {
+            let missing = wanted.saturating_sub(self.buffer.len()) as u64;
+            let read = self.source.by_ref().take(missing).read_to_end(&mut self.buffer);
+            let at_end = (read.map_err(DataError::io("read", &self.path))? as u64) < missing;
+            if at_end {
+                return Ok((!self.buffer.is_empty()).then_some(self.buffer.len()));
+            }
+            if let Some(end) = self.cut()? {
+                return Ok(Some(end));
+            }
+            if wanted as u64 >= RECORD_BYTES_MAX {
+                return Err(nowhere(&self.path, self.offset, wanted));
+            }
+            wanted *= 2;
         }
-        match str::from_utf8(&self.buffer) {
-            Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
-            // Whole, or not UTF-8 at all, which the caller reports.
-            _ => self.buffer.len(),
-        }
+    }
+
+    /// Where the tokenizer allows it: see [`Cuts::last`]. Without one after the last line break of the buffer, or else after its last whole character.
+    fn cut(&self) -> Result<Option<usize>, DataError> {
+        let valid = match str::from_utf8(&self.buffer) {
+            Ok(text) => text,
+            Err(error) if error.error_len().is_none() => {
+                str::from_utf8(&self.buffer[..error.valid_up_to()]).unwrap_or_default()
+            }
+            // The caller reports it.
+            Err(_) => return Ok(Some(self.buffer.len())),
+        };
+        let Some(cuts) = &self.cuts else {
+            let end = self.buffer.iter().rposition(|&byte| byte == b'\n').map_or(valid.len(), |at| at + 1);
+            // Not even one character.
+            return Ok(Some(if end == 0 { self.buffer.len() } else { end }));
+        };
+        let refused = |reason: String| DataError::io("tokenize", &self.path)(io::Error::other(reason));
+        cuts.last(valid).map_err(refused)
     }
 }
 
 impl Records for TextChunks {
     fn next_record(&mut self) -> Result<Option<Record>, DataError> {
         let next = match self.next.take() {
-            Some(chunk) => Some(chunk),
+            Some(record) => Some(record),
             None => self.next_chunk()?,
         };
-        let Some(mut chunk) = next else { return Ok(None) };
+        let Some(mut record) = next else { return Ok(None) };
         // Whether it is the last one is known when there is none behind it.
         if !self.end.is_empty() {
             self.next = self.next_chunk()?;
-            if self.next.is_none() {
-                chunk += &self.end;
+            if let (None, Record::Text(text) | Record::Continued { text, .. }) = (&self.next, &mut record) {
+                text.push_str(&self.end);
             }
         }
-        Ok(Some(Record::Text(chunk)))
+        Ok(Some(record))
     }
 
     fn read_bytes(&self) -> u64 {
@@ -118,15 +153,18 @@ mod tests {
 
     use super::super::input::Told;
     use super::*;
-    use crate::Recipe;
 
     fn chunks(text: &[u8], chunk_bytes: usize) -> Result<Vec<String>, DataError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text.txt");
         std::fs::write(&path, text).unwrap();
         let input = Input::open(&path, Told::ByContent)?.checked(&Recipe::plain(DataFormat::Text))?;
-        let mut source = TextChunks::with_chunks(input, chunk_bytes);
-        std::iter::from_fn(|| source.next_chunk().transpose()).collect()
+        texts(TextChunks::with_chunks(input, chunk_bytes))
+    }
+
+    fn texts(mut source: TextChunks) -> Result<Vec<String>, DataError> {
+        let records = std::iter::from_fn(|| source.next_record().transpose());
+        records.map(|record| record.map(|record| record.as_text().unwrap().1.to_owned())).collect()
     }
 
     #[test]
@@ -155,12 +193,8 @@ mod tests {
         ] {
             let recipe = Recipe::plain(DataFormat::Text);
             let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap().checked(&recipe).unwrap();
-            let mut source = TextChunks::with_chunks(input, 7).ending_with("|");
-            let chunks = std::iter::from_fn(|| source.next_record().transpose()).map(|record| {
-                let Record::Text(text) = record.unwrap() else { panic!("a text has nothing else") };
-                text
-            });
-            assert_eq!(chunks.collect::<String>(), expected, "{text:?}");
+            let source = TextChunks { end: "|".to_owned(), ..TextChunks::with_chunks(input, 7) };
+            assert_eq!(texts(source).unwrap().concat(), expected, "{text:?}");
         }
     }
 
@@ -182,9 +216,12 @@ mod tests {
         let text = "all work and no play\n".repeat(1000);
         let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
         std::fs::write(&path, &packed).unwrap();
-        let mut source = TextChunks::new(Input::open(&path, Told::ByContent).unwrap());
-        assert_eq!(source.next_chunk().unwrap().unwrap(), text);
+        let open = || {
+            let input = Input::open(&path, Told::ByContent).unwrap();
+            TextChunks::with_chunks(input, CHUNK_BYTES)
+        };
+        assert_eq!(texts(open()).unwrap(), [text]);
         std::fs::write(&path, &packed[..packed.len() - 5]).unwrap();
-        assert!(TextChunks::new(Input::open(&path, Told::ByContent).unwrap()).next_chunk().is_err());
+        assert!(texts(open()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of decoders that panic on some kinds of damage, as if it were a defect of their own.
+//! Calls of libraries that panic on some inputs, as if that were an error of theirs.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,11 +8,16 @@ pub(crate) fn unwound<T, E>(
     decode: impl FnOnce() -> Result<T, E>,
     damaged: impl FnOnce(String) -> E,
 ) -> Result<T, E> {
-    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| Err(damaged(words(&*panic))))
+    caught(decode).unwrap_or_else(|reason| Err(damaged(format!("it is damaged ({reason})"))))
+}
+
+/// What `call` gives, or the words of its panic. What it works on is not used any more after that.
+pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| words(&*panic))
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("it is damaged ({})", text.as_deref().unwrap_or("its reader gives no reason"))
+    text.unwrap_or_else(|| "its reader gives no reason".to_owned())
 }

@@ -267,6 +267,28 @@ fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
     assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n|", 2));
 }
 
+/// What a failed job of Spark and `map` of `datasets` leave: the same rows once more, or not all of them.
+#[test]
+fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_named() {
+    let folder = Folder::new();
+    folder.write("part-0.txt", "one\n");
+    std::fs::create_dir_all(folder.path().join("_temporary/0")).unwrap();
+    folder.write("_temporary/0/part-0.txt", "on");
+    folder.write("cache-0123456789abcdef.arrow", "two\n");
+    let of = |pattern: &str| {
+        let data =
+            folder.open(&format!("{LINES}\nsources = [{{ glob = \"{pattern}\", format = \"text\" }}]"));
+        let data = data.unwrap();
+        (text(&data), data.sources()[0].size.passed.to_string())
+    };
+    let (taken, passed) = of("**/*");
+    assert_eq!(taken, "one\n|");
+    assert!(passed.contains("; 2 kept by other programs beside their data"), "{passed}");
+    assert!(passed.contains("/_temporary") && passed.contains("/cache-0123456789abcdef.arrow"), "{passed}");
+    assert_eq!(of("cache-*.arrow"), ("two\n|".to_owned(), "0 passed over".to_owned()));
+    assert_eq!(of("_temporary/**/*.txt"), ("on|".to_owned(), "0 passed over".to_owned()));
+}
+
 /// A row with bytes that are no text, in a file as pyarrow writes it: with a dictionary, and a row that is null.
 #[cfg(feature = "parquet")]
 #[test]

@@ -11,12 +11,17 @@ use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenize
 
 use super::{UnknownToken, other_files};
 use crate::DataError;
+use crate::records::caught;
+
+/// As a file has the key of a regular expression.
+const PATTERN: &[u8] = b"\"Regex\"";
 
 /// A tokenizer of the library.
 #[derive(Clone, Debug)]
 pub struct Described {
     tokenizer: tokenizers::Tokenizer,
     may_leave_out: bool,
+    has_patterns: bool,
     unknown: Unknown,
 }
 
@@ -38,13 +43,14 @@ impl Described {
     /// When it is no tokenizer.
     pub(super) fn read(json: &[u8], path: &Path) -> Result<Self, DataError> {
         let refused = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
-        let read = tokenizers::Tokenizer::from_bytes(json);
+        let read = caught(|| tokenizers::Tokenizer::from_bytes(json)).map_err(&refused)?;
         let words = |error: tokenizers::Error| {
             refused(other_files::other(json, path).unwrap_or_else(|| error.to_string()))
         };
         let tokenizer = read.map_err(words)?;
         let (may_leave_out, unknown) = (may_leave_out(&tokenizer), Unknown::of(&tokenizer, json, path));
-        Ok(Self { tokenizer, may_leave_out, unknown })
+        let has_patterns = json.windows(PATTERN.len()).any(|part| part == PATTERN);
+        Ok(Self { tokenizer, may_leave_out, has_patterns, unknown })
     }
 
     /// That a folder is none.
@@ -107,9 +113,18 @@ impl Described {
 
     /// The tokens of a text, without special ones around it.
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
-        let encoding = self.tokenizer.encode_fast(text, false);
-        let encoding = encoding.map_err(|error| self.unknown.refused(error.to_string()))?;
+        let encoding = self.called(|tokenizer| tokenizer.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// What the library makes of a text. It panics where one of its patterns gives up: Oniguruma does after ten million steps back.
+    fn called<T>(
+        &self,
+        call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>,
+    ) -> Result<T, String> {
+        let made = caught(|| call(&self.tokenizer))
+            .map_err(|reason| format!("the tokenizer's library gives up on a text: {reason}"))?;
+        made.map_err(|error| self.unknown.refused(error.to_string()))
     }
 
     /// The token that stands where it has no other.
@@ -120,8 +135,7 @@ impl Described {
     /// The parts of a text, in bytes, that become the unknown token, as the library says.
     pub(super) fn unknown_parts(&self, text: &str) -> Result<Vec<Range<usize>>, String> {
         let Some(unknown) = self.unknown() else { return Ok(Vec::new()) };
-        let encoding = self.tokenizer.encode(text, false);
-        let encoding = encoding.map_err(|error| self.unknown.refused(error.to_string()))?;
+        let encoding = self.called(|tokenizer| tokenizer.encode(text, false))?;
         let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
         let is_unknown = |(number, _): &(&u32, _)| **number == unknown.number;
         Ok(tokens.filter(is_unknown).map(|(_, (start, end))| *start..*end).collect())
@@ -130,6 +144,11 @@ impl Described {
     /// Whether there may be characters that it makes no token of, without a word.
     pub(super) fn may_leave_out(&self) -> bool {
         self.may_leave_out
+    }
+
+    /// Whether its file has regular expressions.
+    pub(super) fn has_patterns(&self) -> bool {
+        self.has_patterns
     }
 
     /// Whether characters have other tokens within a word than at its ends.
@@ -148,11 +167,14 @@ impl Described {
         let (true, ModelWrapper::BPE(model)) = (self.may_leave_out, self.tokenizer.get_model()) else {
             return Ok(found);
         };
-        let normalizer = self.tokenizer.get_normalizer();
-        let mut words = self.tokenizer.get_added_vocabulary().extract_and_normalize(normalizer, text);
-        if let Some(step) = self.tokenizer.get_pre_tokenizer() {
-            step.pre_tokenize(&mut words).map_err(|error| error.to_string())?;
-        }
+        let words = self.called(|tokenizer| {
+            let normalizer = tokenizer.get_normalizer();
+            let mut words = tokenizer.get_added_vocabulary().extract_and_normalize(normalizer, text);
+            if let Some(step) = tokenizer.get_pre_tokenizer() {
+                step.pre_tokenize(&mut words)?;
+            }
+            Ok(words)
+        })?;
         let [prefix, suffix] = [&model.continuing_subword_prefix, &model.end_of_word_suffix]
             .map(|part| part.as_deref().unwrap_or_default());
         let has = |name: &str| model.token_to_id(name).is_some();
@@ -185,7 +207,7 @@ impl Described {
 
     /// The text of tokens, special ones included.
     pub(super) fn decode(&self, tokens: &[u32]) -> Result<String, String> {
-        self.tokenizer.decode(tokens, false).map_err(|error| error.to_string())
+        self.called(|tokenizer| tokenizer.decode(tokens, false))
     }
 }
 
@@ -296,6 +318,7 @@ fn byte_name(byte: u8) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokenizers::Normalizer;
 
     use super::*;
 
@@ -312,6 +335,72 @@ mod tests {
             "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model
         });
         Described::read(json.to_string().as_bytes(), Path::new("t.json")).unwrap()
+    }
+
+    #[derive(Deserialize)]
+    struct Patterns {
+        texts: Vec<String>,
+        patterns: Vec<Pattern>,
+        refused: Vec<String>,
+    }
+
+    #[derive(Deserialize)]
+    struct Pattern {
+        pattern: String,
+        replaced: Vec<String>,
+        split: Vec<Vec<String>>,
+    }
+
+    /// A tokenizer that replaces what matches, and one that splits there.
+    fn with_pattern(pattern: &str) -> [Result<Described, DataError>; 2] {
+        let pattern = json!({ "Regex": pattern });
+        let replace = json!({ "type": "Replace", "pattern": pattern, "content": "¶" });
+        let split = json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false });
+        [(replace, Value::Null), (Value::Null, split)].map(|(normalizer, pre_tokenizer)| {
+            let json = json!({
+                "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": normalizer,
+                "pre_tokenizer": pre_tokenizer, "post_processor": null, "decoder": null, "model": word_level("<unk>")
+            });
+            Described::read(json.to_string().as_bytes(), Path::new("t.json"))
+        })
+    }
+
+    /// `tests/fixtures/make_patterns.py` asks the library.
+    #[test]
+    fn regular_expressions_match_where_they_do_for_the_reference_and_the_same_ones_are_refused() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/patterns.json");
+        let Patterns { texts, patterns, refused } =
+            serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+        assert!(patterns.len() > 30 && refused.len() > 4);
+        for Pattern { pattern, replaced, split } in &patterns {
+            let [replacing, splitting] = with_pattern(pattern).map(Result::unwrap);
+            for (index, text) in texts.iter().enumerate() {
+                let mut normalized = tokenizers::NormalizedString::from(text.as_str());
+                replacing.tokenizer.get_normalizer().unwrap().normalize(&mut normalized).unwrap();
+                assert_eq!(normalized.get(), replaced[index], "{pattern}: {text:?}");
+                let mut pieces = tokenizers::PreTokenizedString::from(text.as_str());
+                splitting.tokenizer.get_pre_tokenizer().unwrap().pre_tokenize(&mut pieces).unwrap();
+                let pieces = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+                let pieces: Vec<&str> = pieces.into_iter().map(|(piece, ..)| piece).collect();
+                assert_eq!(pieces, split[index], "{pattern}: {text:?}");
+            }
+        }
+        for pattern in refused {
+            for read in with_pattern(&pattern) {
+                assert!(matches!(read, Err(DataError::Tokenizer { .. })), "{pattern}");
+            }
+        }
+    }
+
+    /// The library panics.
+    #[test]
+    fn a_pattern_that_gives_up_on_a_text_is_an_error_of_that_text() {
+        let [replacing, splitting] = with_pattern("(a+a+)+b").map(Result::unwrap);
+        for described in [replacing, splitting] {
+            assert!(described.encode("aab").is_ok());
+            let message = described.encode(&"a".repeat(40)).unwrap_err();
+            assert!(message.contains("gives up on a text") && message.contains("retry-limit"), "{message}");
+        }
     }
 
     fn bpe(unknown: Option<&str>, byte_fallback: bool, vocab: &Value) -> Value {

@@ -55,6 +55,10 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn has_patterns(&self) -> bool {
+        match self.never {}
+    }
+
     pub(super) fn depends_on_place(&self) -> bool {
         match self.never {}
     }

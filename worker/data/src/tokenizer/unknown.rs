@@ -75,13 +75,14 @@ impl UnknownToken {
 }
 
 impl Tokenizer {
-    /// Counts the characters of a text under its unknown token, where these are its tokens; the separator may end the text. Which parts these are costs as much as the tokens, and is asked only where one is
+    /// Counts the characters of a text under its unknown token, where these are the tokens that it adds to what stands before it; the separator may end the text. Which parts these are costs as much as the tokens, and is asked only where one is
     /// unknown.
     ///
     /// # Errors
     /// What the `tokenizers` library refuses, in its words.
     pub(crate) fn unknown_text(
         &self,
+        before: &str,
         text: &str,
         tokens: &[u32],
         separator: &str,
@@ -90,7 +91,10 @@ impl Tokenizer {
             return Ok(UnknownText::default());
         };
         let is_there = tokens.contains(&unknown.number);
-        let parts = if is_there { tokenizer.unknown_parts(text)? } else { Vec::new() };
+        let parts = if is_there { tokenizer.unknown_parts(&[before, text].concat())? } else { Vec::new() };
+        let behind = parts.into_iter().filter(|part| part.end > before.len());
+        let parts: Vec<Range<usize>> =
+            behind.map(|part| part.start.saturating_sub(before.len())..part.end - before.len()).collect();
         Ok(unknown.under(text, &parts, separator))
     }
 
