@@ -29,9 +29,11 @@ async fn put(server: &S3Server, key: &str, bytes: Vec<u8>) {
 
 /// `worker data prepare` of what a URL names, with credentials.
 fn prepare_in(server: &S3Server, folder: &Path, url: &str) -> Output {
+    // A table has the column, and nothing else may ask for one.
+    let column = if url.ends_with('*') { "" } else { ", column = \"body\"" };
     let run_toml = format!(
         "[run]\nname = \"data\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
-         [data]\nsources = [{{ url = \"{url}\", endpoint = \"http://{}\", column = \"body\" }}]\nsequence_length = 8\n[train]\nbatch = 1\n",
+         [data]\nsources = [{{ url = \"{url}\", endpoint = \"http://{}\"{column} }}]\nsequence_length = 8\n[train]\nbatch = 1\n",
         server.address
     );
     fs::write(folder.join("run.toml"), run_toml).unwrap();
