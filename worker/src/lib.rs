@@ -1,4 +1,4 @@
-//! The synchroniser, the data plane between workers, and the agent that follows the coordinator.
+//! The worker: its threads, the data plane between workers, and the agent that follows the coordinator.
 #![deny(unsafe_code)]
 
 pub mod agent;
@@ -9,8 +9,8 @@ pub mod doctor;
 pub mod flight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod member;
 pub mod network;
 pub mod pages;
 pub mod sample;
-pub mod sync;
 pub mod train;

@@ -2,6 +2,7 @@
 
 mod classifier;
 mod cost;
+mod evaluation;
 mod initial;
 mod memory;
 mod parameters;
@@ -13,6 +14,7 @@ pub mod tiny;
 
 pub use classifier::{Classifier, ImageLayer, LayerForm};
 pub use cost::{Block, BlockCost};
+pub use evaluation::Evaluation;
 pub use initial::{draw_normal, draw_parameters};
 pub use memory::{Memory, PerMemory, StageBytes, parameter_bytes};
 pub use parameters::{Initial, ParameterSpec};

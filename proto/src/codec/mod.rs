@@ -9,6 +9,7 @@
 pub mod chain;
 mod chunks;
 mod code_stream;
+mod column_gradient;
 mod columns;
 mod decoder;
 mod encoder;
@@ -29,6 +30,7 @@ mod update;
 mod value_blocks;
 
 pub use chunks::CHUNK_VALUES_MAX;
+pub use column_gradient::{ColumnGradient, WeightColumns};
 pub use columns::{ColumnPart, ColumnUpdate, MatrixStretch};
 pub use decoder::Decoder;
 pub use encoder::Encoder;

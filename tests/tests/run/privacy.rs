@@ -6,7 +6,7 @@ use crate::scenario::Setup;
 
 const SYNC: &str = "preset = \"diloco\"\nevery = 4\nouter_momentum = 0.0\nouter_learning_rate = 1.0\nfragment_values = 16384";
 
-/// Little noise, and so little privacy, as two sites cannot average much of it away: see `worker/docs/sync.md`.
+/// Little noise, and so little privacy, as two sites cannot average much of it away: see `worker/member/docs/sync.md`.
 #[test]
 #[ignore = "nightly: covered by masked_and_noisy_contributions_train_and_keep_all_replicas_equal, the_status_tells_what_was_spent_and_counts_what_a_new_generation_repeats"]
 fn a_private_run_trains_keeps_all_replicas_equal_and_tells_what_it_spends() {

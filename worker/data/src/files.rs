@@ -15,7 +15,7 @@ use super::passed::{self, PassedOver, Reason};
 use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
-use super::{DataError, built, folder, leftover, own};
+use super::{DataError, built, folder, leftover, own, sets};
 
 /// Files of a source, at most: each has a list, which is kept in memory.
 pub(super) const FILES_MAX: usize = 1 << 16;
@@ -198,7 +198,10 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
             }
         } else if found && own::is_kept(path, false) {
             passed.add(Reason::Own, path);
-        } else if found && leftover::is_cache(path) && !pattern.below.as_str().contains(leftover::CACHE) {
+        } else if found
+            && (leftover::is_mark(path)
+                || leftover::is_cache(path) && !pattern.below.as_str().contains(leftover::CACHE))
+        {
             passed.add(Reason::Leftover, path);
         } else if kind.is_file() && found {
             built::check_name(path)?;
@@ -215,6 +218,14 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
         }
     }
     files.sort_unstable();
+    let missing = sets::missing(&files, |path| pattern.matches(path)).map_err(|[one, other]| {
+        refused(format!(
+            "it matches {} and {}, of which one is left over from another time: remove it, or name the others alone (`*-of-NUMBER*`)",
+            one.display(),
+            other.display()
+        ))
+    })?;
+    missing.iter().for_each(|path| passed.add(Reason::MissingPart, path));
     Ok((files, passed))
 }
 

@@ -12,6 +12,12 @@ pub(super) fn is_folder(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == FOLDER)
 }
 
+/// Whether a file is a mark without content that a job of Spark has left when it was done.
+pub(super) fn is_mark(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name == "_SUCCESS" || name.starts_with("_committed_") || name.starts_with("_started_")
+}
+
 /// Whether a file is a data set made of the others beside it.
 pub(super) fn is_cache(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(CACHE));

@@ -39,6 +39,7 @@ mod remote;
 mod room;
 mod sample;
 mod searched;
+mod sets;
 mod shard;
 mod side_by_side;
 mod source;

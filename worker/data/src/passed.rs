@@ -29,6 +29,8 @@ pub enum Reason {
     EmptyPacked,
     /// This program keeps it: prepared data, or a run's state.
     Own,
+    /// It is not there, and others say that it should be: by `-of-00004` in their names.
+    MissingPart,
     /// Another program keeps it beside its data: what it was writing, or what it has made of them.
     Leftover,
     /// Its name begins with a point, which a pattern or a class does not take unless it says so.
@@ -71,6 +73,10 @@ impl Reason {
             Self::Own => [
                 "kept by this program (a worker's cache, or a coordinator's state)",
                 "kept by this program (workers' caches, or coordinators' states)",
+            ],
+            Self::MissingPart => [
+                "missing, by the names of the others (fetch it, or name those that there are)",
+                "missing, by the names of the others (fetch them, or name those that there are)",
             ],
             Self::Leftover => [
                 "kept by another program beside its data (Spark's `_temporary`, the cache of `datasets`; a pattern that names it takes it)",

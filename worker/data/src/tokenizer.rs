@@ -15,6 +15,7 @@ mod described;
 mod described;
 #[cfg(feature = "tokenizers")]
 mod other_files;
+mod reach;
 mod unknown;
 
 pub use self::described::Described;
@@ -187,17 +188,23 @@ impl Tokenizer {
     /// # Errors
     /// What [`Self::encode_whole`] refuses, and a place where the other's last tokens would be others.
     pub(super) fn encode_behind(&self, before: &str, text: &str) -> Result<Vec<u32>, String> {
-        let known = if before.is_empty() { Vec::new() } else { self.encode(before)? };
-        let mut tokens = self.encode_whole(&[before, text].concat())?;
-        if !tokens.starts_with(&known) {
+        self.check_whole(&[before, text].concat())?;
+        self.added(before, text)?.ok_or_else(|| {
             let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
-            return Err(format!(
-                "the tokens of what stands before {start:?} depend on more than {} of what follows: break the text into lines there",
+            format!(
+                "the tokens of what stands before {start:?} depend on more than {} of what follows, so that the text cannot be tokenised in parts: make a record of each document (JSON lines)",
                 indicatif::BinaryBytes(records::AROUND_BYTES as u64)
-            ));
+            )
+        })
+    }
+
+    /// The tokens that a text adds to those of what stands before it. None: it changes some of these.
+    pub(super) fn added(&self, before: &str, text: &str) -> Result<Option<Vec<u32>>, String> {
+        if before.is_empty() {
+            return self.encode(text).map(Some);
         }
-        tokens.drain(..known.len());
-        Ok(tokens)
+        let (known, mut tokens) = (self.encode(before)?, self.encode(&[before, text].concat())?);
+        Ok(tokens.starts_with(&known).then(|| tokens.split_off(known.len())))
     }
 
     /// The token that stands where it has no other; none: it has one for everything, or refuses the rest.

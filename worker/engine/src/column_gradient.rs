@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use longhaul_proto::codec::{ColumnGradient, WeightColumns};
 use tch::Kind;
 
 use super::gradient::{Sum, outcome, places};
 use super::host::HostLink;
 use super::{Engine, EngineError, StepOutcome};
 use crate::Batch;
-use crate::models::{ColumnGradient, Columns, WeightColumns};
+use crate::models::Columns;
 
 impl Engine {
     /// From now on gradients are of columns ([`Self::column_gradient`]), where `[train.sparse_backward]` goes on with some, and there are no others.

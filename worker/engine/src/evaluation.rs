@@ -2,19 +2,11 @@
 
 use std::borrow::Borrow;
 
+use longhaul_common::model::Evaluation;
 use tch::{TchError, Tensor};
 
 use super::{Engine, EngineError};
 use crate::Batch;
-
-/// What a model makes of held-out samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Evaluation {
-    /// Mean cross entropy, in nats a token, or an image.
-    pub loss: f32,
-    /// The share of images whose class has the largest logit; none of text.
-    pub accuracy: Option<f32>,
-}
 
 impl Engine {
     /// Mean cross entropy over all tokens of `batches`, in nats, or over all images, and how many of their classes are told; none when they have none.

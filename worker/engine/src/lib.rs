@@ -35,31 +35,29 @@ pub mod testing;
 
 use std::num::NonZeroU32;
 
-use longhaul_common::config::{Precision, SparseBackwardConfig, TrainConfig};
-use longhaul_common::model::{ModelSpec, draw_parameters};
-use longhaul_common::pipeline::PipelineSchedule;
-use tch::{Device, TchError, Tensor};
-
+use adamw::AdamW;
 pub use allocator::keep_freed_memory;
 pub use batch::{Batch, read_ahead};
+use chunk::{Chunk, Computing};
 pub use device::{choose_device, claim_device, device_name};
 pub use error::EngineError;
-pub use evaluation::Evaluation;
 pub use generator::{Continuation, Generator};
+use hooks::GradientHooks;
+use host::HostLink;
 pub use interpreter::{Stages, interpret};
+use longhaul_common::config::{Precision, SparseBackwardConfig, TrainConfig};
 pub use longhaul_common::learning_rate::LearningRate;
+use longhaul_common::model::{ModelSpec, draw_parameters};
+use longhaul_common::pipeline::PipelineSchedule;
+use look_ahead::Parked;
 pub use low_rank::LowRank;
 pub use multiplications::count_multiplications;
 pub use pipeline::{Gift, Pipe, PipelineRank};
 pub use sampling::Sampling;
+use tch::{Device, TchError, Tensor};
+use tensor::Membership;
 
 use crate::models::{Model, Parameters, views_of};
-use adamw::AdamW;
-use chunk::{Chunk, Computing};
-use hooks::GradientHooks;
-use host::HostLink;
-use look_ahead::Parked;
-use tensor::Membership;
 
 /// Model, optimiser and buffers on one device. Its tensors have one owner: whoever holds the engine, usually a thread of
 /// its own; what goes in and comes out is plain host memory, in the order of [`ModelSpec::parameters`].

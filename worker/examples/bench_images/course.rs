@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::config::{SelectionMode, SelectiveBackwardConfig, TrainConfig};
+use longhaul_common::model::Evaluation;
 use longhaul_common::model::ModelSpec;
 use longhaul_engine::Batch;
-use longhaul_engine::{Engine, Evaluation};
+use longhaul_engine::Engine;
 use longhaul_worker::train::selection::{Candidate, Selector};
 
 use crate::images::Images;

@@ -11,22 +11,22 @@ use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
+use longhaul_common::model::Share;
 use longhaul_data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
+use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
+use longhaul_member::SyncEvent;
+use longhaul_member::message::{FromDevice, Prepared, ToDevice};
+use longhaul_member::step_barrier::StepBarrier;
+use longhaul_nccl::NcclCollective;
 use tokio::sync::mpsc;
 
 use super::join::Membership;
 use super::memory;
 use crate::data_progress::{self, Far};
+use crate::flight::Progress;
 use crate::network::{FoundData, Network};
-use crate::sync::SyncEvent;
 use crate::train::device::{Device, Outbox};
-use crate::train::gate::Gate;
-use crate::train::message::{FromDevice, Prepared, ToDevice};
-use crate::train::progress::Progress;
 use crate::train::selection::Selector;
-use longhaul_common::model::Share;
-use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
-use longhaul_nccl::NcclCollective;
 
 /// What the device thread is made of: the tensors themselves are made on it.
 pub(super) struct DeviceThread {
@@ -34,7 +34,7 @@ pub(super) struct DeviceThread {
     pub worker: WorkerId,
     pub config: Arc<RunConfig>,
     pub network: Arc<Network>,
-    pub gate: Arc<Gate>,
+    pub barrier: Arc<StepBarrier>,
     pub progress: Arc<Progress>,
     pub inbox: Receiver<ToDevice>,
     pub queue: mpsc::Sender<SyncEvent>,
@@ -81,7 +81,8 @@ impl DeviceThread {
                 selector,
                 data: &text.data,
                 read_ahead: &text.read_ahead,
-                gate: Arc::clone(&self.gate),
+                network: Some(Arc::clone(&self.network)),
+                barrier: Arc::clone(&self.barrier),
                 progress: Arc::clone(&self.progress),
                 inbox: &self.inbox,
                 outbox,
@@ -236,7 +237,7 @@ impl DeviceThread {
         let prepared = Prepared {
             rank,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
-            device: *device,
+            gpu: if let tch::Device::Cuda(gpu) = *device { Some(gpu) } else { None },
             spec,
             tokenizer: tokenizer.json(),
             parameters,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use longhaul_member::Outcome;
 use longhaul_proto::control::message::Join;
 use longhaul_proto::identity::Identity;
 
 use super::connection::Conversation;
-use crate::sync::Outcome;
 
 /// How a session ended.
 pub(super) enum Ending {

@@ -7,10 +7,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longhaul_checkpoint::{CheckpointStore, RunArchive};
 use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
+use longhaul_member::step_barrier::StepBarrier;
+use longhaul_member::{Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
 use longhaul_proto::control::message::{HANDOVER_MAX, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
@@ -30,11 +33,9 @@ use super::stop::StopSignal;
 use super::voice::Voice;
 use super::ways::{LOOK, ToldWays};
 use super::words::{About, Words};
+use crate::flight::Progress;
+use crate::member::{self, Links};
 use crate::network::{Network, Shown};
-use crate::sync::{Links, Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
-use crate::train::gate::Gate;
-use crate::train::progress::Progress;
-use longhaul_checkpoint::{CheckpointStore, RunArchive};
 
 /// Messages to the device: at most an entry, a result and a request are ever under way.
 const DEVICE_QUEUE: usize = 8;
@@ -57,7 +58,7 @@ pub(super) struct Session {
     config: Arc<RunConfig>,
     join: Join,
     progress: Arc<Progress>,
-    gate: Arc<Gate>,
+    barrier: Arc<StepBarrier>,
     network: Arc<Network>,
     to_sync: mpsc::Sender<SyncEvent>,
     from_sync: mpsc::Receiver<ToCoordinator>,
@@ -119,7 +120,7 @@ impl Session {
         let shared = store.clone();
         let offers = RefCell::new(Offers::resume(store, join.checkpoints.clone()));
         let progress = Arc::new(Progress::recorded_by(membership.flight.recorder()));
-        let gate = Arc::new(Gate::new(u64::from(config.train.batch), config.round_schedule()));
+        let barrier = Arc::new(StepBarrier::new(u64::from(config.train.batch), config.round_schedule()));
         let (to_sync, inbox) = mpsc::channel(SYNC_QUEUE_EVENTS);
         let (to_device, device_inbox) = sync_channel(DEVICE_QUEUE);
         let (reports, from_sync) = mpsc::channel(REPORT_QUEUE);
@@ -139,27 +140,31 @@ impl Session {
         if let Some(archive) = &archive {
             tell_archived(archive.clone(), reports.clone());
         }
-        let links = Links {
-            inbox,
-            own_queue: to_sync.clone(),
-            device: to_device,
-            gate: Arc::clone(&gate),
-            network: Arc::clone(&network),
-            coordinator: reports,
-            progress: Arc::clone(&progress),
-            runtime: tokio::runtime::Handle::current(),
-        };
-        let synchroniser =
-            Synchroniser::new(worker, run, welcome.site, Arc::clone(&config), checkpoint_dir, links)
-                .with_archive(archive);
-        let (sync_thread, outcome) = start_synchroniser(synchroniser)?;
+        let links = Links::new(
+            to_sync.clone(),
+            to_device,
+            Arc::clone(&barrier),
+            Arc::clone(&network),
+            reports,
+            Arc::clone(&progress),
+        );
+        let synchroniser = Synchroniser::new(
+            worker,
+            run,
+            welcome.site,
+            Arc::clone(&config),
+            checkpoint_dir,
+            Box::new(links),
+        )
+        .with_archive(archive);
+        let (sync_thread, outcome) = start_synchroniser(synchroniser, inbox, Arc::clone(&barrier))?;
         let voice = Voice::new(Arc::clone(&network), Arc::clone(&progress), join.incarnation, &config.faults);
         let device = DeviceThread {
             membership: Arc::clone(&membership),
             worker,
             config: Arc::clone(&config),
             network: Arc::clone(&network),
-            gate: Arc::clone(&gate),
+            barrier: Arc::clone(&barrier),
             progress: Arc::clone(&progress),
             inbox: device_inbox,
             queue: to_sync.clone(),
@@ -171,7 +176,7 @@ impl Session {
             config,
             join,
             progress,
-            gate,
+            barrier,
             network,
             to_sync,
             from_sync,
@@ -449,8 +454,8 @@ impl Session {
 
     /// Stops the threads and answers once they have ended, or the user does not want to wait for them.
     async fn end(self, stop: &mut StopSignal) -> Identity {
-        let Self { identity, gate, network, to_sync, from_sync, threads, .. } = self;
-        gate.stop();
+        let Self { identity, barrier, network, to_sync, from_sync, threads, .. } = self;
+        barrier.stop();
         network.stop();
         let ended = async move {
             // A synchroniser with an outcome has ended already, and takes nothing more.
@@ -473,11 +478,16 @@ impl Session {
 
 type SyncThread = (JoinHandle<()>, oneshot::Receiver<Result<Outcome>>);
 
-fn start_synchroniser(synchroniser: Synchroniser) -> std::io::Result<SyncThread> {
+fn start_synchroniser(
+    synchroniser: Synchroniser,
+    inbox: mpsc::Receiver<SyncEvent>,
+    barrier: Arc<StepBarrier>,
+) -> std::io::Result<SyncThread> {
     let (said, outcome) = oneshot::channel();
+    let runtime = tokio::runtime::Handle::current();
     let thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
         // Nobody listens when the process is on its way out.
-        let _ = said.send(synchroniser.run());
+        let _ = said.send(member::run(synchroniser, inbox, &barrier, &runtime));
     })?;
     Ok((thread, outcome))
 }

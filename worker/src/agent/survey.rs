@@ -19,8 +19,8 @@ use super::connection::Conversation;
 use super::join::Membership;
 use super::speed;
 use super::stop::StopSignal;
+use crate::flight::Progress;
 use crate::network::Network;
-use crate::train::progress::Progress;
 
 /// How it ended.
 pub(super) enum Surveyed {

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::speaking::{Beat, Speaking};
+use crate::flight::Progress;
 use crate::network::{Network, Shown};
-use crate::train::progress::Progress;
 
 /// Says heartbeats, or shows them to who speaks for this worker.
 pub(super) struct Voice {
@@ -18,7 +18,7 @@ pub(super) struct Voice {
     network: Arc<Network>,
     progress: Arc<Progress>,
     incarnation: u64,
-    /// A sign of life that another worker is being shown.
+    /// A sign of epoch that another worker is being shown.
     showing: Option<JoinHandle<Shown>>,
 }
 

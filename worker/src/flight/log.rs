@@ -125,7 +125,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::flight::What;
+    use longhaul_member::activity::Activity;
 
     fn traces(folder: &Path) -> Vec<Value> {
         let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
@@ -142,7 +142,7 @@ mod tests {
         log.name(WorkerId(3), "amsterdam");
         log.write_on_panic();
         let thread = std::thread::spawn(move || {
-            let _doing = recorder.begin(What::Compute { round: Round(0), step: 11 });
+            let _doing = recorder.begin(Activity::Compute { round: Round(0), step: 11 });
             panic!("as asked for by a test");
         });
         thread.join().unwrap_err();
@@ -162,7 +162,7 @@ mod tests {
         let log = FlightLog::new(folder.path().to_owned());
         log.write_and_tell("nothing");
         assert!(traces(folder.path()).is_empty());
-        log.recorder().note(What::Evaluate);
+        log.recorder().note(Activity::Evaluate);
         for old in 0..TRACES_KEPT + 2 {
             fs::write(folder.path().join(format!("{BEGINNING}{old:013}-w1.json")), "{}").unwrap();
         }

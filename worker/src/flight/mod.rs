@@ -6,17 +6,20 @@
 #[cfg(feature = "otel")]
 mod export;
 mod log;
+mod progress;
 mod trace;
-mod what;
+mod waits;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use longhaul_member::activity::Activity;
+
 #[cfg(feature = "otel")]
 pub use self::export::Export;
 pub use self::log::FlightLog;
-pub use self::what::What;
+pub use self::progress::{Awaited, Coding, InStep, Progress, Tokens};
 
 /// Records that are kept: twenty minutes at a hundred a second, a minute or two of the fastest small model; eight megabytes. Then the oldest goes.
 const RECORDS_KEPT: usize = 1 << 17;
@@ -24,7 +27,7 @@ const RECORDS_KEPT: usize = 1 << 17;
 /// Something that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
-    what: What,
+    what: Activity,
     /// Microseconds since the recorder began.
     began_us: u64,
     /// None: it goes on.
@@ -48,7 +51,7 @@ struct State {
     /// By when they ended.
     done: VecDeque<Record>,
     /// What goes on, and since when in microseconds.
-    open: BTreeMap<u64, (What, u64)>,
+    open: BTreeMap<u64, (Activity, u64)>,
     next: u64,
     /// Records that were too many.
     forgotten: u64,
@@ -80,7 +83,7 @@ impl Default for Recorder {
 impl Recorder {
     /// Something begins; it ends when what is returned is dropped.
     #[must_use = "it ends when this is dropped"]
-    pub fn begin(self: &Arc<Self>, what: What) -> Doing {
+    pub fn begin(self: &Arc<Self>, what: Activity) -> Doing {
         let now_us = self.now_us();
         let mut state = self.lock();
         let id = state.next;
@@ -90,7 +93,7 @@ impl Recorder {
     }
 
     /// Something happens that takes no time.
-    pub fn note(&self, what: What) {
+    pub fn note(&self, what: Activity) {
         let began_us = self.now_us();
         self.keep(self.lock(), Record { what, began_us, took_us: Some(0) });
     }
@@ -174,19 +177,19 @@ mod tests {
     fn the_oldest_records_go_where_there_are_too_many() {
         let recorder = Recorder::default();
         for step in 0..RECORDS_KEPT as u64 + 3 {
-            recorder.note(What::Compute { round: Round(0), step });
+            recorder.note(Activity::Compute { round: Round(0), step });
         }
         let recording = recorder.recording();
         assert_eq!((recording.records.len(), recording.forgotten), (RECORDS_KEPT, 3));
-        assert_eq!(recording.records[0].what, What::Compute { round: Round(0), step: 3 });
+        assert_eq!(recording.records[0].what, Activity::Compute { round: Round(0), step: 3 });
         assert!(size_of::<Record>() * RECORDS_KEPT <= 8 << 20, "{}", size_of::<Record>());
     }
 
     #[test]
     fn what_goes_on_is_told_as_well_and_what_ended_last_is_last() {
         let recorder = Arc::new(Recorder::default());
-        let outer = recorder.begin(What::Compute { round: Round(0), step: 1 });
-        let inner = recorder.begin(What::WaitForOthers);
+        let outer = recorder.begin(Activity::Compute { round: Round(0), step: 1 });
+        let inner = recorder.begin(Activity::WaitForOthers);
         let told = |recorder: &Recorder| -> Vec<_> {
             recorder
                 .recording()
@@ -197,13 +200,13 @@ mod tests {
         };
         assert_eq!(
             told(&recorder),
-            [(What::Compute { round: Round(0), step: 1 }, false), (What::WaitForOthers, false)]
+            [(Activity::Compute { round: Round(0), step: 1 }, false), (Activity::WaitForOthers, false)]
         );
         drop(inner);
         drop(outer);
         assert_eq!(
             told(&recorder),
-            [(What::WaitForOthers, true), (What::Compute { round: Round(0), step: 1 }, true)]
+            [(Activity::WaitForOthers, true), (Activity::Compute { round: Round(0), step: 1 }, true)]
         );
         let recording = recorder.recording();
         let [inner, outer] = recording.records[..] else { panic!("{}", recording.records.len()) };

@@ -4,10 +4,10 @@
 
 use std::io::{self, Write};
 
+use longhaul_member::activity::{Shape, Track};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::what::{Shape, Track};
 use super::{Record, Recording};
 
 /// Whose trace it is.
@@ -126,7 +126,7 @@ mod tests {
     use longhaul_common::id::{FragmentId, Round, WorkerId};
     use longhaul_proto::frame::FrameKind;
 
-    use super::super::What;
+    use super::super::Activity;
     use super::*;
 
     fn recording() -> Recording {
@@ -135,10 +135,10 @@ mod tests {
         let (kind, bytes) = (FrameKind::Result, 900);
         Recording {
             records: vec![
-                record(What::Compute { round: Round(0), step: 3 }, 10, Some(40)),
-                record(What::Send { to: WorkerId(5), kind, round, fragment, bytes }, 20, Some(25)),
-                record(What::Receive { from: WorkerId(5), kind, round, fragment, bytes }, 60, Some(0)),
-                record(What::WaitForResult { round }, 70, None),
+                record(Activity::Compute { round: Round(0), step: 3 }, 10, Some(40)),
+                record(Activity::Send { to: WorkerId(5), kind, round, fragment, bytes }, 20, Some(25)),
+                record(Activity::Receive { from: WorkerId(5), kind, round, fragment, bytes }, 60, Some(0)),
+                record(Activity::WaitForResult { round }, 70, None),
             ],
             now_us: 100,
             began_unix_us: 1_000_000,

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
+use longhaul_checkpoint::{CheckpointFile, CheckpointStore, FileToCopy, Incoming};
 use longhaul_common::id::FragmentId;
 use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
 use longhaul_common::units::Bytes as Size;
+use longhaul_member::SyncEvent;
 use longhaul_proto::control::message::{CheckpointOffer, HeldPart};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::identity::PeerName;
@@ -24,8 +26,6 @@ use tokio::time::timeout;
 
 use super::Network;
 use super::request::{CheckpointName, FILE_FRAME_BYTES, Request, meta};
-use crate::sync::SyncEvent;
-use longhaul_checkpoint::{CheckpointFile, CheckpointStore, FileToCopy, Incoming};
 
 /// A holder that has not answered at all by then is passed over.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

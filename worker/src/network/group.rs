@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use longhaul_common::config::WithinSite;
-use longhaul_common::id::Generation;
-use longhaul_common::plan::Member;
-use tch::Device;
-
-use super::{Network, SiteDoorError};
-use crate::flight::What;
-use crate::train::progress::{Awaited, Progress};
 use longhaul_collective::{
     Collective, CollectiveError, Reduction, RingCollective, RingMember, RingSetup, Word,
 };
+use longhaul_common::config::WithinSite;
+use longhaul_common::id::Generation;
+use longhaul_common::plan::Member;
 use longhaul_engine::models::MEMBERS_MAX;
+use longhaul_member::activity::Activity;
 use longhaul_nccl::{NcclCollective, NcclReach};
+use tch::Device;
+
+use super::{Network, SiteDoorError};
+use crate::flight::{Awaited, Progress};
 
 /// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
 /// within a round's steps, or their synchroniser too busy to take what it is told.
@@ -108,7 +108,7 @@ struct Counted {
 impl Counted {
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn timed<T>(&mut self, bytes: usize, call: impl FnOnce(&mut dyn Collective) -> T) -> T {
-        let _waiting = self.progress.begin(What::WaitForOthers);
+        let _waiting = self.progress.begin(Activity::WaitForOthers);
         self.progress.begins_to_wait(Awaited::Others, Instant::now());
         let answer = call(&mut *self.inner);
         self.progress.waited(Instant::now());

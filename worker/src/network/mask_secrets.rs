@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longhaul_common::id::{Generation, WorkerId};
+use longhaul_member::SyncEvent;
 use longhaul_proto::masking::MASK_SECRET_BYTES;
 use tokio::time::{sleep, timeout};
 
 use super::Network;
 use super::request::fetch_mask_secret;
-use crate::sync::SyncEvent;
 
 /// An answer that takes longer is asked for again; a connection that must be made first may take 10 s.
 const ANSWER_MAX: Duration = Duration::from_secs(20);

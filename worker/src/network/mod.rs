@@ -14,6 +14,7 @@ mod pipe;
 mod probe;
 mod reach;
 mod recall;
+mod reply;
 mod request;
 mod revoked;
 mod serve;
@@ -33,9 +34,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use longhaul_checkpoint::CheckpointStore;
+use longhaul_collective::Stop;
 use longhaul_common::id::{FragmentId, Round, RunId, SiteId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
+use longhaul_member::SyncEvent;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameMeta};
 use longhaul_proto::identity::{self, Identity};
@@ -54,6 +58,7 @@ use self::lending::Shelf;
 pub use self::outbox::PipeError;
 use self::peer::{Peer, Room};
 pub use self::pipe::{BoundaryFormats, NetworkPipe};
+use self::reply::reply;
 use self::signs::Signs;
 pub use self::signs::{ANSWER_MAX, Shown};
 use self::site::SiteDoor;
@@ -61,10 +66,7 @@ pub use self::site::{SiteDoorError, bind};
 use self::snapshots::Snapshots;
 pub use self::stage_mail::Replica;
 use self::stage_mail::{Interrupted, StageMail};
-use crate::sync::SyncEvent;
-use crate::train::progress::Progress;
-use longhaul_checkpoint::CheckpointStore;
-use longhaul_collective::Stop;
+use crate::flight::Progress;
 
 /// A pull that takes longer has failed, and another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a connection
 /// that must be made first 10 s.

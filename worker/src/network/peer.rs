@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use longhaul_common::config::FRAGMENTS_MAX;
 use longhaul_common::id::{SiteId, WorkerId};
+use longhaul_member::activity::Activity;
 use longhaul_proto::control::message::{Hash, MeasuredLink};
 use longhaul_proto::frame::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, FrameMeta};
 use longhaul_proto::identity::PeerName;
@@ -20,7 +21,6 @@ use tokio::time::{sleep, timeout};
 
 use super::Network;
 use super::revoked::hang_up;
-use crate::flight::What;
 
 /// Bytes that wait for one peer or are on their way to it, in models of f32. A round asks for two at most: an update to an uploader or owner,
 /// and the results, which a peer that lags may get of a round or two before it has taken the last ones.
@@ -209,9 +209,9 @@ async fn deliver(network: &Arc<Network>, peer: &std::sync::Weak<Peer>, mut queue
 }
 
 /// As it is recorded.
-fn sending(to: WorkerId, frame: &Frame) -> What {
+fn sending(to: WorkerId, frame: &Frame) -> Activity {
     let FrameMeta { kind, round, fragment, .. } = *frame.meta();
-    What::Send { to, kind, round, fragment, bytes: frame.header().body_len }
+    Activity::Send { to, kind, round, fragment, bytes: frame.header().body_len }
 }
 
 async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outgoing) {

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use longhaul_common::config::{BOUNDARY_CHUNK, Differences, ParallelConfig, ValueFormat};
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
+use longhaul_engine::{EngineError, Gift, Pipe};
+use longhaul_member::activity::Activity;
 use longhaul_proto::codec::{Decoder, Update};
 use longhaul_proto::frame::{FrameKind, FrameMeta};
 use tch::{Device, Kind, Tensor};
@@ -15,9 +17,7 @@ use super::Network;
 use super::outbox::{Letter, Outbox, PART_VALUES, PipeError};
 use super::recall::Recall;
 use super::stage_mail::{About, Interrupted, LetterKind};
-use crate::flight::What;
-use crate::train::progress::Awaited;
-use longhaul_engine::{EngineError, Gift, Pipe};
+use crate::flight::Awaited;
 
 /// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl NetworkPipe {
         awaited: Awaited,
         exchange: impl FnOnce() -> Result<T, Interrupted>,
     ) -> Result<T, EngineError> {
-        let _waiting = self.network.progress.begin(What::WaitForOthers);
+        let _waiting = self.network.progress.begin(Activity::WaitForOthers);
         self.network.progress.begins_to_wait(awaited, Instant::now());
         let answer = exchange();
         self.network.progress.waited(Instant::now());

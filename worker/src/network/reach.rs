@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
+use longhaul_member::SyncEvent;
 use longhaul_proto::control::message::{OUT_OF_REACH_AFTER_MS, OUT_OF_REACH_MAX};
 use longhaul_proto::transport::{self, Heard};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Network;
 use super::peer::Peer;
-use crate::sync::SyncEvent;
 
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
@@ -73,7 +73,7 @@ impl Network {
         if waits.is_none_or(|since| now.saturating_duration_since(since) < WAIT_MIN) {
             return BTreeSet::new();
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = super::reply();
         if self.queue.send(SyncEvent::Awaited { reply }).await.is_err() {
             return BTreeSet::new();
         }
@@ -169,7 +169,7 @@ mod tests {
     use super::super::Replica;
     use super::super::tests::{Worker, authority, member};
     use super::*;
-    use crate::train::progress::Awaited;
+    use crate::flight::Awaited;
 
     /// A way to `target` from its own address for one client, that carries nothing while it is cut.
     struct Way {
@@ -216,7 +216,7 @@ mod tests {
         tokio::spawn(async move {
             while let Some(event) = queue.recv().await {
                 let SyncEvent::Awaited { reply } = event else { panic!("{event:?}") };
-                let _ = reply.send([2, 3, 4].map(WorkerId).into());
+                reply.give([2, 3, 4].map(WorkerId).into());
             }
         });
         let mut out_of_reach = network.out_of_reach();
@@ -261,7 +261,7 @@ mod tests {
         network.join_replica(Some(Replica { session: Generation(1), workers }));
         tokio::spawn(async move {
             while let Some(SyncEvent::Awaited { reply }) = queue.recv().await {
-                let _ = reply.send(BTreeSet::new());
+                reply.give(BTreeSet::new());
             }
         });
         assert!(network.awaited().await.is_empty());

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use longhaul_checkpoint::CheckpointFile;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_member::HealedState;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use longhaul_proto::little_endian::{extend_f32, of_f32};
@@ -12,9 +14,6 @@ use longhaul_proto::masking::MASK_SECRET_BYTES;
 use longhaul_proto::transport::bulk::{PullReply, PullResponse, ReceiveLimits, pull};
 use quinn::Connection;
 use serde::{Deserialize, Serialize};
-
-use crate::sync::HealedState;
-use longhaul_checkpoint::CheckpointFile;
 
 /// A request, in postcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_data::BlockName;
+use longhaul_member::SyncEvent;
+use longhaul_member::activity::Activity;
 use longhaul_proto::control::CloseCode;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::frame::{FRAME_HEADER_BYTES, FrameKind};
@@ -14,7 +16,7 @@ use longhaul_proto::round::{Frame, FrameHeader};
 use longhaul_proto::transport::bulk::{BulkReceiver, PullReply, PullRequest, ReceiveLimits, ReceivedFrame};
 use longhaul_proto::transport::{Nudging, Strangers};
 use quinn::{Connection, ConnectionError, Incoming};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
@@ -27,8 +29,6 @@ use super::request::{
     send_result,
 };
 use super::revoked::hang_up;
-use crate::flight::What;
-use crate::sync::SyncEvent;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
 const CONNECTIONS_MAX: usize = 1024;
@@ -120,7 +120,7 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
     while let Some(received) = frames.recv().await {
         let (frame, memory) = received.into_parts();
         let meta = frame.meta();
-        network.progress.note(What::Receive {
+        network.progress.note(Activity::Receive {
             from: meta.sender,
             kind: meta.kind,
             round: meta.round,
@@ -148,7 +148,7 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
         };
         let hash = *frame.header().body_hash.as_bytes();
         let frame = Frame { from: meta.sender, header, body: frame.body().clone(), hash };
-        if network.queue.send(SyncEvent::Frame { frame, memory }).await.is_err() {
+        if network.queue.send(SyncEvent::Frame { frame, memory: Box::new(memory) }).await.is_err() {
             return;
         }
     }
@@ -186,9 +186,9 @@ async fn answer(
     };
     match request {
         Request::Result { round, fragment } => {
-            let (answer, found) = oneshot::channel();
+            let (answer, found) = super::reply();
             let ask = SyncEvent::ServeResult { round, fragment, reply: answer };
-            network.queue.send(ask).await.context("the synchroniser is gone")?;
+            network.queue.send(ask).await.ok().context("the synchroniser is gone")?;
             match found.await.ok().flatten() {
                 Some((body, hash)) => send_result(reply, network.worker, round, fragment, body, hash).await,
                 None => {
@@ -229,9 +229,9 @@ async fn answer(
             }
         }
         Request::MaskSecret { generation } => {
-            let (answer, found) = oneshot::channel();
+            let (answer, found) = super::reply();
             let ask = SyncEvent::ServeMaskSecret { generation, peer, reply: answer };
-            network.queue.send(ask).await.context("the synchroniser is gone")?;
+            network.queue.send(ask).await.ok().context("the synchroniser is gone")?;
             match found.await.ok().flatten() {
                 Some(secret) => send_mask_secret(reply, network.worker, secret).await,
                 None => {
@@ -274,9 +274,9 @@ async fn keep_state(
         return Ok(again);
     }
     let Some(asking) = network.snapshots.ask(worker, Instant::now()) else { return Ok(None) };
-    let (answer, found) = oneshot::channel();
+    let (answer, found) = super::reply();
     let ask = SyncEvent::ServeState { from, reply: answer };
-    network.queue.send(ask).await.context("the synchroniser is gone")?;
+    network.queue.send(ask).await.ok().context("the synchroniser is gone")?;
     let Ok(state) = found.await else { return Ok(None) };
     let described = spawn_blocking(move || (manifest_of(&state), state)).await;
     let (manifest, state) = described.context("read the state")?;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
+use longhaul_member::HealedState;
 use longhaul_proto::control::message::Hash;
 use tokio::time::Instant;
 
 use super::request::{Manifest, STATE_PIECE_VALUES};
-use crate::sync::HealedState;
 
 /// States at a time: each may be as large as the model with its moments. Who asks for another one meanwhile asks another donor, or again.
 const SNAPSHOTS_MAX: usize = 4;

@@ -102,7 +102,7 @@ async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_
         let asking = sender.network.fetch_result(WorkerId(2), Round(0), FragmentId(0));
         let answering = async {
             match receiver.queue.recv().await.unwrap() {
-                SyncEvent::ServeResult { reply, .. } => reply.send(None).unwrap(),
+                SyncEvent::ServeResult { reply, .. } => reply.give(None),
                 _ => panic!("the second frame was taken, for which there is no memory"),
             }
         };

@@ -13,22 +13,26 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::model::Evaluation;
+use longhaul_common::model::Share;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_data::{Dataset, ReadAhead};
+use longhaul_engine::{Batch, Engine, EngineError, LowRank};
+use longhaul_member::activity::Activity;
+use longhaul_member::message::{
+    Applied, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
+};
+use longhaul_member::sparse_ranges::SparseRanges;
+use longhaul_member::step_barrier::{Entry, StepBarrier};
+use longhaul_proto::codec::ColumnGradient;
 
 use self::group::Moment;
-use super::gate::{Entry, Gate};
-use super::message::{Applied, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice};
-use super::progress::{Awaited, Progress, Tokens};
 use super::selection::Selector;
 use super::spare::SpareCores;
-use super::stretches::Stretches;
 use super::tally::Tally;
-use crate::flight::What;
-use longhaul_common::model::Share;
-use longhaul_engine::models::ColumnGradient;
-use longhaul_engine::{Batch, Engine, EngineError, Evaluation, LowRank};
+use crate::flight::{Awaited, Progress, Tokens};
+use crate::network::Network;
 
 /// Everything that the device thread works with.
 pub struct Device<'a> {
@@ -48,8 +52,10 @@ pub struct Device<'a> {
     pub data: &'a Dataset,
     /// What reads it.
     pub read_ahead: &'a ReadAhead<Batch>,
+    /// How it meets the other workers of its copy of the model; none: it is told of none.
+    pub network: Option<Arc<Network>>,
     /// Where to ask before each round.
-    pub gate: Arc<Gate>,
+    pub barrier: Arc<StepBarrier>,
     /// What to count.
     pub progress: Arc<Progress>,
     /// From the synchroniser.
@@ -67,9 +73,9 @@ pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 enum Outcome {
     /// A new entry came.
     Again(Box<Enter>),
-    /// The synchroniser is gone, or the gate says stop.
+    /// The synchroniser is gone, or the barrier says stop.
     Over,
-    /// The life ended: the next message is an entry.
+    /// The epoch ended: the next message is an entry.
     Outlived,
     /// The run's end is reached and reported.
     Ended,
@@ -79,7 +85,7 @@ enum Outcome {
 
 /// A stretch of training between an entry and whatever ends it.
 struct Stretch {
-    life: u64,
+    epoch: u64,
     schedule: RoundSchedule,
     round: Round,
     /// The first step of `round` to compute, if not all.
@@ -98,7 +104,7 @@ struct Stretch {
 }
 
 impl Device<'_> {
-    /// Trains until the gate stops it, the synchroniser goes away, or another part of the model is to be built in place of this one: that
+    /// Trains until the barrier stops it, the synchroniser goes away, or another part of the model is to be built in place of this one: that
     /// is returned. Failures are reported, not returned.
     pub fn run(mut self) -> Option<u32> {
         loop {
@@ -131,7 +137,7 @@ impl Device<'_> {
                         self.export()?;
                         continue;
                     }
-                    // Belongs to a life that is over.
+                    // Belongs to a epoch that is over.
                     Ok(ToDevice::Apply { .. }) => continue,
                     Err(_) => return Ok(None),
                 },
@@ -148,7 +154,7 @@ impl Device<'_> {
     fn train(&mut self, enter: Enter) -> Result<Outcome> {
         let mut stretch = self.start(enter)?;
         loop {
-            match self.gate.enter(stretch.life) {
+            match self.barrier.enter(stretch.epoch) {
                 Entry::Begun(round) => stretch.round = round,
                 Entry::AtEnd(round) => return self.end(&mut stretch, round),
                 Entry::Outlived => return Ok(Outcome::Outlived),
@@ -195,7 +201,7 @@ impl Device<'_> {
         if is_new {
             self.share_state(enter.round)?;
         }
-        let Enter { life, round, replay, .. } = enter;
+        let Enter { epoch, round, replay, .. } = enter;
         let last = replay.last().map(|(last, _)| *last);
         for (round, mean) in replay {
             self.apply_mean(&schedule, round, mean)?;
@@ -205,7 +211,7 @@ impl Device<'_> {
             self.tell_applied(last, None, Vec::new())?;
         }
         Ok(Stretch {
-            life,
+            epoch,
             schedule,
             round,
             from_step,
@@ -224,16 +230,16 @@ impl Device<'_> {
     }
 
     fn positions(&self, step: u64) -> Vec<u64> {
-        self.gate.positions(step, self.worker).into_iter().flatten().collect()
+        self.barrier.positions(step, self.worker).into_iter().flatten().collect()
     }
 
     /// Computes the steps of a round and contributes. `None`: on to the next round.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
-        // Who is held up at the gate, or by a result, is waited for here and not within a step.
+        // Who is held up at the barrier, or by a result, is waited for here and not within a step.
         self.meet(Moment::Begins, stretch.round)?;
         let span = stretch.schedule.steps_of(stretch.round);
         let is_opening = stretch.schedule.is_opening(stretch.round);
-        self.gate.forget_before(span.start);
+        self.barrier.forget_before(span.start);
         // What a checkpoint's state has trained on in this round counts with the rest of it.
         let given = stretch.trained.iter().map(Vec::len).sum();
         let counted = self.selector.as_ref().map_or(given, |selector| selector.counted_before(given));
@@ -295,7 +301,7 @@ impl Device<'_> {
     ) -> Result<()> {
         let round = stretch.round;
         let all = self.batch(round, step, positions)?;
-        let _computing = self.progress.begin(What::Compute { round, step });
+        let _computing = self.progress.begin(Activity::Compute { round, step });
         let _in_step = self.progress.begin_step();
         let began = Instant::now();
         let waited = self.progress.waited_so_far();
@@ -329,20 +335,20 @@ impl Device<'_> {
         repeated: Vec<f32>,
         tally: &Tally,
     ) -> Result<()> {
-        let _contributing = self.progress.begin(What::Contribute { round: stretch.round });
+        let _contributing = self.progress.begin(Activity::Contribute { round: stretch.round });
         let weight = stretch.exchanged;
         self.selector.iter_mut().for_each(Selector::contributed);
         let is_opening = stretch.schedule.is_opening(stretch.round);
         let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
         let columns = stretch.columns.take();
         let values = match low_rank {
-            _ if columns.is_some() => Stretches::default(),
+            _ if columns.is_some() => SparseRanges::default(),
             Some(low_rank) if stretch.schedule.exchange_of(stretch.round) == 0 => {
-                Stretches::whole(low_rank.first(&self.share.synchronised(gradient)))
+                SparseRanges::whole(low_rank.first(&self.share.synchronised(gradient)))
             }
-            Some(low_rank) => Stretches::whole(low_rank.second()),
+            Some(low_rank) => SparseRanges::whole(low_rank.second()),
             None if self.config.sync.source_in(is_opening).is_gradient() => {
-                Stretches::whole(self.share.synchronised(gradient))
+                SparseRanges::whole(self.share.synchronised(gradient))
             }
             None => self.due_parameters(stretch)?,
         };
@@ -385,7 +391,7 @@ impl Device<'_> {
         };
         stretch.pending = None;
         self.next_round = round.next();
-        let applying = self.progress.begin(What::Apply { round });
+        let applying = self.progress.begin(Activity::Apply { round });
         match update {
             RoundUpdate::Parameters(parts) => {
                 parts.iter().try_for_each(|part| self.mix(part))?;
@@ -441,7 +447,7 @@ impl Device<'_> {
     /// Waits for a round's result. The wait is the price of the network, and is counted.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
-        let _waiting = self.progress.begin(What::WaitForResult { round });
+        let _waiting = self.progress.begin(Activity::WaitForResult { round });
         self.progress.begins_to_wait(Awaited::Result, Instant::now());
         let answer = loop {
             match self.inbox.recv() {
@@ -449,7 +455,7 @@ impl Device<'_> {
                     self.put_back(put_back);
                     break Ok(update);
                 }
-                // A result of a life that is over.
+                // A result of a epoch that is over.
                 Ok(ToDevice::Apply { .. }) => {}
                 Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
                 Ok(ToDevice::Build { rank }) => break Err(Outcome::Rebuild(rank)),
@@ -463,7 +469,7 @@ impl Device<'_> {
 
     /// When rounds happen, as far as is known.
     fn schedule(&self) -> RoundSchedule {
-        self.gate.schedule().for_fragments(self.layout().count())
+        self.barrier.schedule().for_fragments(self.layout().count())
     }
 
     fn layout(&self) -> FragmentLayout {

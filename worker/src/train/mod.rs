@@ -2,11 +2,6 @@
 
 pub mod device;
 mod fragments;
-pub mod gate;
-pub mod message;
-pub mod progress;
 pub mod selection;
 mod spare;
-pub mod stretches;
 mod tally;
-mod waits;

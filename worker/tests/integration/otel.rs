@@ -1,16 +1,16 @@
 //! What a worker's recorder tells a collector of OpenTelemetry, as the collector hears it.
 
 use longhaul_common::id::{FragmentId, Round, RunId, WorkerId};
+use longhaul_member::activity::Activity;
 use longhaul_proto::frame::FrameKind;
 use longhaul_proto::telemetry::{RunTraces, Settings, Telemetry};
 use longhaul_tests::collector::Collector;
-use longhaul_worker::flight::{Export, Recorder, What};
+use longhaul_tests::own_process;
+use longhaul_worker::flight::{Export, Recorder};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
-
-use longhaul_tests::own_process;
 
 const RUN: RunId = RunId([7; 16]);
 
@@ -20,12 +20,12 @@ const RUN: RunId = RunId([7; 16]);
 fn a_worker_that_does_something() {
     let telemetry = Telemetry::start(&Settings::of_the_environment(), "longhaul-worker").unwrap().unwrap();
     let recorder = std::sync::Arc::new(Recorder::default());
-    recorder.note(What::Evaluate);
+    recorder.note(Activity::Evaluate);
     recorder.export(Export::new(telemetry.spans().unwrap(), RUN, WorkerId(1), "amsterdam"));
-    drop(recorder.begin(What::Compute { round: Round(3), step: 11 }));
+    drop(recorder.begin(Activity::Compute { round: Round(3), step: 11 }));
     let (from, kind, round, fragment) = (WorkerId(2), FrameKind::Result, Round(3), FragmentId(5));
-    recorder.note(What::Receive { from, kind, round, fragment, bytes: 1000 });
-    recorder.note(What::Receive { from, kind: FrameKind::Stage, round, fragment, bytes: 1000 });
+    recorder.note(Activity::Receive { from, kind, round, fragment, bytes: 1000 });
+    recorder.note(Activity::Receive { from, kind: FrameKind::Stage, round, fragment, bytes: 1000 });
     telemetry.end();
 }
 

@@ -16,17 +16,24 @@ struct Rule {
 enum Tree {
     /// With all features, and those of tests.
     Whole,
+    /// Its own alone, without those of tests.
+    Direct,
     /// Without optional features, as `cargo xtask demo` compiles it before anything is seen.
     Demo,
 }
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 18] = [
     whole("longhaul-common", &["tokio", "quinn", "socket2", "tch", "torch-sys"]),
     whole("longhaul-proto", &["tch", "torch-sys", "aws-lc-rs"]),
     whole("longhaul-coordinator", &["tch", "torch-sys"]),
     whole("longhaul-data", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole("longhaul-checkpoint", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole("longhaul-collective", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
+    whole(
+        "longhaul-member",
+        &["tch", "torch-sys", "longhaul-engine", "longhaul-worker", "longhaul-coordinator"],
+    ),
+    direct("longhaul-member", &["tokio", "quinn", "socket2", "rustix", "object_store", "longhaul-data"]),
     whole("longhaul-nccl", &["longhaul-engine", "longhaul-worker", "longhaul-coordinator"]),
     whole(
         "longhaul-engine",
@@ -49,16 +56,21 @@ const fn whole(crate_name: &'static str, never_knows: &'static [&'static str]) -
     Rule { crate_name, tree: Tree::Whole, never_knows }
 }
 
+const fn direct(crate_name: &'static str, never_knows: &'static [&'static str]) -> Rule {
+    Rule { crate_name, tree: Tree::Direct, never_knows }
+}
+
 const fn demo(crate_name: &'static str, never_knows: &'static [&'static str]) -> Rule {
     Rule { crate_name, tree: Tree::Demo, never_knows }
 }
 
 impl Tree {
     /// What `cargo tree` is told.
-    fn arguments(self) -> [&'static str; 3] {
+    fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Whole => ["--all-features", "--edges", "normal,build,dev"],
-            Self::Demo => ["--no-default-features", "--edges", "normal,build"],
+            Self::Whole => &["--all-features", "--edges", "normal,build,dev"],
+            Self::Direct => &["--all-features", "--edges", "normal,build", "--depth", "1"],
+            Self::Demo => &["--no-default-features", "--edges", "normal,build"],
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Where a long text may be cut without changing its tokens.
 
+use std::cell::OnceCell;
+
 use crate::{DataError, Tokenizer};
 
 /// Bytes on either side of a cut that the tokenizer is asked about: more than a word or a run of white space usually has.
@@ -7,11 +9,15 @@ pub(crate) const AROUND_BYTES: usize = 2048;
 /// Line ends that are tried, from the last one on, and then changes between letters, white space and the rest.
 const LINES_TRIED: usize = 64;
 const CHANGES_TRIED: usize = 192;
+/// Contexts that must agree about what follows, as parts of the longest one: where that depends on how far back a tokenizer begins, they do not.
+const CONTEXTS: [(usize, usize); 2] = [(2, 3), (1, 3)];
 
 /// The cuts of one text.
 pub(super) struct Cuts {
     tokenizer: Tokenizer,
     around_bytes: usize,
+    /// Why there are none.
+    refused: OnceCell<Result<(), String>>,
 }
 
 impl Cuts {
@@ -21,40 +27,55 @@ impl Cuts {
     }
 
     fn around(tokenizer: &Tokenizer, around_bytes: usize) -> Option<Self> {
-        let tokenizer = tokenizer.clone();
-        (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, around_bytes })
+        let (tokenizer, refused) = (tokenizer.clone(), OnceCell::new());
+        (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, around_bytes, refused })
     }
 
-    /// The last bytes of a chunk, which the tokens of the next one depend on.
-    pub(super) fn context<'t>(&self, chunk: &'t str) -> &'t str {
-        &chunk[chunk.floor_char_boundary(chunk.len().saturating_sub(self.around_bytes))..]
+    /// The end of a text in two parts, which the tokens of what follows depend on.
+    pub(super) fn context(&self, before: &str, text: &str) -> String {
+        let missing = self.around_bytes.saturating_sub(text.len());
+        [tail(before, missing), tail(text, self.around_bytes)].concat()
     }
 
-    /// The last place of a text at which it can be cut: what stands behind adds tokens to those before, and changes none of them. None: there is none among
-    /// those that were tried.
+    /// The last place of a text at which it can be cut: what stands behind adds tokens to those before, and changes none of them. `before` is the end of what is cut off already. None: there is
+    /// none among those that were tried.
     ///
     /// # Errors
-    /// What the tokenizer refuses, in its words.
-    pub(super) fn last(&self, text: &str) -> Result<Option<usize>, String> {
-        // So much has to stand behind it.
+    /// What the tokenizer refuses, in its words, and tokenizers that look too far.
+    pub(super) fn last(&self, before: &str, text: &str) -> Result<Option<usize>, String> {
+        self.refused.get_or_init(|| self.tokenizer.check_reach()).clone()?;
+        // So much has to stand before it and behind it.
         let end = text.floor_char_boundary(text.len().saturating_sub(self.around_bytes));
         let lines = text[..end].rmatch_indices('\n').map(|(at, _)| at + 1).take(LINES_TRIED);
         let changes = changes(&text[..end]).take(CHANGES_TRIED);
-        for at in lines.chain(changes) {
-            if self.is_one(text, at)? {
+        for at in lines.chain(changes).filter(|at| *at >= self.around_bytes) {
+            let behind = text.ceil_char_boundary((at + self.around_bytes).min(text.len()));
+            if self.is_one(&self.context(before, &text[..at]), &text[at..behind])? {
                 return Ok(Some(at));
             }
         }
         Ok(None)
     }
 
-    fn is_one(&self, text: &str, at: usize) -> Result<bool, String> {
-        let before = self.context(&text[..at]);
-        let after = &text[..text.ceil_char_boundary((at + self.around_bytes).min(text.len()))];
-        let around = &after[at - before.len()..];
-        let tokens = self.tokenizer.encode(before)?;
-        Ok(self.tokenizer.encode(around)?.starts_with(&tokens))
+    fn is_one(&self, context: &str, behind: &str) -> Result<bool, String> {
+        let shorter = CONTEXTS.map(|(part, of)| tail(context, (context.len() * part / of) | 1));
+        // White space may be left out of the ends of a text.
+        if shorter.iter().any(|context| context.trim().is_empty()) {
+            return Ok(false);
+        }
+        let Some(added) = self.tokenizer.added(context, behind)? else { return Ok(false) };
+        for context in shorter {
+            if self.tokenizer.added(context, behind)?.as_ref() != Some(&added) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
+}
+
+/// The last characters of a text, of so many bytes at most.
+fn tail(text: &str, bytes: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }
 
 /// Why a text is not cut at all.
@@ -129,6 +150,75 @@ mod tests {
                     assert_eq!(parts.collect::<Vec<_>>().concat(), whole, "{name}, {bytes}: {text:?}");
                 }
             }
+        }
+    }
+
+    /// `tests/fixtures/tokenizers.json` has the class.
+    fn of_class(class: &str) -> Tokenizer {
+        tokenizers().into_iter().find(|(name, ..)| name.contains(class)).unwrap().1
+    }
+
+    fn assert_whole(text: &str, tokenizer: &Tokenizer) {
+        let whole = tokenizer.encode(text).unwrap();
+        let chunks = chunks(text, tokenizer, 1000);
+        assert!(chunks.len() > 1);
+        let parts = chunks.iter().map(|chunk| {
+            let (before, text) = chunk.as_text().unwrap();
+            tokenizer.encode_behind(before, text).unwrap()
+        });
+        assert!(parts.collect::<Vec<_>>().concat() == whole);
+    }
+
+    /// White space that a normalizer strips at the ends of a text, and merges of line ends that go by pairs.
+    #[test]
+    fn runs_of_white_space_beyond_what_the_tokenizer_is_asked_about_are_not_cut() {
+        let words = "some words of a text\n".repeat(40);
+        for run in ["\n".repeat(901), "   \n".repeat(300), " ".repeat(1201)] {
+            for class in ["without the white space around it", "T5", "GPT-2", "Llama 3", "Llama 2", "Mistral"]
+            {
+                assert_whole(&[&words, run.as_str(), &words].concat(), &of_class(class));
+            }
+        }
+    }
+
+    /// A line end at the beginning of what is looked at, and another behind it.
+    #[test]
+    fn no_chunk_is_as_short_as_a_line_end_before_a_line_without_end() {
+        let line = "a line of words ".repeat(200);
+        for head in ["Title\n\n", "line\n\n   \n", "\n\n", "x\n"] {
+            for class in ["GPT-2", "without the white space around it", "T5", "Llama 3"] {
+                assert_whole(&format!("{head}{line}\n\n{line}"), &of_class(class));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_that_looks_back_further_is_refused_by_what_it_looks_for() {
+        let json = |step: &Value| {
+            serde_json::json!({
+                "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+                "pre_tokenizer": step, "post_processor": null, "decoder": null,
+                "model": { "type": "WordLevel", "unk_token": "?", "vocab": { "?": 0, "eight": 1, "\n": 2 } }
+            })
+        };
+        let split = |pattern: &str| serde_json::json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+        let fixed = serde_json::json!({ "type": "FixedLength", "length": 4 });
+        let steps = [
+            split("\"[^\"]*\"|\\s"),
+            split(r"/\*[\s\S]*?\*/|\s"),
+            split("```[\\s\\S]*?```|\\s"),
+            split("<[^>]+>|\\s"),
+            fixed,
+        ];
+        for step in steps {
+            let json = serde_json::to_vec(&json(&step)).unwrap();
+            let tokenizer = Tokenizer::of_json(json, Path::new("tokenizer.json")).unwrap();
+            let text = "eight words\n".repeat(300);
+            let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap();
+            let input = input.checked(&Recipe::plain(DataFormat::Text)).unwrap();
+            let mut chunks = TextChunks::with_cuts(input, 1000, Cuts::around(&tokenizer, 200));
+            let message = chunks.next_record().unwrap_err().to_string();
+            assert!(message.contains("make a record of each document"), "{step}: {message}");
         }
     }
 

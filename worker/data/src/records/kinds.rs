@@ -92,7 +92,7 @@ pub(super) const AROUND_TABLES: [Kind; 2] = [
 ];
 
 /// Neither text nor tokens.
-pub(super) const BINARY: [Kind; 41] = [
+pub(super) const BINARY: [Kind; 42] = [
     kind(b"PAR1", "a Parquet file", "say format = \"parquet\""),
     kind(b"ARROW1", "an Arrow file", "say format = \"arrow\""),
     kind(b"\xff\xff\xff\xff", "an Arrow stream", "say format = \"arrow\""),
@@ -112,6 +112,11 @@ pub(super) const BINARY: [Kind; 41] = [
         "write Parquet or JSON lines of it (`avro-tools tojson IN > OUT.jsonl`)",
     ),
     kind(b"\0\0\x08", "an IDX file", "say format = \"idx\", and name its labels"),
+    kind(
+        b"LITPKDS",
+        "a packed dataset of lit-gpt",
+        "write its tokens without the head (`numpy.fromfile(IN, DTYPE, offset=24).tofile(OUT)`) and say format = \"tokens-u16\" or \"tokens-u32\" as wide as they are",
+    ),
     kind(
         b"MMIDIDX\0\0",
         "an index of Megatron-LM",

@@ -29,12 +29,23 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
         None if is_safetensors(head) => {
             Err(format!("a model's safetensors: that is a model and no data, {OR_TOKENS}"))
         }
+        None if is_litdata(head) => Err(format!(
+            "a chunk of litdata: write its tokens with `numpy.concatenate(list(litdata.StreamingDataset(DIR))).astype('<u4').tofile(OUT)` and say format = \"tokens-u32\", {OR_TOKENS}"
+        )),
         None if is_jpeg(head) => Err(format!("a JPEG image: take it out of the source, {OR_TOKENS}")),
         None if is_text(head) => Err(format!(
             "text, as it seems, and its name stands for tokens: say format = \"text\" (or \"jsonl\", \"csv\") to have it tokenised, {OR_TOKENS}"
         )),
         None => Ok(()),
     }
+}
+
+/// How many items it has, and where the first is: behind these and the place of each, and of the end.
+fn is_litdata(head: &[u8]) -> bool {
+    let Some((words, _)) = head.split_first_chunk::<8>() else { return false };
+    let [items, first] =
+        [0, 4].map(|at| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]));
+    items > 0 && Some(first) == items.checked_add(2).and_then(|places| places.checked_mul(4))
 }
 
 /// A mark of three bytes, and the next segment's.
@@ -77,6 +88,7 @@ mod tests {
             (b"{\"text\": \"one two three\"}\n", "text, as it seems"),
             (&safetensors, "a model's safetensors"),
             (b"\xff\xd8\xff\xe0\0\x10JFIF\0", "a JPEG image"),
+            (b"\x03\0\0\0\x14\0\0\0\x80\0\0\0", "a chunk of litdata"),
             (b"\xba\x16\x4f\x2f\x0c\0\0\0", "a model of fastText"),
         ] {
             let message = check(head).unwrap_err();

@@ -74,7 +74,8 @@ impl TextChunks {
         })?;
         self.offset += chunk.len() as u64;
         self.has_characters = self.has_characters || !chunk.is_ascii();
-        let next = self.cuts.as_ref().map(|cuts| cuts.context(&chunk).to_owned());
+        let before = self.before.as_deref().unwrap_or_default();
+        let next = self.cuts.as_ref().map(|cuts| cuts.context(before, &chunk));
         Ok(Some(match std::mem::replace(&mut self.before, next) {
             Some(before) => Record::Continued { before, text: chunk },
             None => Record::Text(chunk),
@@ -117,7 +118,7 @@ impl TextChunks {
             return Ok(Some(if end == 0 { self.buffer.len() } else { end }));
         };
         let refused = |reason: String| DataError::io("tokenize", &self.path)(io::Error::other(reason));
-        cuts.last(valid).map_err(refused)
+        cuts.last(self.before.as_deref().unwrap_or_default(), valid).map_err(refused)
     }
 }
 

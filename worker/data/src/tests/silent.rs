@@ -267,6 +267,28 @@ fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
     assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n|", 2));
 }
 
+/// As an interrupted download leaves it, and a data set that was written over a longer one.
+#[test]
+fn a_set_that_is_not_whole_is_refused_or_counted_and_two_in_one_are_refused() {
+    let folder = Folder::new();
+    let lines = |pattern: &str| format!("{LINES}\nsources = [{{ glob = \"{pattern}\", format = \"text\" }}]");
+    for part in [0, 1, 3] {
+        folder.write(&format!("train-0000{part}-of-00004.txt"), format!("{part}\n"));
+    }
+    let message = folder.open(&lines("train-*.txt")).unwrap_err().to_string();
+    assert!(message.contains("1 missing, by the names of the others"), "{message}");
+    assert!(message.contains("/train-00002-of-00004.txt"), "{message}");
+    assert_eq!(text(&folder.open(&lines("train-0000[01]-of-*.txt")).unwrap()), "0\n|1\n|");
+    let data = folder.open(&format!("strict_files = false\n{}", lines("train-*.txt"))).unwrap();
+    assert_eq!(text(&data), "0\n|1\n|3\n|");
+    folder.write("train-00000-of-00001.txt", "all\n");
+    for more in ["", "strict_files = false\n"] {
+        let message = folder.open(&format!("{more}{}", lines("train-*.txt"))).unwrap_err().to_string();
+        assert!(message.contains("left over") && message.contains("/train-00000-of-00001.txt"), "{message}");
+    }
+    assert_eq!(text(&folder.open(&lines("train-*-of-00001.txt")).unwrap()), "all\n|");
+}
+
 /// What a failed job of Spark and `map` of `datasets` leave: the same rows once more, or not all of them.
 #[test]
 fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_named() {
@@ -275,6 +297,7 @@ fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_n
     std::fs::create_dir_all(folder.path().join("_temporary/0")).unwrap();
     folder.write("_temporary/0/part-0.txt", "on");
     folder.write("cache-0123456789abcdef.arrow", "two\n");
+    folder.write("_SUCCESS", "");
     let of = |pattern: &str| {
         let data =
             folder.open(&format!("{LINES}\nsources = [{{ glob = \"{pattern}\", format = \"text\" }}]"));
@@ -283,7 +306,7 @@ fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_n
     };
     let (taken, passed) = of("**/*");
     assert_eq!(taken, "one\n|");
-    assert!(passed.contains("; 2 kept by other programs beside their data"), "{passed}");
+    assert!(passed.contains("; 3 kept by other programs beside their data"), "{passed}");
     assert!(passed.contains("/_temporary") && passed.contains("/cache-0123456789abcdef.arrow"), "{passed}");
     assert_eq!(of("cache-*.arrow"), ("two\n|".to_owned(), "0 passed over".to_owned()));
     assert_eq!(of("_temporary/**/*.txt"), ("on|".to_owned(), "0 passed over".to_owned()));

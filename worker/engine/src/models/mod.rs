@@ -2,7 +2,6 @@
 
 mod cache;
 mod cnn;
-mod columns;
 mod deferred;
 mod gpt2;
 mod llama;
@@ -15,21 +14,19 @@ mod tensor_group;
 
 use std::ops::Range;
 
-use longhaul_common::config::{ModelKind, Precision};
-use longhaul_common::model::ModelSpec;
-use tch::{Kind, Reduction, TchError, Tensor};
-
 pub use cache::Cache;
 pub use cnn::Cnn;
-pub use columns::{ColumnGradient, WeightColumns};
 pub(crate) use deferred::{Columns, Deferred, Left};
 pub use gpt2::Gpt2;
 pub use llama::Llama;
+use longhaul_common::config::{ModelKind, Precision};
+use longhaul_common::model::ModelSpec;
 pub use mlp::Mlp;
 pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
 pub(crate) use precision::Products;
 pub use sparse::{Layout, Selection, sparse_product};
+use tch::{Kind, Reduction, TchError, Tensor};
 pub use tensor_group::{MEMBERS_MAX, TensorGroup};
 
 /// Neighbouring blocks of a causal language model, or all of them; or a classifier of images.

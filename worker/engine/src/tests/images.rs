@@ -1,12 +1,13 @@
 //! Classifiers of images: what they learn, and that whatever spares work gives the same.
 
 use longhaul_common::config::RunConfig;
+use longhaul_common::model::Evaluation;
+use longhaul_common::model::tiny::{tiny_cnn, tiny_mlp};
+use longhaul_proto::codec::ColumnGradient;
 
 use super::*;
 use crate::count_multiplications;
-use crate::models::ColumnGradient;
 use crate::testing::test_device;
-use longhaul_common::model::tiny::{tiny_cnn, tiny_mlp};
 
 const VALUES: usize = 36;
 

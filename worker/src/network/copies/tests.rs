@@ -1,14 +1,14 @@
 use std::sync::Arc;
 
+use longhaul_checkpoint::{CheckpointData, ModelState, PrivateState};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_common::model::draw_parameters;
+use longhaul_common::model::tiny::tiny_gpt2;
+use longhaul_member::hash_of;
 use longhaul_proto::control::message::HeldPart;
 
 use super::super::tests::{Worker, authority};
 use super::*;
-use crate::sync::hash_of;
-use longhaul_checkpoint::{CheckpointData, ModelState, PrivateState};
-use longhaul_common::model::draw_parameters;
-use longhaul_common::model::tiny::tiny_gpt2;
 
 /// That of `authority`.
 const RUN: RunId = RunId([3; 16]);

@@ -12,6 +12,7 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use longhaul_common::back_off::BackOff;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::Member;
+use longhaul_member::HealedState;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::identity::PeerName;
 use longhaul_proto::transport::bulk::ReceiveError;
@@ -24,7 +25,6 @@ use self::transfer::Transfer;
 use super::Network;
 use super::request::{Manifest, STATE_PIECE_VALUES, ask_for_state, fetch_piece};
 use super::snapshots::UNUSED_MAX;
-use crate::sync::HealedState;
 
 /// A donor that has not answered at all by then is passed over.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

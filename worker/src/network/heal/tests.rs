@@ -3,17 +3,16 @@ use std::iter::from_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use longhaul_member::{Reply, SyncEvent};
 use longhaul_proto::identity::Authority;
 use longhaul_proto::transport::bulk::{PullRequest, ReceiveLimits};
 use tokio::net::UdpSocket;
-use tokio::sync::oneshot;
 
 use super::super::request::{
     Request, STATE_FRAME_VALUES, STATE_PIECE_VALUES, manifest_of, send_manifest, send_piece,
 };
 use super::super::tests::{Worker, authority, endpoint, member};
 use super::*;
-use crate::sync::SyncEvent;
 
 /// Nothing that is awaited here takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,7 +35,7 @@ fn donor(authority: &(Authority, u64), number: u32, states: Vec<HealedState>) ->
         while let Some(event) = queue.recv().await {
             let SyncEvent::ServeState { from, reply } = event else { continue };
             if let Some(state) = states.iter().find(|state| state.next_round >= from) {
-                reply.send(state.clone()).unwrap();
+                reply.give(state.clone());
             }
         }
     });
@@ -201,7 +200,7 @@ async fn what_a_donor_that_has_failed_was_asked_for_is_asked_of_others() {
 }
 
 /// The next time that a worker is asked for its state.
-async fn asked(donor: &mut Worker) -> oneshot::Sender<HealedState> {
+async fn asked(donor: &mut Worker) -> Reply<HealedState> {
     loop {
         if let SyncEvent::ServeState { reply, .. } = donor.queue.recv().await.unwrap() {
             return reply;
@@ -220,7 +219,7 @@ async fn a_donor_may_answer_when_a_round_of_minutes_is_over() {
         tokio::time::pause();
         sleep(Duration::from_secs(200)).await;
         tokio::time::resume();
-        reply.send(state(5, 0)).unwrap();
+        reply.give(state(5, 0));
     };
     let (source, ()) = tokio::join!(ask(&joiner.network, &member, SHAPE, None), training);
     assert_eq!(source.unwrap().manifest, manifest_of(&state(5, 0)));
@@ -232,10 +231,15 @@ async fn who_is_told_to_heal_anew_does_not_wait_for_a_donor_any_more_and_takes_n
     let mut donor = Worker::start(&authority, 2, ReceiveLimits::default());
     let mut joiner = Worker::start(&authority, 1, ReceiveLimits::default());
     joiner.network.heal(1, vec![donor.member.clone()], 2, VALUES);
-    let mut first = asked(&mut donor).await;
+    let first = asked(&mut donor).await;
     joiner.network.heal(2, vec![donor.member.clone()], 2, VALUES);
-    timeout(PATIENCE, first.closed()).await.expect("the donor still waits for the end of its round");
-    asked(&mut donor).await.send(state(5, 0)).unwrap();
+    let given_up = async {
+        while first.is_wanted() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, given_up).await.expect("the donor still waits for the end of its round");
+    asked(&mut donor).await.give(state(5, 0));
     let Some(SyncEvent::Healed { attempt: 2, answer }) = joiner.queue.recv().await else {
         panic!("the first attempt goes on");
     };
@@ -254,7 +258,7 @@ fn donor_of_short_rounds(authority: &(Authority, u64), number: u32) -> Member {
             let buffers = [0.0, round as f32].map(|value| Arc::new(vec![value; FEW])).into();
             let state = HealedState { next_round: Round(round), buffers, updates: round };
             // Who asked may have gone.
-            let _ = asked(&mut donor).await.send(state);
+            asked(&mut donor).await.give(state);
         }
     });
     member
@@ -332,7 +336,7 @@ async fn after_a_lost_connection_a_joiner_goes_on_with_the_same_state_from_where
     let member = donor.member.clone();
     let serving = tokio::spawn(async move {
         for round in 5.. {
-            asked(&mut donor).await.send(state(round, 0)).unwrap();
+            asked(&mut donor).await.give(state(round, 0));
         }
     });
     let whole = 2 * VALUES * size_of::<f32>();

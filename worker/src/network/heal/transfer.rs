@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use longhaul_common::id::WorkerId;
+use longhaul_member::HealedState;
 use longhaul_proto::control::message::Hash;
 
 use super::super::request::{Manifest, STATE_PIECE_VALUES};
-use crate::sync::HealedState;
 
 /// Donors that the same piece is asked of, when there is nothing else to ask for: one of them may be slow.
 const FETCHERS_MAX: usize = 2;

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use longhaul_common::id::Round;
+use longhaul_common::model::Evaluation;
+use longhaul_engine::Batch;
+use longhaul_member::activity::Activity;
 
 use super::Device;
-use crate::flight::What;
-use longhaul_engine::{Batch, Evaluation};
 
 impl Device<'_> {
     pub(super) fn evaluate_after(&mut self, round: Round) -> Result<Option<Evaluation>> {
@@ -17,7 +18,7 @@ impl Device<'_> {
 
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     pub(super) fn evaluate(&mut self) -> Result<Option<Evaluation>> {
-        let _evaluating = self.progress.begin(What::Evaluate);
+        let _evaluating = self.progress.begin(Activity::Evaluate);
         let train = &self.config.train;
         let mut batches = self.data.validation(train.evaluate_batches as usize, train.micro_batch as usize);
         let (mut waited, mut failed) = (Duration::ZERO, None);

@@ -1,13 +1,15 @@
 //! A device that is a member of a tensor group: what all members hold is the first one's to exchange, and comes from it.
 
-use anyhow::Result;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
 use longhaul_common::id::Round;
+use longhaul_engine::models::TensorGroup;
+use longhaul_engine::{EngineError, Moments, PipelineRank};
+use longhaul_member::message::{Part, Place};
 
 use super::Device;
-use crate::network::GroupError;
-use crate::train::message::{Part, Place};
-use longhaul_engine::models::TensorGroup;
-use longhaul_engine::{EngineError, Moments};
+use crate::network::{BoundaryFormats, GroupError, GroupSeat, NetworkPipe};
 
 /// When members meet, so that nobody takes one meeting for another.
 #[derive(Clone, Copy, Debug)]
@@ -23,19 +25,26 @@ pub(super) enum Moment {
 impl Device<'_> {
     /// Computes with the others of its copy from now on.
     pub(super) fn join(&mut self, place: Place) -> Result<()> {
-        if let Some(seat) = place.group {
-            let joined = seat.join(self.engine.device());
+        let network = self.network.as_ref().context("a worker by itself is told of others")?;
+        let parallel = &self.config.parallel;
+        let Place { session, group, pipeline, stage, first } = place;
+        if !group.is_empty() {
+            let seat = GroupSeat::new(Arc::clone(network), session, &group, self.config.sync.within_site);
+            let seat = seat.context("the coordinator began a generation without this worker")?;
             // Whoever does not come is waited for anew.
-            let collective = joined.map_err(|error| match error {
+            let collective = seat.join(self.engine.device()).map_err(|error| match error {
                 GroupError::Collective(error) => EngineError::Group(error).into(),
                 error => anyhow::Error::from(error),
             })?;
             self.engine.join_group(TensorGroup::new(collective)?)?;
         }
-        if let Some(rank) = place.pipeline {
-            self.engine.join(rank)?;
+        if !pipeline.is_empty() {
+            let (plan, formats) = (parallel.pipeline(1), BoundaryFormats::configured(parallel));
+            let network = Arc::clone(network);
+            let pipe = NetworkPipe::new(network, plan.clone(), stage, session, pipeline, first, formats)?;
+            self.engine.join(PipelineRank::new(plan, stage, Box::new(pipe)))?;
         }
-        self.worker = place.first;
+        self.worker = first;
         Ok(())
     }
 

@@ -3,12 +3,12 @@
 use anyhow::Result;
 use longhaul_common::config::{InnerRule, SelectionRule, Source};
 use longhaul_common::id::Round;
+use longhaul_engine::StepOutcome;
+use longhaul_member::message::{FinishedPart, FromDevice};
 
 use super::selecting::Samples;
 use super::{Device, Stretch};
 use crate::train::fragments::FinishedFragments;
-use crate::train::message::{FinishedPart, FromDevice};
-use longhaul_engine::StepOutcome;
 
 impl Device<'_> {
     /// As the run's strategy says. A gradient is in `gradient` then, or in `stretch` where it is of columns.

@@ -5,12 +5,12 @@ use std::time::Instant;
 use anyhow::Result;
 use longhaul_common::id::Round;
 use longhaul_data::{STEPS_AHEAD, Wanted};
-
-use super::Device;
-use crate::flight::What;
-use crate::train::selection::Candidate;
 use longhaul_engine::Batch;
 use longhaul_engine::StepOutcome;
+use longhaul_member::activity::Activity;
+
+use super::Device;
+use crate::train::selection::Candidate;
 
 /// What a step trains on.
 pub(super) struct Samples {
@@ -28,7 +28,7 @@ impl Device<'_> {
     /// The samples of a step. Whoever reads them reads on as the timeline goes on: where it comes otherwise, what was read is thrown away.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     pub(super) fn batch(&self, round: Round, step: u64, positions: &[u64]) -> Result<Batch> {
-        let _waiting = self.progress.begin(What::WaitForData { round, step });
+        let _waiting = self.progress.begin(Activity::WaitForData { round, step });
         let began = Instant::now();
         let micro_batch = self.config.train.micro_batch as usize;
         let end = step.saturating_add(STEPS_AHEAD as u64).min(self.config.run.steps);

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use longhaul_common::id::Round;
+use longhaul_engine::Moments;
+use longhaul_member::activity::Activity;
+use longhaul_member::message::{DeviceState, FromDevice};
+use longhaul_member::sparse_ranges::SparseRanges;
 
 use super::{Device, Stretch};
-use crate::flight::What;
-use crate::train::message::{DeviceState, FromDevice};
 use crate::train::selection::Selector;
-use crate::train::stretches::Stretches;
-use longhaul_engine::Moments;
 
 impl Device<'_> {
     pub(super) fn export(&mut self) -> Result<()> {
@@ -24,9 +24,9 @@ impl Device<'_> {
     }
 
     /// The parameters of the fragments that are due.
-    pub(super) fn due_parameters(&self, stretch: &Stretch) -> Result<Stretches> {
+    pub(super) fn due_parameters(&self, stretch: &Stretch) -> Result<SparseRanges> {
         let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
-        let mut parameters = Stretches::zeros(due);
+        let mut parameters = SparseRanges::zeros(due);
         for (range, values) in parameters.iter_mut() {
             for (piece, start) in self.share.places(range) {
                 self.engine.read_parameters(start, &mut values[piece])?;
@@ -51,7 +51,7 @@ impl Device<'_> {
     /// Training stands still for so long, which is counted; all else that a checkpoint takes is done beside it.
     #[allow(clippy::disallowed_methods, reason = "measures what training stands still for")]
     pub(super) fn state_for_checkpoint(&self) -> Result<DeviceState> {
-        let _copying = self.progress.begin(What::Checkpoint);
+        let _copying = self.progress.begin(Activity::Checkpoint);
         let began = Instant::now();
         let state = self.state()?;
         self.progress.stood_still_for_checkpoint(began.elapsed());
@@ -78,6 +78,6 @@ impl Device<'_> {
     pub(super) fn is_checkpoint(&self, round: Round) -> bool {
         let every = self.config.checkpoint.every_rounds;
         // Either way it is not asked for any more.
-        self.gate.take_checkpoint(round) || every != 0 && round.next().0.is_multiple_of(every)
+        self.barrier.take_checkpoint(round) || every != 0 && round.next().0.is_multiple_of(every)
     }
 }

@@ -6,10 +6,10 @@ mod known;
 use longhaul_common::config::SelectiveBackwardConfig;
 use longhaul_common::sampler::chance_at;
 use longhaul_data::Visit;
+use longhaul_member::message::SelectionState;
 
 use self::history::History;
 use self::known::KnownLosses;
-use super::message::SelectionState;
 
 /// The smallest probability with which a sample is selected where its gradient counts by one over it: so no sample counts for more than sixteen.
 const PROBABILITY_MIN: f64 = 1.0 / 16.0;

@@ -1,0 +1,120 @@
+//! Whether a tokenizer divides text by something that stands far before it: an opening quote, a fence, a comment, or how many characters there were.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Tokenizer;
+
+/// Texts before and behind a place.
+const BEFORE: &str = "One two\nthree 44, five.\n\n  six seven\n";
+const BEHIND: &str = "eight 9 ten\n\neleven; twelve\n thirteen\n";
+/// What may begin or end something, whatever a tokenizer's patterns are.
+const MARKS: [&str; 6] = ["a", "1", " ", "\n", "\"", "("];
+/// Marks of a tokenizer's own patterns that are tried, and characters of one.
+const MARKS_MAX: usize = 32;
+const MARK_CHARACTERS_MAX: usize = 16;
+
+impl Tokenizer {
+    /// Refuses a tokenizer that cannot be asked about a part of a text: with some mark before all, and another behind all, what stands behind a place becomes other tokens.
+    /// It is asked with what its patterns are written with.
+    ///
+    /// # Errors
+    /// It is one, with the mark.
+    pub(crate) fn check_reach(&self) -> Result<(), String> {
+        let Self::Json { json, .. } = self else { return Ok(()) };
+        let own = marks_of(json);
+        let marks = || MARKS.into_iter().chain(own.iter().map(String::as_str));
+        for end in marks().chain([""]) {
+            let behind = [BEHIND, end].concat();
+            let plain = self.added(BEFORE, &behind)?;
+            for mark in marks() {
+                if self.added(&[mark, BEFORE].concat(), &behind)? != plain {
+                    return Err(format!(
+                        "by {mark:?} the tokenizer decides how text behind it is divided, however far behind, so that a text of more than 1 MiB cannot be tokenised in parts: make a record of each document (JSON lines), or take a tokenizer without such a pattern"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the patterns of a tokenizer's file are written with.
+fn marks_of(json: &[u8]) -> Vec<String> {
+    let mut marks = BTreeSet::new();
+    if let Ok(file) = serde_json::from_slice::<Value>(json) {
+        ["normalizer", "pre_tokenizer"].into_iter().for_each(|part| collect(&file[part], &mut marks));
+    }
+    let mut marks: Vec<String> = marks.into_iter().collect();
+    // Letters and digits are least likely to open anything.
+    marks.sort_by_key(|mark| mark.chars().all(char::is_alphanumeric));
+    marks.truncate(MARKS_MAX);
+    marks
+}
+
+fn collect(part: &Value, marks: &mut BTreeSet<String>) {
+    match part {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value.as_str().filter(|_| name == "Regex" || name == "String") {
+                    Some(pattern) => marks.extend(literals(pattern)),
+                    None => collect(value, marks),
+                }
+            }
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| collect(part, marks)),
+        _ => {}
+    }
+}
+
+/// The literal parts of a regular expression, and each of their characters; those of its classes one by one.
+fn literals(pattern: &str) -> BTreeSet<String> {
+    let (mut found, mut run, mut in_class) = (BTreeSet::new(), String::new(), false);
+    let mut end = |run: &mut String| {
+        found.extend(run.chars().map(String::from));
+        if !run.is_empty() && run.chars().count() <= MARK_CHARACTERS_MAX {
+            found.insert(std::mem::take(run));
+        }
+        run.clear();
+    };
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped) if !escaped.is_alphanumeric() => run.push(escaped),
+                _ => end(&mut run),
+            },
+            '[' => {
+                end(&mut run);
+                in_class = true;
+            }
+            ']' => {
+                end(&mut run);
+                in_class = false;
+            }
+            '.' | '^' | '$' | '|' | '?' | '*' | '+' | '(' | ')' | '{' | '}' if !in_class => end(&mut run),
+            other => run.push(other),
+        }
+        if in_class {
+            end(&mut run);
+        }
+    }
+    end(&mut run);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_s_marks_are_what_it_is_written_with() {
+        let all = |pattern| literals(pattern).into_iter().collect::<Vec<_>>();
+        assert_eq!(all(r#""[^"]*""#), ["\"", "^"]);
+        assert_eq!(all(r"/\*[\s\S]*?\*/"), ["*", "*/", "/", "/*"]);
+        assert_eq!(all("```.+```"), ["`", "```"]);
+        assert_eq!(all(r"\p{L}+|\s"), ["L"]);
+        assert_eq!(all(""), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,153 @@
+//! Checkpoints, and the end of the run.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState};
+use longhaul_common::id::Round;
+use longhaul_common::model::Evaluation;
+use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
+
+use super::event::SyncEvent;
+use super::replica::{Replica, hash_of};
+use super::saved::{Kept, Saved, shared_of};
+use super::synchroniser::{Stage, Synchroniser};
+use crate::message::DeviceState;
+
+impl Synchroniser {
+    /// Writes a checkpoint in the background. A disk that cannot keep up skips one and says so; training goes on.
+    pub(super) fn write_checkpoint(
+        &mut self,
+        next_round: Round,
+        state: DeviceState,
+        trained: Vec<Vec<u64>>,
+    ) -> Result<()> {
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        let generation = running.generation;
+        if std::mem::replace(&mut self.writing_checkpoint, true) {
+            self.report(ToCoordinator::Checkpoint(CheckpointReport {
+                next_round,
+                generation,
+                path: self.checkpoint_dir.display().to_string(),
+                outcome: Err("the checkpoint before it is still being written: the disk is too slow".into()),
+            }));
+            return Ok(());
+        }
+        let Some(prepared) = &self.prepared else { return Ok(()) };
+        let kept = Kept {
+            memories: running.compressor.memories().clone(),
+            owner_residuals: running.reducer.residuals_at(next_round),
+            carry: running.carry.clone(),
+            columns: running.compressor.columns().clone(),
+            carried_columns: running.columns.carried().clone(),
+        };
+        let momentum = Arc::clone(running.replica.momentum());
+        let is_frozen =
+            self.config.sync.parts_after_the_opening() && !running.schedule.is_opening(next_round);
+        let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
+        let parameters = Arc::clone(running.replica.parameters());
+        let next_step = running.schedule.steps_of(next_round).start;
+        let store = self.store();
+        let is_archivist = self.is_archivist(running);
+        let folder = self.checkpoint_dir.clone();
+        let write = move || {
+            let state_hash = hash_of(&parameters);
+            let data = CheckpointData {
+                next_round,
+                next_step,
+                generation,
+                state_hash,
+                model: Some(ModelState {
+                    spec,
+                    parameters: parameters.as_slice().into(),
+                    tokenizer,
+                    shared: shared_of(&momentum, if is_frozen { &state.second_moments } else { &[] }),
+                }),
+                private: Saved { state, kept, trained }.into_private(),
+            };
+            let (path, outcome) = match store.write(&data) {
+                Ok(path) => (path, Ok(state_hash)),
+                Err(error) => (folder, Err(error.to_string())),
+            };
+            let path = path.display().to_string();
+            let report = CheckpointReport { next_round, generation, path, outcome };
+            let to_archive = is_archivist.then(|| Arc::new(data));
+            SyncEvent::CheckpointWritten(report, to_archive)
+        };
+        self.outside.in_background("checkpoint", Box::new(write)).context("start a thread for the checkpoint")
+    }
+
+    /// This run's checkpoints on this machine.
+    pub(super) fn store(&self) -> CheckpointStore {
+        let (rank, parts) = (self.rank.unwrap_or_default(), self.config.parallel.seats());
+        self.root_store().of_part(rank, parts)
+    }
+
+    pub(super) fn checkpoint_written(
+        &mut self,
+        report: CheckpointReport,
+        to_archive: Option<Arc<CheckpointData>>,
+    ) -> Result<()> {
+        self.writing_checkpoint = false;
+        match &report.outcome {
+            Ok(_) => tracing::info!(path = report.path, "checkpoint written"),
+            Err(reason) => tracing::error!(reason, "no checkpoint; training goes on"),
+        }
+        self.report(ToCoordinator::Checkpoint(report));
+        if let Some(data) = to_archive {
+            self.archive_checkpoint(data)?;
+        }
+        if let Some((next_round, state)) = self.last_checkpoint.take() {
+            return self.write_checkpoint(next_round, state, Vec::new());
+        }
+        self.finish_if_all_is_written();
+        Ok(())
+    }
+
+    /// Tells the coordinator of the end that the device has come to, once nothing is on its way to a disk or the archive.
+    pub(super) fn finish_if_all_is_written(&mut self) {
+        if self.writing_checkpoint || self.archiving {
+            return;
+        }
+        if let Some((next_round, validation)) = self.finishing.take() {
+            // The coordinator's sums are of heartbeats: the last one comes before the end.
+            self.report(ToCoordinator::Heartbeat(self.outside.heartbeat()));
+            let validation_loss = validation.map(|validation| validation.loss);
+            let validation_accuracy = validation.and_then(|validation| validation.accuracy);
+            self.report(ToCoordinator::Finished { next_round, validation_loss, validation_accuracy });
+        }
+    }
+
+    /// The device has come to the end, of the run or before a drain.
+    pub(super) fn ended(
+        &mut self,
+        next_round: Round,
+        state: DeviceState,
+        validation: Option<Evaluation>,
+    ) -> Result<()> {
+        match validation {
+            Some(Evaluation { loss, accuracy: Some(accuracy) }) => {
+                tracing::info!(
+                    loss,
+                    accuracy,
+                    "loss on the held-out images, and the share of them that is told"
+                );
+            }
+            Some(Evaluation { loss, accuracy: None }) => tracing::info!(loss, "loss on the held-out text"),
+            None => {}
+        }
+        let dense = next_round.0.checked_sub(1).is_some_and(|last| self.shares_everything_in(Round(last)));
+        if let Stage::Running(running) = &mut self.stage
+            && dense
+        {
+            running.replica = Replica::new(state.parameters.clone(), next_round);
+        }
+        self.finishing = Some((next_round, self.disclosed(validation)));
+        // One that is being written is of an earlier round: the last one must follow it.
+        if self.writing_checkpoint {
+            self.last_checkpoint = Some((next_round, state));
+            return Ok(());
+        }
+        self.write_checkpoint(next_round, state, Vec::new())
+    }
+}

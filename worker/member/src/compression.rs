@@ -1,0 +1,207 @@
+//! Where the round protocol's wish for compressed fragments meets the codec's threads.
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use longhaul_common::id::{FragmentId, Generation, Round};
+use longhaul_proto::codec::ColumnUpdate;
+use longhaul_proto::round::{Command, Event, Local as MemberUpdate};
+
+use super::columns::of_frame;
+use super::commands::slice_of;
+use super::compressor::{Job, Local};
+use super::synchroniser::{Running, Stage, Synchroniser};
+use crate::activity::Activity;
+
+/// A fragment, and what the members of the site have of it.
+pub type Wanted = (FragmentId, Vec<MemberUpdate>);
+
+impl Synchroniser {
+    /// Compresses a fragment and those that are asked for right after it, as many as the codec has threads for. Masked ones wait for secrets, and
+    /// go one by one.
+    pub(super) fn compress_side_by_side(
+        &mut self,
+        generation: Generation,
+        round: Round,
+        first: Wanted,
+    ) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if running.masking.is_some() {
+            return self.compress_or_wait(generation, round, first.0, first.1);
+        }
+        let mut wanted = vec![first];
+        while wanted.len() < running.compressor.lanes()
+            && let Some(next) = running.next_command()
+        {
+            match next {
+                Command::Compress { generation: of, round: at, fragment, locals }
+                    if (of, at) == (generation, round) =>
+                {
+                    wanted.push((fragment, locals));
+                }
+                other => {
+                    running.postponed = Some(other);
+                    break;
+                }
+            }
+        }
+        let fragments = wanted.len() as u32;
+        let compressing = self.outside.begin_coding(Activity::Compress { round, fragments });
+        let bodies = compress(running, round, &wanted)?;
+        drop(compressing);
+        if let Some((fragment, _)) = wanted.first() {
+            self.outside.encodes(running.compressor.encoding(round, *fragment));
+        }
+        for ((fragment, _), body) in wanted.into_iter().zip(bodies) {
+            self.feed(Event::Compressed { generation, round, fragment, body });
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// What the round protocol asks for next.
+    pub(super) fn next_command(&mut self) -> Option<Command> {
+        self.postponed.take().or_else(|| self.member.poll_command())
+    }
+}
+
+/// The site's contributions to these fragments.
+pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -> Result<Vec<Bytes>> {
+    let Running { compressor, contributed, columns, layouts, site, .. } = running;
+    let mut jobs = Vec::with_capacity(wanted.len());
+    for (fragment, updates) in wanted {
+        let len = layouts.of(round).range(*fragment).len();
+        if compressor.is_of_columns() {
+            let own = columns.of(round, *fragment);
+            jobs.push(Job { fragment: *fragment, locals: sound_columns(round, len, own, updates) });
+            continue;
+        }
+        let own = slice_of(contributed, layouts, round, *fragment);
+        let joint = site.mean_of(round, *fragment);
+        jobs.push(Job { fragment: *fragment, locals: sound_updates(round, len, own, joint, updates) });
+    }
+    let bodies = compressor.compress(round, &jobs).into_iter().zip(wanted);
+    bodies.map(|(body, (fragment, _))| body.with_context(|| failed(round, *fragment))).collect()
+}
+
+/// The site's contribution to a masked sum.
+pub(super) fn compress_masked(
+    running: &mut Running,
+    round: Round,
+    fragment: FragmentId,
+    updates: &[MemberUpdate],
+) -> Result<Bytes> {
+    let Running { compressor, contributed, layouts, site, schedule, masking, .. } = running;
+    let masking = masking.as_ref().context("there are no masks")?;
+    let len = layouts.of(round).range(fragment).len();
+    let own = slice_of(contributed, layouts, round, fragment);
+    let locals = sound_updates(round, len, own, site.mean_of(round, fragment), updates);
+    let steps = schedule.steps_of(round).count() as u64;
+    let weight = updates.iter().fold(0u32, |sum, update| sum.saturating_add(update.weight));
+    let summand = compressor.summand(round, fragment, &locals, masking.range());
+    let sealed = summand.and_then(|values| Ok(masking.seal(round, fragment, steps, weight, &values)?));
+    sealed.with_context(|| failed(round, fragment))
+}
+
+fn failed(round: Round, fragment: FragmentId) -> String {
+    format!("compress {fragment} for {round}")
+}
+
+/// What is to be averaged: the mean that the site's members have reduced together, or else what each of them has sent and is fit for it.
+fn sound_updates<'a>(
+    round: Round,
+    len: usize,
+    own: &'a [f32],
+    joint: Option<&'a [f32]>,
+    updates: &'a [MemberUpdate],
+) -> Vec<(u32, Local<'a>)> {
+    if let Some(mean) = joint {
+        return vec![(1, Local::Own(mean))];
+    }
+    let mut sound = Vec::with_capacity(updates.len());
+    for update in updates {
+        match &update.body {
+            None => sound.push((update.weight, Local::Own(own))),
+            Some(body) if is_sound(body, len) => sound.push((update.weight, Local::Received(body))),
+            Some(body) => tracing::warn!(
+                worker = %update.worker, bytes = body.len(), %round,
+                "a member's update is not finite or has the wrong length; it is left out"
+            ),
+        }
+    }
+    sound
+}
+
+/// The same of updates of columns. Who has not contributed itself goes by the first that can be read.
+fn sound_columns<'a>(
+    round: Round,
+    len: usize,
+    own: Option<&ColumnUpdate>,
+    updates: &[MemberUpdate],
+) -> Vec<(u32, Local<'a>)> {
+    let mut like = own.cloned();
+    let mut sound = Vec::with_capacity(updates.len());
+    for update in updates {
+        let columns = match &update.body {
+            None => own.cloned(),
+            Some(body) => of_frame(body, len),
+        };
+        match columns.filter(|columns| like.as_ref().is_none_or(|like| columns.is_like(like))) {
+            Some(columns) => {
+                like.get_or_insert_with(|| columns.clone());
+                sound.push((update.weight, Local::Columns(columns)));
+            }
+            None => tracing::warn!(
+                worker = %update.worker, %round, "a member's columns cannot be read or are of another model; they are left out"
+            ),
+        }
+    }
+    sound
+}
+
+/// Whether a member's frame holds `len` finite values.
+fn is_sound(body: &[u8], len: usize) -> bool {
+    let (words, rest) = body.as_chunks::<4>();
+    words.len() == len && rest.is_empty() && words.iter().all(|word| f32::from_le_bytes(*word).is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::id::WorkerId;
+    use longhaul_proto::codec::{ColumnPart, MatrixStretch};
+
+    use super::super::columns::exact_frame;
+    use super::*;
+
+    /// Of a matrix of `columns` columns of three values.
+    fn update(columns: u32, which: u32) -> ColumnUpdate {
+        let stretch =
+            MatrixStretch { start: 0, len: 3 * columns, offset: 0, columns, rows: 3, by_column: true };
+        let parts = vec![ColumnPart { stretch, columns: vec![which] }];
+        ColumnUpdate::new(12, parts, vec![1.0; 3 + 12 - 3 * columns as usize]).unwrap()
+    }
+
+    fn received(worker: u32, body: Vec<u8>) -> MemberUpdate {
+        MemberUpdate { worker: WorkerId(worker), weight: worker, body: Some(body.into()) }
+    }
+
+    /// A joiner uploads for its site before it has computed anything.
+    #[test]
+    fn who_has_contributed_nothing_sends_the_columns_of_the_others() {
+        let [one, two] = [update(4, 1), update(4, 3)];
+        let frames = [&one, &two].map(|update| exact_frame(update).unwrap());
+        let of_another_model = exact_frame(&update(2, 1)).unwrap();
+        let [first, second] = frames;
+        let updates =
+            [received(1, vec![1, 2]), received(2, first), received(3, of_another_model), received(4, second)];
+        let sound = sound_columns(Round(0), 12, None, &updates);
+        let sound: Vec<_> = sound
+            .into_iter()
+            .map(|(weight, local)| match local {
+                Local::Columns(columns) => (weight, columns),
+                Local::Own(_) | Local::Received(_) => panic!("not of columns"),
+            })
+            .collect();
+        assert_eq!(sound, [(2, one), (4, two)]);
+    }
+}

@@ -1,0 +1,485 @@
+//! A site's contribution: the mean of its members, error feedback, encoding.
+
+mod columns;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use longhaul_common::config::{Source, SyncConfig};
+use longhaul_common::id::{FragmentId, Round, RunId};
+use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
+use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encoder, SpecError};
+use longhaul_proto::control::message::Encoding;
+
+use self::columns::ColumnTask;
+use super::audit::{self, Books, Findings};
+use super::error_feedback::ErrorFeedback;
+use super::layouts::Layouts;
+use super::mechanism::GaussianMechanism;
+use super::pool::CodecPool;
+use super::tiling::TILE_VALUES;
+
+/// Encodes what leaves the site, and remembers what encoding left behind: a memory for each fragment that this worker uploads.
+pub struct Compressor {
+    run: RunId,
+    config: SyncConfig,
+    layouts: Layouts,
+    /// Whole tiles of the cosine transform that the exchanged vector begins with.
+    tiles: usize,
+    pool: CodecPool,
+    lanes: Vec<Lane>,
+    memories: BTreeMap<FragmentId, ErrorFeedback>,
+    /// Whether those are of gradients, which cannot be part of what comes after the opening.
+    keeps_gradients: bool,
+    /// Memories as they were before the compression of a round that is not decided yet.
+    before: BTreeMap<FragmentId, (Round, ErrorFeedback)>,
+    /// The same two where updates are of columns: what was not sent, and as it was before a round that is not decided yet.
+    columns: BTreeMap<FragmentId, ColumnUpdate>,
+    columns_before: BTreeMap<FragmentId, (Round, Option<ColumnUpdate>)>,
+    /// In place of the configured chains.
+    adapted: Option<CodecSpec>,
+    /// In a private run.
+    mechanism: Option<GaussianMechanism>,
+    /// For the mechanism: how many values are due in the round that it was asked for last.
+    due: Option<(Round, usize)>,
+    scratch: Vec<f32>,
+    audit: Findings,
+}
+
+/// What one thread of the pool works with.
+struct Lane {
+    encoder: Encoder,
+    scratch: Vec<f32>,
+    /// The frame in the making. What leaves is a copy of just its length.
+    frame: Vec<u8>,
+    /// For those that are looked at.
+    decoder: Decoder,
+}
+
+impl Lane {
+    fn new(config: &SyncConfig) -> Result<Self, SpecError> {
+        let (encoder, decoder) = (Encoder::new(uplink(config, 0))?, Decoder::default());
+        Ok(Self { encoder, scratch: Vec::new(), frame: Vec::new(), decoder })
+    }
+}
+
+/// A fragment to compress, and what the site's members have of it, with their weights.
+pub struct Job<'a> {
+    /// Which.
+    pub fragment: FragmentId,
+    /// In the order in which they are added up.
+    pub locals: Vec<(u32, Local<'a>)>,
+}
+
+/// A member's update of one fragment.
+pub enum Local<'a> {
+    /// In this process.
+    Own(&'a [f32]),
+    /// As the frame of another member brought it: f32, little-endian.
+    Received(&'a [u8]),
+    /// Of columns, wherever it comes from.
+    Columns(ColumnUpdate),
+}
+
+/// Why a fragment could not be compressed.
+#[derive(Debug, thiserror::Error)]
+pub enum CompressError {
+    /// Training diverged: the update is not finite.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The chain cannot be.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Updates are not of the same matrices, or some are not of columns.
+    #[error("updates of different kinds for one fragment")]
+    Kinds,
+    /// Another member's update has the wrong length.
+    #[error("an update of {got} values for a fragment of {expected}")]
+    Length {
+        /// What came.
+        got: usize,
+        /// What the fragment holds.
+        expected: usize,
+    },
+}
+
+impl Compressor {
+    /// The compressor of a run, for vectors that begin with so many whole tiles.
+    ///
+    /// # Errors
+    /// A combination of selection and format that the codec does not have.
+    pub fn new(
+        run: RunId,
+        config: &SyncConfig,
+        layouts: Layouts,
+        tiles: usize,
+        pool: CodecPool,
+    ) -> Result<Self, SpecError> {
+        Ok(Self {
+            run,
+            config: config.clone(),
+            layouts,
+            tiles,
+            lanes: (0..pool.threads()).map(|_| Lane::new(config)).collect::<Result<_, _>>()?,
+            pool,
+            memories: BTreeMap::new(),
+            keeps_gradients: config.changes_kind_after_the_opening(),
+            before: BTreeMap::new(),
+            columns: BTreeMap::new(),
+            columns_before: BTreeMap::new(),
+            adapted: None,
+            mechanism: None,
+            due: None,
+            scratch: Vec::new(),
+            audit: Findings::default(),
+        })
+    }
+
+    /// Makes the site's mean private before anything else is done with it. All that is sent and all that is kept is made of what the
+    /// mechanism gives, so that neither selection nor residual can tell more than that.
+    #[must_use]
+    pub fn with_mechanism(self, mechanism: Option<GaussianMechanism>) -> Self {
+        Self { mechanism, ..self }
+    }
+
+    /// The site's contributions to some fragments, in the order given: the weighted mean of its members' updates, in their order, through
+    /// error feedback. What the threads of the pool do side by side has the same bits as one after the other.
+    ///
+    /// # Errors
+    /// [`CompressError`] for a fragment; its memory is then unchanged.
+    pub fn compress(&mut self, round: Round, jobs: &[Job<'_>]) -> Vec<Result<Bytes, CompressError>> {
+        let mut bodies = Vec::with_capacity(jobs.len());
+        let mut lanes = std::mem::take(&mut self.lanes);
+        for jobs in jobs.chunks(lanes.len()) {
+            let tasks = jobs.iter().zip(&mut lanes).map(|(job, lane)| self.task(round, job, lane));
+            let mut tasks: Vec<Task<'_>> = tasks.collect();
+            self.pool.run(&mut tasks, Task::run);
+            bodies.extend(tasks.into_iter().map(|task| self.finish(round, task)));
+        }
+        self.lanes = lanes;
+        bodies
+    }
+
+    /// How many fragments may be compressed side by side.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Takes out what the compression of a fragment needs.
+    fn task<'a>(&mut self, round: Round, job: &'a Job<'a>, lane: &'a mut Lane) -> Task<'a> {
+        let fragment = job.fragment;
+        let len = self.layouts.of(round).range(fragment).len();
+        let is_opening = self.layouts.schedule().is_opening(round);
+        let chain = self.chain(is_opening, fragment);
+        let share = self.share(round, fragment);
+        // Noise is drawn in the order of the fragments, whoever encodes them.
+        let released = self.mechanism.as_mut().map(|mechanism| {
+            weighted_mean(&job.locals, len, &mut lane.scratch).map(<[f32]>::to_vec).map(|mut mean| {
+                mechanism.release(&mut mean, share);
+                mean
+            })
+        });
+        let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
+        let is_of_columns = self.is_of_columns();
+        let columns = is_of_columns.then(|| self.take_up_columns(fragment));
+        let is_exact = chain.is_lossless() && !self.memories.contains_key(&fragment);
+        let kept = (self.config.has_residual() && !is_exact && !is_of_columns).then(|| {
+            let mut memory =
+                self.memories.remove(&fragment).unwrap_or_else(|| ErrorFeedback::new(len, is_corrected));
+            if is_corrected && memory.velocity.is_empty() {
+                memory.velocity.resize(len, 0.0);
+            }
+            // The memory of the copy before this one is used again.
+            let mut before = self.before.remove(&fragment).unwrap_or_default().1;
+            before.clone_from(&memory);
+            Kept { memory, before, is_corrected }
+        });
+        let seed = seed_of(self.run, round, fragment);
+        let SyncConfig { momentum, error_decay, .. } = self.config;
+        Task {
+            job,
+            lane,
+            len,
+            chain,
+            released,
+            kept,
+            columns,
+            seed,
+            momentum,
+            error_decay,
+            is_audited: audit::is_due(seed),
+            difference: None,
+            body: Ok(Bytes::new()),
+        }
+    }
+
+    /// Puts back what a compression has changed.
+    fn finish(&mut self, round: Round, task: Task<'_>) -> Result<Bytes, CompressError> {
+        let Task { job, kept, columns, difference, body, .. } = task;
+        if let Some(difference) = difference {
+            self.audit.note(round, job.fragment, difference);
+        }
+        if let Some(columns) = columns {
+            self.put_down_columns((round, job.fragment), columns, body.is_ok());
+        }
+        if let Some(Kept { memory, before, .. }) = kept {
+            if body.is_ok() {
+                self.memories.insert(job.fragment, memory);
+                self.before.insert(job.fragment, (round, before));
+            } else {
+                self.memories.insert(job.fragment, before);
+            }
+        }
+        body
+    }
+
+    /// What the site adds to a masked sum: the weighted mean of its members, as it may leave the site. Where a random mask chooses positions,
+    /// p = residual·decay + mean at those, as far as ±`range` goes; all the rest of p stays, as there is no second chance to send it.
+    ///
+    /// # Errors
+    /// [`CompressError`]; the memory is then unchanged.
+    pub fn summand<'a>(
+        &'a mut self,
+        round: Round,
+        fragment: FragmentId,
+        locals: &[(u32, Local<'a>)],
+        range: f32,
+    ) -> Result<Cow<'a, [f32]>, CompressError> {
+        let positions = self.public_positions(round, fragment);
+        let len = self.layouts.of(round).range(fragment).len();
+        let share = self.share(round, fragment);
+        let mean = outgoing_mean(locals, len, self.mechanism.as_mut(), share, &mut self.scratch)?;
+        let Some(positions) = positions else { return Ok(Cow::Borrowed(mean)) };
+        if let Some(index) = mean.iter().position(|value| !value.is_finite()) {
+            return Err(EncodeError::NonFinite { index }.into());
+        }
+        let memory = self.memories.entry(fragment).or_insert_with(|| ErrorFeedback::new(len, false));
+        let (of, before) = self.before.entry(fragment).or_default();
+        before.clone_from(memory);
+        *of = round;
+        let decay = self.config.error_decay;
+        memory.residual.iter_mut().zip(mean).for_each(|(rest, value)| *rest = *rest * decay + value);
+        let take = |&at: &u32| {
+            let rest = &mut memory.residual[at as usize];
+            let taken = rest.clamp(-range, range);
+            *rest -= taken;
+            taken
+        };
+        Ok(Cow::Owned(positions.iter().map(take).collect()))
+    }
+
+    /// The positions that all sites contribute, ascending; none: all.
+    #[must_use]
+    pub fn public_positions(&self, round: Round, fragment: FragmentId) -> Option<Vec<u32>> {
+        let mask = random_mask(&self.config).filter(|_| !self.layouts.schedule().is_opening(round))?;
+        let len = self.layouts.of(round).range(fragment).len();
+        Some(mask.positions(seed_of(self.run, round, fragment), len))
+    }
+
+    /// From now on, rounds are these.
+    pub fn follow(&mut self, layouts: Layouts) {
+        self.layouts = layouts;
+        self.due = None;
+    }
+
+    /// Of all values that are due in a round, the share that is in this fragment; 1 where there is no mechanism, which alone goes by it.
+    fn share(&mut self, round: Round, fragment: FragmentId) -> f64 {
+        if self.mechanism.is_none() {
+            return 1.0;
+        }
+        let known = self.due.filter(|(of, _)| *of == round);
+        let (_, due) = *self.due.insert(known.unwrap_or_else(|| (round, self.layouts.values_in(round))));
+        self.layouts.of(round).range(fragment).len() as f64 / due.max(1) as f64
+    }
+
+    /// Compresses by this chain from now on, whatever is configured.
+    pub fn adapt(&mut self, chain: CodecSpec) {
+        self.adapted = Some(chain);
+    }
+
+    /// How a round's contribution to a fragment is encoded; none of columns, whose number each step decides.
+    #[must_use]
+    pub fn encoding(&self, round: Round, fragment: FragmentId) -> Option<Encoding> {
+        let chain = self.chain(self.layouts.schedule().is_opening(round), fragment);
+        let [density, value_bits] =
+            [chain.density(), chain.bits_per_kept_value()].map(|number| number as f32);
+        (!self.is_of_columns()).then_some(Encoding { density, value_bits })
+    }
+
+    fn chain(&self, is_opening: bool, fragment: FragmentId) -> CodecSpec {
+        if let Some(adapted) = self.adapted {
+            return adapted;
+        }
+        if is_opening {
+            return opening(&self.config);
+        }
+        let range = self.layouts.model().range(fragment);
+        let tiles = self.tiles.saturating_sub(range.start / TILE_VALUES).min(range.len() / TILE_VALUES);
+        uplink(&self.config, tiles as u32)
+    }
+
+    /// Puts a memory back to what it was before the compression of this round, bit for bit: it did not count.
+    pub fn retract(&mut self, round: Round, fragment: FragmentId) {
+        if let Some((of, before)) = self.before.remove(&fragment)
+            && of == round
+        {
+            self.memories.insert(fragment, before);
+        }
+        self.retract_columns(round, fragment);
+    }
+
+    /// Gives away what was not sent, as somebody else uploads the fragment from now on: in the form of an update.
+    pub fn take_residual(&mut self, fragment: FragmentId) -> Option<Vec<f32>> {
+        self.before.remove(&fragment);
+        Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
+    }
+
+    /// Drops what the opening has not sent, where what comes after it is of another kind. Answers whether it is so, and for the first time.
+    pub fn leave_opening(&mut self) -> bool {
+        let keeps_gradients = std::mem::take(&mut self.keeps_gradients);
+        if keeps_gradients {
+            self.memories.clear();
+            self.before.clear();
+        }
+        keeps_gradients
+    }
+
+    /// What came of looking at frames, for a report.
+    pub fn audit(&mut self) -> &mut Findings {
+        &mut self.audit
+    }
+
+    /// What this worker has not sent, by fragment.
+    #[must_use]
+    pub fn memories(&self) -> &BTreeMap<FragmentId, ErrorFeedback> {
+        &self.memories
+    }
+
+    /// Takes memories over from a checkpoint, in place of all there were; those of a wrong length are left out.
+    pub fn restore(&mut self, memories: BTreeMap<FragmentId, ErrorFeedback>) {
+        let fits = |fragment: &FragmentId, memory: &mut ErrorFeedback| {
+            let len = self.layouts.model().range(*fragment).len();
+            memory.residual.len() == len && (memory.velocity.is_empty() || memory.velocity.len() == len)
+        };
+        self.before.clear();
+        self.memories = memories;
+        self.memories.retain(fits);
+    }
+}
+
+/// A fragment's memory while it is compressed.
+struct Kept {
+    memory: ErrorFeedback,
+    before: ErrorFeedback,
+    is_corrected: bool,
+}
+
+/// The compression of one fragment, with all that it needs, so that any thread may do it.
+struct Task<'a> {
+    job: &'a Job<'a>,
+    lane: &'a mut Lane,
+    len: usize,
+    chain: CodecSpec,
+    /// The mean, where it was made private before.
+    released: Option<Result<Vec<f32>, CompressError>>,
+    /// None: nothing is remembered.
+    kept: Option<Kept>,
+    /// None: updates are not of columns.
+    columns: Option<ColumnTask>,
+    seed: u64,
+    momentum: f32,
+    error_decay: f32,
+    is_audited: bool,
+    /// What came of that.
+    difference: Option<f32>,
+    body: Result<Bytes, CompressError>,
+}
+
+impl Task<'_> {
+    fn run(&mut self) {
+        self.body = self.compress();
+    }
+
+    fn compress(&mut self) -> Result<Bytes, CompressError> {
+        let Lane { encoder, scratch, frame, decoder } = &mut *self.lane;
+        encoder.set_spec(self.chain)?;
+        if let Some(columns) = &mut self.columns {
+            columns.compress(self.job, self.len, encoder, (self.seed, self.error_decay), frame)?;
+            return Ok(Bytes::copy_from_slice(frame));
+        }
+        let released = self.released.take().transpose()?;
+        let mean = match &released {
+            Some(mean) => mean,
+            None => weighted_mean(&self.job.locals, self.len, scratch)?,
+        };
+        frame.clear();
+        let Some(Kept { memory, before, is_corrected }) = &mut self.kept else {
+            encoder.encode(self.seed, mean, frame)?;
+            return Ok(Bytes::copy_from_slice(frame));
+        };
+        let (update, residual) = memory.accelerate(self.momentum, mean);
+        encoder.encode_with_feedback(self.seed, update, residual, self.error_decay, frame)?;
+        if self.is_audited {
+            let books =
+                Books { before: &before.residual, decay: self.error_decay, added: update, left: residual };
+            self.difference = Some(audit::difference(books, frame, decoder));
+        }
+        if *is_corrected {
+            memory.mask(encoder.sent_positions());
+        }
+        Ok(Bytes::copy_from_slice(frame))
+    }
+}
+
+/// The mean as it may leave the site.
+fn outgoing_mean<'a>(
+    locals: &[(u32, Local<'a>)],
+    len: usize,
+    mechanism: Option<&mut GaussianMechanism>,
+    share: f64,
+    scratch: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CompressError> {
+    let Some(mechanism) = mechanism else { return weighted_mean(locals, len, scratch) };
+    let mut mean = weighted_mean(locals, len, &mut *scratch)?.to_vec();
+    mechanism.release(&mut mean, share);
+    *scratch = mean;
+    Ok(scratch)
+}
+
+/// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site. One member's is its own, and is not copied.
+fn weighted_mean<'a>(
+    locals: &[(u32, Local<'a>)],
+    len: usize,
+    mean: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CompressError> {
+    if let [(_, Local::Own(values))] = locals {
+        same_length(values.len(), len)?;
+        return Ok(values);
+    }
+    let total: u64 = locals.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    mean.clear();
+    mean.resize(len, 0.0);
+    for (weight, local) in locals {
+        let share = *weight as f32 / total.max(1) as f32;
+        match local {
+            Local::Own(values) => {
+                same_length(values.len(), len)?;
+                mean.iter_mut().zip(*values).for_each(|(m, v)| *m += share * v);
+            }
+            Local::Received(bytes) => {
+                let (words, rest) = bytes.as_chunks::<4>();
+                same_length(if rest.is_empty() { words.len() } else { 0 }, len)?;
+                let values = words.iter().map(|word| f32::from_le_bytes(*word));
+                mean.iter_mut().zip(values).for_each(|(m, v)| *m += share * v);
+            }
+            Local::Columns(_) => return Err(CompressError::Kinds),
+        }
+    }
+    Ok(mean)
+}
+
+fn same_length(got: usize, expected: usize) -> Result<(), CompressError> {
+    if got == expected { Ok(()) } else { Err(CompressError::Length { got, expected }) }
+}

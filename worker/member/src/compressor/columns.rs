@@ -1,0 +1,109 @@
+//! Compression of updates that are of columns, which are remembered as such.
+
+use std::collections::BTreeMap;
+
+use longhaul_common::config::SelectionRule;
+use longhaul_common::id::{FragmentId, Round};
+use longhaul_proto::codec::{ColumnUpdate, Encoder};
+
+use super::{CompressError, Compressor, Job, Local};
+use crate::columns::weighted_mean;
+
+/// What is remembered of a fragment while it is compressed.
+pub(super) struct ColumnTask {
+    before: Option<ColumnUpdate>,
+    left: Option<ColumnUpdate>,
+    is_remembered: bool,
+}
+
+impl ColumnTask {
+    /// Encodes the mean and what is remembered with `seed`, of which `decay` is left, into `frame`.
+    ///
+    /// # Errors
+    /// [`CompressError`]; nothing is forgotten then.
+    pub fn compress(
+        &mut self,
+        job: &Job<'_>,
+        len: usize,
+        encoder: &mut Encoder,
+        (seed, decay): (u64, f32),
+        frame: &mut Vec<u8>,
+    ) -> Result<(), CompressError> {
+        frame.clear();
+        let updates = job.locals.iter().map(|(weight, local)| match local {
+            Local::Columns(update) => Ok((*weight, update.clone())),
+            Local::Own(_) | Local::Received(_) => Err(CompressError::Kinds),
+        });
+        let updates = updates.collect::<Result<Vec<_>, _>>()?;
+        if updates.is_empty() {
+            // Nobody's was fit to be sent: nothing changes, and what waits goes on to wait.
+            encoder.encode(seed, &vec![0.0; len], frame)?;
+            self.left.clone_from(&self.before);
+            return Ok(());
+        }
+        let mean = weighted_mean(&updates).ok_or(CompressError::Kinds)?;
+        // That of another configuration is of no use.
+        let residual = self.before.as_ref().filter(|before| before.is_like(&mean));
+        let rest = encoder.encode_columns(seed, &mean, residual, decay, frame)?;
+        self.left = rest.filter(|_| self.is_remembered);
+        Ok(())
+    }
+}
+
+impl Compressor {
+    /// What a compression of this fragment begins with.
+    pub(super) fn take_up_columns(&mut self, fragment: FragmentId) -> ColumnTask {
+        let is_remembered = self.config.has_residual();
+        ColumnTask { before: self.columns.remove(&fragment), left: None, is_remembered }
+    }
+
+    /// What it has left behind; where it failed, all is as it was.
+    pub(super) fn put_down_columns(
+        &mut self,
+        (round, fragment): (Round, FragmentId),
+        task: ColumnTask,
+        is_done: bool,
+    ) {
+        let ColumnTask { before, left, .. } = task;
+        if is_done {
+            self.columns.extend(left.map(|columns| (fragment, columns)));
+            self.columns_before.insert(fragment, (round, before));
+        } else {
+            self.columns.extend(before.map(|columns| (fragment, columns)));
+        }
+    }
+
+    /// Puts back what was there before the compression of this round.
+    pub(super) fn retract_columns(&mut self, round: Round, fragment: FragmentId) {
+        if let Some((of, before)) = self.columns_before.remove(&fragment)
+            && of == round
+        {
+            self.columns.remove(&fragment);
+            self.columns.extend(before.map(|columns| (fragment, columns)));
+        }
+    }
+
+    /// Whether all that is compressed is of columns.
+    #[must_use]
+    pub fn is_of_columns(&self) -> bool {
+        self.config.selection == SelectionRule::Columns
+    }
+
+    /// As [`Self::take_residual`], where updates are of columns.
+    pub fn take_columns(&mut self, fragment: FragmentId) -> Option<ColumnUpdate> {
+        self.columns_before.remove(&fragment);
+        self.columns.remove(&fragment)
+    }
+
+    /// What of columns this worker has not sent, by fragment.
+    #[must_use]
+    pub fn columns(&self) -> &BTreeMap<FragmentId, ColumnUpdate> {
+        &self.columns
+    }
+
+    /// Takes that over from a checkpoint.
+    pub fn restore_columns(&mut self, columns: BTreeMap<FragmentId, ColumnUpdate>) {
+        self.columns_before.clear();
+        self.columns = columns;
+    }
+}

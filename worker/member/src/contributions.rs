@@ -1,0 +1,160 @@
+//! What the device has learnt in a round, on its way to the round protocol.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use longhaul_common::id::{FragmentId, Round};
+use longhaul_proto::control::message::RoundReport;
+use longhaul_proto::round::Event;
+
+use super::mean::norm;
+use super::rounds::empty_report;
+use super::synchroniser::{Running, Stage, Synchroniser};
+use crate::message::{FinishedPart, LocalUpdate};
+use crate::sparse_ranges::SparseRanges;
+
+impl Synchroniser {
+    /// The end of a round on the device.
+    pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
+        let LocalUpdate { round, values, columns, repeated, weight, steps, compute, spare_cores, .. } =
+            update;
+        tracing::debug!(%round, "the device contributes");
+        let dense = self.shares_everything_in(round);
+        let (loss, gradient_norm) = (self.disclosed(update.loss), self.disclosed(update.gradient_norm));
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let (finished, parts) = take_finished(running, round);
+        ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+        if let Some(gradient) = columns {
+            let Running { columns, layouts, .. } = &mut **running;
+            columns.contribute(round, &gradient, layouts, weight, self.config.sync.norm_limit)?;
+        }
+        let (mut delta, snapshot) = if dense {
+            (values, None)
+        } else {
+            let due = running.schedule.due_stretches(&running.layout, round);
+            (running.replica.delta(&values, due), Some((round, values)))
+        };
+        if let Some(tiling) = &running.tiling {
+            let flat = delta.into_whole(running.layout.values as usize);
+            delta = SparseRanges::whole(tiling.to_exchanged(&flat));
+        }
+        for range in finished.iter().map(|fragment| running.layout.range(*fragment)) {
+            if let (Some(values), Some(part)) = (delta.get_mut(range.clone()), parts.get(range)) {
+                values.copy_from_slice(part);
+            }
+        }
+        if weight > 0 {
+            let rest = running.layout.fragments().filter(|fragment| !finished.contains(fragment));
+            contribute_carry(running, round, rest, self.config.sync.norm_limit, &mut delta);
+        }
+        running.snapshot = snapshot;
+        running.contributed.insert(round, delta);
+        running.repeated.insert(round, repeated);
+        let mut measured = None;
+        if let Some(adaptation) = &mut running.adaptation
+            && steps > 0
+        {
+            adaptation.contributed(round, self.outside.now(), compute / steps, spare_cores);
+            measured = adaptation.measured();
+        }
+        running.idle = true;
+        let report = RoundReport { loss, gradient_norm, samples: weight, measured, ..empty_report(round) };
+        running.reports.insert(round, report);
+        self.feed(Event::Contribute { round, weight });
+        Ok(())
+    }
+
+    /// A part of what the device computes is final: it leaves before the rest, with what the others of the site have of it. Of a round that is over already,
+    /// the protocol decides when it has the whole.
+    pub(super) fn finished(&mut self, part: FinishedPart) -> Result<()> {
+        let FinishedPart { round, weight, start, values } = part;
+        tracing::trace!(%round, start, values = values.len(), "a part is final");
+        let norm_limit = self.config.sync.norm_limit;
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if running.member.open_round() > round {
+            return Ok(());
+        }
+        if running.finished.as_ref().is_none_or(|finished| finished.round != round) {
+            ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+            let zeros = vec![0.0; running.layout.values as usize];
+            running.contributed.insert(round, SparseRanges::whole(zeros));
+            running.finished = Some(Finished { round, weight, fragments: BTreeSet::new() });
+        }
+        let (Some(mut update), Some(finished)) = (running.contributed.remove(&round), &mut running.finished)
+        else {
+            return Ok(());
+        };
+        let place = start..start + values.len();
+        let fragments: Vec<_> = running.layout.touched_by(&place).collect();
+        finished.fragments.extend(&fragments);
+        if let Some(place) = update.get_mut(place) {
+            place.copy_from_slice(&values);
+        }
+        contribute_carry(running, round, fragments.iter().copied(), norm_limit, &mut update);
+        running.contributed.insert(round, update);
+        for fragment in fragments {
+            self.feed(Event::FragmentReady { round, fragment, weight });
+        }
+        Ok(())
+    }
+}
+
+/// The round of which parts are here and the rest is not.
+pub(super) struct Finished {
+    pub round: Round,
+    /// Samples behind it.
+    pub weight: u32,
+    /// What is here.
+    pub fragments: BTreeSet<FragmentId>,
+}
+
+/// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
+const ROUNDS_HELD_MAX: usize = 4;
+
+/// Which fragments of a round have left before its end, and a vector with what they were.
+fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, SparseRanges) {
+    let finished = running.finished.take().filter(|finished| finished.round == round);
+    finished
+        .and_then(|finished| Some((finished.fragments, running.contributed.remove(&round)?)))
+        .unwrap_or_default()
+}
+
+/// Moves what was carried over into the contribution, in those of these fragments that are due.
+fn contribute_carry(
+    running: &mut Running,
+    round: Round,
+    fragments: impl Iterator<Item = FragmentId>,
+    norm_limit: f64,
+    delta: &mut SparseRanges,
+) {
+    let Some(mut carry) = running.carry.take() else { return };
+    for range in fragments.filter(|f| running.schedule.is_due(round, *f)).map(|f| running.layout.range(f)) {
+        if let Some(slice) = delta.get_mut(range.clone()) {
+            add_carry(slice, &mut carry[range], norm_limit);
+        }
+    }
+    running.carry = carry.iter().any(|value| *value != 0.0).then_some(carry);
+}
+
+/// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.
+pub(super) const CARRIED_SHARE: f64 = 0.25;
+
+/// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
+/// slice itself is. The rest stays for the next rounds.
+///
+/// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
+pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) {
+    let (own, carried) = (norm(slice), norm(carry));
+    let room = CARRIED_SHARE * norm_limit * own;
+    if norm_limit == 0.0 || carried <= room {
+        slice.iter_mut().zip(&*carry).for_each(|(value, carry)| *value += carry);
+        carry.fill(0.0);
+        return;
+    }
+    let share = (room / carried) as f32;
+    for (value, carry) in slice.iter_mut().zip(carry) {
+        let part = share * *carry;
+        *value += part;
+        *carry -= part;
+    }
+}

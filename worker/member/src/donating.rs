@@ -1,0 +1,131 @@
+//! The state of the run, for those who fetch it from this member.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::Round;
+
+use super::event::{HealedState, Reply};
+use super::outer::outer_step;
+use super::synchroniser::{Running, Stage, Synchroniser};
+use crate::message::{DeviceState, Load, ToDevice};
+
+/// Joiners that heal from this member at once; more ask another donor, or again.
+const REQUESTS_MAX: usize = 8;
+
+/// Who waits for a copy of the state.
+#[derive(Default)]
+pub(super) struct Donations {
+    /// From which round on, and where it goes.
+    waiting: Vec<(Round, Reply<HealedState>)>,
+    /// The device was asked for its state.
+    exporting: bool,
+}
+
+impl Donations {
+    /// Gives all of them a state that is not from before the round that they want.
+    fn give(&mut self, state: &HealedState) {
+        for (_, reply) in self.waiting.extract_if(.., |(from, _)| *from <= state.next_round) {
+            // Who asked may have gone.
+            reply.give(state.clone());
+        }
+    }
+}
+
+impl Synchroniser {
+    /// Serves a consistent copy of the state, of round `from` or a later one: at once where the synchroniser has it, from the device at its next round otherwise.
+    /// Who asks for more than the next round is refused, as nobody else is further: it would have a place for as long as it likes.
+    pub(super) fn serve_state(&mut self, from: Round, reply: Reply<HealedState>) -> Result<()> {
+        let waiting = &mut self.donations.waiting;
+        waiting.retain(|(_, reply)| reply.is_wanted());
+        let comes_soon = match &self.stage {
+            Stage::Running(running) => from <= running.replica.next_round().next(),
+            Stage::Preparing => false,
+        };
+        if comes_soon && waiting.len() < REQUESTS_MAX {
+            waiting.push((from, reply));
+        }
+        self.serve_waiting()
+    }
+
+    /// The same, to those who wait for a later round than there was.
+    pub(super) fn serve_waiting(&mut self) -> Result<()> {
+        if self.donations.waiting.is_empty() {
+            return Ok(());
+        }
+        let Stage::Running(running) = &self.stage else {
+            self.donations.waiting.clear();
+            return Ok(());
+        };
+        if let Some(state) = state_here(&self.config, running) {
+            self.donations.give(&state);
+            return Ok(());
+        }
+        let reached = running.replica.next_round();
+        let is_due = self.donations.waiting.iter().any(|(from, _)| *from <= reached);
+        if !is_due || self.donations.exporting {
+            return Ok(());
+        }
+        self.donations.exporting = true;
+        self.tell_device(ToDevice::Export)
+    }
+
+    pub(super) fn state_exported(&mut self, next_round: Round, state: DeviceState) {
+        self.donations.exporting = false;
+        let Stage::Running(running) = &self.stage else { return };
+        let state = if self.shares_everything_in(next_round) {
+            HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) }
+        } else {
+            synchronised(running, state)
+        };
+        self.donations.give(&state);
+    }
+}
+
+/// The state, where it is not the device that has it.
+fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
+    if config.sync.opens_with_gradients() {
+        return running.load.as_ref().and_then(|load| not_loaded(running, load));
+    }
+    let mut buffers = vec![Arc::clone(running.replica.parameters())];
+    if outer_step(&config.sync).has_memory() {
+        let momentum = running.replica.momentum();
+        let none_yet = || Arc::new(vec![0.0; running.layout.values as usize]);
+        buffers.push(if momentum.is_empty() { none_yet() } else { Arc::clone(momentum) });
+    }
+    Some(HealedState { next_round: running.replica.next_round(), buffers, updates: 0 })
+}
+
+/// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
+fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
+    let zeros = || vec![0.0; running.layout.values as usize];
+    let state = match load {
+        Load::Nothing => return None,
+        // The device has factors that it has drawn; only it can give them.
+        Load::Parameters(_) if running.layouts.has_exchanges() => return None,
+        Load::Parameters(parameters) => DeviceState {
+            parameters: parameters.clone(),
+            first_moments: zeros(),
+            second_moments: zeros(),
+            ..DeviceState::default()
+        },
+        Load::All(state) | Load::Private { state, .. } => state.clone(),
+    };
+    Some(synchronised(running, state))
+}
+
+/// The synchronised parameters, with the moments of a device, of which the second ones do not change any more or are as synchronised.
+fn synchronised(running: &Running, state: DeviceState) -> HealedState {
+    let updates = state.updates;
+    let mut buffers = shared_buffers(state);
+    buffers[0] = Arc::clone(running.replica.parameters());
+    HealedState { next_round: running.replica.next_round(), buffers, updates }
+}
+
+/// What is equal on all members, as it is served.
+fn shared_buffers(state: DeviceState) -> Vec<Arc<Vec<f32>>> {
+    let DeviceState { parameters, first_moments, second_moments, factors, .. } = state;
+    let factors = Some(factors).filter(|factors| !factors.is_empty());
+    [parameters, first_moments, second_moments].into_iter().chain(factors).map(Arc::new).collect()
+}

@@ -1,0 +1,73 @@
+//! Going on from parts of a checkpoint that others have written.
+
+use anyhow::{Context, Result};
+use longhaul_checkpoint::{CheckpointStore, LoadedModel, Recut, recut};
+use longhaul_common::id::Round;
+use longhaul_proto::control::message::HeldPart;
+
+use super::replica::{Replica, hash_of};
+use super::saved::{Kept, Saved, momentum_in};
+use super::synchroniser::{Outcome, Synchroniser};
+use crate::message::Load;
+
+impl Synchroniser {
+    /// Fetches what this worker's part of the model needs of these.
+    pub(super) fn fetch_held(&self, parts: Vec<HeldPart>) {
+        let Some(prepared) = &self.prepared else { return };
+        tracing::info!(
+            parts = parts.len(),
+            "fetching this worker's part of the model from checkpoints of others"
+        );
+        self.outside.fetch_parts(self.wants, self.root_store(), parts, prepared.spec.clone());
+    }
+
+    /// What is needed of these parts is on the disk.
+    pub(super) fn start_from_held(&mut self, parts: &[HeldPart]) -> Result<()> {
+        let (next_round, recut) = match self.load_held(parts) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.outcome = Some(Outcome::Rejoin(format!("{error:#}")));
+                return Ok(());
+            }
+        };
+        let Recut { parameters, shared, private } = recut;
+        let momentum = momentum_in(&shared);
+        let model = LoadedModel { next_step: 0, state_hash: hash_of(&parameters), parameters, shared };
+        // The moments are those of who wrote them; what it had not sent is not this worker's to send, and may be sent by its writer yet.
+        let moments = private.as_ref().and_then(Saved::from_private).map(Saved::into_common);
+        let load = match moments.or_else(|| self.frozen_state(&model)) {
+            Some(Saved { mut state, .. }) => {
+                state.parameters.clone_from(&model.parameters);
+                Load::Private { state, synchronised: model.parameters.clone(), trained: Vec::new() }
+            }
+            None => {
+                tracing::warn!(
+                    next_round = next_round.0,
+                    "the checkpoint's parts have the model and no moments: AdamW's start from zero"
+                );
+                Load::Parameters(model.parameters.clone())
+            }
+        };
+        let replica = Replica::new(model.parameters, next_round).with_momentum(momentum);
+        self.start_from(replica, load, Kept::default())
+    }
+
+    fn load_held(&self, parts: &[HeldPart]) -> Result<(Round, Recut)> {
+        let prepared = self.prepared.as_ref().context("the model is not built")?;
+        let next_round = parts.first().context("a checkpoint without parts")?.offer.next_round;
+        let root = self.root_store();
+        let is_here =
+            |store: &CheckpointStore, part: &HeldPart| store.holds(next_round, part.offer.state_hash);
+        let stores = parts.iter().filter_map(|part| {
+            let store = root.clone().of_part(part.offer.rank, part.offer.parts);
+            is_here(&store, part).then_some(store)
+        });
+        let stores: Vec<CheckpointStore> = stores.collect();
+        Ok((next_round, recut(&stores, next_round, &prepared.spec, hash_of)?))
+    }
+
+    /// This run's checkpoints on this machine, of whatever part.
+    pub(super) fn root_store(&self) -> CheckpointStore {
+        CheckpointStore::new(&self.checkpoint_dir, self.run, self.worker, self.config.checkpoint.retention())
+    }
+}

@@ -1,0 +1,481 @@
+//! From joining to the first round: the state that a generation starts from.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longhaul_checkpoint::LoadedModel;
+use longhaul_common::config::{RunConfig, Transform};
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::plan::{FragmentLayout, Member};
+use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
+use longhaul_proto::codec::{ColumnUpdate, Decoder};
+use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, Start, ToCoordinator};
+use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
+
+use super::adaptation::{Adaptation, adapt_to};
+use super::arriving::Arriving;
+use super::columns::ColumnContributions;
+use super::compressor::Compressor;
+use super::event::HealedState;
+use super::layouts::Layouts;
+use super::outer::outer_step;
+use super::pool::CodecPool;
+use super::privacy::mechanism_of;
+use super::reducer::Reducer;
+use super::refusals::Refusals;
+use super::replica::Replica;
+use super::saved::{Kept, Saved, momentum_in, second_moments_in};
+use super::site::SiteReduction;
+use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
+use super::tiling::Tiling;
+use crate::message::{DeviceState, Load, Place, ToDevice};
+
+impl Synchroniser {
+    pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
+        if let Stage::Running(running) = &self.stage
+            && running.entered
+        {
+            // The device is somewhere in a round of a state that does not count any more, and so is all that was made of it.
+            let reason = "the state in training differs from the other members'";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
+        self.forget_wanted();
+        self.wanted = Some(wanted);
+        self.prepare_if_possible()
+    }
+
+    /// From now on, this worker has this part of the model, or waits for one.
+    pub(super) fn take_seat(&mut self, rank: Option<u32>) -> Result<()> {
+        if let Stage::Running(running) = &self.stage
+            && running.entered
+        {
+            let reason = "this worker's copy of the model has come apart";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
+        self.forget_wanted();
+        self.wanted = None;
+        self.stage = Stage::Preparing;
+        if rank.is_none() || rank == self.rank {
+            return Ok(());
+        }
+        (self.rank, self.prepared) = (rank, None);
+        self.build()
+    }
+
+    /// Whatever is on its way is not wanted any more.
+    fn forget_wanted(&mut self) {
+        self.wants += 1;
+        self.outside.stop_healing();
+    }
+
+    /// Has the device build this worker's part, unless it builds one already: then when it has.
+    pub(super) fn build(&mut self) -> Result<()> {
+        let Some(rank) = self.rank.filter(|_| !self.building) else { return Ok(()) };
+        self.building = true;
+        self.tell_device(ToDevice::Build { rank })
+    }
+
+    /// Prepares what the coordinator wants, once the device has its model and data.
+    pub(super) fn prepare_if_possible(&mut self) -> Result<()> {
+        if self.prepared.is_none() {
+            return Ok(());
+        }
+        match self.wanted.take() {
+            None => Ok(()),
+            Some(Wanted::Start(Start::Fresh)) => {
+                let parameters = self.prepared_parameters();
+                self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, Kept::default())
+            }
+            Some(Wanted::Start(start)) => {
+                self.unarchive(start)?.map_or(Ok(()), |start| self.start_from_disk(start))
+            }
+            Some(Wanted::Heal(donors)) => {
+                tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
+                self.fetches_since = self.outside.now();
+                self.outside.heal(self.wants, donors, self.state_buffers(), self.parameter_count());
+                Ok(())
+            }
+        }
+    }
+
+    /// The state that a donor gave.
+    pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
+        self.came_after = Some(self.outside.now().saturating_sub(self.fetches_since));
+        let HealedState { next_round, buffers, updates } = state;
+        let count = buffers.len();
+        let mut buffers = buffers.into_iter().map(|b| Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));
+        let parameters = buffers.next().context("a donor's state without parameters")?;
+        anyhow::ensure!(
+            count == self.state_buffers() && parameters.len() == self.parameter_count(),
+            "a donor's state does not fit this run's model"
+        );
+        let (load, momentum) = match (buffers.next(), buffers.next()) {
+            (Some(first_moments), Some(second_moments)) => {
+                let (parameters, factors) = (parameters.clone(), buffers.next().unwrap_or_default());
+                let error = Vec::new();
+                let state = DeviceState {
+                    parameters,
+                    first_moments,
+                    second_moments,
+                    updates,
+                    factors,
+                    error,
+                    ..DeviceState::default()
+                };
+                (Load::All(state), Vec::new())
+            }
+            (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
+        };
+        let replica = Replica::new(parameters, next_round).with_momentum(momentum);
+        self.start_from(replica, load, Kept::default())
+    }
+
+    pub(super) fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
+        let (model, saved) = match self.load_checkpoint(offer) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                // It was whole when it was offered. Joining again offers what is there now.
+                self.outcome = Some(Outcome::Rejoin(format!("{error:#}")));
+                return Ok(());
+            }
+        };
+        let (load, kept) = match saved {
+            Some(Saved { state, kept, trained }) => {
+                (Load::Private { state, synchronised: model.parameters.clone(), trained }, kept)
+            }
+            None => (Load::Parameters(model.parameters.clone()), Kept::default()),
+        };
+        let momentum = momentum_in(&model.shared);
+        let replica = Replica::new(model.parameters, offer.next_round).with_momentum(momentum);
+        self.start_from(replica, load, kept)
+    }
+
+    fn load_checkpoint(&self, offer: &CheckpointOffer) -> Result<(LoadedModel, Option<Saved>)> {
+        let store = self.store();
+        let prepared = self.prepared.as_ref().context("the model is not built")?;
+        let model = store.load_model(offer.next_round, &prepared.spec)?;
+        anyhow::ensure!(
+            model.state_hash == offer.state_hash,
+            "the checkpoint is not the one that was offered"
+        );
+        let count = model.parameters.len();
+        let fits = |saved: &Saved| {
+            let state = &saved.state;
+            [&state.parameters, &state.first_moments, &state.second_moments].iter().all(|v| v.len() == count)
+        };
+        let own = match offer.private {
+            true => Saved::from_private(&store.load_private(offer.next_round)?.state).filter(fits),
+            false => None,
+        };
+        let saved = match own {
+            None if self.shares_everything_in(offer.next_round) => {
+                // θ, m and v are in step on all members, so anybody's will do.
+                let anothers =
+                    store.load_anothers(offer.next_round)?.filter(|a| a.state_hash == offer.state_hash);
+                anothers.and_then(|a| Saved::from_private(&a.state)).filter(fits).map(Saved::into_common)
+            }
+            None => self.frozen_state(&model),
+            own => own,
+        };
+        if saved.is_none() {
+            tracing::warn!(
+                next_round = offer.next_round.0,
+                "the checkpoint has the model and no state of this worker: AdamW's moments start from zero"
+            );
+        }
+        Ok((model, saved))
+    }
+
+    /// What a member goes on from that has the shared part of a checkpoint only, where a second moment is part of it.
+    pub(super) fn frozen_state(&self, model: &LoadedModel) -> Option<Saved> {
+        let second_moments = second_moments_in(&model.shared)?;
+        let count = model.parameters.len();
+        let state = DeviceState {
+            parameters: model.parameters.clone(),
+            first_moments: vec![0.0; count],
+            second_moments,
+            updates: self.config.round_schedule().opening_rounds,
+            ..DeviceState::default()
+        };
+        (state.second_moments.len() == count).then(|| Saved { state, ..Saved::default() })
+    }
+
+    fn layout(&self, parameters: usize) -> FragmentLayout {
+        self.config.sync.layout(parameters as u64)
+    }
+
+    pub(super) fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {
+        let sync = &self.config.sync;
+        let next_round = replica.next_round();
+        let layout = self.layout(replica.parameters().len());
+        let schedule = self.config.round_schedule().for_fragments(layout.count());
+        let exchanges = self.prepared.as_ref().and_then(|prepared| prepared.exchanges);
+        let layouts = Layouts::new(layout, exchanges, schedule);
+        let tiling = match (sync.transform, &self.prepared) {
+            (Transform::Dct, Some(prepared)) => Some(Tiling::new(&prepared.spec)),
+            _ => None,
+        };
+        let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
+        let cores = self.prepared.as_ref().map_or(usize::MAX, |prepared| prepared.cores);
+        let mut compressor = Compressor::new(self.run, sync, layouts, tiles, CodecPool::beside(cores))
+            .context("set up the codec")?
+            .with_mechanism(mechanism_of(&self.config, next_round)?);
+        let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
+        if !schedule.is_opening(next_round) {
+            compressor.leave_opening();
+            reducer.leave_opening();
+        }
+        compressor.restore(kept.memories);
+        compressor.restore_columns(fitting(kept.columns, layout));
+        reducer.restore_residuals(kept.owner_residuals);
+        let state_hash = replica.hash();
+        let config = Config {
+            schedule,
+            deadline: DeadlineConfig {
+                floor: Duration::from_millis(sync.deadline_floor_ms),
+                ceiling: Duration::from_millis(sync.deadline_ceiling_ms),
+                mads: sync.deadline_mads,
+                apart_every: sync.measured_every(),
+            },
+        };
+        self.stage = Stage::Running(Box::new(Running {
+            layout,
+            layouts,
+            tiling,
+            put_back: Vec::new(),
+            generation: Generation(0),
+            until: Round(u64::MAX),
+            membership: None,
+            member: round::Member::new(self.worker, self.site, layout, next_round, config),
+            postponed: None,
+            replica,
+            compressor,
+            reducer,
+            masking: None,
+            decoder: Decoder::default(),
+            adaptation: Adaptation::new(sync, layouts),
+            schedule,
+            load: Some(load),
+            place: None,
+            entered: false,
+            epoch: 0,
+            begun: None,
+            idle: true,
+            named: None,
+            contributed: BTreeMap::new(),
+            columns: ColumnContributions::with_carried(fitting(kept.carried_columns, layout)),
+            repeated: BTreeMap::new(),
+            finished: None,
+            arriving: Arriving::default(),
+            snapshot: None,
+            carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
+            completed: VecDeque::new(),
+            reports: BTreeMap::new(),
+            skipped: Vec::new(),
+            refusals: Refusals::default(),
+            site: SiteReduction::default(),
+        }));
+        if let Stage::Running(running) = &mut self.stage {
+            adapt_to(running, next_round)?;
+        }
+        if let Some(prepared) = &self.prepared {
+            self.report(ToCoordinator::Ready(Ready {
+                next_round,
+                state_hash,
+                rank: prepared.rank,
+                parameters: layout.values,
+                samples: prepared.samples,
+                data_hash: prepared.data_hash,
+            }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, start: GenerationStart) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else {
+            self.outcome = Some(Outcome::Rejoin("a generation started before this worker was ready".into()));
+            return Ok(());
+        };
+        // One that was told before is told again after a lost connection, and must not open a gate that a settlement has closed.
+        let generation = start.membership.generation;
+        if running.generation >= generation {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            is_of_this_run(&self.config, &start.schedule),
+            "the coordinator began a generation with {:?}, which is not of this run",
+            start.schedule
+        );
+        // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
+        self.wants += 1;
+        self.outside.stop_healing();
+        running.generation = generation;
+        running.arriving.forget();
+        running.until = start.until;
+        running.follow(start.schedule);
+        adapt_to(running, running.member.open_round())?;
+        running.membership = Some(start.membership.clone());
+        tracing::info!(
+            generation = start.membership.generation.0,
+            members = start.membership.members().len(),
+            from_round = start.first_round.0,
+            "a generation starts"
+        );
+        let model_bytes = running.layout.values as usize * size_of::<f32>();
+        let ranks = start.replica.iter().flat_map(|replica| &replica.ranks);
+        let others = ranks.filter(|rank| start.membership.member(rank.worker).is_none());
+        let members: Vec<Member> = start.membership.members().iter().chain(others).cloned().collect();
+        self.outside.set_members(&members, model_bytes);
+        self.take_place(&start)?;
+        self.begin_site(&start);
+        let (assignments, until, schedule) = (start.assignments.clone(), start.until, start.schedule);
+        if start.checkpoint {
+            self.outside.barrier().ask_for_checkpoint(start.first_round);
+        }
+        self.begin_masking(&start)?;
+        self.feed(Event::Begin(Box::new(start)));
+        if let Stage::Running(running) = &self.stage
+            && running.member.generation() == Some(generation)
+        {
+            self.outside.barrier().open(assignments, until, schedule);
+        }
+        Ok(())
+    }
+
+    /// Meets the other workers of its copy of the model, if there are any.
+    fn take_place(&mut self, start: &GenerationStart) -> Result<()> {
+        let Some(replica) = &start.replica else { return Ok(()) };
+        let (Stage::Running(running), Some(rank)) = (&self.stage, self.rank) else { return Ok(()) };
+        let workers: Vec<WorkerId> = replica.ranks.iter().map(|member| member.worker).collect();
+        anyhow::ensure!(
+            workers.get(rank as usize) == Some(&self.worker),
+            "the coordinator began a generation in which this worker has another part of the model"
+        );
+        let session = replica.session;
+        self.outside.join_replica(session, workers.clone());
+        if running.entered {
+            return Ok(());
+        }
+        let (parallel, ranks) = (&self.config.parallel, &replica.ranks);
+        let (stage, index) = parallel.place_of(rank);
+        let of_stage = ranks.chunks(parallel.tensor as usize).nth(stage as usize).unwrap_or_default();
+        let of_share = workers.iter().copied().skip(index as usize).step_by(parallel.tensor as usize);
+        let place = Place {
+            session,
+            group: if parallel.is_shared() { of_stage.to_vec() } else { Vec::new() },
+            pipeline: if parallel.is_pipelined() { of_share.collect() } else { Vec::new() },
+            stage,
+            first: workers.first().copied().unwrap_or(self.worker),
+        };
+        if let Stage::Running(running) = &mut self.stage {
+            running.place = Some(Box::new(place));
+        }
+        Ok(())
+    }
+
+    /// The parameters drawn from the seed. They are kept: a fresh start may be asked for again after a failed one.
+    fn prepared_parameters(&self) -> Vec<f32> {
+        self.prepared.as_ref().map(|prepared| prepared.parameters.clone()).unwrap_or_default()
+    }
+
+    fn parameter_count(&self) -> usize {
+        self.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
+    }
+
+    /// Buffers of the synchronised state: θ, and what must be in step besides: where there are gradients the moments and low-rank
+    /// factors, with deltas alone the outer momentum.
+    pub(super) fn state_buffers(&self) -> usize {
+        if self.config.sync.opens_with_gradients() {
+            3 + usize::from(self.config.sync.rank > 0)
+        } else {
+            1 + usize::from(outer_step(&self.config.sync).has_memory())
+        }
+    }
+}
+
+/// Whether rounds are what is configured, or further apart within the user's bounds. Where a run was extended, the round after its former end is a change, too.
+fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
+    let configured = config.round_schedule();
+    let Pace { every, groups } = configured.last_pace();
+    let follows_links = config.sync.adapt && !config.sync.source.is_gradient();
+    let is_within = |pace: Pace| match follows_links {
+        true => (every..=config.sync.every_max).contains(&pace.every) && (1..=groups).contains(&pace.groups),
+        false => (pace.every, pace.groups) == (every, groups),
+    };
+    let paces = schedule.changes.kept().iter().map(|change| change.pace);
+    let is_paced = is_within(Pace { every: schedule.every, groups: schedule.groups })
+        && paces.into_iter().all(is_within);
+    let same = RoundSchedule { every, groups, changes: Changes::NONE, ..*schedule };
+    is_paced && same == configured && schedule.is_consistent()
+}
+
+/// Those that are as long as their fragments.
+fn fitting(
+    mut updates: BTreeMap<FragmentId, ColumnUpdate>,
+    layout: FragmentLayout,
+) -> BTreeMap<FragmentId, ColumnUpdate> {
+    let has = |fragment: &FragmentId| fragment.0 < layout.count();
+    updates.retain(|fragment, update| has(fragment) && update.len() == layout.range(*fragment).len());
+    updates
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_may_move_rounds_apart_and_nothing_else() {
+        let config = |sync: &str| {
+            let text = "[run]\nname = \"r\"\nworkers = 2\nsteps = 900\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
+                        context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\n";
+            RunConfig::parse(&format!("{text}{sync}")).unwrap()
+        };
+        let auto = config("preset = \"auto\"\nevery_max = 7");
+        let own = auto.round_schedule();
+        let later = |every, groups| own.changed_at(Round(300), Pace { every, groups });
+        for good in [
+            own,
+            RoundSchedule { every: 7, groups: 1, ..own },
+            RoundSchedule { every: 2, groups: 3, ..own },
+            later(7, 1),
+            later(2, 5).changed_at(Round(350), Pace { every: 1, groups: 3 }),
+        ] {
+            assert!(is_of_this_run(&auto, &good), "{good:?}");
+        }
+        for bad in [
+            later(8, 1),
+            later(2, 6),
+            RoundSchedule { every: 2, ..later(7, 1) },
+            RoundSchedule { every: 0, ..own },
+            RoundSchedule { every: 8, ..own },
+            RoundSchedule { groups: 0, ..own },
+            RoundSchedule { groups: 6, ..own },
+            RoundSchedule { opening_rounds: 1, ..own },
+            RoundSchedule { opening_every: 0, ..own },
+            RoundSchedule { exchanges: 2, ..own },
+            RoundSchedule { steps: 1, ..own },
+        ] {
+            assert!(!is_of_this_run(&auto, &bad), "{bad:?}");
+        }
+        for gradients in ["preset = \"dense\"", "preset = \"dense\"\nadapt = true\noverlap = 1"] {
+            let config = config(gradients);
+            let own = config.round_schedule();
+            assert!(is_of_this_run(&config, &own));
+            assert!(!is_of_this_run(&config, &RoundSchedule { every: 2, ..own }), "each step is exchanged");
+        }
+
+        // Its last round had four steps of seven; then it was extended.
+        let fixed = config("preset = \"sparse-local\"\nevery = 7\nopening_share = 0");
+        let mut longer = fixed.clone();
+        longer.run.steps = 1000;
+        let own = fixed.round_schedule();
+        let extended = own.extended(Round(own.rounds()), 1000).unwrap();
+        assert!(is_of_this_run(&longer, &extended) && extended != longer.round_schedule());
+        assert!(!is_of_this_run(&fixed, &extended));
+        let slower = extended.changed_at(Round(135), Pace { every: 8, groups: 1 });
+        assert!(!is_of_this_run(&longer, &slower), "links are not followed");
+    }
+}

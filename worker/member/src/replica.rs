@@ -1,0 +1,148 @@
+//! θ_g: the parameters that are bit-identical on every member.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use longhaul_common::id::Round;
+use longhaul_proto::control::message::Hash;
+use longhaul_proto::little_endian::of_f32;
+
+use super::outer::OuterStep;
+use crate::sparse_ranges::SparseRanges;
+
+/// The synchronised parameters on the host, and the round that they have reached.
+///
+/// They are behind an `Arc` that is copied on write, so a donor or a checkpoint reads a consistent copy while training goes on.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    parameters: Arc<Vec<f32>>,
+    /// The outer optimiser's momentum; empty where it has none.
+    momentum: Arc<Vec<f32>>,
+    next_round: Round,
+    /// Hashes of the blocks that have not changed since.
+    hashes: RefCell<Vec<Option<Hash>>>,
+}
+
+impl Replica {
+    /// The state before `next_round`, without momentum.
+    #[must_use]
+    pub fn new(parameters: Vec<f32>, next_round: Round) -> Self {
+        let hashes = RefCell::new(vec![None; parameters.len().div_ceil(BLOCK_VALUES)]);
+        Self { parameters: Arc::new(parameters), momentum: Arc::default(), next_round, hashes }
+    }
+
+    /// The same with this outer momentum: one value for each parameter, or none.
+    #[must_use]
+    pub fn with_momentum(self, momentum: Vec<f32>) -> Self {
+        Self { momentum: Arc::new(momentum), ..self }
+    }
+
+    /// The outer optimiser's momentum: one value for each parameter, or none.
+    #[must_use]
+    pub fn momentum(&self) -> &Arc<Vec<f32>> {
+        &self.momentum
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn parameters(&self) -> &Arc<Vec<f32>> {
+        &self.parameters
+    }
+
+    /// The first round that is not in them.
+    #[must_use]
+    pub fn next_round(&self) -> Round {
+        self.next_round
+    }
+
+    /// [`hash_of`] the parameters. What did not change since the last time is not read again.
+    #[must_use]
+    pub fn hash(&self) -> Hash {
+        let mut hashes = self.hashes.borrow_mut();
+        let blocks = self.parameters.chunks(BLOCK_VALUES).zip(hashes.iter_mut());
+        root_of(blocks.map(|(values, hash)| *hash.get_or_insert_with(|| hash_of_block(values))))
+    }
+
+    /// θ_g − θ in these stretches: what local training has changed, with the sign of a gradient; zero where `local` has nothing.
+    #[must_use]
+    pub fn delta(&self, local: &SparseRanges, due: Vec<Range<usize>>) -> SparseRanges {
+        let mut delta = SparseRanges::zeros(due);
+        for (range, values) in delta.iter_mut() {
+            let local = local.get(range.clone()).unwrap_or_default();
+            let both = self.parameters[range].iter().zip(local);
+            values.iter_mut().zip(both).for_each(|(delta, (global, local))| *delta = global - local);
+        }
+        delta
+    }
+
+    /// Some parameters have changed.
+    fn touch(&mut self, range: Range<usize>) {
+        self.hashes.get_mut()[range.start / BLOCK_VALUES..range.end.div_ceil(BLOCK_VALUES)].fill(None);
+    }
+
+    /// An outer step of the parameters in these ranges with a round's mean. The same bits on every member.
+    pub fn apply(&mut self, round: Round, mean: &SparseRanges, changed: &[Range<usize>], step: OuterStep) {
+        let parameters = Arc::make_mut(&mut self.parameters);
+        let momentum = Arc::make_mut(&mut self.momentum);
+        if step.has_memory() {
+            momentum.resize(parameters.len(), 0.0);
+        }
+        for range in changed {
+            let memory = if step.has_memory() { &mut momentum[range.clone()] } else { &mut [] };
+            step.apply(&mut parameters[range.clone()], memory, mean.get(range.clone()).unwrap_or_default());
+        }
+        changed.iter().for_each(|range| self.touch(range.clone()));
+        self.next_round = round.next();
+    }
+
+    /// Takes over what the device computed from a round's result (dense).
+    pub fn advance(&mut self, round: Round, parameters: Vec<f32>) {
+        self.touch(0..parameters.len());
+        self.parameters = Arc::new(parameters);
+        self.next_round = round.next();
+    }
+}
+
+/// Values hashed at a time: 64 KiB keeps BLAKE3's wide code path busy.
+const BLOCK_VALUES: usize = 16 * 1024;
+
+/// BLAKE3 over the BLAKE3 hashes of blocks of 16,384 values as little-endian f32.
+#[must_use]
+pub fn hash_of(values: &[f32]) -> Hash {
+    root_of(values.chunks(BLOCK_VALUES).map(hash_of_block))
+}
+
+fn hash_of_block(values: &[f32]) -> Hash {
+    *blake3::hash(of_f32(values)).as_bytes()
+}
+
+fn root_of(blocks: impl Iterator<Item = Hash>) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    blocks.for_each(|hash| {
+        hasher.update(&hash);
+    });
+    *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After each change of some fragments, a change of all, and parameters that come from elsewhere.
+    #[test]
+    fn the_hash_follows_what_has_changed() {
+        let mut replica = Replica::new(vec![0.5; 50_000], Round(0));
+        let step = OuterStep { learning_rate: 1.0, momentum: 0.0 };
+        let check = |replica: &Replica| assert_eq!(replica.hash(), hash_of(replica.parameters()));
+        check(&replica);
+        for (round, range) in (0..).map(Round).zip([0..1, 16_000..17_000, 49_999..50_000, 0..50_000]) {
+            let before = replica.hash();
+            replica.apply(round, &SparseRanges::whole(vec![1.5; 50_000]), std::slice::from_ref(&range), step);
+            assert_ne!(replica.hash(), before);
+            check(&replica);
+        }
+        replica.advance(Round(8), vec![3.0; 50_000]);
+        check(&replica);
+    }
+}

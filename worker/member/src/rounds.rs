@@ -1,0 +1,318 @@
+//! The device's side of a round: where it may go on, and what results come to.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use longhaul_common::config::{LateRule, RunConfig};
+use longhaul_common::id::{FragmentId, Round, SiteId};
+use longhaul_proto::control::message::{RoundReport, ToCoordinator};
+use longhaul_proto::round::FragmentResult;
+
+use super::backlog::{Waiting, in_all};
+use super::outer::outer_step;
+use super::replica::Replica;
+use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use crate::activity::Activity;
+use crate::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
+use crate::sparse_ranges::SparseRanges;
+
+impl Synchroniser {
+    /// Applies complete rounds whose turn has come, and tells the device what to do next.
+    pub(super) fn advance(&mut self) -> Result<()> {
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        if let Some(next) = running.member.next_round().or_else(|| end_reached(running)) {
+            self.enter_or_jump(next)?;
+        }
+        self.apply_completed()
+    }
+
+    /// Lets the device begin `next`: as the round after its last, or as its first, or over rounds that were complete without it.
+    fn enter_or_jump(&mut self, next: Round) -> Result<()> {
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        if !running.idle || running.named == Some(next) {
+            return Ok(());
+        }
+        // What the gate has let through meanwhile cannot be changed; the device's word of it is on its way.
+        if running.named.is_some() && !self.outside.barrier().withdraw() {
+            return Ok(());
+        }
+        running.named = None;
+        if running.entered && running.begun.map(Round::next) == Some(next) {
+            running.named = Some(next);
+            self.outside.barrier().set_next(next);
+            return Ok(());
+        }
+        // A start or a jump: the device loads the state as it is before `next`, so all rounds before must be here.
+        let known = running.replica.next_round().0 + running.completed.len() as u64;
+        if known < next.0 { Ok(()) } else { self.enter(next) }
+    }
+
+    fn enter(&mut self, next: Round) -> Result<()> {
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        let from = running.replica.next_round();
+        let dense = self.shares_everything_in(from);
+        if running.completed.iter().any(|(round, _)| self.shares_everything_in(*round) != dense) {
+            // What the opening led to is on the device, and what came after it applies to what is here.
+            let reason = "the others were faster, and have left the opening";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
+        let begins_at = running.begun.map(Round::next).max(running.member.first_round());
+        if self.config.parallel.is_divided() && begins_at.is_some_and(|begins_at| begins_at < next) {
+            // The other workers of its copy are in that round.
+            let reason =
+                "the other copies of the model were faster, and rounds were complete without this one";
+            self.outcome = Some(Outcome::Rejoin(reason.into()));
+            return Ok(());
+        }
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let first = !running.entered;
+        let mut replay = Vec::new();
+        while let Some((round, results)) = running.completed.pop_front() {
+            if dense {
+                replay.push((round, common_mean(running, round, &results)));
+            } else {
+                apply_to_replica(&self.config, running, round, &results);
+            }
+        }
+        let load = match running.load.take().filter(|_| first) {
+            Some(load) if dense || from == next => load,
+            Some(load) => with_parameters(load, &running.replica),
+            None if dense => Load::Nothing,
+            None => Load::Parameters(running.replica.parameters().to_vec()),
+        };
+        // One that never began may have been let through to a round that was complete before it got there.
+        let due = running.begun.map(Round::next).max(running.member.first_round());
+        if let Some(due) = due.filter(|due| *due < next) {
+            running.skipped.extend((due.0..next.0).map(Round));
+            tracing::warn!(from = due.0, to = next.0, "the others were faster: rounds are skipped");
+        }
+        running.snapshot = None;
+        running.entered = true;
+        running.named = Some(next);
+        running.epoch = self.outside.barrier().renew();
+        let put_back = std::mem::take(&mut running.put_back);
+        let place = running.place.take();
+        let enter = Enter { epoch: running.epoch, place, round: next, load, put_back, replay };
+        self.report_skipped(next, enter.replay.is_empty());
+        self.tell_device(ToDevice::Enter(Box::new(enter)))?;
+        self.outside.barrier().set_next(next);
+        Ok(())
+    }
+
+    fn apply_completed(&mut self) -> Result<()> {
+        loop {
+            let Stage::Running(running) = &self.stage else { return Ok(()) };
+            let Some((round, _)) = running.completed.front() else { return Ok(()) };
+            let round = *round;
+            let dense = self.shares_everything_in(round);
+            let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+            // The delta of a round is taken against the parameters before it, so a round that the device computes waits for it.
+            let waits_for_device = running.entered && running.reports.contains_key(&round);
+            if !running.entered && dense || running.entered && !waits_for_device {
+                return Ok(());
+            }
+            let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
+            let updating = self.outside.begin(Activity::Update { round });
+            let update = if dense {
+                RoundUpdate::Mean(common_mean(running, round, &results))
+            } else {
+                apply_to_replica(&self.config, running, round, &results);
+                match running.snapshot.take_if(|(of, _)| *of == round) {
+                    Some((_, snapshot)) => {
+                        RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
+                    }
+                    None => {
+                        // What the device will load goes along, should this be where it enters.
+                        let load = running.load.take().filter(|_| !running.entered);
+                        running.load = load.map(|load| with_parameters(load, &running.replica));
+                        continue;
+                    }
+                }
+            };
+            let residual_ratio = match dense || self.config.privacy.is_some() {
+                true => None,
+                false => residual_ratio(running, round),
+            };
+            let state_hash = if dense { [0; 32] } else { running.replica.hash() };
+            drop(updating);
+            if let Some((adaptation, backlog)) = running.adaptation.as_mut().zip(residual_ratio) {
+                adaptation.left(round, backlog);
+            }
+            let sites = sites_in_all(running, round, &results);
+            if let Some(report) = running.reports.get_mut(&round) {
+                report.generation = running.generation;
+                report.sites = sites;
+                report.residual_ratio = residual_ratio;
+                report.state_hash = state_hash;
+            }
+            let put_back = std::mem::take(&mut running.put_back);
+            self.tell_device(ToDevice::Apply { round, update, put_back })?;
+        }
+    }
+
+    /// A result has reached the device.
+    pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
+        let Applied { round, validation, parameters, state, trained } = applied;
+        tracing::debug!(%round, "the device has applied the result");
+        let validation = self.disclosed(validation);
+        let Stage::Running(running) = &mut self.stage else { return Ok(()) };
+        let is_common = parameters.is_some();
+        if let Some(parameters) = parameters {
+            running.replica.advance(round, parameters);
+        }
+        if is_common && !running.schedule.is_opening(round.next()) && running.compressor.leave_opening() {
+            // What is left of gradients cannot be part of a delta, or of a momentum.
+            running.reducer.leave_opening();
+            running.carry = None;
+        }
+        if let Some(mut report) = running.reports.remove(&round) {
+            if is_common {
+                report.state_hash = running.replica.hash();
+            }
+            report.validation_loss = validation.map(|validation| validation.loss);
+            report.validation_accuracy = validation.and_then(|validation| validation.accuracy);
+            running.refusals.hand_over(&mut report);
+            running.compressor.audit().hand_over(&mut report);
+            if report.samples > 0 {
+                self.came_after = None;
+            }
+            self.report(ToCoordinator::RoundApplied(report));
+        }
+        self.serve_waiting()?;
+        // When the device was told to jump meanwhile, θ_g has gone on without it, and this is no state of any round.
+        let Stage::Running(running) = &self.stage else { return Ok(()) };
+        match state.filter(|_| running.replica.next_round() == round.next()) {
+            Some(state) => self.write_checkpoint(round.next(), state, trained),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the coordinator of rounds that were jumped over, with the state that was reached: at once, or when the device has
+    /// replayed what leads there.
+    fn report_skipped(&mut self, next: Round, is_reached: bool) {
+        let Stage::Running(running) = &mut self.stage else { return };
+        if running.skipped.is_empty() {
+            return;
+        }
+        let last = Round(next.0 - 1);
+        // The round that was contributed late is applied as well.
+        let late = running.begun.and_then(|begun| running.reports.remove(&begun));
+        let mut report = late.unwrap_or_else(|| empty_report(last));
+        report.round = last;
+        report.generation = running.generation;
+        report.skipped = std::mem::take(&mut running.skipped);
+        if is_reached {
+            report.state_hash = running.replica.hash();
+            running.refusals.hand_over(&mut report);
+            self.report(ToCoordinator::RoundApplied(report));
+        } else {
+            running.reports.insert(last, report);
+        }
+    }
+}
+
+/// The round that is not begun any more, when the device has nothing left to do before it: the gate tells it so.
+fn end_reached(running: &Running) -> Option<Round> {
+    running.member.generation()?;
+    let begun_all = running.begun.is_some_and(|begun| begun.next() >= running.until);
+    (begun_all || running.member.open_round() >= running.until).then_some(running.until)
+}
+
+/// The same with the synchronised parameters: the device's own moments, if there are any, are still of use.
+fn with_parameters(load: Load, replica: &Replica) -> Load {
+    let parameters = replica.parameters().to_vec();
+    match load {
+        Load::All(state) | Load::Private { state, .. } => Load::All(DeviceState { parameters, ..state }),
+        Load::Nothing | Load::Parameters(_) => Load::Parameters(parameters),
+    }
+}
+
+pub(super) fn empty_report(round: Round) -> RoundReport {
+    RoundReport {
+        generation: longhaul_common::id::Generation(0),
+        round,
+        loss: None,
+        gradient_norm: None,
+        samples: 0,
+        sites: Vec::new(),
+        residual_ratio: None,
+        state_hash: [0; 32],
+        skipped: Vec::new(),
+        validation_loss: None,
+        validation_accuracy: None,
+        refused: Vec::new(),
+        refused_beyond: 0,
+        measured: None,
+        audit: Default::default(),
+    }
+}
+
+fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, results: &[FragmentResult]) {
+    let mean = mean_of(running, round, results);
+    let everything = 0..running.layout.values as usize;
+    let with_result = running.layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty());
+    let changed: Vec<_> = match running.tiling {
+        Some(_) => vec![everything],
+        None => with_result.map(|(fragment, _)| running.layout.range(fragment)).collect(),
+    };
+    running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
+}
+
+fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> SparseRanges {
+    let Running { arriving, layouts, decoder, tiling, .. } = running;
+    let mean = arriving.take(layouts, round, results, decoder);
+    match tiling {
+        Some(tiling) => {
+            SparseRanges::whole(tiling.to_flat(&mean.into_whole(layouts.of(round).values as usize)))
+        }
+        None => mean,
+    }
+}
+
+/// The mean of all that is exchanged in a round of common steps.
+fn common_mean(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
+    let len = running.layouts.of(round).values as usize;
+    mean_of(running, round, results).into_whole(len)
+}
+
+/// Sites that are named in the results of all fragments that were due.
+fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> Vec<SiteId> {
+    let due = running.layout.fragments().zip(results);
+    let mut due =
+        due.filter(|(fragment, _)| running.schedule.is_due(round, *fragment)).map(|(_, result)| result);
+    let Some(first) = due.next() else { return Vec::new() };
+    let rest: Vec<_> = due.collect();
+    first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
+}
+
+/// What a round's result changes in the local parameters, given those that were contributed: where it is late, what was trained
+/// meanwhile is kept, or mixed.
+fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &SparseRanges) -> Vec<Part> {
+    let global = running.replica.parameters();
+    let part = |range: Range<usize>| match config.sync.late {
+        LateRule::Keep => {
+            let change = global[range.clone()].iter().zip(contributed.get(range.clone()).unwrap_or_default());
+            Part { start: range.start, kept: 1.0, values: change.map(|(new, old)| new - old).collect() }
+        }
+        LateRule::Mix => {
+            // The last round's result is the model that the run leaves behind.
+            let is_last = round.next().0 >= running.schedule.rounds();
+            let kept = if is_last || config.sync.overlap == 0 { 0.0 } else { config.sync.mix };
+            let values = global[range.clone()].iter().map(|new| (1.0 - kept) * new).collect();
+            Part { start: range.start, kept, values }
+        }
+    };
+    running.schedule.due_stretches(&running.layout, round).into_iter().map(part).collect()
+}
+
+/// The backlog of error feedback after a round: what waits of the fragments that this member uploads, and of those that it owns.
+fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
+    let delta = running.contributed.get(&round)?;
+    let due = |fragment: FragmentId| running.schedule.is_due(round, fragment);
+    let memories = running.compressor.memories().iter().filter(|(fragment, _)| due(**fragment));
+    let contributed = memories.fold(Waiting::default(), |sum, (fragment, memory)| {
+        sum.with(&memory.residual, delta.get(running.layout.range(*fragment)).unwrap_or_default())
+    });
+    in_all(contributed, running.reducer.waiting_in(round)).map(|backlog| backlog as f32)
+}

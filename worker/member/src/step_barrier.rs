@@ -1,0 +1,244 @@
+//! The one place where the device asks whether it may go on.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::sampler::Positions;
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::timeline::{Assignment, Timeline};
+
+/// Stands between the device thread and the membership: a round begins only while the barrier is open.
+///
+/// [`StepBarrier::close`] and [`StepBarrier::enter`] exclude each other, so what a closed barrier says of the round being computed stays true
+/// until it is opened: the fence between generations.
+#[derive(Debug)]
+pub struct StepBarrier {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    open: bool,
+    stopped: bool,
+    epoch: u64,
+    /// What the device may begin; taken when it does.
+    next: Option<Round>,
+    begun: Option<Round>,
+    until: Round,
+    schedule: RoundSchedule,
+    timeline: Timeline,
+    /// A checkpoint is asked for after this round.
+    checkpoint_after: Option<Round>,
+}
+
+/// The answer of [`StepBarrier::enter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// This round may be computed.
+    Begun(Round),
+    /// The run, or what is left of it before a drain, ends before this round.
+    AtEnd(Round),
+    /// The epoch that asked is over: [`StepBarrier::renew`] was called.
+    Outlived,
+    /// The worker is being stopped.
+    Stopped,
+}
+
+impl StepBarrier {
+    /// A closed barrier for steps of `batch` samples, with rounds as they are configured.
+    #[must_use]
+    pub fn new(batch: u64, schedule: RoundSchedule) -> Self {
+        let timeline = Timeline::new(batch);
+        let state = State {
+            open: false,
+            stopped: false,
+            epoch: 0,
+            next: None,
+            begun: None,
+            until: Round(0),
+            schedule,
+            timeline,
+            checkpoint_after: None,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Begins the next round, once the barrier is open and names one. The device thread calls this, and only it, with the epoch that it was
+    /// told to enter.
+    #[must_use]
+    pub fn enter(&self, epoch: u64) -> Entry {
+        let waiting = |state: &mut State| {
+            !state.stopped && state.epoch == epoch && !(state.open && state.next.is_some())
+        };
+        let mut state = self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
+        if state.stopped {
+            return Entry::Stopped;
+        }
+        match state.next.filter(|_| state.epoch == epoch) {
+            None => Entry::Outlived,
+            Some(round) if round >= state.until => Entry::AtEnd(round),
+            Some(round) => {
+                state.next = None;
+                state.begun = Some(round);
+                Entry::Begun(round)
+            }
+        }
+    }
+
+    /// Names the round that the device may begin next.
+    pub fn set_next(&self, round: Round) {
+        self.lock().next = Some(round);
+        self.changed.notify_all();
+    }
+
+    /// Takes the named round back; false: it was begun already, or none was named.
+    pub fn withdraw(&self) -> bool {
+        self.lock().next.take().is_some()
+    }
+
+    /// Closes the barrier and tells the latest round that was begun.
+    pub fn close(&self) -> Option<Round> {
+        let mut state = self.lock();
+        state.open = false;
+        state.begun
+    }
+
+    /// Opens the barrier for rounds before `until`, under assignments that replace what the timeline says from their first steps on, and a
+    /// schedule that differs from the one before in rounds to come only.
+    pub fn open(&self, assignments: Vec<Assignment>, until: Round, schedule: RoundSchedule) {
+        let mut state = self.lock();
+        for assignment in assignments {
+            state.timeline.push(assignment);
+        }
+        state.until = until;
+        state.schedule = schedule;
+        state.open = true;
+        self.changed.notify_all();
+    }
+
+    /// Has a checkpoint written after a round, besides those that are due.
+    pub fn ask_for_checkpoint(&self, after: Round) {
+        self.lock().checkpoint_after = Some(after);
+    }
+
+    /// Whether one was asked for after this round. True once.
+    #[must_use]
+    pub fn take_checkpoint(&self, after: Round) -> bool {
+        self.lock().checkpoint_after.take_if(|asked| *asked == after).is_some()
+    }
+
+    /// Sends a device that waits at the barrier away, to be told where to go on: its epoch is over, and this is the number of the next.
+    pub fn renew(&self) -> u64 {
+        let mut state = self.lock();
+        state.next = None;
+        state.epoch += 1;
+        self.changed.notify_all();
+        state.epoch
+    }
+
+    /// Lets the device go: every call of [`StepBarrier::enter`] from now on answers [`Entry::Stopped`].
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether [`StepBarrier::stop`] was called.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+
+    /// Whether rounds may begin.
+    #[cfg(test)]
+    pub fn is_open(&self) -> bool {
+        self.lock().open
+    }
+
+    /// When rounds happen, as far as is known.
+    #[must_use]
+    pub fn schedule(&self) -> RoundSchedule {
+        self.lock().schedule
+    }
+
+    /// What this worker trains on at a step: stream positions, in order.
+    #[must_use]
+    pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
+        self.lock().timeline.positions(step, worker)
+    }
+
+    /// Drops assignments that ended before `step`, which nobody will ask for again.
+    pub fn forget_before(&self, step: u64) {
+        self.lock().timeline.forget_before(step);
+    }
+
+    /// The state is consistent after each statement that changes it, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_common::sampler::SampleFeed;
+    use longhaul_common::schedule::Changes;
+    use std::sync::Arc;
+
+    const SCHEDULE: RoundSchedule = RoundSchedule {
+        opening_rounds: 0,
+        opening_every: 1,
+        every: 1,
+        groups: 1,
+        exchanges: 1,
+        steps: 100,
+        changes: Changes::NONE,
+    };
+
+    fn everything_to(worker: u32) -> Vec<Assignment> {
+        vec![Assignment::evenly(SampleFeed::default(), vec![WorkerId(worker)])]
+    }
+
+    #[test]
+    fn a_round_that_waits_at_a_closed_gate_begins_when_it_opens() {
+        let barrier = Arc::new(StepBarrier::new(4, SCHEDULE));
+        barrier.open(everything_to(1), Round(9), SCHEDULE);
+        barrier.set_next(Round(2));
+        assert_eq!(barrier.enter(0), Entry::Begun(Round(2)));
+        assert_eq!(barrier.close(), Some(Round(2)));
+        barrier.set_next(Round(3));
+        let device = std::thread::spawn({
+            let barrier = Arc::clone(&barrier);
+            move || barrier.enter(0)
+        });
+        assert_eq!(barrier.close(), Some(Round(2)), "a waiting round is not a begun one");
+        barrier.open(everything_to(7), Round(9), SCHEDULE);
+        assert_eq!(device.join().unwrap(), Entry::Begun(Round(3)));
+        assert_eq!(barrier.close(), Some(Round(3)));
+        assert!(barrier.positions(0, WorkerId(1)).is_empty());
+        assert_eq!(barrier.positions(0, WorkerId(7)).len(), 1);
+    }
+
+    #[test]
+    fn a_new_life_sends_a_waiting_device_away() {
+        let barrier = Arc::new(StepBarrier::new(4, SCHEDULE));
+        barrier.open(everything_to(1), Round(9), SCHEDULE);
+        let device = std::thread::spawn({
+            let barrier = Arc::clone(&barrier);
+            move || barrier.enter(0)
+        });
+        assert_eq!(barrier.renew(), 1);
+        assert_eq!(device.join().unwrap(), Entry::Outlived);
+    }
+
+    #[test]
+    fn the_end_and_a_stop_turn_rounds_away() {
+        let barrier = StepBarrier::new(4, SCHEDULE);
+        barrier.open(everything_to(1), Round(2), SCHEDULE);
+        barrier.set_next(Round(2));
+        assert_eq!(barrier.enter(0), Entry::AtEnd(Round(2)));
+        assert_eq!(barrier.close(), None);
+        barrier.stop();
+        assert_eq!(barrier.enter(0), Entry::Stopped);
+    }
+}

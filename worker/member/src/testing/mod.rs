@@ -1,0 +1,516 @@
+//! Synchronisers in one process, two unless told otherwise. The test plays their devices and the coordinator.
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "this is all test code")]
+
+mod replies;
+mod wires;
+mod world;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use longhaul_collective::SiteTls;
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::plan::{FragmentLayout, Member, Membership};
+use longhaul_common::sampler::SampleFeed;
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::timeline::Assignment;
+use longhaul_proto::control::message::{
+    GenerationStart, RoundReport, Settled, Settlement, Start, ToCoordinator, ToWorker,
+};
+use longhaul_proto::identity::{Authority, Identity, WorkerKey};
+use longhaul_proto::round::{Event, FragmentResult, Frame};
+
+pub use self::replies::{Answered, reply};
+use self::wires::{Door, SiteThread, Wires};
+pub use self::world::Busy;
+use self::world::{Arrival, World};
+use crate::message::{Applied, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice};
+use crate::sparse_ranges::SparseRanges;
+use crate::step_barrier::{Entry, StepBarrier};
+use crate::synchroniser::{Running, Stage};
+use crate::{SyncEvent, Synchroniser};
+
+pub const VALUES: usize = 96;
+pub const UNTIL: Round = Round(50);
+pub const RUN: RunId = RunId([7; 16]);
+
+/// A worker without a device.
+pub struct Worker {
+    pub sync: Synchroniser,
+    pub member: Member,
+    pub device: Receiver<ToDevice>,
+    pub reports: Receiver<ToCoordinator>,
+    pub barrier: Arc<StepBarrier>,
+    door: Door,
+    site: SiteThread,
+    epoch: u64,
+    /// What is on the device.
+    pub local: Vec<f32>,
+    /// The sum of all that was learnt here, and of all that left for a result that names this worker's site.
+    pub learnt: Vec<f64>,
+    pub counted: Vec<f64>,
+}
+
+pub struct Rig<const N: usize = 2> {
+    pub workers: [Worker; N],
+    /// What happens to frames on their way, after their hash was verified: their sender may be bad.
+    pub tamper: fn(&mut Frame),
+    world: Arc<World>,
+    events: Receiver<Arrival>,
+    tap: Tap,
+}
+
+/// Sees every event before the worker of this place has it, and may put another in its place.
+pub type Tap = Box<dyn FnMut(usize, SyncEvent) -> SyncEvent>;
+
+impl<const N: usize> Rig<N> {
+    /// Workers of these numbers, each on a site of its own, with their models built. `sync`: lines of the configuration.
+    pub fn new(numbers: [u32; N], sync: &str) -> Self {
+        Self::at_sites(numbers, std::array::from_fn(|at| at as u32), sync)
+    }
+
+    /// The same, at these sites.
+    pub fn at_sites(numbers: [u32; N], sites: [u32; N], sync: &str) -> Self {
+        let mut rig = Self::without_devices(numbers, sites, &config(sync));
+        rig.workers.iter_mut().for_each(Worker::play_device);
+        rig
+    }
+
+    /// The same, of this run: nobody has built a model.
+    pub fn without_devices(numbers: [u32; N], sites: [u32; N], config: &RunConfig) -> Self {
+        let (world, events) = World::new();
+        #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let authority = Authority::create(RUN, now).unwrap();
+        let mut places = sites.into_iter().map(SiteId).enumerate();
+        let workers = numbers.map(|number| {
+            let (at, site) = places.next().unwrap();
+            let identity = identity_of(&authority, WorkerId(number), now);
+            Worker::new(&world, at, &identity, site, config.clone())
+        });
+        Self { workers, tamper: |_| {}, world, events, tap: Box::new(|_, event| event) }
+    }
+
+    /// All of them in their first round.
+    pub fn training(mut self) -> Self {
+        self.workers.iter_mut().for_each(Worker::prepare);
+        let all: Vec<usize> = (0..N).collect();
+        let start = self.begin(1, &all, 0, &[], None);
+        for worker in &mut self.workers {
+            worker.hear(ToWorker::Begin(Arc::new(start.clone())));
+            worker.entry();
+            worker.begin(0);
+        }
+        self
+    }
+
+    /// From now on, events go through this.
+    pub fn tap(&mut self, tap: impl FnMut(usize, SyncEvent) -> SyncEvent + 'static) {
+        self.tap = Box::new(tap);
+    }
+
+    pub fn layout(&self) -> FragmentLayout {
+        self.workers[0].running().layout
+    }
+
+    pub fn schedule(&self) -> RoundSchedule {
+        self.workers[0].sync.config.round_schedule()
+    }
+
+    /// Begins a generation of these workers.
+    pub fn begin(
+        &mut self,
+        generation: u64,
+        of: &[usize],
+        first_round: u64,
+        active_before: &[usize],
+        settlement: Option<Settlement>,
+    ) -> GenerationStart {
+        let member = |&at: &usize| self.workers[at].member.clone();
+        let members: Vec<Member> = of.iter().map(member).collect();
+        let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
+        let parameters = self.workers[0].sync.prepared.as_ref().map_or(0, |model| model.parameters.len());
+        let layout =
+            FragmentLayout { values: parameters as u64, fragment_values: self.workers[0].fragment_values() };
+        GenerationStart {
+            membership: Membership::assign(Generation(generation), members, layout),
+            settlement,
+            first_round: Round(first_round),
+            active_before: active_before.iter().map(|at| self.workers[*at].member.worker).collect(),
+            assignments: vec![Assignment::evenly(SampleFeed::default(), workers)],
+            until: UNTIL,
+            schedule: self.schedule(),
+            replica: None,
+            checkpoint: false,
+        }
+    }
+
+    /// Lets everything happen that happens by itself, until `done`.
+    pub fn pump(&mut self, done: impl Fn(&[Worker; N]) -> bool) {
+        while !done(&self.workers) {
+            let timer = self.workers.iter().filter_map(|worker| worker.sync.timeout()).min();
+            match self.world.next(&self.events, timer) {
+                Some((at, mut event)) => {
+                    if let SyncEvent::Frame { frame, .. } = &mut event {
+                        (self.tamper)(frame);
+                    }
+                    let event = (self.tap)(at, event);
+                    self.workers[at].handle(event);
+                }
+                None => self.workers.iter_mut().filter(|w| w.try_running().is_some()).for_each(|worker| {
+                    worker.sync.feed(Event::Timeout);
+                    worker.sync.carry_out().unwrap();
+                }),
+            }
+        }
+    }
+
+    /// The next event, which its worker does not hear.
+    pub fn next_event(&self) -> Arrival {
+        self.world.next(&self.events, None).expect("nothing is due")
+    }
+
+    /// Where a thread of the test that plays a worker's device says something. Time is as it is while such a thread lives.
+    pub fn device_queue(&self, at: usize) -> DeviceQueue {
+        let (world, busy) = (Arc::clone(&self.world), self.world.busy());
+        DeviceQueue { world, at, _busy: busy }
+    }
+
+    /// Waits for the result of `round` at a worker, and applies it on its device.
+    pub fn apply(&mut self, at: usize, round: u64) {
+        self.pump(|workers| workers[at].running().replica.next_round() > Round(round));
+        let worker = &mut self.workers[at];
+        match worker.device.try_recv().unwrap() {
+            ToDevice::Apply { round: got, update: RoundUpdate::Parameters(parts), .. }
+                if got == Round(round) =>
+            {
+                for Part { start, kept, values } in parts {
+                    let local = worker.local[start..].iter_mut().zip(values);
+                    local.for_each(|(local, value)| *local = kept * *local + value);
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+        worker.count(Round(round));
+        worker.applied(round, None);
+    }
+
+    /// Takes the entry that a worker's device is told, once it is.
+    pub fn enter(&mut self, at: usize, round: u64) -> Enter {
+        self.pump(|workers| workers[at].running().named == Some(Round(round)));
+        self.workers[at].entry()
+    }
+}
+
+/// See [`Rig::device_queue`].
+pub struct DeviceQueue {
+    world: Arc<World>,
+    at: usize,
+    _busy: Busy,
+}
+
+impl DeviceQueue {
+    /// Whether somebody hears it.
+    pub fn say(&self, message: FromDevice) -> bool {
+        self.world.post(self.at, SyncEvent::Device(message))
+    }
+}
+
+fn identity_of(authority: &Authority, worker: WorkerId, now: u64) -> Identity {
+    let key = WorkerKey::generate().unwrap();
+    let certificate = authority.issue_worker(&key.request().unwrap(), worker, now).unwrap();
+    Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap()
+}
+
+impl Worker {
+    fn new(world: &Arc<World>, at: usize, identity: &Identity, site: SiteId, config: RunConfig) -> Self {
+        let worker = identity.worker();
+        world.is_at(worker, at);
+        let door = Door::open(SiteTls::of(identity).unwrap()).unwrap();
+        let thread = SiteThread::default();
+        let (to_device, device) = sync_channel(8);
+        let (coordinator, reports): (Sender<ToCoordinator>, _) = channel();
+        let barrier = Arc::new(StepBarrier::new(u64::from(config.train.batch), config.round_schedule()));
+        let wires = Wires::new(
+            (Arc::clone(world), at, worker),
+            to_device,
+            Arc::clone(&barrier),
+            coordinator,
+            (door.clone(), Arc::clone(&thread)),
+        );
+        let sync = Synchroniser::new(worker, RUN, site, Arc::new(config), PathBuf::new(), Box::new(wires));
+        let address = door.address();
+        let member = Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 };
+        let zeros = vec![0.0; VALUES];
+        Self {
+            sync,
+            member,
+            device,
+            reports,
+            barrier,
+            door,
+            site: thread,
+            epoch: 0,
+            local: vec![0.0; VALUES],
+            learnt: zeros.clone(),
+            counted: zeros,
+        }
+    }
+
+    /// Somebody else may listen where members of its site come in.
+    pub fn free_port(&self) {
+        self.door.close();
+    }
+
+    /// Ends its reduction within the site as a failure would: when this returns, that says and does nothing any more.
+    pub fn end_site(&mut self) {
+        if let Stage::Running(running) = &mut self.sync.stage {
+            running.site.end();
+        }
+        if let Some(thread) = self.site.lock().unwrap().take() {
+            thread.join().unwrap();
+        }
+    }
+
+    /// Whether its device has built its model.
+    pub fn is_built(&self) -> bool {
+        self.sync.prepared.is_some()
+    }
+
+    /// Where its checkpoints go.
+    pub fn set_checkpoint_dir(&mut self, folder: PathBuf) {
+        self.sync.checkpoint_dir = folder;
+    }
+
+    /// The synchronised parameters, and the first round that is not in them; none before it has a state.
+    pub fn synchronised(&self) -> Option<(Round, Arc<Vec<f32>>)> {
+        let replica = &self.try_running()?.replica;
+        Some((replica.next_round(), Arc::clone(replica.parameters())))
+    }
+
+    /// The result of a fragment in a round, if it has it.
+    pub fn result(&self, round: Round, fragment: FragmentId) -> Option<FragmentResult> {
+        let (bytes, _) = self.running().member.lookup(round, fragment)?;
+        FragmentResult::decode(&bytes).ok()
+    }
+
+    /// How the model is cut, and its rounds.
+    pub fn layout_and_schedule(&self) -> (FragmentLayout, RoundSchedule) {
+        (self.running().layout, self.running().schedule)
+    }
+
+    /// The test is the device.
+    fn play_device(&mut self) {
+        self.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
+            gpu: None,
+            rank: 0,
+            exchanges: None,
+            spec: longhaul_common::model::tiny::tiny_gpt2(),
+            tokenizer: None,
+            parameters: vec![0.0; VALUES],
+            samples: 100,
+            data_hash: [0; 32],
+            cores: 1,
+        })));
+    }
+
+    fn fragment_values(&self) -> u32 {
+        self.sync.config.sync.fragment_values
+    }
+
+    pub fn handle(&mut self, event: SyncEvent) {
+        self.sync.handle(event).unwrap();
+        self.sync.carry_out().unwrap();
+    }
+
+    pub fn hear(&mut self, message: ToWorker) {
+        self.handle(SyncEvent::Coordinator(message));
+    }
+
+    pub fn prepare(&mut self) {
+        self.hear(ToWorker::Prepare(Start::Fresh));
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        self.try_running().expect("the worker is prepared")
+    }
+
+    pub(crate) fn try_running(&self) -> Option<&Running> {
+        match &self.sync.stage {
+            Stage::Running(running) => Some(running),
+            Stage::Preparing => None,
+        }
+    }
+
+    /// The device's next message, which is an entry. Loads it.
+    pub fn entry(&mut self) -> Enter {
+        let enter = loop {
+            match self.device.try_recv().unwrap() {
+                ToDevice::Enter(enter) => break *enter,
+                ToDevice::Apply { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        self.epoch = enter.epoch;
+        if let Load::Parameters(parameters) = &enter.load {
+            self.local.clone_from(parameters);
+        }
+        enter
+    }
+
+    /// The device begins the round that it may.
+    pub fn begin(&mut self, round: u64) {
+        assert_eq!(self.running().named, Some(Round(round)));
+        assert_eq!(self.barrier.enter(self.epoch), Entry::Begun(Round(round)));
+        self.handle(SyncEvent::Device(FromDevice::Begun(Round(round))));
+    }
+
+    /// The device ends its round, in which it has learnt something of its own.
+    pub fn contribute(&mut self, round: u64) {
+        let seed = (self.member.worker.0 as usize * 31 + round as usize * 17) % 23;
+        for (index, local) in self.local.iter_mut().enumerate() {
+            *local -= ((index * 7 + seed) % 13) as f32 * 0.125 - 0.6;
+        }
+        let global = Arc::clone(self.running().replica.parameters());
+        let learnt = global.iter().zip(&self.local).map(|(global, local)| f64::from(global - local));
+        self.learnt.iter_mut().zip(learnt).for_each(|(sum, learnt)| *sum += learnt);
+        self.send(round, self.local.clone());
+    }
+
+    pub fn send(&mut self, round: u64, values: Vec<f32>) {
+        self.send_weighted(round, values, 4);
+    }
+
+    pub fn send_weighted(&mut self, round: u64, values: Vec<f32>, weight: u32) {
+        self.send_repeated(round, values, Vec::new(), weight);
+    }
+
+    /// Of `values`, the next contribution has `repeated` as well.
+    pub fn send_repeated(&mut self, round: u64, values: Vec<f32>, repeated: Vec<f32>, weight: u32) {
+        let update = LocalUpdate {
+            repeated,
+            steps: 0,
+            compute: Duration::ZERO,
+            round: Round(round),
+            values: SparseRanges::whole(values),
+            columns: None,
+            weight,
+            loss: Some(1.0),
+            gradient_norm: Some(1.0),
+            spare_cores: 0.0,
+        };
+        self.handle(SyncEvent::Device(FromDevice::Contribute(update)));
+    }
+
+    pub fn applied(&mut self, round: u64, parameters: Option<Vec<f32>>) {
+        self.handle(SyncEvent::Device(FromDevice::Applied(Applied {
+            round: Round(round),
+            validation: None,
+            parameters,
+            state: None,
+            trained: Vec::new(),
+        })));
+    }
+
+    /// Notes what of this worker is in the results of a round.
+    pub fn count(&mut self, round: Round) {
+        let Stage::Running(running) = &mut self.sync.stage else { return };
+        for fragment in running.layout.fragments() {
+            let (bytes, _) = running.member.lookup(round, fragment).unwrap();
+            let mut result = FragmentResult::decode(&bytes).unwrap();
+            let Some(at) = result.sites().position(|site| site == self.member.site) else { continue };
+            let longhaul_proto::round::Content::Bundle(parts) = &mut result.content else { continue };
+            let range = running.layout.range(fragment);
+            let mut part = vec![0.0; range.len()];
+            running.decoder.decode_add(&parts[at], range.len(), 1.0, &mut part).unwrap();
+            let counted = &mut self.counted[range];
+            counted.iter_mut().zip(part).for_each(|(sum, part)| *sum += f64::from(part));
+        }
+    }
+
+    /// What is neither lost nor in a result: residuals and what is carried over.
+    pub fn kept(&self) -> Vec<f64> {
+        let running = self.running();
+        let mut kept = vec![0.0; VALUES];
+        for (fragment, residual) in running.compressor.memories() {
+            let kept = &mut kept[running.layout.range(*fragment)];
+            kept.iter_mut().zip(&residual.residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
+        }
+        if let Some(carry) = &running.carry {
+            kept.iter_mut().zip(carry).for_each(|(sum, carry)| *sum += f64::from(*carry));
+        }
+        kept
+    }
+
+    pub fn settle(&mut self, generation: u64) -> Settled {
+        self.hear(ToWorker::Settle { generation: Generation(generation) });
+        loop {
+            if let ToCoordinator::Settled(settled) = self.reports.try_recv().unwrap() {
+                return settled;
+            }
+        }
+    }
+
+    /// The reports on rounds that wait to be sent.
+    pub fn round_reports(&mut self) -> Vec<RoundReport> {
+        let mut reports = Vec::new();
+        while let Ok(report) = self.reports.try_recv() {
+            if let ToCoordinator::RoundApplied(report) = report {
+                reports.push(report);
+            }
+        }
+        reports
+    }
+
+    pub fn owns_everything_in(&self, start: &GenerationStart) -> bool {
+        let fragments = (0..(VALUES as u32).div_ceil(self.fragment_values())).map(FragmentId);
+        fragments.into_iter().all(|fragment| start.membership.owner(fragment) == Some(self.member.worker))
+    }
+}
+
+const EXACT: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"";
+/// All that is not sent waits.
+const SPARSE: &str =
+    "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
+
+fn config(sync: &str) -> RunConfig {
+    let deadlines = match sync.contains("deadline_") {
+        true => "",
+        false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
+    };
+    let strategy = match (sync.contains("preset"), sync.contains("selection")) {
+        (true, _) => "",
+        (false, true) => EXACT,
+        (false, false) => SPARSE,
+    };
+    RunConfig::parse(&format!(
+        r#"
+        [run]
+        name = "rig"
+        workers = 2
+        steps = 1000
+        [model]
+        kind = "gpt2"
+        layers = 1
+        width = 16
+        heads = 2
+        context = 16
+        [data]
+        path = "none.txt"
+        sequence_length = 16
+        [train]
+        batch = 8
+        [checkpoint]
+        every_rounds = 0
+        [sync]
+        {strategy}
+        chunk = 16
+        {deadlines}
+        {sync}
+        "#
+    ))
+    .unwrap()
+}

@@ -1,0 +1,107 @@
+//! What workers of a test have in common: the time, and what is on its way between them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use longhaul_common::id::WorkerId;
+
+use crate::SyncEvent;
+
+/// Nothing in a test takes that long, unless it never happens.
+const HANG: Duration = Duration::from_secs(60);
+
+/// An event, and whose it is.
+pub type Arrival = (usize, SyncEvent);
+
+/// Time goes on by itself, and to the next thing that is due where no thread may be busy with another.
+pub struct World {
+    began: Instant,
+    state: Mutex<State>,
+    queue: Sender<Arrival>,
+    /// Threads that may have something to say.
+    threads: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    skipped: Duration,
+    places: BTreeMap<WorkerId, usize>,
+    later: Vec<(Duration, Arrival)>,
+}
+
+/// A thread that may have something to say, until this is dropped.
+pub struct Busy(Arc<World>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl World {
+    #[allow(clippy::disallowed_methods, reason = "threads of the site take real time")]
+    pub fn new() -> (Arc<Self>, Receiver<Arrival>) {
+        let (queue, events) = channel();
+        let (began, state, threads) = (Instant::now(), Mutex::default(), AtomicUsize::new(0));
+        (Arc::new(Self { began, state, queue, threads }), events)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "threads of the site take real time")]
+    pub fn now(&self) -> Duration {
+        self.began.elapsed() + self.lock().skipped
+    }
+
+    pub fn is_at(&self, worker: WorkerId, place: usize) {
+        self.lock().places.insert(worker, place);
+    }
+
+    pub fn place_of(&self, worker: WorkerId) -> Option<usize> {
+        self.lock().places.get(&worker).copied()
+    }
+
+    /// Events that nobody waits for any more are those of a test that is over.
+    pub fn post(&self, at: usize, event: SyncEvent) -> bool {
+        self.queue.send((at, event)).is_ok()
+    }
+
+    pub fn post_after(&self, wait: Duration, at: usize, event: SyncEvent) {
+        let due = self.now() + wait;
+        self.lock().later.push((due, (at, event)));
+    }
+
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.threads.fetch_add(1, Ordering::AcqRel);
+        Busy(Arc::clone(self))
+    }
+
+    /// The next event; none: the time that was given is there.
+    pub fn next(&self, events: &Receiver<Arrival>, timer: Option<Duration>) -> Option<Arrival> {
+        if let Ok(arrival) = events.try_recv() {
+            return Some(arrival);
+        }
+        let due = self.lock().later.iter().map(|(due, _)| *due).chain(timer).min();
+        let wait = due.map(|due| due.saturating_sub(self.now()));
+        if let Some(wait) = wait
+            && self.threads.load(Ordering::Acquire) == 0
+        {
+            self.lock().skipped += wait;
+        } else {
+            match events.recv_timeout(wait.unwrap_or(HANG)) {
+                Ok(arrival) => return Some(arrival),
+                Err(RecvTimeoutError::Timeout) => assert!(wait.is_some(), "nothing happens any more"),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the world has a sender"),
+            }
+        }
+        let now = self.now();
+        let later = &mut self.lock().later;
+        let at = later.iter().position(|(due, _)| *due <= now)?;
+        Some(later.swap_remove(at).1)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}

@@ -1,0 +1,82 @@
+//! Going on from the archive, where this machine's disk has nothing.
+
+use anyhow::{Context, Result};
+use longhaul_checkpoint::{CheckpointStore, RunArchive};
+use longhaul_proto::control::message::{CheckpointOffer, HeldPart, Start};
+
+use super::event::SyncEvent;
+use super::synchroniser::Synchroniser;
+
+impl Synchroniser {
+    /// Has what this worker is to start from brought from the archive, where it is there and not on the disk; the answer comes as
+    /// [`SyncEvent::Unarchived`]. Gives back what nothing has to be brought for.
+    pub(super) fn unarchive(&self, start: Start) -> Result<Option<Start>> {
+        let (Some(archive), Some(prepared)) = (self.archive.clone(), &self.prepared) else {
+            return Ok(Some(start));
+        };
+        let root = self.root_store();
+        let missing = missing_of(&root, &start);
+        if missing.is_empty() {
+            return Ok(Some(start));
+        }
+        tracing::info!(archive = archive.place(), parts = missing.len(), "fetching a checkpoint");
+        let (wanted, attempt) = (prepared.spec.clone(), self.wants);
+        let fetch = move || {
+            let fetch = |offer: &CheckpointOffer| fetched(&archive, offer, &wanted, &root);
+            let private = missing.iter().map(fetch).fold(false, |any, is_own| any | is_own);
+            SyncEvent::Unarchived { attempt, start: as_fetched(start, private) }
+        };
+        self.outside.in_background("unarchive", Box::new(fetch)).context("start a thread for the archive")?;
+        Ok(None)
+    }
+
+    /// All that could be had of it is on the disk.
+    pub(super) fn start_from_disk(&mut self, start: Start) -> Result<()> {
+        match start {
+            Start::Checkpoint(offer) => self.start_from_checkpoint(&offer),
+            Start::Held(parts) => {
+                self.fetch_held(parts);
+                Ok(())
+            }
+            Start::Fresh => Ok(()),
+        }
+    }
+}
+
+/// The parts that are not on the disk.
+fn missing_of(root: &CheckpointStore, start: &Start) -> Vec<CheckpointOffer> {
+    let offers: Vec<&CheckpointOffer> = match start {
+        Start::Fresh => Vec::new(),
+        Start::Checkpoint(offer) => vec![offer],
+        Start::Held(parts) => parts.iter().map(|part| &part.offer).collect(),
+    };
+    let is_here = |offer: &CheckpointOffer| {
+        root.clone().of_part(offer.rank, offer.parts).holds(offer.next_round, offer.state_hash)
+    };
+    offers.into_iter().filter(|offer| !is_here(offer)).cloned().collect()
+}
+
+/// Whether the part has come with this worker's own private state. One that has not come is told, and missed by who needs it.
+fn fetched(
+    archive: &RunArchive,
+    offer: &CheckpointOffer,
+    wanted: &longhaul_common::model::ModelSpec,
+    root: &CheckpointStore,
+) -> bool {
+    match archive.fetch(offer, wanted, root) {
+        Ok(writer) => writer == Some(root.worker()),
+        Err(error) => {
+            tracing::warn!(reason = format!("{error:#}"), "a checkpoint is not to be had from the archive");
+            false
+        }
+    }
+}
+
+/// A checkpoint of another worker is gone on from as from one of other workers' disks: with its moments, and without what it had not sent.
+fn as_fetched(start: Start, private: bool) -> Start {
+    match start {
+        Start::Checkpoint(offer) if private => Start::Checkpoint(CheckpointOffer { private, ..offer }),
+        Start::Checkpoint(offer) => Start::Held(vec![HeldPart { offer, holders: Vec::new() }]),
+        other => other,
+    }
+}

@@ -1,0 +1,204 @@
+//! The thread of the synchroniser, with all that it does outside: [`longhaul_member`] says when.
+
+mod site;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use bytes::Bytes;
+use longhaul_checkpoint::CheckpointStore;
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::plan::Member;
+use longhaul_member::activity::Activity;
+use longhaul_member::message::ToDevice;
+use longhaul_member::step_barrier::StepBarrier;
+use longhaul_member::{Background, Ongoing, Outcome, Outside, SiteJob, SyncEvent, Synchroniser};
+use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
+use longhaul_proto::round::FrameHeader;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use self::site::NetworkSite;
+use crate::flight::Progress;
+use crate::network::{Network, Replica};
+
+/// Whom the synchroniser speaks with.
+pub struct Links {
+    /// For those who answer into its queue.
+    pub queue: mpsc::Sender<SyncEvent>,
+    /// The device.
+    pub device: SyncSender<ToDevice>,
+    /// Where the device asks whether it may go on.
+    pub barrier: Arc<StepBarrier>,
+    /// The peers.
+    pub network: Arc<Network>,
+    /// The coordinator.
+    pub coordinator: mpsc::Sender<ToCoordinator>,
+    /// Counters.
+    pub progress: Arc<Progress>,
+    began: Instant,
+    /// The thread that reduces within the site, of this generation or an earlier one.
+    site: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Links {
+    /// Of a session that begins now.
+    #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "the protocol's time is measured from here")]
+    pub fn new(
+        queue: mpsc::Sender<SyncEvent>,
+        device: SyncSender<ToDevice>,
+        barrier: Arc<StepBarrier>,
+        network: Arc<Network>,
+        coordinator: mpsc::Sender<ToCoordinator>,
+        progress: Arc<Progress>,
+    ) -> Self {
+        let (began, site) = (Instant::now(), Mutex::new(None));
+        Self { queue, device, barrier, network, coordinator, progress, began, site }
+    }
+}
+
+/// Lets a synchroniser work until the session ends; `began` is that of its links.
+///
+/// # Errors
+/// This worker cannot go on: the device failed, training diverged, or a thread is gone.
+pub fn run(
+    mut synchroniser: Synchroniser,
+    mut inbox: mpsc::Receiver<SyncEvent>,
+    barrier: &StepBarrier,
+    runtime: &Handle,
+) -> Result<Outcome> {
+    loop {
+        let event = next_event(&synchroniser, &mut inbox, runtime)?;
+        if let Some(outcome) = synchroniser.step(event)? {
+            barrier.stop();
+            return Ok(outcome);
+        }
+    }
+}
+
+/// The next event; none: the protocol's timer is due.
+fn next_event(
+    synchroniser: &Synchroniser,
+    inbox: &mut mpsc::Receiver<SyncEvent>,
+    runtime: &Handle,
+) -> Result<Option<SyncEvent>> {
+    let wait = synchroniser.timeout();
+    let received = runtime.block_on(async {
+        match wait {
+            Some(wait) => tokio::time::timeout(wait, inbox.recv()).await.ok(),
+            None => Some(inbox.recv().await),
+        }
+    });
+    received.map(|event| event.context("every part of this worker is gone")).transpose()
+}
+
+impl Outside for Links {
+    #[allow(clippy::disallowed_methods, reason = "the protocol's time")]
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn set_members(&self, members: &[Member], model_bytes: usize) {
+        self.network.set_members(members, model_bytes);
+    }
+
+    fn join_replica(&self, session: Generation, workers: Vec<WorkerId>) {
+        self.network.join_replica(Some(Replica { session, workers }));
+    }
+
+    fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
+        self.network.send(to, header, body, hash);
+    }
+
+    fn pull(&self, from: WorkerId, round: Round, fragment: FragmentId, hash: Option<Hash>) {
+        self.network.pull(from, round, fragment, hash);
+    }
+
+    fn heal(&self, attempt: u64, donors: Vec<Member>, buffers: usize, values: usize) {
+        self.network.heal(attempt, donors, buffers, values);
+    }
+
+    fn stop_healing(&self) {
+        self.network.stop_healing();
+    }
+
+    fn fetch_parts(&self, attempt: u64, store: CheckpointStore, parts: Vec<HeldPart>, wanted: ModelSpec) {
+        self.network.fetch_parts(attempt, store, parts, wanted);
+    }
+
+    fn keep(&self, store: CheckpointStore, part: HeldPart) {
+        self.network.keep(store, part);
+    }
+
+    fn fetch_mask_secrets(&self, generation: Generation, from: Vec<WorkerId>) {
+        self.network.fetch_mask_secrets(generation, from.into_iter());
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.network.round_trip()
+    }
+
+    fn start_site(&self, job: SiteJob) -> io::Result<()> {
+        let mut site = self.site.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, link) = (site.take(), NetworkSite::of(self));
+        let thread = std::thread::Builder::new().name("site".into()).spawn(move || {
+            // Both listen at one address. A thread that panicked has said so on standard error.
+            before.map(JoinHandle::join);
+            job.run(&link);
+        })?;
+        *site = Some(thread);
+        Ok(())
+    }
+
+    fn tell_device(&self, message: ToDevice) -> Result<()> {
+        self.device.try_send(message).map_err(|error| anyhow!("tell the device: {error}"))
+    }
+
+    fn barrier(&self) -> &StepBarrier {
+        &self.barrier
+    }
+
+    /// While the coordinator is away, the agent keeps what it can.
+    fn report(&self, message: ToCoordinator) {
+        if self.coordinator.try_send(message).is_err() {
+            tracing::warn!("a report to the coordinator was dropped, as too many wait");
+        }
+    }
+
+    fn heartbeat(&self) -> Heartbeat {
+        self.progress.heartbeat()
+    }
+
+    fn in_background(&self, name: &str, job: Background) -> io::Result<()> {
+        let queue = self.queue.clone();
+        let work = move || {
+            // The session may be over.
+            let _ = queue.blocking_send(job());
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    }
+
+    fn begin(&self, activity: Activity) -> Ongoing {
+        Box::new(self.progress.begin(activity))
+    }
+
+    fn begin_coding(&self, activity: Activity) -> Ongoing {
+        Box::new(self.progress.begin_coding(activity))
+    }
+
+    fn encodes(&self, encoding: Option<Encoding>) {
+        self.progress.encodes(encoding);
+    }
+
+    fn dense_equivalent(&self, bytes: u64) {
+        self.progress.dense_equivalent(bytes);
+    }
+}

@@ -1,0 +1,3 @@
+//! Synchronisers with real devices.
+
+mod strategies;

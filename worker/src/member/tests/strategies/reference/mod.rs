@@ -1,0 +1,317 @@
+//! All strategies in f64, written from the papers, `worker/member/docs/sync.md` and the meaning of the keys of `[sync]`; of the code under test it has the
+//! schedule, and what is a constant of the protocol.
+
+mod adamw;
+mod chain;
+mod dct;
+mod low_rank;
+mod sending;
+mod tensors;
+mod values;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use longhaul_common::config::{Application, InnerRule, LateRule, RunConfig, Source};
+use longhaul_common::id::Round;
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_engine::LearningRate;
+
+use self::adamw::{State, Step, clipped};
+use self::low_rank::LowRank;
+use self::sending::Sending;
+use self::tensors::{TensorAt, tensors_of};
+use super::toy::{Oracle, spec};
+
+/// A mistake that no key of the configuration makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// The owner keeps nothing of what its mean leaves behind.
+    NoOwnerResidual,
+    /// Momentum goes on where it was sent (no factor masking).
+    NoMasking,
+    /// Residuals of gradients go into deltas.
+    KeepsGradients,
+    /// A frozen v has no floor.
+    NoFloor,
+    /// What the residual of an owner holds goes into each union.
+    FlushesUnions,
+    /// What a low rank leaves out is lost.
+    NoLowRankResidual,
+    /// All contributions count alike.
+    NoWeights,
+}
+
+/// How a run goes.
+#[derive(Default)]
+pub struct Course {
+    /// The parameters that the seed draws.
+    pub start: Vec<f64>,
+    /// The synchronised parameters after each round.
+    pub synchronised: Vec<Vec<f64>>,
+    /// By member and round: with deltas, its parameters at the end of the round's steps where fragments are due, and zeros elsewhere.
+    pub local: Vec<Vec<Vec<f64>>>,
+    /// By member: its parameters and moments at the end.
+    pub ended: Vec<[Vec<f64>; 3]>,
+}
+
+/// What is on its way.
+struct Late {
+    round: u64,
+    mean: Vec<f64>,
+    /// The step before which it is applied.
+    due: u64,
+    /// The members' parameters at the contribution.
+    contributed: Vec<Vec<f64>>,
+}
+
+pub struct Reference {
+    config: RunConfig,
+    schedule: RoundSchedule,
+    tensors: Vec<TensorAt>,
+    rates: LearningRate,
+    oracle: Oracle,
+    mistake: Option<Mistake>,
+    members: Vec<State>,
+    /// By member: the gradient that it contributed last.
+    gradients: Vec<Vec<f64>>,
+    /// θ_g, and the outer optimiser's b.
+    global: Vec<f64>,
+    outer: Vec<f64>,
+    sending: Sending,
+    low_rank: Option<LowRank>,
+    /// The real parameters after each round, from which to go on after a step that all make alike; empty where the reference is on its own.
+    guide: Vec<Arc<Vec<f32>>>,
+    course: Course,
+}
+
+/// Numbers of values that thresholds have left, by round and fragment, for each member.
+pub type Kept = BTreeMap<(u64, u32), Vec<usize>>;
+
+impl Reference {
+    pub fn new(
+        config: &RunConfig,
+        folder: &Path,
+        kept: &Kept,
+        guide: Vec<Arc<Vec<f32>>>,
+        mistake: Option<Mistake>,
+    ) -> Self {
+        let oracle = Oracle::new(config, folder);
+        let (start, tensors) = (oracle.start(), tensors_of(&spec(config)));
+        let (members, len) = (config.run.workers as usize, start.len());
+        let fragments = len.div_ceil(config.sync.fragment_values as usize) as u32;
+        let rank = config.sync.rank as usize;
+        Self {
+            config: config.clone(),
+            schedule: config.round_schedule().for_fragments(fragments),
+            rates: LearningRate::new(&config.train, config.run.steps),
+            mistake,
+            members: vec![State::new(start.clone()); members],
+            gradients: vec![Vec::new(); members],
+            outer: vec![0.0; len],
+            sending: Sending::new(config, &tensors, oracle.weights(), kept.clone(), mistake),
+            low_rank: (rank > 0).then(|| LowRank::new(&tensors, rank, config.run.seed, members, len)),
+            course: Course { start: start.clone(), local: vec![Vec::new(); members], ..Course::default() },
+            global: start,
+            guide,
+            tensors,
+            oracle,
+        }
+    }
+
+    /// The whole run.
+    pub fn run(mut self) -> Course {
+        let mut late = None;
+        for round in 0..self.schedule.rounds() {
+            let span = self.schedule.steps_of(Round(round));
+            for step in span.clone() {
+                self.apply_if_due(&mut late, step);
+                self.step(step, self.is_opening(round), late.as_ref());
+            }
+            // What is not applied by now would be missing in the next contribution.
+            self.apply_if_due(&mut late, u64::MAX);
+            if !span.is_empty() {
+                late = Some(self.contribute(round, span.end));
+            }
+            // With low rank, a step's gradient is known after its second exchange.
+            if self.low_rank.is_some() && !self.is_opening(round) && !span.is_empty() {
+                self.course.synchronised.push(self.global.clone());
+            } else {
+                self.apply_if_due(&mut late, span.end);
+            }
+        }
+        self.apply_if_due(&mut late, u64::MAX);
+        let ended = self.members.into_iter().map(|state| [state.parameters, state.first, state.second]);
+        Course { ended: ended.collect(), ..self.course }
+    }
+
+    fn is_opening(&self, round: u64) -> bool {
+        round < self.schedule.opening_rounds
+    }
+
+    /// Whether all members make the same steps in a round.
+    fn is_common(&self, round: u64) -> bool {
+        let sync = &self.config.sync;
+        let is_common_opening = sync.source != Source::Delta || sync.inner == InnerRule::FrozenAdamw;
+        if self.is_opening(round) { is_common_opening } else { sync.source != Source::Delta }
+    }
+
+    fn source(&self, is_opening: bool) -> Source {
+        if is_opening && self.is_common(0) { Source::Gradient } else { self.config.sync.source }
+    }
+
+    fn rules(&self, step: u64) -> Step<'_> {
+        let floor = self.mistake != Some(Mistake::NoFloor);
+        Step { train: &self.config.train, tensors: &self.tensors, rate: self.rates.at(step), floor }
+    }
+
+    /// A step of all members: on their own with deltas, else up to the gradient.
+    fn step(&mut self, step: u64, is_opening: bool, late: Option<&Late>) {
+        let is_delta = self.source(is_opening) == Source::Delta;
+        for at in 0..self.members.len() {
+            let parameters = match late.filter(|_| self.config.sync.look_ahead && !is_delta) {
+                // Where AdamW would go if the mean on its way were the member's own gradient.
+                Some(late) => {
+                    let mut ahead = self.members[at].clone();
+                    let rules = self.rules(self.schedule.steps_of(Round(late.round)).start);
+                    ahead.adamw(&rules, &self.gradients[at]);
+                    ahead.parameters
+                }
+                None => self.members[at].parameters.clone(),
+            };
+            let gradient = self.oracle.gradient(&parameters, step, at);
+            if is_delta {
+                let mut state = self.members[at].clone();
+                match self.config.sync.inner {
+                    InnerRule::Adamw => state.adamw(&self.rules(step), &gradient),
+                    InnerRule::FrozenAdamw => {
+                        let limit = self.config.train.gradient_clip * (self.members.len() as f64).sqrt();
+                        state.frozen(&self.rules(step), &clipped(&gradient, limit));
+                    }
+                }
+                self.members[at] = state;
+            }
+            self.gradients[at] = gradient;
+        }
+    }
+
+    /// What the members contribute at the end of a round, and what comes of it.
+    fn contribute(&mut self, round: u64, end: u64) -> Late {
+        let is_opening = self.is_opening(round);
+        let (sync, train) = (&self.config.sync, &self.config.train);
+        let own = |(state, gradient): (&State, &Vec<f64>)| match self.source(is_opening) {
+            Source::Gradient => gradient.clone(),
+            Source::CorrectedGradient => {
+                clipped(gradient, train.gradient_clip / (self.members.len() as f64).sqrt())
+            }
+            Source::Momentum => state.momentum(train, &clipped(gradient, train.gradient_clip)),
+            Source::Delta => self.global.iter().zip(&state.parameters).map(|(g, own)| g - own).collect(),
+        };
+        let updates: Vec<Vec<f64>> = self.members.iter().zip(&self.gradients).map(own).collect();
+        let contributed: Vec<_> = self.members.iter().map(|state| state.parameters.clone()).collect();
+        let (due_fragments, is_common) = (self.due(round), self.is_common(round));
+        for (local, parameters) in self.course.local.iter_mut().zip(&contributed) {
+            let mut due = vec![0.0; if is_common { 0 } else { parameters.len() }];
+            for (_, range) in due_fragments.iter().filter(|_| !is_common) {
+                due[range.clone()].copy_from_slice(&parameters[range.clone()]);
+            }
+            local.push(due);
+        }
+        // An opening of common steps is plain dense: what it exchanges is never late.
+        let overlap = match is_opening && self.is_common(round) {
+            true => 0,
+            false => sync.overlap,
+        };
+        let mean = match self.low_rank.as_mut().filter(|_| !is_opening) {
+            Some(low_rank) => low_rank.step(&self.tensors, &self.sending.weights, &updates),
+            None => self.sending.exchange(round, is_opening, &due_fragments, &updates),
+        };
+        if let Some(low_rank) =
+            self.low_rank.as_mut().filter(|_| self.mistake == Some(Mistake::NoLowRankResidual))
+        {
+            low_rank.errors.iter_mut().for_each(|error| error.fill(0.0));
+        }
+        Late { round, mean, due: end + overlap, contributed }
+    }
+
+    /// The fragments whose turn it is: by number, and all in the opening and at the end.
+    fn due(&self, round: u64) -> Vec<(u32, Range<usize>)> {
+        let groups = u64::from(self.schedule.groups);
+        let is_last = round + 1 == self.schedule.rounds();
+        let fragments = (0..self.global.len()).step_by(self.config.sync.fragment_values as usize).zip(0..);
+        let is_due = |number: u32| {
+            self.is_opening(round)
+                || is_last
+                || u64::from(number) % groups == (round - self.schedule.opening_rounds) % groups
+        };
+        let end = |start: usize| (start + self.config.sync.fragment_values as usize).min(self.global.len());
+        fragments
+            .filter(|(_, number)| is_due(*number))
+            .map(|(start, number)| (number, start..end(start)))
+            .collect()
+    }
+
+    fn apply_if_due(&mut self, late: &mut Option<Late>, step: u64) {
+        if let Some(late) = late.take_if(|late| late.due <= step) {
+            self.apply(&late);
+            self.course.synchronised.push(self.global.clone());
+            if let Some(real) = self.guide.get(late.round as usize).filter(|_| self.is_common(late.round)) {
+                self.global = real.iter().map(|value| f64::from(*value)).collect();
+                self.members.iter_mut().for_each(|state| state.parameters.clone_from(&self.global));
+            }
+        }
+    }
+
+    fn apply(&mut self, late: &Late) {
+        let round = late.round;
+        let is_common_opening = self.is_opening(round) && self.is_common(round);
+        let application = if is_common_opening { Application::Inner } else { self.config.sync.apply };
+        if application == Application::Outer {
+            return self.apply_outer(late);
+        }
+        let mut members = std::mem::take(&mut self.members);
+        let rules = self.rules(self.schedule.steps_of(Round(round)).start);
+        for state in &mut members {
+            match application {
+                Application::Inner => state.adamw(&rules, &late.mean),
+                Application::Sgd => state.descend(&rules, &late.mean),
+                Application::Sign => {
+                    let sign = |value: &f64| if *value == 0.0 { 0.0 } else { value.signum() };
+                    state.descend(&rules, &late.mean.iter().map(sign).collect::<Vec<_>>());
+                }
+                Application::FrozenAdamw => state.onebit(&rules, &late.mean),
+                Application::Outer => unreachable!("it is no step of the members"),
+            }
+        }
+        self.members = members;
+        self.global.clone_from(&self.members[0].parameters);
+        if self.is_common(round)
+            && !self.is_common(round + 1)
+            && self.mistake != Some(Mistake::KeepsGradients)
+        {
+            self.sending.forget();
+        }
+    }
+
+    /// b ← μ·b + Δ, θ_g ← θ_g − η·(Δ + μ·b), and what that changes in the members' parameters.
+    fn apply_outer(&mut self, late: &Late) {
+        let sync = &self.config.sync;
+        let [rate, momentum] = [sync.outer_learning_rate, sync.outer_momentum].map(f64::from);
+        let is_last = late.round + 1 == self.schedule.rounds();
+        let kept = if is_last || sync.overlap == 0 { 0.0 } else { f64::from(sync.mix) };
+        for at in self.due(late.round).into_iter().flat_map(|(_, range)| range) {
+            let delta = late.mean[at];
+            self.outer[at] = momentum * self.outer[at] + delta;
+            self.global[at] -= rate * (delta + momentum * self.outer[at]);
+            for (state, contributed) in self.members.iter_mut().zip(&late.contributed) {
+                let own = state.parameters[at];
+                state.parameters[at] = match sync.late {
+                    LateRule::Keep => own + self.global[at] - contributed[at],
+                    LateRule::Mix => kept * own + (1.0 - kept) * self.global[at],
+                };
+            }
+        }
+    }
+}

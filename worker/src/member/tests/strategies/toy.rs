@@ -1,0 +1,133 @@
+//! The run that is trained for real and computed by the reference: a model of 55,232 parameters on a text of sums.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::ModelSpec;
+use longhaul_common::sampler::shares;
+use longhaul_data::{Dataset, Tokenizer, Work};
+use longhaul_engine::Engine;
+use longhaul_engine::testing::test_device;
+
+/// Of the toy's text, whose characters all lie below it.
+const VOCABULARY: u32 = 64;
+
+/// The parts of a configuration that differ between cases.
+#[derive(Clone, Copy)]
+pub struct Toy {
+    pub members: usize,
+    pub steps: u64,
+    /// Lines of `[train]`, and of `[sync]`; where there are none, the toy's own learning rate and fragments.
+    pub train: &'static str,
+    pub sync: &'static str,
+    /// Whether the reference takes the real parameters for its own after each step that all members make alike. What is made of the sign
+    /// of a value that is zero but for rounding would else lead elsewhere.
+    pub guided: bool,
+}
+
+impl Toy {
+    /// ε is as large as gradients are: divided by less, those that are zero but for rounding, as of the keys' biases, would move as far as the
+    /// others, and the first updates of all would be equally long, so that rounding decides which are sent. Eight samples do not divide by
+    /// three, so members have unlike weights: the third one has joined a run of two.
+    pub fn config(&self) -> RunConfig {
+        let Self { members, steps, train, sync, .. } = self;
+        let train = if train.is_empty() { "learning_rate = 3e-3\nwarmup_steps = 2" } else { train };
+        let fragments = if sync.contains("fragment_values") { "" } else { "fragment_values = 16384" };
+        let mut config = RunConfig::parse(&format!(
+            r#"
+            [run]
+            name = "toy"
+            workers = 2
+            steps = {steps}
+            [model]
+            kind = "gpt2"
+            layers = 1
+            width = 64
+            heads = 2
+            context = 16
+            [data]
+            path = "text.txt"
+            sequence_length = 16
+            [train]
+            batch = 8
+            gradient_clip = 0.5
+            final_learning_rate_share = 0.5
+            weight_decay = 0.1
+            epsilon = 1e-3
+            {train}
+            [checkpoint]
+            every_rounds = 0
+            [sync]
+            deadline_floor_ms = 60000
+            deadline_ceiling_ms = 60000
+            {fragments}
+            {sync}
+            "#
+        ))
+        .unwrap();
+        config.run.workers = *members as u32;
+        config
+    }
+}
+
+pub fn spec(config: &RunConfig) -> ModelSpec {
+    ModelSpec::resolve(&config.model, VOCABULARY).unwrap()
+}
+
+/// The toy's text, written to `folder`.
+pub fn dataset(config: &RunConfig, folder: &Path) -> Dataset {
+    let path = folder.join("text.txt");
+    let line = |n: u32| format!("{}+{}={}\n", n * 7 % 83, n % 19, n * 7 % 83 + n % 19);
+    std::fs::write(&path, (0..600).map(line).collect::<String>()).unwrap();
+    let data = config.data.found_at(&path);
+    Dataset::open(&data, &Tokenizer::Bytes, &folder.join("cache"), &Work::default()).unwrap()
+}
+
+pub fn engine(config: &RunConfig) -> Engine {
+    let (run, one) = (&config.run, NonZeroU32::new(1));
+    Engine::new(&spec(config), &config.train, run.steps, run.seed, test_device(), one).unwrap()
+}
+
+/// Who trains on what, and the gradients of it: what the reference takes from elsewhere. Gradients are tested against PyTorch's in
+/// `tests/integration/pytorch.rs`.
+pub struct Oracle {
+    engine: Engine,
+    data: Dataset,
+    seed: u64,
+    batch: u64,
+    members: usize,
+}
+
+impl Oracle {
+    pub fn new(config: &RunConfig, folder: &Path) -> Self {
+        let (engine, data) = (engine(config), dataset(config, folder));
+        let (batch, members) = (u64::from(config.train.batch), config.run.workers as usize);
+        Self { engine, data, seed: config.run.seed, batch, members }
+    }
+
+    /// The parameters that the seed draws.
+    pub fn start(&self) -> Vec<f64> {
+        let mut parameters = Vec::new();
+        self.engine.parameters_to_host(&mut parameters).unwrap();
+        parameters.into_iter().map(f64::from).collect()
+    }
+
+    /// Samples of each member in a step, as shares of the batch.
+    pub fn weights(&self) -> Vec<f64> {
+        let samples = shares(self.batch, self.members).into_iter().map(|share| share.end - share.start);
+        samples.map(|samples| samples as f64 / self.batch as f64).collect()
+    }
+
+    /// The gradient of a member's part of a step.
+    pub fn gradient(&mut self, parameters: &[f64], step: u64, member: usize) -> Vec<f64> {
+        let parameters: Vec<f32> = parameters.iter().map(|value| *value as f32).collect();
+        self.engine.load_parameters(&parameters).unwrap();
+        let share = &shares(self.batch, self.members)[member];
+        let positions = (step * self.batch + share.start)..(step * self.batch + share.end);
+        let mut gradient = Vec::new();
+        let batch = self.data.batch(positions, self.seed).unwrap();
+        self.engine.gradient(&batch.into(), &mut gradient).unwrap();
+        gradient.into_iter().map(f64::from).collect()
+    }
+}
