@@ -16,7 +16,7 @@ use super::backlog::{BacklogFloor, Left};
 use super::ladder::{chain_for, int4_bits, two_bits};
 use super::layouts::Layouts;
 use super::rate::{RateBounds, RateController, RoundTiming};
-use super::synchroniser::Running;
+use super::running::Running;
 
 /// The controller of a run that adapts, and the round that it watches.
 pub(super) struct Adaptation {
@@ -239,7 +239,7 @@ pub(super) fn bits_in(results: &[FragmentResult], layout: FragmentLayout) -> f64
 
 /// Puts the chain of a round into effect, if there is one that follows the link.
 pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
-    match running.adaptation.as_mut().and_then(|adaptation| adaptation.chain(round)) {
+    match running.codec.adaptation.as_mut().and_then(|adaptation| adaptation.chain(round)) {
         Some(chain) => apply_chain(running, chain),
         None => Ok(()),
     }
@@ -247,8 +247,8 @@ pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
 
 /// Puts a chain into effect.
 pub(super) fn apply_chain(running: &mut Running, chain: CodecSpec) -> Result<()> {
-    running.compressor.adapt(chain);
-    running.reducer.adapt(chain).context("adapt the codec to the link")
+    running.codec.compressor.adapt(chain);
+    running.codec.reducer.adapt(chain).context("adapt the codec to the link")
 }
 
 #[cfg(test)]

@@ -7,30 +7,31 @@ use longhaul_checkpoint::CheckpointData;
 use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 
 use super::event::SyncEvent;
-use super::synchroniser::{Running, Synchroniser};
+use super::running::Running;
+use super::synchroniser::Synchroniser;
 
 impl Synchroniser {
     /// Whether it is this member that puts checkpoints into the archive: of those that have the same part of the model, the first.
     pub(super) fn is_archivist(&self, running: &Running) -> bool {
         let members = running.membership.as_ref().map_or(&[][..], |membership| membership.members());
         let first = members.iter().map(|member| member.worker).min();
-        self.archive.is_some() && first.is_none_or(|first| first == self.worker)
+        self.checkpoints.archive.is_some() && first.is_none_or(|first| first == self.worker)
     }
 
     /// Puts a checkpoint into the archive in the background. While another one is on its way there it is left out, unless it is the last one: that waits.
     pub(super) fn archive_checkpoint(&mut self, data: Arc<CheckpointData>) -> Result<()> {
-        let Some(archive) = self.archive.clone() else { return Ok(()) };
-        if self.archiving {
-            if self.finishing.is_some() {
-                self.last_to_archive = Some(data);
+        let Some(archive) = self.checkpoints.archive.clone() else { return Ok(()) };
+        if self.checkpoints.archiving {
+            if self.checkpoints.finishing.is_some() {
+                self.checkpoints.last_to_archive = Some(data);
             } else {
                 let reason = "the checkpoint before it is still on its way there: the link is too slow for checkpoint.every_rounds".to_owned();
                 self.not_archived(&data, archive.place(), reason);
             }
             return Ok(());
         }
-        self.archiving = true;
-        let part = (self.rank.unwrap_or_default(), self.config.parallel.seats());
+        self.checkpoints.archiving = true;
+        let part = (self.part.rank.unwrap_or_default(), self.config.parallel.seats());
         let worker = self.worker;
         let upload = move || {
             let CheckpointData { next_round, generation, .. } = *data;
@@ -44,7 +45,7 @@ impl Synchroniser {
     }
 
     pub(super) fn checkpoint_archived(&mut self, report: CheckpointReport) -> Result<()> {
-        self.archiving = false;
+        self.checkpoints.archiving = false;
         match &report.outcome {
             Ok(_) => tracing::info!(path = report.path, "checkpoint archived"),
             Err(reason) => {
@@ -52,7 +53,7 @@ impl Synchroniser {
             }
         }
         self.report(ToCoordinator::Checkpoint(report));
-        if let Some(data) = self.last_to_archive.take() {
+        if let Some(data) = self.checkpoints.last_to_archive.take() {
             return self.archive_checkpoint(data);
         }
         self.finish_if_all_is_written();

@@ -10,8 +10,9 @@ use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 
 use super::event::SyncEvent;
 use super::replica::{Replica, hash_of};
+use super::running::Stage;
 use super::saved::{Kept, Saved, shared_of};
-use super::synchroniser::{Stage, Synchroniser};
+use super::synchroniser::Synchroniser;
 use crate::message::DeviceState;
 
 impl Synchroniser {
@@ -24,32 +25,32 @@ impl Synchroniser {
     ) -> Result<()> {
         let Stage::Running(running) = &self.stage else { return Ok(()) };
         let generation = running.generation;
-        if std::mem::replace(&mut self.writing_checkpoint, true) {
+        if std::mem::replace(&mut self.checkpoints.writing, true) {
             self.report(ToCoordinator::Checkpoint(CheckpointReport {
                 next_round,
                 generation,
-                path: self.checkpoint_dir.display().to_string(),
+                path: self.checkpoints.folder.display().to_string(),
                 outcome: Err("the checkpoint before it is still being written: the disk is too slow".into()),
             }));
             return Ok(());
         }
-        let Some(prepared) = &self.prepared else { return Ok(()) };
+        let Some(prepared) = &self.part.prepared else { return Ok(()) };
         let kept = Kept {
-            memories: running.compressor.memories().clone(),
-            owner_residuals: running.reducer.residuals_at(next_round),
-            carry: running.carry.clone(),
-            columns: running.compressor.columns().clone(),
-            carried_columns: running.columns.carried().clone(),
+            memories: running.codec.compressor.memories().clone(),
+            owner_residuals: running.codec.reducer.residuals_at(next_round),
+            carry: running.contributions.carry.clone(),
+            columns: running.codec.compressor.columns().clone(),
+            carried_columns: running.contributions.columns.carried().clone(),
         };
         let momentum = Arc::clone(running.replica.momentum());
         let is_frozen =
-            self.config.sync.parts_after_the_opening() && !running.schedule.is_opening(next_round);
+            self.config.sync.parts_after_the_opening() && !running.rounds.schedule.is_opening(next_round);
         let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
         let parameters = Arc::clone(running.replica.parameters());
-        let next_step = running.schedule.steps_of(next_round).start;
+        let next_step = running.rounds.schedule.steps_of(next_round).start;
         let store = self.store();
         let is_archivist = self.is_archivist(running);
-        let folder = self.checkpoint_dir.clone();
+        let folder = self.checkpoints.folder.clone();
         let write = move || {
             let state_hash = hash_of(&parameters);
             let data = CheckpointData {
@@ -79,7 +80,7 @@ impl Synchroniser {
 
     /// This run's checkpoints on this machine.
     pub(super) fn store(&self) -> CheckpointStore {
-        let (rank, parts) = (self.rank.unwrap_or_default(), self.config.parallel.seats());
+        let (rank, parts) = (self.part.rank.unwrap_or_default(), self.config.parallel.seats());
         self.root_store().of_part(rank, parts)
     }
 
@@ -88,7 +89,7 @@ impl Synchroniser {
         report: CheckpointReport,
         to_archive: Option<Arc<CheckpointData>>,
     ) -> Result<()> {
-        self.writing_checkpoint = false;
+        self.checkpoints.writing = false;
         match &report.outcome {
             Ok(_) => tracing::info!(path = report.path, "checkpoint written"),
             Err(reason) => tracing::error!(reason, "no checkpoint; training goes on"),
@@ -97,7 +98,7 @@ impl Synchroniser {
         if let Some(data) = to_archive {
             self.archive_checkpoint(data)?;
         }
-        if let Some((next_round, state)) = self.last_checkpoint.take() {
+        if let Some((next_round, state)) = self.checkpoints.last.take() {
             return self.write_checkpoint(next_round, state, Vec::new());
         }
         self.finish_if_all_is_written();
@@ -106,10 +107,10 @@ impl Synchroniser {
 
     /// Tells the coordinator of the end that the device has come to, once nothing is on its way to a disk or the archive.
     pub(super) fn finish_if_all_is_written(&mut self) {
-        if self.writing_checkpoint || self.archiving {
+        if self.checkpoints.writing || self.checkpoints.archiving {
             return;
         }
-        if let Some((next_round, validation)) = self.finishing.take() {
+        if let Some((next_round, validation)) = self.checkpoints.finishing.take() {
             // The coordinator's sums are of heartbeats: the last one comes before the end.
             self.report(ToCoordinator::Heartbeat(self.outside.heartbeat()));
             let validation_loss = validation.map(|validation| validation.loss);
@@ -142,10 +143,10 @@ impl Synchroniser {
         {
             running.replica = Replica::new(state.parameters.clone(), next_round);
         }
-        self.finishing = Some((next_round, self.disclosed(validation)));
+        self.checkpoints.finishing = Some((next_round, self.disclosed(validation)));
         // One that is being written is of an earlier round: the last one must follow it.
-        if self.writing_checkpoint {
-            self.last_checkpoint = Some((next_round, state));
+        if self.checkpoints.writing {
+            self.checkpoints.last = Some((next_round, state));
             return Ok(());
         }
         self.write_checkpoint(next_round, state, Vec::new())

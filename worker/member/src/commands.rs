@@ -12,7 +12,8 @@ use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 use super::adaptation::{apply_chain, bits_in};
 use super::layouts::Layouts;
 use super::reducer::Reduction;
-use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use super::running::{Running, Stage};
+use super::synchroniser::{Outcome, Synchroniser};
 use crate::activity::Activity;
 use crate::message::PutBack;
 use crate::sparse_ranges::SparseRanges;
@@ -47,34 +48,40 @@ impl Synchroniser {
             }
             Command::Reduce { generation, round, fragment, contributions } => {
                 let reducing = self.outside.begin_coding(Activity::Reduce { round, fragment });
-                let reduced = match &running.masking {
+                let reduced = match &running.codec.masking {
                     Some(masking) => {
-                        let positions = running.compressor.public_positions(round, fragment);
+                        let positions = running.codec.compressor.public_positions(round, fragment);
                         let positions = positions.as_deref();
-                        running.reducer.reduce_masked(round, fragment, &contributions, masking, positions)
+                        running.codec.reducer.reduce_masked(
+                            round,
+                            fragment,
+                            &contributions,
+                            masking,
+                            positions,
+                        )
                     }
-                    None => running.reducer.reduce(round, fragment, contributions),
+                    None => running.codec.reducer.reduce(round, fragment, contributions),
                 };
                 drop(reducing);
                 let Reduction { result, refused } =
                     reduced.with_context(|| format!("take the mean of {fragment} in {round}"))?;
                 let now = self.outside.now();
-                refused.into_iter().for_each(|refusal| running.refusals.note(now, refusal));
+                refused.into_iter().for_each(|refusal| running.results.refusals.note(now, refusal));
                 self.feed(Event::Reduced { generation, round, fragment, result });
             }
-            Command::Retract { round, fragment } => running.compressor.retract(round, fragment),
+            Command::Retract { round, fragment } => running.codec.compressor.retract(round, fragment),
             Command::CarryOver { round, fragment } => carry_over(running, round, fragment),
             Command::MoveResidual { fragment } => {
                 let members = running.membership.as_ref().map_or(1, |m| m.members_of(self.site).count());
-                if let Some(residual) = running.compressor.take_residual(fragment) {
+                if let Some(residual) = running.codec.compressor.take_residual(fragment) {
                     carry(running, fragment, &residual, members as f32);
                 }
-                if let Some(residual) = running.compressor.take_columns(fragment) {
-                    running.columns.carry(fragment, residual, members as f32);
+                if let Some(residual) = running.codec.compressor.take_columns(fragment) {
+                    running.contributions.columns.carry(fragment, residual, members as f32);
                 }
             }
             Command::MoveOwnerResidual { fragment, void_from } => {
-                if let Some(residual) = running.reducer.take_residual(fragment, void_from) {
+                if let Some(residual) = running.codec.reducer.take_residual(fragment, void_from) {
                     let members = running.membership.as_ref().map_or(1, |m| m.members().len());
                     carry(running, fragment, &residual, members as f32);
                 }
@@ -84,31 +91,31 @@ impl Synchroniser {
             }
             Command::ResultHere { round, fragment, result } => {
                 let _decoding = self.outside.begin_coding(Activity::Decode { round, fragment });
-                let Running { arriving, layouts, decoder, .. } = &mut **running;
-                arriving.add(layouts, round, fragment, &result, decoder);
+                let Running { results, rounds, codec, .. } = &mut **running;
+                results.arriving.add(&rounds.layouts, round, fragment, &result, &mut codec.decoder);
             }
             Command::RoundComplete { round, results } => {
                 tracing::debug!(%round, "all results are here");
                 let (now, round_trip) = (self.outside.now(), self.outside.round_trip());
-                if let Some(adaptation) = &mut running.adaptation
-                    && let bits = bits_in(&results, running.layouts.of(round))
+                if let Some(adaptation) = &mut running.codec.adaptation
+                    && let bits = bits_in(&results, running.rounds.layouts.of(round))
                     && let Some(chain) = adaptation.completed(round, bits, now, round_trip)
                 {
                     apply_chain(running, chain)?;
                 }
-                running.reducer.completed(round);
-                running.completed.push_back((round, results));
+                running.codec.reducer.completed(round);
+                running.results.completed.push_back((round, results));
             }
             Command::Release { round } => {
-                running.contributed = running.contributed.split_off(&round.next());
-                running.columns.release(round);
-                running.repeated = running.repeated.split_off(&round.next());
-                running.finished.take_if(|finished| finished.round <= round);
+                running.contributions.of_rounds = running.contributions.of_rounds.split_off(&round.next());
+                running.contributions.columns.release(round);
+                running.contributions.repeated = running.contributions.repeated.split_off(&round.next());
+                running.contributions.finished.take_if(|finished| finished.round <= round);
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
             Command::Lost { round, fragment } => {
                 let reason = format!("nobody gave the result of {fragment} in {round}");
-                self.outcome = Some(match self.came_after {
+                self.outcome = Some(match self.recovery.came_after {
                     Some(took) => Outcome::TooLate(reason, took),
                     None => Outcome::Rejoin(reason),
                 });
@@ -124,7 +131,7 @@ impl Synchroniser {
     pub(super) fn send_local(&self, to: WorkerId, header: FrameHeader) {
         let Stage::Running(running) = &self.stage else { return };
         let (round, fragment) = (header.round, header.fragment);
-        let body = match running.columns.frame_of(round, fragment) {
+        let body = match running.contributions.columns.frame_of(round, fragment) {
             Ok(frame) => frame.unwrap_or_else(|| local_body(running, round, fragment)),
             Err(error) => {
                 // Whoever adds it up leaves out what it cannot read.
@@ -141,8 +148,8 @@ impl Synchroniser {
         let to_site = running.membership.as_ref().and_then(|m| m.member(to)).map(|member| member.site);
         if to_site.is_some_and(|site| site != self.site) && header.kind != FrameKind::Local {
             // Factors have no fragments of the model: a step's second exchange sends what dense has sent with the first.
-            if running.layouts.exchange_in(header.round) != Some(1) {
-                self.outside.dense_equivalent(running.layout.range(header.fragment).len() as u64 * 4);
+            if running.rounds.layouts.exchange_in(header.round) != Some(1) {
+                self.outside.dense_equivalent(running.rounds.layout.range(header.fragment).len() as u64 * 4);
             }
         }
     }
@@ -150,7 +157,12 @@ impl Synchroniser {
 
 /// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
 fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
-    Bytes::copy_from_slice(of_f32(slice_of(&running.contributed, &running.layouts, round, fragment)))
+    Bytes::copy_from_slice(of_f32(slice_of(
+        &running.contributions.of_rounds,
+        &running.rounds.layouts,
+        round,
+        fragment,
+    )))
 }
 
 /// What this member has for a fragment in a round; empty when it has nothing, as without samples.
@@ -165,20 +177,23 @@ pub(super) fn slice_of<'a>(
 }
 
 fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
-    running.columns.carry_over(round, fragment);
-    let mut values = slice_of(&running.contributed, &running.layouts, round, fragment).to_vec();
+    running.contributions.columns.carry_over(round, fragment);
+    let mut values =
+        slice_of(&running.contributions.of_rounds, &running.rounds.layouts, round, fragment).to_vec();
     if values.is_empty() {
         return;
     }
     // Most of a momentum is in the next one too, and would count twice.
-    let range = running.layouts.of(round).range(fragment);
-    if let Some(repeated) = running.repeated.get(&round).and_then(|repeated| repeated.get(range)) {
+    let range = running.rounds.layouts.of(round).range(fragment);
+    if let Some(repeated) =
+        running.contributions.repeated.get(&round).and_then(|repeated| repeated.get(range))
+    {
         values.iter_mut().zip(repeated).for_each(|(value, repeated)| *value -= repeated);
     }
-    if running.layouts.has_exchanges() {
-        let exchange = running.layouts.exchange_in(round);
-        let start = running.layouts.of(round).range(fragment).start;
-        running.put_back.push(PutBack { exchange, start, values });
+    if running.rounds.layouts.has_exchanges() {
+        let exchange = running.rounds.layouts.exchange_in(round);
+        let start = running.rounds.layouts.of(round).range(fragment).start;
+        running.device.put_back.push(PutBack { exchange, start, values });
     } else {
         carry(running, fragment, &values, 1.0);
     }
@@ -189,12 +204,13 @@ fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
 /// A member's residual counts for its site, an owner's for all, a local update for one member: hence the factor. Members train on equal
 /// shares of a batch that divides; where it does not, the factor is off by one sample in a share.
 fn carry(running: &mut Running, fragment: FragmentId, rest: &[f32], factor: f32) {
-    let range = running.layout.range(fragment);
-    if running.layouts.has_exchanges() {
+    let range = running.rounds.layout.range(fragment);
+    if running.rounds.layouts.has_exchanges() {
         let values = rest.iter().map(|rest| factor * rest).collect();
-        running.put_back.push(PutBack { exchange: None, start: range.start, values });
+        running.device.put_back.push(PutBack { exchange: None, start: range.start, values });
         return;
     }
-    let carry = running.carry.get_or_insert_with(|| vec![0.0; running.layout.values as usize]);
+    let carry =
+        running.contributions.carry.get_or_insert_with(|| vec![0.0; running.rounds.layout.values as usize]);
     carry[range].iter_mut().zip(rest).for_each(|(carry, rest)| *carry += factor * rest);
 }

@@ -9,7 +9,8 @@ use longhaul_proto::round::{Command, Event, Local as MemberUpdate};
 use super::columns::of_frame;
 use super::commands::slice_of;
 use super::compressor::{Job, Local};
-use super::synchroniser::{Running, Stage, Synchroniser};
+use super::running::{Codec, Contributions, Rounds, Running, Stage};
+use super::synchroniser::Synchroniser;
 use crate::activity::Activity;
 
 /// A fragment, and what the members of the site have of it.
@@ -25,11 +26,11 @@ impl Synchroniser {
         first: Wanted,
     ) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        if running.masking.is_some() {
+        if running.codec.masking.is_some() {
             return self.compress_or_wait(generation, round, first.0, first.1);
         }
         let mut wanted = vec![first];
-        while wanted.len() < running.compressor.lanes()
+        while wanted.len() < running.codec.compressor.lanes()
             && let Some(next) = running.next_command()
         {
             match next {
@@ -49,7 +50,7 @@ impl Synchroniser {
         let bodies = compress(running, round, &wanted)?;
         drop(compressing);
         if let Some((fragment, _)) = wanted.first() {
-            self.outside.encodes(running.compressor.encoding(round, *fragment));
+            self.outside.encodes(running.codec.compressor.encoding(round, *fragment));
         }
         for ((fragment, _), body) in wanted.into_iter().zip(bodies) {
             self.feed(Event::Compressed { generation, round, fragment, body });
@@ -58,16 +59,10 @@ impl Synchroniser {
     }
 }
 
-impl Running {
-    /// What the round protocol asks for next.
-    pub(super) fn next_command(&mut self) -> Option<Command> {
-        self.postponed.take().or_else(|| self.member.poll_command())
-    }
-}
-
 /// The site's contributions to these fragments.
 pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -> Result<Vec<Bytes>> {
-    let Running { compressor, contributed, columns, layouts, site, .. } = running;
+    let Running { codec: Codec { compressor, .. }, contributions, rounds, site, .. } = running;
+    let (Contributions { of_rounds, columns, .. }, layouts) = (contributions, &rounds.layouts);
     let mut jobs = Vec::with_capacity(wanted.len());
     for (fragment, updates) in wanted {
         let len = layouts.of(round).range(*fragment).len();
@@ -76,7 +71,7 @@ pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -
             jobs.push(Job { fragment: *fragment, locals: sound_columns(round, len, own, updates) });
             continue;
         }
-        let own = slice_of(contributed, layouts, round, *fragment);
+        let own = slice_of(of_rounds, layouts, round, *fragment);
         let joint = site.mean_of(round, *fragment);
         jobs.push(Job { fragment: *fragment, locals: sound_updates(round, len, own, joint, updates) });
     }
@@ -91,10 +86,11 @@ pub(super) fn compress_masked(
     fragment: FragmentId,
     updates: &[MemberUpdate],
 ) -> Result<Bytes> {
-    let Running { compressor, contributed, layouts, site, schedule, masking, .. } = running;
+    let Running { codec: Codec { compressor, masking, .. }, contributions, rounds, site, .. } = running;
+    let Rounds { layouts, schedule, .. } = rounds;
     let masking = masking.as_ref().context("there are no masks")?;
     let len = layouts.of(round).range(fragment).len();
-    let own = slice_of(contributed, layouts, round, fragment);
+    let own = slice_of(&contributions.of_rounds, layouts, round, fragment);
     let locals = sound_updates(round, len, own, site.mean_of(round, fragment), updates);
     let steps = schedule.steps_of(round).count() as u64;
     let weight = updates.iter().fold(0u32, |sum, update| sum.saturating_add(update.weight));

@@ -34,9 +34,8 @@ pub struct Compressor {
     keeps_gradients: bool,
     /// Memories as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, ErrorFeedback)>,
-    /// The same two where updates are of columns: what was not sent, and as it was before a round that is not decided yet.
-    columns: BTreeMap<FragmentId, ColumnUpdate>,
-    columns_before: BTreeMap<FragmentId, (Round, Option<ColumnUpdate>)>,
+    /// The same two where updates are of columns.
+    columns: ColumnMemories,
     /// In place of the configured chains.
     adapted: Option<CodecSpec>,
     /// In a private run.
@@ -45,6 +44,14 @@ pub struct Compressor {
     due: Option<(Round, usize)>,
     scratch: Vec<f32>,
     audit: Findings,
+}
+
+/// What was not sent of columns, by fragment.
+#[derive(Default)]
+struct ColumnMemories {
+    kept: BTreeMap<FragmentId, ColumnUpdate>,
+    /// As they were before a round that is not decided yet.
+    before: BTreeMap<FragmentId, (Round, Option<ColumnUpdate>)>,
 }
 
 /// What one thread of the pool works with.
@@ -126,8 +133,7 @@ impl Compressor {
             memories: BTreeMap::new(),
             keeps_gradients: config.changes_kind_after_the_opening(),
             before: BTreeMap::new(),
-            columns: BTreeMap::new(),
-            columns_before: BTreeMap::new(),
+            columns: ColumnMemories::default(),
             adapted: None,
             mechanism: None,
             due: None,

@@ -9,7 +9,8 @@ use longhaul_proto::round::Event;
 
 use super::mean::norm;
 use super::rounds::empty_report;
-use super::synchroniser::{Running, Stage, Synchroniser};
+use super::running::{Running, Stage};
+use super::synchroniser::Synchroniser;
 use crate::message::{FinishedPart, LocalUpdate};
 use crate::sparse_ranges::SparseRanges;
 
@@ -23,43 +24,47 @@ impl Synchroniser {
         let (loss, gradient_norm) = (self.disclosed(update.loss), self.disclosed(update.gradient_norm));
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let (finished, parts) = take_finished(running, round);
-        ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
+        ensure!(
+            running.contributions.of_rounds.len() < ROUNDS_HELD_MAX,
+            "the round protocol releases nothing"
+        );
         if let Some(gradient) = columns {
-            let Running { columns, layouts, .. } = &mut **running;
-            columns.contribute(round, &gradient, layouts, weight, self.config.sync.norm_limit)?;
+            let Running { contributions, rounds, .. } = &mut **running;
+            let (layouts, limit) = (&rounds.layouts, self.config.sync.norm_limit);
+            contributions.columns.contribute(round, &gradient, layouts, weight, limit)?;
         }
         let (mut delta, snapshot) = if dense {
             (values, None)
         } else {
-            let due = running.schedule.due_stretches(&running.layout, round);
+            let due = running.rounds.schedule.due_stretches(&running.rounds.layout, round);
             (running.replica.delta(&values, due), Some((round, values)))
         };
-        if let Some(tiling) = &running.tiling {
-            let flat = delta.into_whole(running.layout.values as usize);
+        if let Some(tiling) = &running.rounds.tiling {
+            let flat = delta.into_whole(running.rounds.layout.values as usize);
             delta = SparseRanges::whole(tiling.to_exchanged(&flat));
         }
-        for range in finished.iter().map(|fragment| running.layout.range(*fragment)) {
+        for range in finished.iter().map(|fragment| running.rounds.layout.range(*fragment)) {
             if let (Some(values), Some(part)) = (delta.get_mut(range.clone()), parts.get(range)) {
                 values.copy_from_slice(part);
             }
         }
         if weight > 0 {
-            let rest = running.layout.fragments().filter(|fragment| !finished.contains(fragment));
+            let rest = running.rounds.layout.fragments().filter(|fragment| !finished.contains(fragment));
             contribute_carry(running, round, rest, self.config.sync.norm_limit, &mut delta);
         }
-        running.snapshot = snapshot;
-        running.contributed.insert(round, delta);
-        running.repeated.insert(round, repeated);
+        running.contributions.snapshot = snapshot;
+        running.contributions.of_rounds.insert(round, delta);
+        running.contributions.repeated.insert(round, repeated);
         let mut measured = None;
-        if let Some(adaptation) = &mut running.adaptation
+        if let Some(adaptation) = &mut running.codec.adaptation
             && steps > 0
         {
             adaptation.contributed(round, self.outside.now(), compute / steps, spare_cores);
             measured = adaptation.measured();
         }
-        running.idle = true;
+        running.device.idle = true;
         let report = RoundReport { loss, gradient_norm, samples: weight, measured, ..empty_report(round) };
-        running.reports.insert(round, report);
+        running.results.reports.insert(round, report);
         self.feed(Event::Contribute { round, weight });
         Ok(())
     }
@@ -74,24 +79,28 @@ impl Synchroniser {
         if running.member.open_round() > round {
             return Ok(());
         }
-        if running.finished.as_ref().is_none_or(|finished| finished.round != round) {
-            ensure!(running.contributed.len() < ROUNDS_HELD_MAX, "the round protocol releases nothing");
-            let zeros = vec![0.0; running.layout.values as usize];
-            running.contributed.insert(round, SparseRanges::whole(zeros));
-            running.finished = Some(Finished { round, weight, fragments: BTreeSet::new() });
+        if running.contributions.finished.as_ref().is_none_or(|finished| finished.round != round) {
+            ensure!(
+                running.contributions.of_rounds.len() < ROUNDS_HELD_MAX,
+                "the round protocol releases nothing"
+            );
+            let zeros = vec![0.0; running.rounds.layout.values as usize];
+            running.contributions.of_rounds.insert(round, SparseRanges::whole(zeros));
+            running.contributions.finished = Some(Finished { round, weight, fragments: BTreeSet::new() });
         }
-        let (Some(mut update), Some(finished)) = (running.contributed.remove(&round), &mut running.finished)
+        let (Some(mut update), Some(finished)) =
+            (running.contributions.of_rounds.remove(&round), &mut running.contributions.finished)
         else {
             return Ok(());
         };
         let place = start..start + values.len();
-        let fragments: Vec<_> = running.layout.touched_by(&place).collect();
+        let fragments: Vec<_> = running.rounds.layout.touched_by(&place).collect();
         finished.fragments.extend(&fragments);
         if let Some(place) = update.get_mut(place) {
             place.copy_from_slice(&values);
         }
         contribute_carry(running, round, fragments.iter().copied(), norm_limit, &mut update);
-        running.contributed.insert(round, update);
+        running.contributions.of_rounds.insert(round, update);
         for fragment in fragments {
             self.feed(Event::FragmentReady { round, fragment, weight });
         }
@@ -113,9 +122,9 @@ const ROUNDS_HELD_MAX: usize = 4;
 
 /// Which fragments of a round have left before its end, and a vector with what they were.
 fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, SparseRanges) {
-    let finished = running.finished.take().filter(|finished| finished.round == round);
+    let finished = running.contributions.finished.take().filter(|finished| finished.round == round);
     finished
-        .and_then(|finished| Some((finished.fragments, running.contributed.remove(&round)?)))
+        .and_then(|finished| Some((finished.fragments, running.contributions.of_rounds.remove(&round)?)))
         .unwrap_or_default()
 }
 
@@ -127,13 +136,16 @@ fn contribute_carry(
     norm_limit: f64,
     delta: &mut SparseRanges,
 ) {
-    let Some(mut carry) = running.carry.take() else { return };
-    for range in fragments.filter(|f| running.schedule.is_due(round, *f)).map(|f| running.layout.range(f)) {
+    let Some(mut carry) = running.contributions.carry.take() else { return };
+    for range in fragments
+        .filter(|f| running.rounds.schedule.is_due(round, *f))
+        .map(|f| running.rounds.layout.range(f))
+    {
         if let Some(slice) = delta.get_mut(range.clone()) {
             add_carry(slice, &mut carry[range], norm_limit);
         }
     }
-    running.carry = carry.iter().any(|value| *value != 0.0).then_some(carry);
+    running.contributions.carry = carry.iter().any(|value| *value != 0.0).then_some(carry);
 }
 
 /// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.

@@ -8,7 +8,8 @@ use longhaul_common::id::Round;
 
 use super::event::{HealedState, Reply};
 use super::outer::outer_step;
-use super::synchroniser::{Running, Stage, Synchroniser};
+use super::running::{Running, Stage};
+use super::synchroniser::Synchroniser;
 use crate::message::{DeviceState, Load, ToDevice};
 
 /// Joiners that heal from this member at once; more ask another donor, or again.
@@ -86,12 +87,12 @@ impl Synchroniser {
 /// The state, where it is not the device that has it.
 fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
     if config.sync.opens_with_gradients() {
-        return running.load.as_ref().and_then(|load| not_loaded(running, load));
+        return running.device.load.as_ref().and_then(|load| not_loaded(running, load));
     }
     let mut buffers = vec![Arc::clone(running.replica.parameters())];
     if outer_step(&config.sync).has_memory() {
         let momentum = running.replica.momentum();
-        let none_yet = || Arc::new(vec![0.0; running.layout.values as usize]);
+        let none_yet = || Arc::new(vec![0.0; running.rounds.layout.values as usize]);
         buffers.push(if momentum.is_empty() { none_yet() } else { Arc::clone(momentum) });
     }
     Some(HealedState { next_round: running.replica.next_round(), buffers, updates: 0 })
@@ -99,11 +100,11 @@ fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
 
 /// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
 fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
-    let zeros = || vec![0.0; running.layout.values as usize];
+    let zeros = || vec![0.0; running.rounds.layout.values as usize];
     let state = match load {
         Load::Nothing => return None,
         // The device has factors that it has drawn; only it can give them.
-        Load::Parameters(_) if running.layouts.has_exchanges() => return None,
+        Load::Parameters(_) if running.rounds.layouts.has_exchanges() => return None,
         Load::Parameters(parameters) => DeviceState {
             parameters: parameters.clone(),
             first_moments: zeros(),

@@ -13,12 +13,12 @@ use crate::message::Load;
 impl Synchroniser {
     /// Fetches what this worker's part of the model needs of these.
     pub(super) fn fetch_held(&self, parts: Vec<HeldPart>) {
-        let Some(prepared) = &self.prepared else { return };
+        let Some(prepared) = &self.part.prepared else { return };
         tracing::info!(
             parts = parts.len(),
             "fetching this worker's part of the model from checkpoints of others"
         );
-        self.outside.fetch_parts(self.wants, self.root_store(), parts, prepared.spec.clone());
+        self.outside.fetch_parts(self.recovery.wants, self.root_store(), parts, prepared.spec.clone());
     }
 
     /// What is needed of these parts is on the disk.
@@ -53,7 +53,7 @@ impl Synchroniser {
     }
 
     fn load_held(&self, parts: &[HeldPart]) -> Result<(Round, Recut)> {
-        let prepared = self.prepared.as_ref().context("the model is not built")?;
+        let prepared = self.part.prepared.as_ref().context("the model is not built")?;
         let next_round = parts.first().context("a checkpoint without parts")?.offer.next_round;
         let root = self.root_store();
         let is_here =
@@ -68,6 +68,11 @@ impl Synchroniser {
 
     /// This run's checkpoints on this machine, of whatever part.
     pub(super) fn root_store(&self) -> CheckpointStore {
-        CheckpointStore::new(&self.checkpoint_dir, self.run, self.worker, self.config.checkpoint.retention())
+        CheckpointStore::new(
+            &self.checkpoints.folder,
+            self.run,
+            self.worker,
+            self.config.checkpoint.retention(),
+        )
     }
 }

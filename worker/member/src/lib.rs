@@ -39,6 +39,7 @@ mod refusals;
 mod replica;
 mod robust;
 mod rounds;
+mod running;
 mod saved;
 mod site;
 pub mod sparse_ranges;

@@ -14,7 +14,8 @@ use longhaul_proto::round::{Contribution, Event, Local};
 
 use super::compression::compress_masked;
 use super::event::Reply;
-use super::synchroniser::{Stage, Synchroniser};
+use super::running::Stage;
+use super::synchroniser::Synchroniser;
 use crate::activity::Activity;
 
 /// The masks of a generation.
@@ -194,7 +195,7 @@ impl Synchroniser {
         let masking = Masking::begin(self.worker, start, config.range, self.config.train.batch)?;
         let generation = start.membership.generation;
         self.outside.fetch_mask_secrets(generation, masking.lower().collect());
-        running.masking = Some(masking);
+        running.codec.masking = Some(masking);
         Ok(())
     }
 
@@ -207,7 +208,7 @@ impl Synchroniser {
         locals: Vec<Local>,
     ) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        if let Some(masking) = &mut running.masking
+        if let Some(masking) = &mut running.codec.masking
             && !masking.is_ready(round, fragment)
         {
             let mean = running.site.mean_of(round, fragment);
@@ -230,7 +231,8 @@ impl Synchroniser {
         secret: [u8; MASK_SECRET_BYTES],
     ) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        let masking = running.masking.as_mut().filter(|masking| masking.membership.generation == generation);
+        let masking =
+            running.codec.masking.as_mut().filter(|masking| masking.membership.generation == generation);
         let Some(masking) = masking.filter(|masking| from < masking.me) else { return Ok(()) };
         masking.secrets.insert(from, PairSecret::from_bytes(secret));
         let mut waiting = std::mem::take(&mut masking.waiting);
@@ -252,7 +254,7 @@ impl Synchroniser {
     ) {
         let secret = match &self.stage {
             Stage::Running(running) => {
-                running.masking.as_ref().and_then(|masking| masking.secret_for(generation, peer))
+                running.codec.masking.as_ref().and_then(|masking| masking.secret_for(generation, peer))
             }
             Stage::Preparing => None,
         };

@@ -1,6 +1,6 @@
 //! From joining to the first round: the state that a generation starts from.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, 
 use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
 
 use super::adaptation::{Adaptation, adapt_to};
-use super::arriving::Arriving;
 use super::columns::ColumnContributions;
 use super::compressor::Compressor;
 use super::event::HealedState;
@@ -24,18 +23,18 @@ use super::outer::outer_step;
 use super::pool::CodecPool;
 use super::privacy::mechanism_of;
 use super::reducer::Reducer;
-use super::refusals::Refusals;
 use super::replica::Replica;
+use super::running::{Codec, Contributions, DeviceView, Results, Rounds, Running, Stage};
 use super::saved::{Kept, Saved, momentum_in, second_moments_in};
 use super::site::SiteReduction;
-use super::synchroniser::{Outcome, Running, Stage, Synchroniser, Wanted};
+use super::synchroniser::{Outcome, Synchroniser, Wanted};
 use super::tiling::Tiling;
 use crate::message::{DeviceState, Load, Place, ToDevice};
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
         if let Stage::Running(running) = &self.stage
-            && running.entered
+            && running.device.entered
         {
             // The device is somewhere in a round of a state that does not count any more, and so is all that was made of it.
             let reason = "the state in training differs from the other members'";
@@ -43,48 +42,48 @@ impl Synchroniser {
             return Ok(());
         }
         self.forget_wanted();
-        self.wanted = Some(wanted);
+        self.recovery.wanted = Some(wanted);
         self.prepare_if_possible()
     }
 
     /// From now on, this worker has this part of the model, or waits for one.
     pub(super) fn take_seat(&mut self, rank: Option<u32>) -> Result<()> {
         if let Stage::Running(running) = &self.stage
-            && running.entered
+            && running.device.entered
         {
             let reason = "this worker's copy of the model has come apart";
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
         self.forget_wanted();
-        self.wanted = None;
+        self.recovery.wanted = None;
         self.stage = Stage::Preparing;
-        if rank.is_none() || rank == self.rank {
+        if rank.is_none() || rank == self.part.rank {
             return Ok(());
         }
-        (self.rank, self.prepared) = (rank, None);
+        (self.part.rank, self.part.prepared) = (rank, None);
         self.build()
     }
 
     /// Whatever is on its way is not wanted any more.
     fn forget_wanted(&mut self) {
-        self.wants += 1;
+        self.recovery.wants += 1;
         self.outside.stop_healing();
     }
 
     /// Has the device build this worker's part, unless it builds one already: then when it has.
     pub(super) fn build(&mut self) -> Result<()> {
-        let Some(rank) = self.rank.filter(|_| !self.building) else { return Ok(()) };
-        self.building = true;
+        let Some(rank) = self.part.rank.filter(|_| !self.part.building) else { return Ok(()) };
+        self.part.building = true;
         self.tell_device(ToDevice::Build { rank })
     }
 
     /// Prepares what the coordinator wants, once the device has its model and data.
     pub(super) fn prepare_if_possible(&mut self) -> Result<()> {
-        if self.prepared.is_none() {
+        if self.part.prepared.is_none() {
             return Ok(());
         }
-        match self.wanted.take() {
+        match self.recovery.wanted.take() {
             None => Ok(()),
             Some(Wanted::Start(Start::Fresh)) => {
                 let parameters = self.prepared_parameters();
@@ -95,8 +94,8 @@ impl Synchroniser {
             }
             Some(Wanted::Heal(donors)) => {
                 tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
-                self.fetches_since = self.outside.now();
-                self.outside.heal(self.wants, donors, self.state_buffers(), self.parameter_count());
+                self.recovery.fetches_since = self.outside.now();
+                self.outside.heal(self.recovery.wants, donors, self.state_buffers(), self.parameter_count());
                 Ok(())
             }
         }
@@ -104,7 +103,7 @@ impl Synchroniser {
 
     /// The state that a donor gave.
     pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
-        self.came_after = Some(self.outside.now().saturating_sub(self.fetches_since));
+        self.recovery.came_after = Some(self.outside.now().saturating_sub(self.recovery.fetches_since));
         let HealedState { next_round, buffers, updates } = state;
         let count = buffers.len();
         let mut buffers = buffers.into_iter().map(|b| Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));
@@ -156,7 +155,7 @@ impl Synchroniser {
 
     fn load_checkpoint(&self, offer: &CheckpointOffer) -> Result<(LoadedModel, Option<Saved>)> {
         let store = self.store();
-        let prepared = self.prepared.as_ref().context("the model is not built")?;
+        let prepared = self.part.prepared.as_ref().context("the model is not built")?;
         let model = store.load_model(offer.next_round, &prepared.spec)?;
         anyhow::ensure!(
             model.state_hash == offer.state_hash,
@@ -213,14 +212,14 @@ impl Synchroniser {
         let next_round = replica.next_round();
         let layout = self.layout(replica.parameters().len());
         let schedule = self.config.round_schedule().for_fragments(layout.count());
-        let exchanges = self.prepared.as_ref().and_then(|prepared| prepared.exchanges);
+        let exchanges = self.part.prepared.as_ref().and_then(|prepared| prepared.exchanges);
         let layouts = Layouts::new(layout, exchanges, schedule);
-        let tiling = match (sync.transform, &self.prepared) {
+        let tiling = match (sync.transform, &self.part.prepared) {
             (Transform::Dct, Some(prepared)) => Some(Tiling::new(&prepared.spec)),
             _ => None,
         };
         let tiles = tiling.as_ref().map_or(0, Tiling::tiles);
-        let cores = self.prepared.as_ref().map_or(usize::MAX, |prepared| prepared.cores);
+        let cores = self.part.prepared.as_ref().map_or(usize::MAX, |prepared| prepared.cores);
         let mut compressor = Compressor::new(self.run, sync, layouts, tiles, CodecPool::beside(cores))
             .context("set up the codec")?
             .with_mechanism(mechanism_of(&self.config, next_round)?);
@@ -243,46 +242,35 @@ impl Synchroniser {
             },
         };
         self.stage = Stage::Running(Box::new(Running {
-            layout,
-            layouts,
-            tiling,
-            put_back: Vec::new(),
             generation: Generation(0),
-            until: Round(u64::MAX),
             membership: None,
             member: round::Member::new(self.worker, self.site, layout, next_round, config),
             postponed: None,
-            replica,
-            compressor,
-            reducer,
-            masking: None,
-            decoder: Decoder::default(),
-            adaptation: Adaptation::new(sync, layouts),
-            schedule,
-            load: Some(load),
-            place: None,
-            entered: false,
-            epoch: 0,
-            begun: None,
-            idle: true,
-            named: None,
-            contributed: BTreeMap::new(),
-            columns: ColumnContributions::with_carried(fitting(kept.carried_columns, layout)),
-            repeated: BTreeMap::new(),
-            finished: None,
-            arriving: Arriving::default(),
-            snapshot: None,
-            carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
-            completed: VecDeque::new(),
-            reports: BTreeMap::new(),
-            skipped: Vec::new(),
-            refusals: Refusals::default(),
+            rounds: Rounds { layout, layouts, tiling, schedule, until: Round(u64::MAX) },
+            device: DeviceView::to_load(load),
+            contributions: Contributions {
+                of_rounds: BTreeMap::new(),
+                columns: ColumnContributions::with_carried(fitting(kept.carried_columns, layout)),
+                repeated: BTreeMap::new(),
+                finished: None,
+                snapshot: None,
+                carry: kept.carry.filter(|carry| carry.len() as u64 == layout.values),
+            },
+            codec: Codec {
+                compressor,
+                reducer,
+                masking: None,
+                decoder: Decoder::default(),
+                adaptation: Adaptation::new(sync, layouts),
+            },
             site: SiteReduction::default(),
+            results: Results::default(),
+            replica,
         }));
         if let Stage::Running(running) = &mut self.stage {
             adapt_to(running, next_round)?;
         }
-        if let Some(prepared) = &self.prepared {
+        if let Some(prepared) = &self.part.prepared {
             self.report(ToCoordinator::Ready(Ready {
                 next_round,
                 state_hash,
@@ -311,11 +299,11 @@ impl Synchroniser {
             start.schedule
         );
         // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
-        self.wants += 1;
+        self.recovery.wants += 1;
         self.outside.stop_healing();
         running.generation = generation;
-        running.arriving.forget();
-        running.until = start.until;
+        running.results.arriving.forget();
+        running.rounds.until = start.until;
         running.follow(start.schedule);
         adapt_to(running, running.member.open_round())?;
         running.membership = Some(start.membership.clone());
@@ -325,7 +313,7 @@ impl Synchroniser {
             from_round = start.first_round.0,
             "a generation starts"
         );
-        let model_bytes = running.layout.values as usize * size_of::<f32>();
+        let model_bytes = running.rounds.layout.values as usize * size_of::<f32>();
         let ranks = start.replica.iter().flat_map(|replica| &replica.ranks);
         let others = ranks.filter(|rank| start.membership.member(rank.worker).is_none());
         let members: Vec<Member> = start.membership.members().iter().chain(others).cloned().collect();
@@ -349,7 +337,7 @@ impl Synchroniser {
     /// Meets the other workers of its copy of the model, if there are any.
     fn take_place(&mut self, start: &GenerationStart) -> Result<()> {
         let Some(replica) = &start.replica else { return Ok(()) };
-        let (Stage::Running(running), Some(rank)) = (&self.stage, self.rank) else { return Ok(()) };
+        let (Stage::Running(running), Some(rank)) = (&self.stage, self.part.rank) else { return Ok(()) };
         let workers: Vec<WorkerId> = replica.ranks.iter().map(|member| member.worker).collect();
         anyhow::ensure!(
             workers.get(rank as usize) == Some(&self.worker),
@@ -357,7 +345,7 @@ impl Synchroniser {
         );
         let session = replica.session;
         self.outside.join_replica(session, workers.clone());
-        if running.entered {
+        if running.device.entered {
             return Ok(());
         }
         let (parallel, ranks) = (&self.config.parallel, &replica.ranks);
@@ -372,18 +360,18 @@ impl Synchroniser {
             first: workers.first().copied().unwrap_or(self.worker),
         };
         if let Stage::Running(running) = &mut self.stage {
-            running.place = Some(Box::new(place));
+            running.device.place = Some(Box::new(place));
         }
         Ok(())
     }
 
     /// The parameters drawn from the seed. They are kept: a fresh start may be asked for again after a failed one.
     fn prepared_parameters(&self) -> Vec<f32> {
-        self.prepared.as_ref().map(|prepared| prepared.parameters.clone()).unwrap_or_default()
+        self.part.prepared.as_ref().map(|prepared| prepared.parameters.clone()).unwrap_or_default()
     }
 
     fn parameter_count(&self) -> usize {
-        self.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
+        self.part.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
     }
 
     /// Buffers of the synchronised state: θ, and what must be in step besides: where there are gradients the moments and low-rank

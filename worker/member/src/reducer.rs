@@ -41,18 +41,24 @@ pub struct Reducer {
     steady: Encoder,
     opening: Encoder,
     decoder: Decoder,
+    kept: Residuals,
+    scratch: Vec<f32>,
+    /// The mean in the making, as it is published.
+    frame: Vec<u8>,
+}
+
+/// What means left behind, by fragment.
+#[derive(Default)]
+struct Residuals {
     residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Whether residuals are of gradients, which cannot be part of the deltas that follow.
+    /// Whether they are of gradients, which cannot be part of the deltas that follow.
     keeps_gradients: bool,
-    /// Residuals as they were before reductions that may turn out to be void.
+    /// As they were before reductions that may turn out to be void.
     before: BTreeMap<FragmentId, Backups>,
     /// Rounds before this one are complete, and never void.
     settled: Round,
     /// What each fragment's last mean added to its residual, and left there.
     waiting: BTreeMap<FragmentId, (Round, Waiting)>,
-    scratch: Vec<f32>,
-    /// The mean in the making, as it is published.
-    frame: Vec<u8>,
 }
 
 /// What an owner makes of a round.
@@ -82,11 +88,10 @@ impl Reducer {
             steady: Encoder::new(downlink(config))?,
             opening: Encoder::new(opening_downlink(config))?,
             decoder: Decoder::default(),
-            residuals: BTreeMap::new(),
-            settled: Round(0),
-            keeps_gradients: config.changes_kind_after_the_opening(),
-            before: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            kept: Residuals {
+                keeps_gradients: config.changes_kind_after_the_opening(),
+                ..Residuals::default()
+            },
             scratch: Vec::new(),
             frame: Vec::new(),
         })
@@ -272,12 +277,12 @@ impl Reducer {
         frame.clear();
         // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps what they leave out.
         let has_no_residual = self.layouts.exchange_in(round).is_some();
-        if has_no_residual || encoder.spec().is_lossless() && !self.residuals.contains_key(&fragment) {
+        if has_no_residual || encoder.spec().is_lossless() && !self.kept.residuals.contains_key(&fragment) {
             encoder.encode(NO_SEED, &self.scratch, frame)?;
             return Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)));
         }
-        let residual = self.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
-        self.before.entry(fragment).or_default().reduce(round, self.settled, residual);
+        let residual = self.kept.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
+        self.kept.before.entry(fragment).or_default().reduce(round, self.kept.settled, residual);
         let is_union = self.form == ResultForm::Union && (!is_opening || self.opens_with_unions);
         let added = Waiting::default().with(&[], &self.scratch);
         if is_union {
@@ -288,36 +293,37 @@ impl Reducer {
             self.union.give_back(residual);
         }
         encoded?;
-        self.waiting.insert(fragment, (round, added.with(residual, &[])));
+        self.kept.waiting.insert(fragment, (round, added.with(residual, &[])));
         Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)))
     }
 
     /// Drops what the opening has left behind, where what comes after it is of another kind.
     pub fn leave_opening(&mut self) {
-        if std::mem::take(&mut self.keeps_gradients) {
-            self.residuals.clear();
-            self.before.clear();
-            self.waiting.clear();
+        if std::mem::take(&mut self.kept.keeps_gradients) {
+            self.kept.residuals.clear();
+            self.kept.before.clear();
+            self.kept.waiting.clear();
         }
     }
 
     /// All results of a round are here.
     pub fn completed(&mut self, round: Round) {
-        self.settled = self.settled.max(round.next());
+        self.kept.settled = self.kept.settled.max(round.next());
     }
 
     /// What waits in residuals of the fragments that this worker has reduced in a round, and has not reduced again.
     #[must_use]
     pub fn waiting_in(&self, round: Round) -> Waiting {
-        let of_round = self.waiting.values().filter(|(of, _)| *of == round);
+        let of_round = self.kept.waiting.values().filter(|(of, _)| *of == round);
         of_round.fold(Waiting::default(), |sum, (_, waiting)| sum.plus(*waiting))
     }
 
     /// Puts a residual back to what it was before this round was reduced, or a later one, if any was.
     fn undo(&mut self, round: Round, fragment: FragmentId) {
-        if let Some(before) = self.before.get_mut(&fragment).and_then(|backups| backups.take_from(round)) {
-            self.waiting.remove(&fragment);
-            self.residuals.insert(fragment, before);
+        if let Some(before) = self.kept.before.get_mut(&fragment).and_then(|backups| backups.take_from(round))
+        {
+            self.kept.waiting.remove(&fragment);
+            self.kept.residuals.insert(fragment, before);
         }
     }
 
@@ -325,16 +331,16 @@ impl Reducer {
     /// round.
     pub fn take_residual(&mut self, fragment: FragmentId, void_from: Round) -> Option<Vec<f32>> {
         self.guard.forget(fragment);
-        self.waiting.remove(&fragment);
-        let present = self.residuals.remove(&fragment);
-        let before = self.before.remove(&fragment).and_then(|mut backups| backups.take_from(void_from));
+        self.kept.waiting.remove(&fragment);
+        let present = self.kept.residuals.remove(&fragment);
+        let before = self.kept.before.remove(&fragment).and_then(|mut backups| backups.take_from(void_from));
         before.or(present)
     }
 
     /// The residuals that this worker keeps as an owner, by fragment.
     #[cfg(test)]
     pub fn residuals(&self) -> &BTreeMap<FragmentId, Vec<f32>> {
-        &self.residuals
+        &self.kept.residuals
     }
 
     /// The residuals that this worker keeps as an owner, by fragment, as they were before a round: it may have been reduced here while this worker's own device was at the one
@@ -342,17 +348,17 @@ impl Reducer {
     #[must_use]
     pub fn residuals_at(&self, next_round: Round) -> BTreeMap<FragmentId, Vec<f32>> {
         let at = |(fragment, residual): (&FragmentId, &Vec<f32>)| {
-            let before = self.before.get(fragment).and_then(|backups| backups.before(next_round));
+            let before = self.kept.before.get(fragment).and_then(|backups| backups.before(next_round));
             (*fragment, before.unwrap_or(residual).clone())
         };
-        self.residuals.iter().map(at).collect()
+        self.kept.residuals.iter().map(at).collect()
     }
 
     /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
     pub fn restore_residuals(&mut self, mut residuals: BTreeMap<FragmentId, Vec<f32>>) {
         residuals.retain(|fragment, values| values.len() == self.layouts.model().range(*fragment).len());
-        self.before.clear();
-        self.residuals = residuals;
+        self.kept.before.clear();
+        self.kept.residuals = residuals;
     }
 }
 

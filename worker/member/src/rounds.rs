@@ -11,7 +11,8 @@ use longhaul_proto::round::FragmentResult;
 use super::backlog::{Waiting, in_all};
 use super::outer::outer_step;
 use super::replica::Replica;
-use super::synchroniser::{Outcome, Running, Stage, Synchroniser};
+use super::running::{Rounds, Running, Stage};
+use super::synchroniser::{Outcome, Synchroniser};
 use crate::activity::Activity;
 use crate::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
 use crate::sparse_ranges::SparseRanges;
@@ -29,21 +30,21 @@ impl Synchroniser {
     /// Lets the device begin `next`: as the round after its last, or as its first, or over rounds that were complete without it.
     fn enter_or_jump(&mut self, next: Round) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        if !running.idle || running.named == Some(next) {
+        if !running.device.idle || running.device.named == Some(next) {
             return Ok(());
         }
         // What the gate has let through meanwhile cannot be changed; the device's word of it is on its way.
-        if running.named.is_some() && !self.outside.barrier().withdraw() {
+        if running.device.named.is_some() && !self.outside.barrier().withdraw() {
             return Ok(());
         }
-        running.named = None;
-        if running.entered && running.begun.map(Round::next) == Some(next) {
-            running.named = Some(next);
+        running.device.named = None;
+        if running.device.entered && running.device.begun.map(Round::next) == Some(next) {
+            running.device.named = Some(next);
             self.outside.barrier().set_next(next);
             return Ok(());
         }
         // A start or a jump: the device loads the state as it is before `next`, so all rounds before must be here.
-        let known = running.replica.next_round().0 + running.completed.len() as u64;
+        let known = running.replica.next_round().0 + running.results.completed.len() as u64;
         if known < next.0 { Ok(()) } else { self.enter(next) }
     }
 
@@ -51,13 +52,13 @@ impl Synchroniser {
         let Stage::Running(running) = &self.stage else { return Ok(()) };
         let from = running.replica.next_round();
         let dense = self.shares_everything_in(from);
-        if running.completed.iter().any(|(round, _)| self.shares_everything_in(*round) != dense) {
+        if running.results.completed.iter().any(|(round, _)| self.shares_everything_in(*round) != dense) {
             // What the opening led to is on the device, and what came after it applies to what is here.
             let reason = "the others were faster, and have left the opening";
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
-        let begins_at = running.begun.map(Round::next).max(running.member.first_round());
+        let begins_at = running.device.begun.map(Round::next).max(running.member.first_round());
         if self.config.parallel.is_divided() && begins_at.is_some_and(|begins_at| begins_at < next) {
             // The other workers of its copy are in that round.
             let reason =
@@ -66,34 +67,34 @@ impl Synchroniser {
             return Ok(());
         }
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-        let first = !running.entered;
+        let first = !running.device.entered;
         let mut replay = Vec::new();
-        while let Some((round, results)) = running.completed.pop_front() {
+        while let Some((round, results)) = running.results.completed.pop_front() {
             if dense {
                 replay.push((round, common_mean(running, round, &results)));
             } else {
                 apply_to_replica(&self.config, running, round, &results);
             }
         }
-        let load = match running.load.take().filter(|_| first) {
+        let load = match running.device.load.take().filter(|_| first) {
             Some(load) if dense || from == next => load,
             Some(load) => with_parameters(load, &running.replica),
             None if dense => Load::Nothing,
             None => Load::Parameters(running.replica.parameters().to_vec()),
         };
         // One that never began may have been let through to a round that was complete before it got there.
-        let due = running.begun.map(Round::next).max(running.member.first_round());
+        let due = running.device.begun.map(Round::next).max(running.member.first_round());
         if let Some(due) = due.filter(|due| *due < next) {
-            running.skipped.extend((due.0..next.0).map(Round));
+            running.results.skipped.extend((due.0..next.0).map(Round));
             tracing::warn!(from = due.0, to = next.0, "the others were faster: rounds are skipped");
         }
-        running.snapshot = None;
-        running.entered = true;
-        running.named = Some(next);
-        running.epoch = self.outside.barrier().renew();
-        let put_back = std::mem::take(&mut running.put_back);
-        let place = running.place.take();
-        let enter = Enter { epoch: running.epoch, place, round: next, load, put_back, replay };
+        running.contributions.snapshot = None;
+        running.device.entered = true;
+        running.device.named = Some(next);
+        running.device.epoch = self.outside.barrier().renew();
+        let put_back = std::mem::take(&mut running.device.put_back);
+        let place = running.device.place.take();
+        let enter = Enter { epoch: running.device.epoch, place, round: next, load, put_back, replay };
         self.report_skipped(next, enter.replay.is_empty());
         self.tell_device(ToDevice::Enter(Box::new(enter)))?;
         self.outside.barrier().set_next(next);
@@ -103,29 +104,29 @@ impl Synchroniser {
     fn apply_completed(&mut self) -> Result<()> {
         loop {
             let Stage::Running(running) = &self.stage else { return Ok(()) };
-            let Some((round, _)) = running.completed.front() else { return Ok(()) };
+            let Some((round, _)) = running.results.completed.front() else { return Ok(()) };
             let round = *round;
             let dense = self.shares_everything_in(round);
             let Stage::Running(running) = &mut self.stage else { return Ok(()) };
             // The delta of a round is taken against the parameters before it, so a round that the device computes waits for it.
-            let waits_for_device = running.entered && running.reports.contains_key(&round);
-            if !running.entered && dense || running.entered && !waits_for_device {
+            let waits_for_device = running.device.entered && running.results.reports.contains_key(&round);
+            if !running.device.entered && dense || running.device.entered && !waits_for_device {
                 return Ok(());
             }
-            let Some((_, results)) = running.completed.pop_front() else { return Ok(()) };
+            let Some((_, results)) = running.results.completed.pop_front() else { return Ok(()) };
             let updating = self.outside.begin(Activity::Update { round });
             let update = if dense {
                 RoundUpdate::Mean(common_mean(running, round, &results))
             } else {
                 apply_to_replica(&self.config, running, round, &results);
-                match running.snapshot.take_if(|(of, _)| *of == round) {
+                match running.contributions.snapshot.take_if(|(of, _)| *of == round) {
                     Some((_, snapshot)) => {
                         RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
                     }
                     None => {
                         // What the device will load goes along, should this be where it enters.
-                        let load = running.load.take().filter(|_| !running.entered);
-                        running.load = load.map(|load| with_parameters(load, &running.replica));
+                        let load = running.device.load.take().filter(|_| !running.device.entered);
+                        running.device.load = load.map(|load| with_parameters(load, &running.replica));
                         continue;
                     }
                 }
@@ -136,17 +137,17 @@ impl Synchroniser {
             };
             let state_hash = if dense { [0; 32] } else { running.replica.hash() };
             drop(updating);
-            if let Some((adaptation, backlog)) = running.adaptation.as_mut().zip(residual_ratio) {
+            if let Some((adaptation, backlog)) = running.codec.adaptation.as_mut().zip(residual_ratio) {
                 adaptation.left(round, backlog);
             }
             let sites = sites_in_all(running, round, &results);
-            if let Some(report) = running.reports.get_mut(&round) {
+            if let Some(report) = running.results.reports.get_mut(&round) {
                 report.generation = running.generation;
                 report.sites = sites;
                 report.residual_ratio = residual_ratio;
                 report.state_hash = state_hash;
             }
-            let put_back = std::mem::take(&mut running.put_back);
+            let put_back = std::mem::take(&mut running.device.put_back);
             self.tell_device(ToDevice::Apply { round, update, put_back })?;
         }
     }
@@ -161,21 +162,24 @@ impl Synchroniser {
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);
         }
-        if is_common && !running.schedule.is_opening(round.next()) && running.compressor.leave_opening() {
+        if is_common
+            && !running.rounds.schedule.is_opening(round.next())
+            && running.codec.compressor.leave_opening()
+        {
             // What is left of gradients cannot be part of a delta, or of a momentum.
-            running.reducer.leave_opening();
-            running.carry = None;
+            running.codec.reducer.leave_opening();
+            running.contributions.carry = None;
         }
-        if let Some(mut report) = running.reports.remove(&round) {
+        if let Some(mut report) = running.results.reports.remove(&round) {
             if is_common {
                 report.state_hash = running.replica.hash();
             }
             report.validation_loss = validation.map(|validation| validation.loss);
             report.validation_accuracy = validation.and_then(|validation| validation.accuracy);
-            running.refusals.hand_over(&mut report);
-            running.compressor.audit().hand_over(&mut report);
+            running.results.refusals.hand_over(&mut report);
+            running.codec.compressor.audit().hand_over(&mut report);
             if report.samples > 0 {
-                self.came_after = None;
+                self.recovery.came_after = None;
             }
             self.report(ToCoordinator::RoundApplied(report));
         }
@@ -192,22 +196,22 @@ impl Synchroniser {
     /// replayed what leads there.
     fn report_skipped(&mut self, next: Round, is_reached: bool) {
         let Stage::Running(running) = &mut self.stage else { return };
-        if running.skipped.is_empty() {
+        if running.results.skipped.is_empty() {
             return;
         }
         let last = Round(next.0 - 1);
         // The round that was contributed late is applied as well.
-        let late = running.begun.and_then(|begun| running.reports.remove(&begun));
+        let late = running.device.begun.and_then(|begun| running.results.reports.remove(&begun));
         let mut report = late.unwrap_or_else(|| empty_report(last));
         report.round = last;
         report.generation = running.generation;
-        report.skipped = std::mem::take(&mut running.skipped);
+        report.skipped = std::mem::take(&mut running.results.skipped);
         if is_reached {
             report.state_hash = running.replica.hash();
-            running.refusals.hand_over(&mut report);
+            running.results.refusals.hand_over(&mut report);
             self.report(ToCoordinator::RoundApplied(report));
         } else {
-            running.reports.insert(last, report);
+            running.results.reports.insert(last, report);
         }
     }
 }
@@ -215,8 +219,8 @@ impl Synchroniser {
 /// The round that is not begun any more, when the device has nothing left to do before it: the gate tells it so.
 fn end_reached(running: &Running) -> Option<Round> {
     running.member.generation()?;
-    let begun_all = running.begun.is_some_and(|begun| begun.next() >= running.until);
-    (begun_all || running.member.open_round() >= running.until).then_some(running.until)
+    let begun_all = running.device.begun.is_some_and(|begun| begun.next() >= running.rounds.until);
+    (begun_all || running.member.open_round() >= running.rounds.until).then_some(running.rounds.until)
 }
 
 /// The same with the synchronised parameters: the device's own moments, if there are any, are still of use.
@@ -250,18 +254,19 @@ pub(super) fn empty_report(round: Round) -> RoundReport {
 
 fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, results: &[FragmentResult]) {
     let mean = mean_of(running, round, results);
-    let everything = 0..running.layout.values as usize;
-    let with_result = running.layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty());
-    let changed: Vec<_> = match running.tiling {
+    let everything = 0..running.rounds.layout.values as usize;
+    let with_result =
+        running.rounds.layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty());
+    let changed: Vec<_> = match running.rounds.tiling {
         Some(_) => vec![everything],
-        None => with_result.map(|(fragment, _)| running.layout.range(fragment)).collect(),
+        None => with_result.map(|(fragment, _)| running.rounds.layout.range(fragment)).collect(),
     };
     running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
 }
 
 fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> SparseRanges {
-    let Running { arriving, layouts, decoder, tiling, .. } = running;
-    let mean = arriving.take(layouts, round, results, decoder);
+    let Running { results: here, rounds: Rounds { layouts, tiling, .. }, codec, .. } = running;
+    let mean = here.arriving.take(layouts, round, results, &mut codec.decoder);
     match tiling {
         Some(tiling) => {
             SparseRanges::whole(tiling.to_flat(&mean.into_whole(layouts.of(round).values as usize)))
@@ -272,15 +277,16 @@ fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> S
 
 /// The mean of all that is exchanged in a round of common steps.
 fn common_mean(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
-    let len = running.layouts.of(round).values as usize;
+    let len = running.rounds.layouts.of(round).values as usize;
     mean_of(running, round, results).into_whole(len)
 }
 
 /// Sites that are named in the results of all fragments that were due.
 fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> Vec<SiteId> {
-    let due = running.layout.fragments().zip(results);
-    let mut due =
-        due.filter(|(fragment, _)| running.schedule.is_due(round, *fragment)).map(|(_, result)| result);
+    let due = running.rounds.layout.fragments().zip(results);
+    let mut due = due
+        .filter(|(fragment, _)| running.rounds.schedule.is_due(round, *fragment))
+        .map(|(_, result)| result);
     let Some(first) = due.next() else { return Vec::new() };
     let rest: Vec<_> = due.collect();
     first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
@@ -297,22 +303,22 @@ fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &S
         }
         LateRule::Mix => {
             // The last round's result is the model that the run leaves behind.
-            let is_last = round.next().0 >= running.schedule.rounds();
+            let is_last = round.next().0 >= running.rounds.schedule.rounds();
             let kept = if is_last || config.sync.overlap == 0 { 0.0 } else { config.sync.mix };
             let values = global[range.clone()].iter().map(|new| (1.0 - kept) * new).collect();
             Part { start: range.start, kept, values }
         }
     };
-    running.schedule.due_stretches(&running.layout, round).into_iter().map(part).collect()
+    running.rounds.schedule.due_stretches(&running.rounds.layout, round).into_iter().map(part).collect()
 }
 
 /// The backlog of error feedback after a round: what waits of the fragments that this member uploads, and of those that it owns.
 fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
-    let delta = running.contributed.get(&round)?;
-    let due = |fragment: FragmentId| running.schedule.is_due(round, fragment);
-    let memories = running.compressor.memories().iter().filter(|(fragment, _)| due(**fragment));
+    let delta = running.contributions.of_rounds.get(&round)?;
+    let due = |fragment: FragmentId| running.rounds.schedule.is_due(round, fragment);
+    let memories = running.codec.compressor.memories().iter().filter(|(fragment, _)| due(**fragment));
     let contributed = memories.fold(Waiting::default(), |sum, (fragment, memory)| {
-        sum.with(&memory.residual, delta.get(running.layout.range(*fragment)).unwrap_or_default())
+        sum.with(&memory.residual, delta.get(running.rounds.layout.range(*fragment)).unwrap_or_default())
     });
-    in_all(contributed, running.reducer.waiting_in(round)).map(|backlog| backlog as f32)
+    in_all(contributed, running.codec.reducer.waiting_in(round)).map(|backlog| backlog as f32)
 }

@@ -1,6 +1,6 @@
 //! The round protocol with the numbers behind its commands, and the synchronised state.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +8,17 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use longhaul_checkpoint::{CheckpointData, RunArchive};
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::id::{Round, RunId, SiteId, WorkerId};
 use longhaul_common::model::Evaluation;
-use longhaul_common::plan::{FragmentLayout, Membership};
-use longhaul_common::schedule::{Pace, RoundSchedule};
-use longhaul_proto::codec::Decoder;
-use longhaul_proto::control::message::{RoundReport, Start, ToCoordinator, ToWorker};
-use longhaul_proto::round::{Command, Event, FragmentResult, FrameHeader, Member};
+use longhaul_common::plan::Member;
+use longhaul_proto::control::message::{Start, ToCoordinator, ToWorker};
+use longhaul_proto::round::{Event, FrameHeader};
 
-use super::adaptation::Adaptation;
-use super::arriving::Arriving;
-use super::columns::ColumnContributions;
-use super::compressor::Compressor;
-use super::contributions::Finished;
 use super::donating::Donations;
 use super::event::SyncEvent;
-use super::layouts::Layouts;
-use super::masking::Masking;
 use super::outside::Outside;
-use super::reducer::Reducer;
-use super::refusals::Refusals;
-use super::replica::Replica;
-use super::site::SiteReduction;
-use super::tiling::Tiling;
-use crate::message::{DeviceState, FromDevice, Load, Place, Prepared, PutBack, ToDevice};
-use crate::sparse_ranges::SparseRanges;
+use super::running::Stage;
+use crate::message::{DeviceState, FromDevice, Prepared, ToDevice};
 
 /// How a session ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,134 +36,62 @@ pub struct Synchroniser {
     pub(super) worker: WorkerId,
     pub(super) run: RunId,
     pub(super) site: SiteId,
-    /// Which part of the model it has: the first, where there is only one. None: it waits to be told.
-    pub(super) rank: Option<u32>,
-    /// Whether the device was told to build a part and has not said that it has.
-    pub(super) building: bool,
     pub(super) config: Arc<RunConfig>,
-    pub(super) checkpoint_dir: PathBuf,
     pub(super) outside: Box<dyn Outside>,
+    pub(super) part: ModelPart,
+    pub(super) recovery: Recovery,
     pub(super) stage: Stage,
-    pub(super) outcome: Option<Outcome>,
-    /// Wants of the coordinator that came before the device was ready.
-    pub(super) wanted: Option<Wanted>,
-    /// Counts what the coordinator wanted: a state that was fetched for an earlier want comes too late.
-    pub(super) wants: u64,
-    pub(super) prepared: Option<Prepared>,
-    pub(super) writing_checkpoint: bool,
-    /// Where checkpoints go besides its disk, where the run has such a place.
-    pub(super) archive: Option<RunArchive>,
-    /// Whether a checkpoint is on its way there.
-    pub(super) archiving: bool,
-    /// The last checkpoint, while the one before it is on its way there.
-    pub(super) last_to_archive: Option<Arc<CheckpointData>>,
-    /// The end that the device has come to, and what it makes of held-out samples, until its checkpoint is written.
-    pub(super) finishing: Option<(Round, Option<Evaluation>)>,
-    /// The last checkpoint, while the one before it is being written.
-    pub(super) last_checkpoint: Option<(Round, DeviceState)>,
+    pub(super) checkpoints: Checkpoints,
     pub(super) donations: Donations,
-    /// When it began to fetch the state, since the session began.
-    pub(super) fetches_since: Duration,
-    /// What the state took that it came in with, until it takes part.
-    pub(super) came_after: Option<Duration>,
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// The part of the model that the device has.
+pub(super) struct ModelPart {
+    /// Which one: the first, where there is only one. None: this worker waits to be told.
+    pub rank: Option<u32>,
+    /// Whether the device was told to build it and has not said that it has.
+    pub building: bool,
+    /// What the device has built.
+    pub prepared: Option<Prepared>,
 }
 
 /// What the coordinator wants prepared.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Start(Start),
-    Heal(Vec<longhaul_common::plan::Member>),
+    Heal(Vec<Member>),
 }
 
-/// How far this worker has come.
-pub(super) enum Stage {
-    /// The model or the state is not here.
-    Preparing,
-    /// It takes part.
-    Running(Box<Running>),
+/// The state that this worker is to take part from, until it does.
+#[derive(Default)]
+pub(super) struct Recovery {
+    /// It was asked for before the device was ready.
+    pub wanted: Option<Wanted>,
+    /// Counts what the coordinator wanted: a state that was fetched for an earlier want comes too late.
+    pub wants: u64,
+    /// When it began to fetch the state, since the session began.
+    pub fetches_since: Duration,
+    /// What the state took that it came in with.
+    pub came_after: Option<Duration>,
 }
 
-/// Everything about taking part.
-pub(super) struct Running {
-    /// Of the model.
-    pub layout: FragmentLayout,
-    /// Of what is exchanged, round by round.
-    pub layouts: Layouts,
-    /// The order in which values are exchanged, where it is not that of the flat vector.
-    pub tiling: Option<Tiling>,
-    /// Parts of contributions that are in no result and go back to the device.
-    pub put_back: Vec<PutBack>,
-    pub generation: Generation,
-    /// Rounds from here on are not begun.
-    pub until: Round,
-    pub membership: Option<Membership>,
-    pub member: Member,
-    /// What it asked for, and is not done yet.
-    pub postponed: Option<Command>,
-    pub replica: Replica,
-    pub compressor: Compressor,
-    pub reducer: Reducer,
-    /// In a run with secure aggregation.
-    pub masking: Option<Masking>,
-    pub decoder: Decoder,
-    pub adaptation: Option<Adaptation>,
-    pub schedule: RoundSchedule,
-    /// What the device loads when it enters.
-    pub load: Option<Load>,
-    /// Where it computes with others, until it enters: with whom.
-    pub place: Option<Box<Place>>,
-    /// Whether the device was told to enter.
-    pub entered: bool,
-    /// The barrier's epoch that the device was last told.
-    pub epoch: u64,
-    /// The round that the device computes, or computed last.
-    pub begun: Option<Round>,
-    /// Whether the device has contributed what it began.
-    pub idle: bool,
-    /// The round that the barrier was told to let through next.
-    pub named: Option<Round>,
-    /// What was contributed, by round, until the protocol releases it.
-    pub contributed: BTreeMap<Round, SparseRanges>,
-    /// The same where gradients are of columns.
-    pub columns: ColumnContributions,
-    /// What of that is in the next contribution as well, as long.
-    pub repeated: BTreeMap<Round, Vec<f32>>,
-    /// Of a round that the device still computes.
-    pub finished: Option<Finished>,
-    /// With deltas: the local parameters that were due at the end of the last round, until its result is applied.
-    pub snapshot: Option<(Round, SparseRanges)>,
-    /// Slices that were in no result; part of the next contribution.
-    pub carry: Option<Vec<f32>>,
-    /// What is decoded of the results that are here.
-    pub arriving: Arriving,
-    /// Complete rounds that are not applied.
-    pub completed: VecDeque<(Round, Vec<FragmentResult>)>,
-    /// Reports that wait for the device to have applied the round.
-    pub reports: BTreeMap<Round, RoundReport>,
-    /// Rounds that the device has jumped over and nobody was told of.
-    pub skipped: Vec<Round>,
-    /// Contributions that were refused and nobody was told of.
-    pub refusals: Refusals,
-    /// What members of this site do together before anything leaves it.
-    pub site: SiteReduction,
-}
-
-impl Running {
-    /// From now on, rounds are these; those that were begun are as they were.
-    pub(super) fn follow(&mut self, schedule: RoundSchedule) {
-        let schedule = schedule.for_fragments(self.layout.count());
-        if schedule != self.schedule {
-            let Pace { every, groups } = schedule.last_pace();
-            tracing::info!(every, groups, "rounds follow what was measured");
-        }
-        self.schedule = schedule;
-        self.layouts = self.layouts.following(schedule);
-        self.compressor.follow(self.layouts);
-        self.reducer.follow(self.layouts);
-        if let Some(adaptation) = &mut self.adaptation {
-            adaptation.follow(self.layouts);
-        }
-    }
+/// What is written down, and where to.
+#[derive(Default)]
+pub(super) struct Checkpoints {
+    pub folder: PathBuf,
+    /// Whether one is being written.
+    pub writing: bool,
+    /// The last one, while the one before it is being written.
+    pub last: Option<(Round, DeviceState)>,
+    /// Where they go besides the disk, where the run has such a place.
+    pub archive: Option<RunArchive>,
+    /// Whether one is on its way there.
+    pub archiving: bool,
+    /// The last one, while the one before it is on its way there.
+    pub last_to_archive: Option<Arc<CheckpointData>>,
+    /// The end that the device has come to, and what it makes of held-out samples, until its checkpoint is written.
+    pub finishing: Option<(Round, Option<Evaluation>)>,
 }
 
 impl Synchroniser {
@@ -191,36 +105,27 @@ impl Synchroniser {
         checkpoint_dir: PathBuf,
         outside: Box<dyn Outside>,
     ) -> Self {
+        let rank = (!config.parallel.is_divided()).then_some(0);
         Self {
             worker,
             run,
             site,
-            rank: (!config.parallel.is_divided()).then_some(0),
-            building: false,
             config,
-            checkpoint_dir,
             outside,
+            part: ModelPart { rank, building: false, prepared: None },
+            recovery: Recovery::default(),
             stage: Stage::Preparing,
-            outcome: None,
-            wanted: None,
-            wants: 0,
-            prepared: None,
-            writing_checkpoint: false,
-            archive: None,
-            archiving: false,
-            last_to_archive: None,
-            finishing: None,
-            last_checkpoint: None,
+            checkpoints: Checkpoints { folder: checkpoint_dir, ..Checkpoints::default() },
             donations: Donations::default(),
-            fetches_since: Duration::ZERO,
-            came_after: None,
+            outcome: None,
         }
     }
 
     /// The same, with an archive that checkpoints go to as well.
     #[must_use]
-    pub fn with_archive(self, archive: Option<RunArchive>) -> Self {
-        Self { archive, ..self }
+    pub fn with_archive(mut self, archive: Option<RunArchive>) -> Self {
+        self.checkpoints.archive = archive;
+        self
     }
 
     /// Takes an event, or none where [`Self::timeout`] is over, and does all that follows from it. Answers how the session ends, once it does.
@@ -265,19 +170,19 @@ impl Synchroniser {
                 });
                 Ok(())
             }
-            SyncEvent::Healed { attempt, .. } if attempt != self.wants => Ok(()),
+            SyncEvent::Healed { attempt, .. } if attempt != self.recovery.wants => Ok(()),
             SyncEvent::Healed { answer: Ok(state), .. } => self.take_state(state),
             SyncEvent::Healed { answer: Err(reason), .. } => {
                 self.outcome = Some(Outcome::Rejoin(format!("no donor gave the state: {reason}")));
                 Ok(())
             }
-            SyncEvent::CopiesHere { attempt, .. } if attempt != self.wants => Ok(()),
+            SyncEvent::CopiesHere { attempt, .. } if attempt != self.recovery.wants => Ok(()),
             SyncEvent::CopiesHere { answer: Ok(parts), .. } => self.start_from_held(&parts),
             SyncEvent::CopiesHere { answer: Err(reason), .. } => {
                 self.outcome = Some(Outcome::Rejoin(reason));
                 Ok(())
             }
-            SyncEvent::Unarchived { attempt, .. } if attempt != self.wants => Ok(()),
+            SyncEvent::Unarchived { attempt, .. } if attempt != self.recovery.wants => Ok(()),
             SyncEvent::Unarchived { start, .. } => self.start_from_disk(start),
             SyncEvent::Kept(offer) => {
                 self.report(ToCoordinator::Kept(offer));
@@ -330,7 +235,7 @@ impl Synchroniser {
                 if let Stage::Running(running) = &mut self.stage
                     && generation > running.generation
                     && let Some(begun) = self.outside.barrier().close()
-                    && running.begun != Some(begun)
+                    && running.device.begun != Some(begun)
                 {
                     // The device's own word of it is still in the queue.
                     self.device_began(begun);
@@ -370,13 +275,13 @@ impl Synchroniser {
     fn handle_device(&mut self, message: FromDevice) -> Result<()> {
         match message {
             // Meanwhile this worker was told to have another part.
-            FromDevice::Prepared(prepared) if Some(prepared.rank) != self.rank => {
-                self.building = false;
+            FromDevice::Prepared(prepared) if Some(prepared.rank) != self.part.rank => {
+                self.part.building = false;
                 self.build()
             }
             FromDevice::Prepared(prepared) => {
-                self.building = false;
-                self.prepared = Some(prepared);
+                self.part.building = false;
+                self.part.prepared = Some(prepared);
                 self.prepare_if_possible()
             }
             FromDevice::Interrupted(reason) => {
@@ -402,11 +307,11 @@ impl Synchroniser {
 
     fn device_began(&mut self, round: Round) {
         if let Stage::Running(running) = &mut self.stage
-            && running.begun.is_none_or(|begun| begun < round)
+            && running.device.begun.is_none_or(|begun| begun < round)
         {
-            running.begun = Some(round);
-            running.named = None;
-            running.idle = false;
+            running.device.begun = Some(round);
+            running.device.named = None;
+            running.device.idle = false;
             self.feed(Event::Computing { round });
         }
     }

@@ -22,8 +22,8 @@ use super::ladder::chain_for;
 use super::layouts::Layouts;
 use super::mean::add_weighted_mean;
 use super::pool::CodecPool;
+use super::running::Stage;
 use super::saved::{Kept, Saved};
-use super::synchroniser::Stage;
 use super::{HealedState, SyncEvent, hash_of};
 use crate::message::{DeviceState, FromDevice, Load, RoundUpdate, ToDevice};
 use crate::testing::{Rig, VALUES, Worker};
@@ -67,7 +67,7 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
     rig.apply(0, 1);
     rig.workers[1].contribute(1);
     rig.apply(1, 1);
-    assert!(rig.workers[1].running().carry.is_some());
+    assert!(rig.workers[1].running().contributions.carry.is_some());
     assert_nothing_is_lost(&rig);
 
     // A generation ends while the first one has contributed to round 2 and the second one has not: the round is void.
@@ -133,8 +133,8 @@ fn a_frame_of_the_wrong_length_or_without_finite_values_is_left_out() {
     let Stage::Running(running) = &mut first.sync.stage else { unreachable!() };
     let fragment = FragmentId(0);
     let local = |body: Option<Vec<u8>>| Received { worker, weight: 4, body: body.map(Bytes::from) };
-    let compress = |running: &mut super::synchroniser::Running, locals: &[Received]| {
-        running.compressor.restore(Default::default());
+    let compress = |running: &mut super::running::Running, locals: &[Received]| {
+        running.codec.compressor.restore(Default::default());
         super::compression::compress(running, Round(0), &[(fragment, locals.to_vec())]).unwrap()
     };
     let alone = compress(running, &[local(None)]);

@@ -11,7 +11,7 @@ impl Synchroniser {
     /// Has what this worker is to start from brought from the archive, where it is there and not on the disk; the answer comes as
     /// [`SyncEvent::Unarchived`]. Gives back what nothing has to be brought for.
     pub(super) fn unarchive(&self, start: Start) -> Result<Option<Start>> {
-        let (Some(archive), Some(prepared)) = (self.archive.clone(), &self.prepared) else {
+        let (Some(archive), Some(prepared)) = (self.checkpoints.archive.clone(), &self.part.prepared) else {
             return Ok(Some(start));
         };
         let root = self.root_store();
@@ -20,7 +20,7 @@ impl Synchroniser {
             return Ok(Some(start));
         }
         tracing::info!(archive = archive.place(), parts = missing.len(), "fetching a checkpoint");
-        let (wanted, attempt) = (prepared.spec.clone(), self.wants);
+        let (wanted, attempt) = (prepared.spec.clone(), self.recovery.wants);
         let fetch = move || {
             let fetch = |offer: &CheckpointOffer| fetched(&archive, offer, &wanted, &root);
             let private = missing.iter().map(fetch).fold(false, |any, is_own| any | is_own);

@@ -54,7 +54,7 @@ impl Compressor {
     /// What a compression of this fragment begins with.
     pub(super) fn take_up_columns(&mut self, fragment: FragmentId) -> ColumnTask {
         let is_remembered = self.config.has_residual();
-        ColumnTask { before: self.columns.remove(&fragment), left: None, is_remembered }
+        ColumnTask { before: self.columns.kept.remove(&fragment), left: None, is_remembered }
     }
 
     /// What it has left behind; where it failed, all is as it was.
@@ -66,20 +66,20 @@ impl Compressor {
     ) {
         let ColumnTask { before, left, .. } = task;
         if is_done {
-            self.columns.extend(left.map(|columns| (fragment, columns)));
-            self.columns_before.insert(fragment, (round, before));
+            self.columns.kept.extend(left.map(|columns| (fragment, columns)));
+            self.columns.before.insert(fragment, (round, before));
         } else {
-            self.columns.extend(before.map(|columns| (fragment, columns)));
+            self.columns.kept.extend(before.map(|columns| (fragment, columns)));
         }
     }
 
     /// Puts back what was there before the compression of this round.
     pub(super) fn retract_columns(&mut self, round: Round, fragment: FragmentId) {
-        if let Some((of, before)) = self.columns_before.remove(&fragment)
+        if let Some((of, before)) = self.columns.before.remove(&fragment)
             && of == round
         {
-            self.columns.remove(&fragment);
-            self.columns.extend(before.map(|columns| (fragment, columns)));
+            self.columns.kept.remove(&fragment);
+            self.columns.kept.extend(before.map(|columns| (fragment, columns)));
         }
     }
 
@@ -91,19 +91,19 @@ impl Compressor {
 
     /// As [`Self::take_residual`], where updates are of columns.
     pub fn take_columns(&mut self, fragment: FragmentId) -> Option<ColumnUpdate> {
-        self.columns_before.remove(&fragment);
-        self.columns.remove(&fragment)
+        self.columns.before.remove(&fragment);
+        self.columns.kept.remove(&fragment)
     }
 
     /// What of columns this worker has not sent, by fragment.
     #[must_use]
     pub fn columns(&self) -> &BTreeMap<FragmentId, ColumnUpdate> {
-        &self.columns
+        &self.columns.kept
     }
 
     /// Takes that over from a checkpoint.
     pub fn restore_columns(&mut self, columns: BTreeMap<FragmentId, ColumnUpdate>) {
-        self.columns_before.clear();
-        self.columns = columns;
+        self.columns.before.clear();
+        self.columns.kept = columns;
     }
 }

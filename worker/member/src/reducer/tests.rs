@@ -162,7 +162,7 @@ fn what_a_void_reduction_left_behind_does_not_count() {
     let [again, only] = [&mut twice, &mut once].map(|r| r.reduce(Round(1), F0, contributions(1).0).unwrap());
     assert_eq!((again, twice.residuals()), (only, once.residuals()));
 
-    let before = once.before[&F0].before(Round(1)).unwrap().clone();
+    let before = once.kept.before[&F0].before(Round(1)).unwrap().clone();
     assert_eq!(twice.take_residual(F0, Round(1)), Some(before), "round 1 is void where it goes");
     let after = once.residuals()[&F0].clone();
     assert_eq!(once.take_residual(F0, Round(2)), Some(after));

@@ -15,8 +15,9 @@ use super::layout::SiteLayout;
 use super::plan::SitePlan;
 use super::slot::{Piece, Request};
 use super::{Asked, SiteEvent, SiteNews, SitePart, SiteReduction};
+use crate::running::Stage;
 use crate::sparse_ranges::SparseRanges;
-use crate::synchroniser::{Stage, Synchroniser};
+use crate::synchroniser::Synchroniser;
 
 impl Synchroniser {
     /// A generation begins: forgets the one before, and joins the members of this site.
@@ -25,14 +26,14 @@ impl Synchroniser {
         running.site = SiteReduction { generation: start.membership.generation, ..SiteReduction::default() };
         let way = way_within_site(&self.config);
         let plan = if way == WithinSite::Direct { None } else { SitePlan::new(start, self.worker) };
-        let (Some(plan), Some(prepared)) = (plan, &self.prepared) else {
+        let (Some(plan), Some(prepared)) = (plan, &self.part.prepared) else {
             return;
         };
         let (handle, job) = SiteHandle::new(SiteSetup {
             generation: start.membership.generation,
             members: plan.members().to_vec(),
             rank: plan.rank(),
-            values: running.layout.values,
+            values: running.rounds.layout.values,
             way,
             gpu: prepared.gpu,
         });
@@ -55,12 +56,12 @@ impl Synchroniser {
         let Some((plan, job)) = &running.site.joint else { return Ok(()) };
         let round = running.member.open_round();
         if running.member.generation() != Some(running.site.generation)
-            || round >= running.until
+            || round >= running.rounds.until
             || !plan.covers(round)
         {
             return Ok(());
         }
-        let finished = running.finished.as_ref().filter(|finished| finished.round == round);
+        let finished = running.contributions.finished.as_ref().filter(|finished| finished.round == round);
         let (samples, parts) = match (running.member.weight_in(round), finished) {
             (Some(samples), _) => (samples, None),
             (None, Some(finished)) => (finished.weight, Some(&finished.fragments)),
@@ -68,14 +69,17 @@ impl Synchroniser {
         };
         let asked = match running.site.asked.take() {
             Some(asked) if asked.round >= round => asked,
-            _ => Asked::nothing_of(round, plan.layout(round, &running.schedule, running.layouts.of(round))),
+            _ => Asked::nothing_of(
+                round,
+                plan.layout(round, &running.rounds.schedule, running.rounds.layouts.of(round)),
+            ),
         };
         let asked = running.site.asked.insert(asked);
         if asked.round > round || asked.is_whole || parts.is_some_and(|parts| parts.len() == asked.seen.len())
         {
             return Ok(());
         }
-        let update = running.contributed.get(&round).filter(|_| samples > 0);
+        let update = running.contributions.of_rounds.get(&round).filter(|_| samples > 0);
         let pieces = match parts {
             Some(parts) => asked.fragments(update, parts.iter().copied()),
             None => asked.rest(update),

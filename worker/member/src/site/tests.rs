@@ -39,9 +39,9 @@ fn assert_nothing_is_lost(rig: &Rig) {
     let mut residuals = vec![0.0; VALUES];
     for worker in &rig.workers {
         let running = worker.running();
-        assert!(running.carry.is_none());
-        for (fragment, memory) in running.compressor.memories() {
-            let residuals = &mut residuals[running.layout.range(*fragment)];
+        assert!(running.contributions.carry.is_none());
+        for (fragment, memory) in running.codec.compressor.memories() {
+            let residuals = &mut residuals[running.rounds.layout.range(*fragment)];
             residuals.iter_mut().zip(&memory.residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
         }
     }
@@ -57,7 +57,7 @@ fn joint_means(rig: &Rig, round: u64) -> usize {
     let of = |worker: &Worker| {
         let running = worker.running();
         let has = |fragment: &FragmentId| running.site.mean_of(Round(round), *fragment).is_some();
-        running.layout.fragments().filter(has).count()
+        running.rounds.layout.fragments().filter(has).count()
     };
     rig.workers.iter().map(of).sum()
 }

@@ -28,9 +28,9 @@ use self::wires::{Door, SiteThread, Wires};
 pub use self::world::Busy;
 use self::world::{Arrival, World};
 use crate::message::{Applied, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice};
+use crate::running::{Running, Stage};
 use crate::sparse_ranges::SparseRanges;
 use crate::step_barrier::{Entry, StepBarrier};
-use crate::synchroniser::{Running, Stage};
 use crate::{SyncEvent, Synchroniser};
 
 pub const VALUES: usize = 96;
@@ -113,7 +113,7 @@ impl<const N: usize> Rig<N> {
     }
 
     pub fn layout(&self) -> FragmentLayout {
-        self.workers[0].running().layout
+        self.workers[0].running().rounds.layout
     }
 
     pub fn schedule(&self) -> RoundSchedule {
@@ -132,7 +132,8 @@ impl<const N: usize> Rig<N> {
         let member = |&at: &usize| self.workers[at].member.clone();
         let members: Vec<Member> = of.iter().map(member).collect();
         let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
-        let parameters = self.workers[0].sync.prepared.as_ref().map_or(0, |model| model.parameters.len());
+        let parameters =
+            self.workers[0].sync.part.prepared.as_ref().map_or(0, |model| model.parameters.len());
         let layout =
             FragmentLayout { values: parameters as u64, fragment_values: self.workers[0].fragment_values() };
         GenerationStart {
@@ -200,7 +201,7 @@ impl<const N: usize> Rig<N> {
 
     /// Takes the entry that a worker's device is told, once it is.
     pub fn enter(&mut self, at: usize, round: u64) -> Enter {
-        self.pump(|workers| workers[at].running().named == Some(Round(round)));
+        self.pump(|workers| workers[at].running().device.named == Some(Round(round)));
         self.workers[at].entry()
     }
 }
@@ -277,12 +278,12 @@ impl Worker {
 
     /// Whether its device has built its model.
     pub fn is_built(&self) -> bool {
-        self.sync.prepared.is_some()
+        self.sync.part.prepared.is_some()
     }
 
     /// Where its checkpoints go.
     pub fn set_checkpoint_dir(&mut self, folder: PathBuf) {
-        self.sync.checkpoint_dir = folder;
+        self.sync.checkpoints.folder = folder;
     }
 
     /// The synchronised parameters, and the first round that is not in them; none before it has a state.
@@ -299,7 +300,7 @@ impl Worker {
 
     /// How the model is cut, and its rounds.
     pub fn layout_and_schedule(&self) -> (FragmentLayout, RoundSchedule) {
-        (self.running().layout, self.running().schedule)
+        (self.running().rounds.layout, self.running().rounds.schedule)
     }
 
     /// The test is the device.
@@ -363,7 +364,7 @@ impl Worker {
 
     /// The device begins the round that it may.
     pub fn begin(&mut self, round: u64) {
-        assert_eq!(self.running().named, Some(Round(round)));
+        assert_eq!(self.running().device.named, Some(Round(round)));
         assert_eq!(self.barrier.enter(self.epoch), Entry::Begun(Round(round)));
         self.handle(SyncEvent::Device(FromDevice::Begun(Round(round))));
     }
@@ -418,14 +419,14 @@ impl Worker {
     /// Notes what of this worker is in the results of a round.
     pub fn count(&mut self, round: Round) {
         let Stage::Running(running) = &mut self.sync.stage else { return };
-        for fragment in running.layout.fragments() {
+        for fragment in running.rounds.layout.fragments() {
             let (bytes, _) = running.member.lookup(round, fragment).unwrap();
             let mut result = FragmentResult::decode(&bytes).unwrap();
             let Some(at) = result.sites().position(|site| site == self.member.site) else { continue };
             let longhaul_proto::round::Content::Bundle(parts) = &mut result.content else { continue };
-            let range = running.layout.range(fragment);
+            let range = running.rounds.layout.range(fragment);
             let mut part = vec![0.0; range.len()];
-            running.decoder.decode_add(&parts[at], range.len(), 1.0, &mut part).unwrap();
+            running.codec.decoder.decode_add(&parts[at], range.len(), 1.0, &mut part).unwrap();
             let counted = &mut self.counted[range];
             counted.iter_mut().zip(part).for_each(|(sum, part)| *sum += f64::from(part));
         }
@@ -435,11 +436,11 @@ impl Worker {
     pub fn kept(&self) -> Vec<f64> {
         let running = self.running();
         let mut kept = vec![0.0; VALUES];
-        for (fragment, residual) in running.compressor.memories() {
-            let kept = &mut kept[running.layout.range(*fragment)];
+        for (fragment, residual) in running.codec.compressor.memories() {
+            let kept = &mut kept[running.rounds.layout.range(*fragment)];
             kept.iter_mut().zip(&residual.residual).for_each(|(sum, rest)| *sum += f64::from(*rest));
         }
-        if let Some(carry) = &running.carry {
+        if let Some(carry) = &running.contributions.carry {
             kept.iter_mut().zip(carry).for_each(|(sum, carry)| *sum += f64::from(*carry));
         }
         kept

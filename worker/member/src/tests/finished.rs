@@ -78,7 +78,7 @@ fn of_a_round_that_did_not_wait_only_what_was_not_final_in_time_is_carried_over(
     // Parts that come too late count with the rest.
     finish(&mut rig.workers[1], 0, &late, 32..64);
     rig.workers[1].send(0, late.clone());
-    let carry = rig.workers[1].running().carry.clone().unwrap();
+    let carry = rig.workers[1].running().contributions.carry.clone().unwrap();
     assert_eq!((&carry[..64], &carry[64..]), (&late[..64], &[0.0; 32][..]));
 
     for worker in &mut rig.workers {
@@ -88,11 +88,15 @@ fn of_a_round_that_did_not_wait_only_what_was_not_final_in_time_is_carried_over(
     }
     let next = [0, 1].map(|at| gradient(at, 1));
     finish(&mut rig.workers[1], 1, &next[1], 0..32);
-    assert_eq!(rig.workers[1].running().carry.as_ref().unwrap()[..32], [0.0; 32], "it left with that part");
+    assert_eq!(
+        rig.workers[1].running().contributions.carry.as_ref().unwrap()[..32],
+        [0.0; 32],
+        "it left with that part"
+    );
     for (worker, next) in rig.workers.iter_mut().zip(&next) {
         worker.send(1, next.clone());
     }
-    assert_eq!(rig.workers[1].running().carry, None);
+    assert_eq!(rig.workers[1].running().contributions.carry, None);
     rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(1)));
     let carried = |index: usize| if index < 64 { late[index] } else { 0.0 };
     let expected: Vec<f32> =
@@ -130,7 +134,7 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
     let expected: Vec<f32> =
         gradient(0, 0).iter().zip(gradient(1, 0)).map(|(one, other)| (one + other) / 2.0).collect();
     assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 0)), [expected.clone(), expected]);
-    assert!(rig.workers.iter().all(|worker| worker.running().carry.is_none()));
+    assert!(rig.workers.iter().all(|worker| worker.running().contributions.carry.is_none()));
 }
 
 /// The first round is contributed as a whole and the others stream, as in the opening of `auto`; what is not selected waits in the residual. Results are side by

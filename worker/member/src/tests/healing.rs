@@ -67,7 +67,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let folder = tempfile::tempdir().unwrap();
     let mut rig = Rig::new([1, 2], sync);
     let worker = &mut rig.workers[0];
-    worker.sync.checkpoint_dir = folder.path().to_owned();
+    worker.sync.checkpoints.folder = folder.path().to_owned();
     let spec = longhaul_common::model::tiny::tiny_gpt2();
     let parameters = vec![0.25; spec.parameter_count() as usize];
     let state_hash = hash_of(&parameters);
@@ -84,8 +84,8 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let offer = CheckpointOffer { next_round, state_hash, private: false, rank: 0, parts: 1, generation };
     worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
     let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
-    assert!(running.compressor.memories().is_empty() && running.carry.is_none());
-    (running.load.take().unwrap(), parameters)
+    assert!(running.codec.compressor.memories().is_empty() && running.contributions.carry.is_none());
+    (running.device.load.take().unwrap(), parameters)
 }
 
 fn moments_of_worker_7() -> Saved {

@@ -97,7 +97,7 @@ fn a_round_in_which_somebody_is_late_has_no_sum_and_everybody_carries_it_over() 
     (0..2).for_each(|at| rig.apply(at, 0));
     rig.workers[2].contribute(0);
     rig.apply(2, 0);
-    assert!(rig.workers.iter().all(|worker| worker.running().carry.is_some()));
+    assert!(rig.workers.iter().all(|worker| worker.running().contributions.carry.is_some()));
     assert_parameters(&rig, |_| 0.0);
 
     rig.workers.iter_mut().for_each(|worker| worker.begin(1));
@@ -105,14 +105,14 @@ fn a_round_in_which_somebody_is_late_has_no_sum_and_everybody_carries_it_over() 
     (0..3).for_each(|at| rig.apply(at, 1));
     let learnt = |at: usize| rig.workers.iter().map(|worker| worker.learnt[at]).sum::<f64>();
     assert_parameters(&rig, |at| -learnt(at) / 3.0);
-    assert!(rig.workers.iter().all(|worker| worker.running().carry.is_none()));
+    assert!(rig.workers.iter().all(|worker| worker.running().contributions.carry.is_none()));
 }
 
 #[test]
 fn a_secret_is_for_one_generation_and_for_the_two_that_share_it() {
     let rig = masked();
     let given = |at: usize, generation, peer| {
-        let masking = rig.workers[at].running().masking.as_ref().unwrap();
+        let masking = rig.workers[at].running().codec.masking.as_ref().unwrap();
         masking.secret_for(Generation(generation), WorkerId(peer))
     };
     let [of_two, of_three] = [2, 3].map(|peer| given(0, 1, peer).unwrap());

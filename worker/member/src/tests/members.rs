@@ -12,7 +12,10 @@ fn rounds_with_a_late_member<const N: usize>() {
         rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
         rig.workers[late].contribute(round);
         (0..N).for_each(|at| rig.apply(at, round));
-        assert!(rig.workers[late].running().carry.is_some(), "worker {late} was in time for round {round}");
+        assert!(
+            rig.workers[late].running().contributions.carry.is_some(),
+            "worker {late} was in time for round {round}"
+        );
         assert_nothing_is_lost(&rig);
         rig.workers.iter_mut().for_each(|worker| worker.begin(round + 1));
     }

@@ -30,7 +30,7 @@ fn apply(rig: &mut Rig, round: u64, expected: f32) {
 }
 
 fn carried(rig: &Rig) -> Option<f32> {
-    rig.workers[1].running().carry.as_ref().map(|carry| carry[0])
+    rig.workers[1].running().contributions.carry.as_ref().map(|carry| carry[0])
 }
 
 /// The opening of 1-bit Adam is plain dense: a gradient that was late is part of the next one, and none is part of a momentum, which holds a tenth of each.
@@ -69,7 +69,7 @@ fn what_rounding_left_of_gradients_is_in_no_momentum() {
     let mut rig = training(&format!("{ONEBIT}\nopening_values = \"2bit\""));
     let gradient: Vec<f32> = (0..VALUES).map(|index| index as f32).collect();
     for round in 0..3 {
-        assert_eq!(rig.workers[0].running().compressor.memories().len(), usize::from(round > 0));
+        assert_eq!(rig.workers[0].running().codec.compressor.memories().len(), usize::from(round > 0));
         rig.workers.iter_mut().for_each(|worker| worker.send(round, gradient.clone()));
         rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(round)));
         for worker in &mut rig.workers {
@@ -80,6 +80,8 @@ fn what_rounding_left_of_gradients_is_in_no_momentum() {
     }
     for worker in &rig.workers {
         let running = worker.running();
-        assert!(running.compressor.memories().is_empty() && running.reducer.residuals().is_empty());
+        assert!(
+            running.codec.compressor.memories().is_empty() && running.codec.reducer.residuals().is_empty()
+        );
     }
 }

@@ -79,12 +79,12 @@ fn who_sends_what_is_no_update_is_refused_and_the_others_train_on() {
         let refusal = |round, fragment| Refusal { site: BAD, round, fragment, reason: expected };
         let all = (1..4).flat_map(|round| fragments.iter().map(move |fragment| (Round(round), *fragment)));
         assert_eq!(refused, all.map(|(round, fragment)| refusal(round, fragment)).collect::<Vec<_>>());
-        assert!(rig.workers[2].running().carry.is_some());
+        assert!(rig.workers[2].running().contributions.carry.is_some());
 
         // What it could not place goes in when it is mended.
         rig.tamper = |_| {};
         assert_eq!(train(&mut rig, 4..5), []);
-        assert_eq!(rig.workers[2].running().carry, None);
+        assert_eq!(rig.workers[2].running().contributions.carry, None);
     }
 }
 
@@ -118,8 +118,11 @@ fn a_round_of_which_everything_is_refused_changes_nothing() {
         weight: 4,
         body: Bytes::from_static(b"no update"),
     };
-    let reduction =
-        running.reducer.reduce(Round(0), FragmentId(0), vec![contribution(0), contribution(2)]).unwrap();
+    let reduction = running
+        .codec
+        .reducer
+        .reduce(Round(0), FragmentId(0), vec![contribution(0), contribution(2)])
+        .unwrap();
     assert_eq!(reduction.result, longhaul_proto::round::FragmentResult::nothing());
     assert_eq!(
         reduction.refused.iter().map(|refusal| refusal.site).collect::<Vec<_>>(),

@@ -208,7 +208,7 @@ fn a_member_that_dies_amid_a_streamed_round_takes_only_what_had_not_left() {
     let of = |at: &usize| (gradients[*at].as_slice(), 4);
     assert_mean(&means[0][64..], 64, &[0, 1, 2, 3].each_ref().map(of));
     assert_mean(&means[0][..64], 0, &live.each_ref().map(of));
-    assert!(live.iter().all(|at| rig.workers[*at].running().carry.is_none()));
+    assert!(live.iter().all(|at| rig.workers[*at].running().contributions.carry.is_none()));
     let by_ring = [0, 2].map(|at| {
         let site = &rig.workers[at].running().site;
         rig.layout().fragments().filter(|fragment| site.mean_of(Round(0), *fragment).is_some()).count()
@@ -230,7 +230,7 @@ fn what_a_site_had_not_reduced_when_its_round_was_over_is_carried_over() {
     for (worker, gradient) in rig.workers[..2].iter_mut().zip(&gradients) {
         finish(worker, 0, gradient, 32..64);
         worker.send(0, gradient.clone());
-        let carry = worker.running().carry.clone().unwrap();
+        let carry = worker.running().contributions.carry.clone().unwrap();
         assert_eq!((&carry[..64], &carry[64..]), (&gradient[..64], &[0.0; 32][..]));
     }
     for worker in &mut rig.workers {
