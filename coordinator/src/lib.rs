@@ -5,6 +5,8 @@
 pub mod cli;
 pub mod history;
 pub mod http;
+pub mod inbox;
+pub mod journal;
 pub mod plan;
 pub mod record;
 pub mod run;

@@ -3,6 +3,7 @@
 //! All steps use the dev profile and one set of features ([`tests::OTEL`]), so that what one step compiled serves the next. Every
 //! step runs, whatever failed before it. CONTRIBUTING.md says how long all of it may take.
 
+mod circles;
 mod deny;
 mod dependency_rules;
 mod nightly;
@@ -80,6 +81,7 @@ fn lints(checkout: &Checkout) -> Vec<Report> {
     vec![
         Step::new("format").captured(checkout.cargo().args(["fmt", "--all", "--check"])),
         Step::new("dependency rules").checked(|| dependency_rules::check(checkout)),
+        Step::new("circles of modules").checked(|| circles::check(checkout)),
         Step::new("clippy").captured(checkout.cargo().args([
             "clippy",
             "--workspace",

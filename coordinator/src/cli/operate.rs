@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use super::follow::Follower;
 use super::{AskArgs, CliError, Client, ClientError, EventsArgs, WorkerArgs, print, say};
 use crate::http::{Events, WAIT_S_MAX};
+use crate::inbox::Kicked;
+use crate::journal::NumberedEvent;
 use crate::run::Severity;
-use crate::runtime::{Kicked, NumberedEvent};
 
 pub(super) const DRAIN_HELP: &str = "\
 Let a worker leave in an orderly way.

@@ -9,8 +9,8 @@ use super::Where;
 use super::operate::utc;
 use super::show::phase;
 use crate::history::{Folder, Last};
+use crate::journal::NumberedEvent;
 use crate::run::{Phase, Status, Suspended};
-use crate::runtime::NumberedEvent;
 use crate::store::Store;
 
 /// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever it went on to another phase, paused or was asked to stop, and each minute.

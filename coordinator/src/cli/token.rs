@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use super::{CliError, Client, TokenCommand, print};
 use crate::http::TokenRequest;
-use crate::runtime::{NewToken, TokenStatus};
+use crate::inbox::{NewToken, TokenStatus};
 
 pub(super) fn run(command: TokenCommand) -> Result<(), CliError> {
     match command {

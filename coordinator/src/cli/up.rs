@@ -10,10 +10,11 @@ use longhaul_common::config::RunConfig;
 use super::{CliError, Up, print, progress};
 use crate::history::Folder;
 use crate::http::{ApiTokens, TOKEN_LIFE_S};
+use crate::inbox::NewToken;
 use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
-    Clock, Ended, Exports, FoundError, Founded, FreshFolder, NewToken, Owner, OwnerError, ServeError, Served,
-    Standby, StandbyError, Taken, Wanted, found, open_store, owner, serve,
+    Clock, Ended, Exports, FoundError, Founded, FreshFolder, Owner, OwnerError, ServeError, Served, Standby,
+    StandbyError, Taken, Wanted, found, open_store, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
 use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};

@@ -12,8 +12,8 @@ use super::lines::{Line, Lines, first};
 use super::news::{Mark, News, Open};
 use super::note::{History, Meta};
 use super::points::Sample;
+use crate::journal::NumberedEvent;
 use crate::run::Status;
-use crate::runtime::NumberedEvent;
 
 /// The folder of all histories in a state directory.
 pub const FOLDER: &str = "history";

@@ -9,6 +9,7 @@ mod lines;
 mod news;
 mod note;
 mod points;
+mod shared;
 mod thinned;
 
 pub use activity::{Activity, Interval, Spent};
@@ -17,4 +18,5 @@ pub use folder::{FOLDER, Folder, Found, HistoryError, Last, Rest};
 pub use news::{Mark, News, Open};
 pub use note::{FORMAT, History, Kept, Meta};
 pub use points::{RoundPoint, Sample};
+pub use shared::SharedHistory;
 pub use thinned::{Point, Thinned};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{Api, metrics};
-use crate::runtime::{ApiCall, Input};
+use crate::inbox::{ApiCall, Input};
 
 /// A join token's life if none is asked for, in seconds.
 pub const TOKEN_LIFE_S: u64 = 24 * 3600;

@@ -18,9 +18,10 @@ use tokio::time::timeout;
 use super::Api;
 use super::calls::failure;
 use super::recent::{Runs, StatusText};
+use crate::history::SharedHistory;
 use crate::history::{Folder, Found, History, HistoryError, Interval, Mark, Meta, News, RoundPoint, Sample};
+use crate::journal::NumberedEvent;
 use crate::run::Status;
-use crate::runtime::{NumberedEvent, SharedHistory};
 
 /// Earlier runs that are offered for comparison: the newest.
 pub const EARLIER_MAX: usize = 16;

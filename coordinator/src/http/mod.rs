@@ -17,9 +17,9 @@
 //! | `POST /api/v1/checkpoint` | `{}`: all write a checkpoint after the next round, and train on | writers |
 //! | `POST /api/v1/pause`, `POST /api/v1/resume` | `{}`: nobody trains, or all go on | writers |
 //! | `POST /api/v1/workers/{id}/drain` | `{}`: that worker leaves | writers |
-//! | `POST /api/v1/workers/{id}/kick` | [`Kicked`](crate::runtime::Kicked): that worker is out for good | writers |
-//! | `POST /api/v1/tokens` | [`NewToken`](crate::runtime::NewToken) for `{"life_s": 3600, "uses": 4}` | writers |
-//! | `GET /api/v1/tokens` | [`TokenStatus`](crate::runtime::TokenStatus)es | writers |
+//! | `POST /api/v1/workers/{id}/kick` | [`Kicked`](crate::inbox::Kicked): that worker is out for good | writers |
+//! | `POST /api/v1/tokens` | [`NewToken`](crate::inbox::NewToken) for `{"life_s": 3600, "uses": 4}` | writers |
+//! | `GET /api/v1/tokens` | [`TokenStatus`](crate::inbox::TokenStatus)es | writers |
 //! | `DELETE /api/v1/tokens/{id}` | `{}` | writers |
 //!
 //! Writers show `Authorization: Bearer` and the contents of `api-token` in the state directory. Readers need nothing when
@@ -47,8 +47,9 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{delete, get, post};
 use tokio::sync::{Semaphore, mpsc, watch};
 
+use crate::inbox::Input;
+use crate::journal::Journal;
 use crate::run::Status;
-use crate::runtime::{Input, Journal};
 use crate::slowdown::Slowdown;
 
 pub use access::ApiTokens;

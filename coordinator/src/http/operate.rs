@@ -13,8 +13,9 @@ use tokio::time::timeout;
 use super::Api;
 use super::calls::{ask, empty, failure};
 use super::members::members_of;
+use crate::inbox::{Answered, ApiCall, CallRefusal};
+use crate::journal::NumberedEvent;
 use crate::run::Phase;
-use crate::runtime::{Answered, ApiCall, CallRefusal, NumberedEvent};
 
 /// The longest that a call for events waits for one, or one for the status for the run's end, in seconds: shorter than what proxies cut off.
 pub const WAIT_S_MAX: u64 = 25;

@@ -9,8 +9,8 @@ use longhaul_proto::identity::{Token, TokenRecord};
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use super::input::{Answered, ApiCall, CallRefusal, Kicked, NewToken, TokenStatus};
 use super::owner::{Owner, OwnerError};
+use crate::inbox::{Answered, ApiCall, CallRefusal, Kicked, NewToken, TokenStatus};
 use crate::run::{Event, Phase};
 
 /// How long a worker that is taken out may take to hear why, in milliseconds: everybody is to be rid of it within a second.

@@ -14,7 +14,7 @@ use longhaul_proto::identity::TokenRefusal;
 use quinn::{Connection, Incoming};
 use tokio::sync::{mpsc, oneshot};
 
-use super::input::Input;
+use crate::inbox::Input;
 use crate::run::ConnectionId;
 use crate::slowdown::Slowdown;
 

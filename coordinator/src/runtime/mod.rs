@@ -4,27 +4,23 @@
 //! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
 
 mod calls;
-mod chronicler;
 mod clock;
 mod connection;
 mod curves;
 mod found;
 mod fresh;
-mod input;
-mod journal;
+mod history_recorder;
+mod history_writer;
 mod owner;
-mod scribe;
 mod serve;
 mod standby;
 #[cfg_attr(not(feature = "otel"), path = "no_telemetry.rs")]
 mod telemetry;
 
-pub use chronicler::{Chronicler, SharedHistory};
 pub use clock::Clock;
 pub use found::{FoundError, Founded, Taken, Wanted, check_config, found, open_store};
 pub use fresh::FreshFolder;
-pub use input::{Answered, ApiCall, CallRefusal, INPUTS_MAX, Input, Kicked, NewToken, TokenStatus};
-pub use journal::{Journal, NumberedEvent};
+pub use history_recorder::HistoryRecorder;
 pub use owner::{Ended, Owner, OwnerError};
 pub use serve::{ServeError, Served, owner, serve};
 pub use standby::{Standby, StandbyError};

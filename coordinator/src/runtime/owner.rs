@@ -15,12 +15,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::chronicler::Chronicler;
 use super::clock::Clock;
 use super::curves::Curves;
-use super::input::Input;
-use super::journal::Journal;
+use super::history_recorder::HistoryRecorder;
 use super::telemetry::Exports;
+use crate::inbox::Input;
+use crate::journal::Journal;
 use crate::plan::Answer;
 use crate::record::Recorder;
 use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status, Suspended};
@@ -78,7 +78,7 @@ pub struct Owner {
     /// What is decided is written down there.
     pub recorder: Recorder,
     /// And how the run goes, for the dashboard.
-    pub chronicler: Chronicler,
+    pub history: HistoryRecorder,
     /// What workers are told to dial, in `worker join` lines.
     pub advertised: String,
     /// For the HTTP API, like the next.
@@ -110,14 +110,14 @@ impl Owner {
     /// The folder cannot be written to.
     pub fn draw_curves(&mut self, dir: &Path) -> io::Result<()> {
         let curves = Curves::begin(dir, &self.run, self.clock.unix_ms())?;
-        self.chronicler.draw(curves);
+        self.history.draw(curves);
         Ok(())
     }
 
     /// Tells a collector of OpenTelemetry how the run goes, if there is one.
     pub fn export(&mut self, exports: &Exports) {
         if let Some(exported) = exports.begin(&self.run, self.clock.unix_ms()) {
-            self.chronicler.export(exported);
+            self.history.export(exported);
         }
     }
 
@@ -169,7 +169,7 @@ impl Owner {
         self.publish();
         self.recorder.flush();
         let status = Arc::clone(&self.status.borrow());
-        self.chronicler.write_last(self.clock.unix_ms(), &status);
+        self.history.write_last(self.clock.unix_ms(), &status);
         self.part(ended).await;
         Ok(ended)
     }
@@ -189,7 +189,7 @@ impl Owner {
             while self.farewells.join_next().await.is_some() {}
         })
         .await;
-        block_in_place(|| drop(self.chronicler));
+        block_in_place(|| drop(self.history));
     }
 
     fn take(&mut self, input: Input) -> Result<(), OwnerError> {
@@ -230,7 +230,7 @@ impl Owner {
                 Command::Persist(Record::State(state)) => block_in_place(|| self.store.put_state(&state))?,
                 Command::Persist(Record::Round(summary)) => {
                     block_in_place(|| self.store.push_round(&summary))?;
-                    self.chronicler.note_round(self.clock.unix_ms(), &self.run, &summary);
+                    self.history.note_round(self.clock.unix_ms(), &self.run, &summary);
                 }
                 Command::Plan(question) => {
                     self.plans.spawn_blocking(move || question.answer());
@@ -274,7 +274,7 @@ impl Owner {
         status.stays = self.stay;
         status.suspended = self.run.suspended();
         let status = Arc::new(status);
-        self.chronicler.note(self.clock.unix_ms(), &self.run, &status);
+        self.history.note(self.clock.unix_ms(), &self.run, &status);
         self.status.send_replace(status);
     }
 

@@ -18,13 +18,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::chronicler::Chronicler;
 use super::clock::Clock;
 use super::connection::Reception;
-use super::input::INPUTS_MAX;
-use super::journal::Journal;
+use super::history_recorder::HistoryRecorder;
 use super::owner::{Ended, Owner, OwnerError};
 use crate::http::{Api, ApiTokens, Recorded, listen, router};
+use crate::inbox::INPUTS_MAX;
+use crate::journal::Journal;
 use crate::record::Recorder;
 use crate::slowdown::Slowdown;
 
@@ -137,7 +137,7 @@ pub async fn serve(
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
     let loopback = served.http_address.ip().is_loopback();
     let journal = Arc::clone(&owner.journal);
-    let recorded = Recorded::new(owner.chronicler.history(), owner.chronicler.state_dir());
+    let recorded = Recorded::new(owner.history.shared(), owner.history.state_dir());
     let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, recorded, api_tokens, loopback);
     let (http_stop, stopped) = watch::channel(false);
     let serving = served.answer_http(router(api), stopped)?;
@@ -235,7 +235,7 @@ pub fn owner(
     // Rounds that cannot be read are missed by the curves alone.
     let rounds = store.rounds().unwrap_or_default();
     let journal = Arc::new(Journal::new(clock.started_unix_ms()));
-    let chronicler = Chronicler::start(folder, &run, &rounds, &journal, clock.unix_ms());
+    let history = HistoryRecorder::start(folder, &run, &rounds, &journal, clock.unix_ms());
     let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
     Owner {
         run,
@@ -243,7 +243,7 @@ pub fn owner(
         store,
         clock,
         recorder,
-        chronicler,
+        history,
         advertised,
         journal,
         status,

@@ -7,6 +7,7 @@ use glob::{MatchOptions, Pattern, PatternError};
 use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
 use walkdir::WalkDir;
 
+use super::bounds::FILES_MAX;
 use super::brackets::{check_path, literally};
 use super::cache::Cache;
 use super::folder::FolderImage;
@@ -16,9 +17,6 @@ use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
 use super::{DataError, built, folder, leftover, own, sets};
-
-/// Files of a source, at most: each has a list, which is kept in memory.
-pub(super) const FILES_MAX: usize = 1 << 16;
 
 /// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. A longer one is unpacked when it is read, and refused then.
 const PACKED_NOTHING_BYTES_MAX: u64 = 1 << 12;

@@ -8,9 +8,9 @@ use rayon::prelude::*;
 use walkdir::WalkDir;
 
 use super::DataError;
+use super::bounds::RECORD_BYTES_MAX;
 use super::image::{Pixels, RawImage};
 use super::passed::{self, PassedOver, Reason};
-use super::records::RECORD_BYTES_MAX;
 use super::stamp::{Changed, Seen, State};
 use super::work::FileWork;
 use crate::counted::counted;

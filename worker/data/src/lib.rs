@@ -3,6 +3,7 @@
 
 mod bad_budget;
 mod batch;
+mod bounds;
 mod brackets;
 mod built;
 mod cache;
@@ -49,6 +50,8 @@ mod stamp;
 mod tests;
 mod text_counts;
 mod tokenizer;
+#[cfg(any(feature = "images", feature = "parquet", feature = "tokenizers"))]
+mod unwound;
 mod work;
 
 pub use batch::{CLASS_BYTES, HostBatch, HostMicroBatch, Values};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use longhaul_common::config::ImageConfig;
 
 use self::draft::{Draft, Kind, Layout};
+use super::bounds::RECORD_BYTES_MAX;
 use super::cache::Cache;
 use super::folder::{FolderImage, read_image, seen_of};
 use super::image::{black, sample_bytes, standing};
@@ -20,7 +21,6 @@ use super::lease::Lease;
 use super::names::Named;
 use super::origin::Origin;
 use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
-use super::records::RECORD_BYTES_MAX;
 use super::shard::Head;
 use super::source_size::SourceSize;
 use super::stamp::Seen;

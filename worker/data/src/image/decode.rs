@@ -5,7 +5,7 @@ use longhaul_common::config::ImageConfig;
 use super::resize::Picture;
 use super::{Pixels, RawImage, encoded};
 use crate::batch::CLASS_BYTES;
-use crate::records::RECORD_BYTES_MAX;
+use crate::bounds::RECORD_BYTES_MAX;
 
 /// Appends the sample that an image becomes: `[channels, height, width]` of bytes, and the class.
 ///

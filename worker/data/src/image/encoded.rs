@@ -9,7 +9,7 @@ use longhaul_common::config::ImageConfig;
 use super::decode::fitted;
 use super::jpeg;
 use super::resize::Picture;
-use crate::records::unwound;
+use crate::unwound::unwound;
 
 /// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
 /// coefficients and copies take up to three times as much beside them.

@@ -14,7 +14,8 @@ use super::input::{Input, Packing, Position, command};
 use super::known::{example, listed, meant, shown};
 use super::remedies::Remedies;
 use super::rows::{Row, Rows};
-use super::{RECORD_BYTES_MAX, Record, Records};
+use super::{Record, Records};
+use crate::bounds::RECORD_BYTES_MAX;
 use crate::counted::counted;
 use crate::{DataError, Recipe};
 

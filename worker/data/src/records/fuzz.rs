@@ -9,7 +9,8 @@ use super::json_lines::JsonLines;
 use super::text::TextChunks;
 use super::tokens::Tokens;
 use super::web_dataset::WebDataset;
-use super::{RECORD_BYTES_MAX, Record, Records};
+use super::{Record, Records};
+use crate::bounds::RECORD_BYTES_MAX;
 use crate::{DataError, Recipe};
 
 /// Bytes of a text that are read at a time, as few as there may be: so that characters and lines cross from one chunk to the next.

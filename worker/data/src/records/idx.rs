@@ -3,8 +3,9 @@
 use std::io::{self, Read};
 
 use super::input::Input;
-use super::{RECORD_BYTES_MAX, Record, Records};
+use super::{Record, Records};
 use crate::DataError;
+use crate::bounds::RECORD_BYTES_MAX;
 use crate::counted::counted;
 use crate::image::{Pixels, RawImage};
 

@@ -13,7 +13,8 @@ use super::fields::{key, no_text};
 use super::input::{Input, MARK, Packing, Position, command};
 use super::known::shown;
 use super::remedies::Remedies;
-use super::{RECORD_BYTES_MAX, Record, Records};
+use super::{Record, Records};
+use crate::bounds::RECORD_BYTES_MAX;
 use crate::{DataError, Recipe};
 
 /// What is wrong with JSON that has more values within each other than its parser has stack for.

@@ -32,8 +32,6 @@ mod tar;
 mod text;
 mod tokens;
 mod torn;
-#[cfg(any(feature = "images", feature = "parquet", feature = "tokenizers"))]
-mod unwound;
 mod web_dataset;
 mod width;
 
@@ -51,18 +49,11 @@ use self::json_lines::JsonLines;
 pub(super) use self::kinds::by_name;
 use self::text::TextChunks;
 use self::tokens::Tokens;
-#[cfg(feature = "tokenizers")]
-pub(super) use self::unwound::caught;
-#[cfg(any(feature = "images", feature = "parquet"))]
-pub(super) use self::unwound::unwound;
 use self::web_dataset::WebDataset;
 use super::cache::Cache;
 use super::image::RawImage;
 use super::origin::Origin;
 use super::{DataError, Recipe};
-
-/// Bytes of one record, at most: a file whose line breaks or quotes were lost would else be taken into memory as one.
-pub(super) const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// What comes next in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use super::cuts::{Cuts, nowhere};
 use super::encoding::NotUtf8;
 use super::input::{Input, Packing, Position};
-use super::{RECORD_BYTES_MAX, Record, Records};
+use super::{Record, Records};
+use crate::bounds::RECORD_BYTES_MAX;
 use crate::{DataError, Recipe};
 
 /// Bytes of text that are tokenised at a time: tokenizers work on whole chunks, and a text may exceed the memory.

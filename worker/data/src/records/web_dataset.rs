@@ -10,7 +10,8 @@ use super::json_lines::{Object, TOO_DEEP, is_too_deep, parse};
 use super::seen::Seen;
 use super::tar::{Tar, TarFile};
 use super::torn::{Half, Part, Torn};
-use super::{RECORD_BYTES_MAX, Record, Records};
+use super::{Record, Records};
+use crate::bounds::RECORD_BYTES_MAX;
 use crate::image::{Pixels, RawImage};
 use crate::{DataError, Recipe};
 

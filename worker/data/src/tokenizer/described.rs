@@ -11,7 +11,7 @@ use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenize
 
 use super::{UnknownToken, other_files};
 use crate::DataError;
-use crate::records::caught;
+use crate::unwound::caught;
 
 /// As a file has the key of a regular expression.
 const PATTERN: &[u8] = b"\"Regex\"";

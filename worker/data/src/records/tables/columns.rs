@@ -20,7 +20,8 @@ use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
 use crate::records::encoding::NotUtf8;
-use crate::records::{Record, Records, unwound};
+use crate::records::{Record, Records};
+use crate::unwound::unwound;
 use crate::{DataError, Recipe};
 
 /// Rows of a Parquet file that are decoded at once.

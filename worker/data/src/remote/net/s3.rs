@@ -12,7 +12,7 @@ use object_store::{
 };
 
 use super::{RemoteError, Version, causes};
-use crate::files::FILES_MAX;
+use crate::bounds::FILES_MAX;
 
 /// Bytes of a file that are asked for at a time, and in memory: a tenth of a second of a link of 1 Gbit/s.
 const RANGE_BYTES: u64 = 8 << 20;

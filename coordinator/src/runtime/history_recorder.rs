@@ -1,61 +1,25 @@
 //! Notes down how a run goes, for the dashboard: in memory, where the HTTP API reads it, and in files, for those who look later.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use ring::rand::{SecureRandom as _, SystemRandom};
+use std::sync::Arc;
 
 use super::curves::Curves;
-use super::journal::Journal;
-use super::scribe::Scribe;
+use super::history_writer::HistoryWriter;
 use super::telemetry::Exported;
-use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint};
+use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint, SharedHistory};
+use crate::journal::Journal;
 use crate::run::{Phase, RoundSummary, Run, Status, Suspended};
 
 /// How often what is now is written to its file, in milliseconds, where the run stays at its stage.
 const LAST_INTERVAL_MS: u64 = 60_000;
 
-/// The curves of a run, which its owner writes and the HTTP API reads.
-#[derive(Clone, Debug)]
-pub struct SharedHistory {
-    history: Arc<Mutex<History>>,
-    /// Which one: another process, or another turn of this one, counts its points anew.
-    epoch: u64,
-}
-
-impl SharedHistory {
-    /// Shares a history.
-    #[must_use]
-    pub fn new(history: History) -> Self {
-        let mut epoch = [0; 8];
-        // Without randomness, no other one is told from this; nothing but a curve of an open page is wrong then.
-        let _ = SystemRandom::new().fill(&mut epoch);
-        Self { history: Arc::new(Mutex::new(history)), epoch: u64::from_le_bytes(epoch) }
-    }
-
-    /// Looks at it; the owner of the run waits meanwhile.
-    pub fn look<T>(&self, at: impl FnOnce(&History) -> T) -> T {
-        at(&self.lock())
-    }
-
-    /// A number that no other history has.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    fn lock(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Who notes it down. It never stops a run, nor does the run wait for it: where its files cannot be written, there are none.
 #[derive(Debug)]
-pub struct Chronicler {
+pub struct HistoryRecorder {
     history: SharedHistory,
     /// The state directory.
     state_dir: PathBuf,
-    scribe: Option<Scribe>,
+    writer: Option<HistoryWriter>,
     curves: Option<Curves>,
     exported: Option<Exported>,
     last_written_ms: u64,
@@ -79,7 +43,7 @@ impl Stage {
     }
 }
 
-impl Chronicler {
+impl HistoryRecorder {
     /// Goes on with what is in the state directory of this run, and puts the events that were kept before those of `journal`. `rounds` are those
     /// that the run's store has, for a coordinator on another machine than the one before.
     #[must_use]
@@ -100,14 +64,15 @@ impl Chronicler {
             None => begun(run, rounds, now_ms),
         };
         let history = SharedHistory::new(history);
-        let scribe = is_written.then(|| Scribe::start(history.clone(), Arc::clone(journal), state_dir));
-        let scribe = scribe.and_then(|scribe| {
-            scribe.inspect_err(|error| tracing::warn!(%error, "the dashboard's history is not written")).ok()
+        let writer =
+            is_written.then(|| HistoryWriter::start(history.clone(), Arc::clone(journal), state_dir));
+        let writer = writer.and_then(|writer| {
+            writer.inspect_err(|error| tracing::warn!(%error, "the dashboard's history is not written")).ok()
         });
         Self {
             history,
             state_dir: state_dir.to_owned(),
-            scribe,
+            writer,
             curves: None,
             exported: None,
             last_written_ms: 0,
@@ -127,7 +92,7 @@ impl Chronicler {
 
     /// What the HTTP API reads.
     #[must_use]
-    pub fn history(&self) -> SharedHistory {
+    pub fn shared(&self) -> SharedHistory {
         self.history.clone()
     }
 
@@ -175,14 +140,14 @@ impl Chronicler {
     /// What is shown of now, also when the coordinator is gone. It is written soon, at the latest when this is dropped.
     pub fn write_last(&mut self, now_ms: u64, status: &Arc<Status>) {
         (self.last_written_ms, self.stage) = (now_ms, Some(Stage::of(status)));
-        if let Some(scribe) = &self.scribe {
-            scribe.put_last(now_ms, Arc::clone(status));
+        if let Some(writer) = &self.writer {
+            writer.put_last(now_ms, Arc::clone(status));
         }
     }
 
     fn wake(&self) {
-        if let Some(scribe) = &self.scribe {
-            scribe.wake();
+        if let Some(writer) = &self.writer {
+            writer.wake();
         }
     }
 }
@@ -274,15 +239,15 @@ mod tests {
         files
     }
 
-    fn started(state_dir: &Path, now_ms: u64) -> (Chronicler, Arc<Journal>) {
+    fn started(state_dir: &Path, now_ms: u64) -> (HistoryRecorder, Arc<Journal>) {
         let journal = Arc::new(Journal::new(now_ms));
-        (Chronicler::start(state_dir, &run(), &[], &journal, now_ms), journal)
+        (HistoryRecorder::start(state_dir, &run(), &[], &journal, now_ms), journal)
     }
 
     /// Begins, notes once, and ends.
     fn once(state_dir: &Path, now_ms: u64) {
-        let (mut chronicler, _) = started(state_dir, now_ms);
-        chronicler.note(now_ms + 5000, &run(), &Arc::new(run().status(0)));
+        let (mut recorder, _) = started(state_dir, now_ms);
+        recorder.note(now_ms + 5000, &run(), &Arc::new(run().status(0)));
     }
 
     #[test]
@@ -315,14 +280,14 @@ mod tests {
     fn events_and_curves_outlive_the_process() {
         let folder = tempfile::tempdir().unwrap();
         {
-            let (mut chronicler, journal) = started(folder.path(), 1000);
+            let (mut recorder, journal) = started(folder.path(), 1000);
             let text = "something happened".to_owned();
             journal.add(&Notice { at_ms: 5, severity: Severity::Info, worker: None, text }, 1005);
-            chronicler.note(6000, &run(), &Arc::new(run().status(0)));
+            recorder.note(6000, &run(), &Arc::new(run().status(0)));
         }
-        let (chronicler, journal) = started(folder.path(), 20_000);
+        let (recorder, journal) = started(folder.path(), 20_000);
         assert_eq!(journal.after(0)[0].event.text, "something happened");
-        let (first, second) = (chronicler.history(), started(folder.path(), 30_000).0.history());
+        let (first, second) = (recorder.shared(), started(folder.path(), 30_000).0.shared());
         assert_eq!(first.look(|history| history.samples().kept().len()), 1);
         assert_ne!(first.epoch(), second.epoch());
     }
@@ -332,11 +297,11 @@ mod tests {
     fn a_pause_and_its_end_are_written_at_once() {
         let folder = tempfile::tempdir().unwrap();
         for paused in [true, false] {
-            let (mut chronicler, _) = started(folder.path(), 1000);
+            let (mut recorder, _) = started(folder.path(), 1000);
             let status = |paused| Arc::new(Status { paused, ..run().status(0) });
-            chronicler.note(6000, &run(), &status(!paused));
-            chronicler.note(6250, &run(), &status(paused));
-            drop(chronicler);
+            recorder.note(6000, &run(), &status(!paused));
+            recorder.note(6250, &run(), &status(paused));
+            drop(recorder);
             let last = Folder::read_last(folder.path(), &run().state().run.to_string()).unwrap().unwrap();
             assert_eq!((last.at_ms, last.status.paused), (6250, paused));
         }

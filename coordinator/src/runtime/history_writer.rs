@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::chronicler::SharedHistory;
-use super::journal::Journal;
+use crate::history::SharedHistory;
 use crate::history::{Folder, Last, Rest};
+use crate::journal::Journal;
 use crate::run::Status;
 
 /// The newest status that is to be shown also when the coordinator is gone, with its Unix time in milliseconds, until it is written.
@@ -20,7 +20,7 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
 /// The thread. What it is to write it reads from the history itself, from where it has come to: no queue grows while the disk is slow.
 #[derive(Debug)]
-pub struct Scribe {
+pub struct HistoryWriter {
     last: Newest,
     /// That there is something: one such word is enough. None: it was told to end.
     wake: Option<SyncSender<()>>,
@@ -36,7 +36,7 @@ struct Desk {
     last: Newest,
 }
 
-impl Scribe {
+impl HistoryWriter {
     /// Starts it. It writes the whole history first.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Scribe {
 }
 
 /// It ends when all is written, or when that takes too long.
-impl Drop for Scribe {
+impl Drop for HistoryWriter {
     fn drop(&mut self) {
         self.wake = None;
         if self.ended.recv_timeout(LAST_WORDS_MAX) == Err(RecvTimeoutError::Timeout) {
