@@ -5,7 +5,7 @@ pub use longhaul_data::fuzz::{idx, image, lines, webdataset};
 /// What peers say, as requests and as all that is answered in postcard or as the head of a shard.
 pub fn peer(bytes: &[u8]) {
     longhaul_data::fuzz::lent(bytes);
-    crate::network::fuzz::messages(bytes);
+    longhaul_peer::fuzz::messages(bytes);
 }
 
 #[cfg(test)]

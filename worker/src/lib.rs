@@ -6,11 +6,10 @@ pub mod cli;
 pub mod data_command;
 mod data_progress;
 pub mod doctor;
-pub mod flight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod member;
-pub mod network;
 pub mod pages;
+pub mod replica;
 pub mod sample;
 pub mod train;

@@ -14,17 +14,17 @@ use longhaul_common::model::ModelSpec;
 use longhaul_common::model::Share;
 use longhaul_data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
+use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
 use longhaul_member::message::{FromDevice, Prepared, ToDevice};
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_nccl::NcclCollective;
+use longhaul_peer::{FoundData, Network};
 use tokio::sync::mpsc;
 
 use super::join::Membership;
 use super::memory;
 use crate::data_progress::{self, Far};
-use crate::flight::Progress;
-use crate::network::{FoundData, Network};
 use crate::train::device::{Device, Outbox};
 use crate::train::selection::Selector;
 

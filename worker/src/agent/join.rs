@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use longhaul_checkpoint::{CheckpointStore, Unusable};
 use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
+use longhaul_engine::{claim_device, device_name};
+use longhaul_flight::FlightLog;
 use longhaul_proto::control::message::{CheckpointOffer, HANDOVER_MAX, Join};
 use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::transport::{self, ResetKey};
@@ -25,10 +28,6 @@ use super::survey::{Surveyed, attend};
 use super::telemetry::Exports;
 use super::twins::Twins;
 use crate::cli::JoinArgs;
-use crate::flight::FlightLog;
-use crate::network;
-use longhaul_checkpoint::{CheckpointStore, Unusable};
-use longhaul_engine::{claim_device, device_name};
 
 /// How long the last packets may take when this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
@@ -52,7 +51,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let flight = FlightLog::new(slot.folder().join(TRACES_FOLDER));
     flight.write_on_panic();
     flight.write_when_asked()?;
-    let (socket, buffers) = network::bind(args.listen)?;
+    let (socket, buffers) = longhaul_peer::bind(args.listen)?;
     let listens_at = socket.local_addr().context("ask for the socket's address")?.ip();
     if !buffers.are_full() {
         tracing::debug!(

@@ -12,7 +12,7 @@ use longhaul_proto::control::message::Heartbeat;
 use tokio::time::Instant;
 
 use super::session::ticks;
-use crate::flight::Progress;
+use longhaul_flight::Progress;
 
 /// How often the line is made: often enough to look alive.
 const LOOK: Duration = Duration::from_millis(500);

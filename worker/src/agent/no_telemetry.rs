@@ -1,8 +1,7 @@
 //! Of a program that was built without the feature `otel`: nothing is exported.
 
+use longhaul_flight::FlightLog;
 use longhaul_proto::identity::Identity;
-
-use crate::flight::FlightLog;
 
 /// What this process exports: nothing.
 #[derive(Debug)]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
+use longhaul_peer::Network;
 use longhaul_proto::control::ControlSender;
 use longhaul_proto::control::message::{OUT_OF_REACH_REPEATED_MS, ToCoordinator};
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval};
 
 use super::session::ticks;
-use crate::network::Network;
 
 /// Says it when it changes, and again as long as there is anybody.
 pub(super) struct ReachWords {

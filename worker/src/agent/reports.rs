@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use longhaul_proto::control::message::ToCoordinator;
 
-use crate::flight::Progress;
+use longhaul_flight::Progress;
 
 /// Reports kept: at a round every few seconds, well over ten minutes of absence.
 pub const REPORTS_KEPT: usize = 512;

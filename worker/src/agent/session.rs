@@ -12,8 +12,10 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::ModelSpec;
+use longhaul_flight::Progress;
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_member::{Outcome, SYNC_QUEUE_EVENTS, SyncEvent, Synchroniser};
+use longhaul_peer::{Network, Shown};
 use longhaul_proto::control::message::{HANDOVER_MAX, Join, ToCoordinator, ToWorker, Welcome};
 use longhaul_proto::control::{ControlReceiver, ControlSender};
 use longhaul_proto::identity::Identity;
@@ -33,9 +35,7 @@ use super::stop::StopSignal;
 use super::voice::Voice;
 use super::ways::{LOOK, ToldWays};
 use super::words::{About, Words};
-use crate::flight::Progress;
 use crate::member::{self, Links};
-use crate::network::{Network, Shown};
 
 /// Messages to the device: at most an entry, a result and a request are ever under way.
 const DEVICE_QUEUE: usize = 8;

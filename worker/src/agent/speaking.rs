@@ -6,7 +6,7 @@ use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, OWN_WORD_EVERY};
 use tokio::time::Instant;
 
-use crate::network::Shown;
+use longhaul_peer::Shown;
 
 /// Between heartbeats.
 const INTERVAL: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
@@ -124,7 +124,7 @@ mod tests {
     use longhaul_common::config::SPOKEN_FOR_SILENCE_MIN_MS;
 
     use super::*;
-    use crate::network::ANSWER_MAX;
+    use longhaul_peer::ANSWER_MAX;
 
     const SPEAKER: Option<WorkerId> = Some(WorkerId(1));
     const THROUGH: Beat = Beat::Through(WorkerId(1));

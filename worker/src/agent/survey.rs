@@ -6,6 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use longhaul_common::config::RunConfig;
 use longhaul_common::explained::Explained;
+use longhaul_flight::Progress;
+use longhaul_peer::Network;
 use longhaul_proto::control::message::{
     HEARTBEAT_INTERVAL_MS, MeasuredLink, Profile, ToCoordinator, ToWorker,
 };
@@ -19,8 +21,6 @@ use super::connection::Conversation;
 use super::join::Membership;
 use super::speed;
 use super::stop::StopSignal;
-use crate::flight::Progress;
-use crate::network::Network;
 
 /// How it ended.
 pub(super) enum Surveyed {

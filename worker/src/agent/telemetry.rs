@@ -1,9 +1,8 @@
 //! What this process does, for a collector of OpenTelemetry.
 
+use longhaul_flight::{Export, FlightLog};
 use longhaul_proto::identity::Identity;
 use longhaul_proto::telemetry::{Settings, Telemetry};
-
-use crate::flight::{Export, FlightLog};
 
 /// What this process exports, if the environment names a collector.
 #[derive(Debug)]

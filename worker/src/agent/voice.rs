@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use longhaul_common::config::FaultConfig;
+use longhaul_flight::Progress;
+use longhaul_peer::{Network, Shown};
 use longhaul_proto::control::ControlSender;
 use longhaul_proto::control::message::ToCoordinator;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::speaking::{Beat, Speaking};
-use crate::flight::Progress;
-use crate::network::{Network, Shown};
 
 /// Says heartbeats, or shows them to who speaks for this worker.
 pub(super) struct Voice {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use longhaul_peer::Network;
 use longhaul_proto::control::ControlSender;
 use longhaul_proto::control::message::{DataAt, ToCoordinator};
 use tokio::sync::watch;
 
 use super::reach::ReachWords;
-use crate::network::Network;
 
 /// Of one connection to the coordinator, which may be another one than was told before.
 pub(super) struct Words {

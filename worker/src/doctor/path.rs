@@ -15,7 +15,6 @@ use super::knock::{PATIENCE, knock};
 use super::report::{Finding, Report};
 use crate::agent::{first_that_answers, in_order};
 use crate::cli::DoctorArgs;
-use crate::network;
 
 /// Round trips that are measured: odd, so that one of them is the median.
 const ECHOES: usize = 9;
@@ -84,7 +83,7 @@ async fn look_up(coordinator: &str) -> Result<(Vec<SocketAddr>, Finding), Findin
 
 /// A socket as a worker's, and what the kernel granted.
 fn open(report: &mut Report<impl Write>) -> io::Result<Result<Endpoint, Finding>> {
-    let (socket, granted) = match network::bind(None) {
+    let (socket, granted) = match longhaul_peer::bind(None) {
         Ok(bound) => bound,
         Err(error) => return Ok(Err(Finding::fail("buffers", format!("no UDP socket: {error}"), ""))),
     };

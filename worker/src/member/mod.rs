@@ -26,8 +26,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use self::site::NetworkSite;
-use crate::flight::Progress;
-use crate::network::{Network, Replica};
+use longhaul_flight::Progress;
+use longhaul_peer::{Network, Replica};
 
 /// Whom the synchroniser speaks with.
 pub struct Links {

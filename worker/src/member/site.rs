@@ -5,15 +5,15 @@ use std::sync::Arc;
 use anyhow::Result;
 use longhaul_collective::{Collective, RingCollective, RingSetup};
 use longhaul_common::config::WithinSite;
+use longhaul_flight::Progress;
 use longhaul_member::activity::Activity;
 use longhaul_member::{Ongoing, SiteEvent, SiteJoin, SiteLink, SyncEvent};
 use longhaul_nccl::{NcclCollective, NcclReach};
+use longhaul_peer::Network;
 use tch::Device;
 use tokio::sync::mpsc;
 
 use super::Links;
-use crate::flight::Progress;
-use crate::network::Network;
 
 /// A ring over the members' addresses within the site, or NCCL between their GPUs.
 pub(super) struct NetworkSite {

@@ -19,20 +19,20 @@ use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_data::{Dataset, ReadAhead};
 use longhaul_engine::{Batch, Engine, EngineError, LowRank};
+use longhaul_flight::{Awaited, Progress, Tokens};
 use longhaul_member::activity::Activity;
 use longhaul_member::message::{
     Applied, Enter, FromDevice, Load, LocalUpdate, PutBack, RoundUpdate, ToDevice,
 };
 use longhaul_member::sparse_ranges::SparseRanges;
 use longhaul_member::step_barrier::{Entry, StepBarrier};
+use longhaul_peer::Network;
 use longhaul_proto::codec::ColumnGradient;
 
 use self::group::Moment;
 use super::selection::Selector;
 use super::spare::SpareCores;
 use super::tally::Tally;
-use crate::flight::{Awaited, Progress, Tokens};
-use crate::network::Network;
 
 /// Everything that the device thread works with.
 pub struct Device<'a> {

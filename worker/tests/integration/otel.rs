@@ -1,12 +1,12 @@
 //! What a worker's recorder tells a collector of OpenTelemetry, as the collector hears it.
 
 use longhaul_common::id::{FragmentId, Round, RunId, WorkerId};
+use longhaul_flight::{Export, Recorder};
 use longhaul_member::activity::Activity;
 use longhaul_proto::frame::FrameKind;
 use longhaul_proto::telemetry::{RunTraces, Settings, Telemetry};
 use longhaul_tests::collector::Collector;
 use longhaul_tests::own_process;
-use longhaul_worker::flight::{Export, Recorder};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;

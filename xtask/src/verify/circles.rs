@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::checkout::Checkout;
 
 /// Where crates are.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 16] = [
     "common",
     "proto",
     "coordinator",
@@ -19,8 +19,10 @@ const CRATES: [&str; 14] = [
     "worker/collective/nccl",
     "worker/data",
     "worker/engine",
+    "worker/flight",
     "worker/launch",
     "worker/member",
+    "worker/peer",
     "tests",
     "tests/emulator",
     "xtask",

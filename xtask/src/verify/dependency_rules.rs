@@ -22,7 +22,7 @@ enum Tree {
     Demo,
 }
 
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 20] = [
     whole("longhaul-common", &["tokio", "quinn", "socket2", "tch", "torch-sys"]),
     whole("longhaul-proto", &["tch", "torch-sys", "aws-lc-rs"]),
     whole("longhaul-coordinator", &["tch", "torch-sys"]),
@@ -34,6 +34,14 @@ const RULES: [Rule; 18] = [
         &["tch", "torch-sys", "longhaul-engine", "longhaul-worker", "longhaul-coordinator"],
     ),
     direct("longhaul-member", &["tokio", "quinn", "socket2", "rustix", "object_store", "longhaul-data"]),
+    whole(
+        "longhaul-peer",
+        &["tch", "torch-sys", "longhaul-engine", "longhaul-worker", "longhaul-coordinator"],
+    ),
+    whole(
+        "longhaul-flight",
+        &["tch", "torch-sys", "longhaul-peer", "longhaul-worker", "longhaul-coordinator"],
+    ),
     whole("longhaul-nccl", &["longhaul-engine", "longhaul-worker", "longhaul-coordinator"]),
     whole(
         "longhaul-engine",

@@ -9,7 +9,7 @@ use longhaul_engine::{EngineError, Moments, PipelineRank};
 use longhaul_member::message::{Part, Place};
 
 use super::Device;
-use crate::network::{BoundaryFormats, GroupError, GroupSeat, NetworkPipe};
+use crate::replica::{BoundaryFormats, GroupError, GroupSeat, NetworkPipe};
 
 /// When members meet, so that nobody takes one meeting for another.
 #[derive(Clone, Copy, Debug)]

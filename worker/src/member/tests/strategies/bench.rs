@@ -12,6 +12,7 @@ use longhaul_common::config::{RunConfig, SelectionRule};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::Share;
 use longhaul_engine::{LowRank, read_ahead};
+use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
 use longhaul_member::message::{DeviceState, FromDevice, Prepared, ToDevice};
 use longhaul_member::sparse_ranges::SparseRanges;
@@ -23,7 +24,6 @@ use longhaul_proto::round::Content;
 
 use super::reference::Kept;
 use super::toy;
-use crate::flight::Progress;
 use crate::train::device::{Device, Outbox};
 
 /// What was seen of a run.

@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use longhaul_collective::SiteTls;
 use longhaul_proto::identity::Identity;
 use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp, listen_tcp};
 
 use super::Network;
-use longhaul_collective::SiteTls;
 
 /// Ports that are tried for one that is free for UDP as well as for TCP.
 const PORTS_TRIED: usize = 16;

@@ -12,7 +12,7 @@ use super::{Record, Recording};
 
 /// Whose trace it is.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Who {
+pub(crate) struct Who {
     /// The number of the worker: in a trace of several, each is a process.
     pub process: u64,
     /// What people know it by.
@@ -46,7 +46,7 @@ struct Event<'a> {
 ///
 /// # Errors
 /// The writer's own.
-pub(super) fn write(to: &mut impl Write, recording: &Recording, who: &Who, why: &str) -> io::Result<()> {
+pub(crate) fn write(to: &mut impl Write, recording: &Recording, who: &Who, why: &str) -> io::Result<()> {
     let about = json!({
         "worker": who.name,
         "release": env!("CARGO_PKG_VERSION"),

@@ -1,30 +1,30 @@
 //! The data plane: frames to and from the other workers, results and state for those who ask.
+//!
+//! It carries what [`longhaul_member`] and the device say, and knows neither models nor training.
+#![forbid(unsafe_code)]
 
 mod copies;
-mod drawn;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
-mod group;
+#[cfg(any(test, fuzzing, feature = "fuzz"))]
+pub mod fuzz;
 mod heal;
 mod lending;
+mod link_table;
+mod liveness;
 mod mask_secrets;
-mod outbox;
 mod peer;
-mod pipe;
 mod probe;
 mod reach;
-mod recall;
 mod reply;
 mod request;
 mod revoked;
 mod serve;
-mod signs;
 mod site;
 mod snapshots;
-mod stage_mail;
+pub mod stage_inbox;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
-mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -52,21 +52,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-pub use self::group::{GroupError, GroupSeat};
 pub use self::lending::FoundData;
 use self::lending::Shelf;
-pub use self::outbox::PipeError;
+use self::liveness::PeerLiveness;
+pub use self::liveness::{ANSWER_MAX, Shown};
 use self::peer::{Peer, Room};
-pub use self::pipe::{BoundaryFormats, NetworkPipe};
 use self::reply::reply;
-use self::signs::Signs;
-pub use self::signs::{ANSWER_MAX, Shown};
 use self::site::SiteDoor;
 pub use self::site::{SiteDoorError, bind};
 use self::snapshots::Snapshots;
-pub use self::stage_mail::Replica;
-use self::stage_mail::{Interrupted, StageMail};
-use crate::flight::Progress;
+pub use self::stage_inbox::Replica;
+use self::stage_inbox::{Interrupted, StageInbox};
+use longhaul_flight::Progress;
 
 /// A pull that takes longer has failed, and another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a connection
 /// that must be made first 10 s.
@@ -89,11 +86,11 @@ pub struct Network {
     masked_generation: AtomicU64,
     /// Whether a copy of another worker's checkpoint is on its way.
     keeping: AtomicBool,
-    stage_mail: StageMail,
+    stage_inbox: StageInbox,
     /// What peers fetch of the state.
     snapshots: Snapshots,
     /// Workers of this site that have shown that they are alive.
-    signs: Signs,
+    signs: PeerLiveness,
     /// Training data of this worker and of others.
     shelf: Shelf,
     /// Ends all waiting of a tensor group.
@@ -149,9 +146,9 @@ impl Network {
             state: Mutex::new(state),
             masked_generation: AtomicU64::new(0),
             keeping: AtomicBool::new(false),
-            stage_mail: StageMail::default(),
+            stage_inbox: StageInbox::default(),
             snapshots: Snapshots::default(),
-            signs: Signs::default(),
+            signs: PeerLiveness::default(),
             shelf: Shelf::default(),
             group_stop: Stop::default(),
             revoked: watch::channel(BTreeSet::new()).0,
@@ -206,21 +203,39 @@ impl Network {
 
     /// From now on, this worker computes in this replica; none: alone. Who waits for one from before is told.
     pub fn join_replica(&self, replica: Option<Replica>) {
-        self.stage_mail.open(replica);
+        self.stage_inbox.open(replica);
+    }
+
+    /// What other ranks of this worker's replica have sent.
+    #[must_use]
+    pub fn stage_inbox(&self) -> &StageInbox {
+        &self.stage_inbox
+    }
+
+    /// What is counted and recorded here.
+    #[must_use]
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Ends all waiting of a tensor group, once this network stops.
+    #[must_use]
+    pub fn group_stop(&self) -> Stop {
+        self.group_stop.clone()
     }
 
     /// Queues a frame for another rank of this worker's replica, and waits for room in the queue.
     ///
     /// # Errors
     /// The session is over, or the other one is no member.
-    fn send_stage(&self, to: WorkerId, meta: FrameMeta, body: Bytes) -> Result<(), Interrupted> {
+    pub fn send_stage(&self, to: WorkerId, meta: FrameMeta, body: Bytes) -> Result<(), Interrupted> {
         let peer = self.lock().peers.get(&to).cloned().ok_or(Interrupted)?;
         loop {
             if let Some(room) = self.runtime.block_on(peer.room_within(STAGE_LOOK, body.len())) {
                 self.fill(&peer, room, meta, body, None);
                 return Ok(());
             }
-            if !self.stage_mail.is_open(meta.generation) {
+            if !self.stage_inbox.is_open(meta.generation) {
                 return Err(Interrupted);
             }
         }
@@ -290,7 +305,7 @@ impl Network {
     /// Ends all that this network does. The endpoint stays: the control connection uses it too.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
-        self.stage_mail.open(None);
+        self.stage_inbox.open(None);
         self.group_stop.stop();
         self.shelf.clear();
         let mut state = self.lock();

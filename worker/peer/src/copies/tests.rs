@@ -7,8 +7,8 @@ use longhaul_common::model::tiny::tiny_gpt2;
 use longhaul_member::hash_of;
 use longhaul_proto::control::message::HeldPart;
 
-use super::super::tests::{Worker, authority};
 use super::*;
+use crate::testing::{Worker, authority};
 
 /// That of `authority`.
 const RUN: RunId = RunId([3; 16]);

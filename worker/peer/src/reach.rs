@@ -78,7 +78,7 @@ impl Network {
             return BTreeSet::new();
         }
         let mut awaited = answer.await.unwrap_or_default();
-        awaited.extend(self.stage_mail.workers());
+        awaited.extend(self.stage_inbox.workers());
         awaited.remove(&self.worker);
         let state = self.lock();
         awaited
@@ -167,9 +167,9 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::super::Replica;
-    use super::super::tests::{Worker, authority, member};
     use super::*;
-    use crate::flight::Awaited;
+    use crate::testing::{Worker, authority, member};
+    use longhaul_flight::Awaited;
 
     /// A way to `target` from its own address for one client, that carries nothing while it is cut.
     struct Way {

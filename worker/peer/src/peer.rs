@@ -229,7 +229,7 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
     let (mut refusals, mut failures) = (0, 0);
     // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member; one between ranks,
     // which its receiver refuses until it has been told of the replica or has room, for as long as their session lasts here.
-    while meta.kind != FrameKind::Stage || network.stage_mail.is_open(meta.generation) {
+    while meta.kind != FrameKind::Stage || network.stage_inbox.is_open(meta.generation) {
         let Some(peer) = peer.upgrade() else { return };
         match peer.connection(&network).await {
             Ok(sender) => match sender.send(&frame).await {

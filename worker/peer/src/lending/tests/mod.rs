@@ -16,10 +16,10 @@ use tempfile::TempDir;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use super::super::tests::{Worker, authority, endpoint, member};
 use super::donors::Donors;
 use super::fetch::fetch_block;
 use super::*;
+use crate::testing::{Worker, authority, endpoint, member};
 
 /// Nothing that is awaited here takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);

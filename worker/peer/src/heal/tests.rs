@@ -11,8 +11,8 @@ use tokio::net::UdpSocket;
 use super::super::request::{
     Request, STATE_FRAME_VALUES, STATE_PIECE_VALUES, manifest_of, send_manifest, send_piece,
 };
-use super::super::tests::{Worker, authority, endpoint, member};
 use super::*;
+use crate::testing::{Worker, authority, endpoint, member};
 
 /// Nothing that is awaited here takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,250 +1,22 @@
-use std::net::UdpSocket;
-use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
-use longhaul_common::config::{Differences, FRAGMENTS_MAX, ValueFormat};
-use longhaul_common::id::Generation;
+use longhaul_common::config::{Differences, ValueFormat};
+use longhaul_common::id::{Generation, WorkerId};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
-use longhaul_proto::frame::{Frame, FrameKind};
-use longhaul_proto::identity::{Authority, WorkerKey, data_server};
-use longhaul_proto::round::{FrameKind as RoundFrameKind, ROUNDS_AHEAD_MAX};
-use tch::Tensor;
-use tokio::time::Instant;
-
-use super::peer::{PEER_QUEUE_FRAMES, queue_bytes};
-use super::*;
+use longhaul_common::plan::Member;
 use longhaul_engine::testing as pipeline_tests;
 use longhaul_engine::{EngineError, Gift, Pipe};
+use longhaul_peer::Replica;
+use longhaul_peer::testing::{Worker, authority};
+use longhaul_proto::transport::bulk::ReceiveLimits;
+use tch::Tensor;
+use tokio::time::timeout;
 
-const MIB: usize = 1 << 20;
-
-pub(super) fn authority() -> (Authority, u64) {
-    #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    (Authority::create(RunId([3; 16]), now).unwrap(), now)
-}
-
-pub(super) fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, Endpoint) {
-    let key = WorkerKey::generate().unwrap();
-    let certificate = authority.issue_worker(&key.request().unwrap(), WorkerId(number), *now).unwrap();
-    let identity = Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8()).unwrap();
-    let (socket, _) = transport::bind_udp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let endpoint = transport::endpoint(socket, Some(data_server(&identity).unwrap())).unwrap();
-    (identity, endpoint)
-}
-
-/// A worker's network at a site of its own, and where others reach it.
-pub(super) struct Worker {
-    pub network: Arc<Network>,
-    pub queue: mpsc::Receiver<SyncEvent>,
-    pub member: Member,
-}
-
-impl Worker {
-    pub fn start(authority: &(Authority, u64), number: u32, limits: ReceiveLimits) -> Self {
-        Self::start_at(authority, number, SiteId(number), limits)
-    }
-
-    pub fn start_at(authority: &(Authority, u64), number: u32, site: SiteId, limits: ReceiveLimits) -> Self {
-        let (identity, endpoint) = endpoint(authority, number);
-        let member = Member { site, ..member(number, endpoint.local_addr().unwrap()) };
-        let (sender, queue) = mpsc::channel(256);
-        let progress = Arc::new(Progress::default());
-        let network = Network::start(endpoint, &identity, member.site, sender, progress, limits).unwrap();
-        Self { network, queue, member }
-    }
-
-    fn peer(&self, worker: u32) -> Arc<Peer> {
-        Arc::clone(&self.network.lock().peers[&WorkerId(worker)])
-    }
-}
-
-pub(super) fn member(number: u32, address: SocketAddr) -> Member {
-    let (worker, site) = (WorkerId(number), SiteId(number));
-    Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 }
-}
-
-fn frame(round: u64) -> Frame {
-    let meta = FrameMeta {
-        kind: FrameKind::Contribution,
-        generation: Generation(1),
-        round: Round(round),
-        fragment: FragmentId(0),
-        sender: WorkerId(1),
-        weight: 1,
-        part: 1,
-    };
-    Frame::new(meta, vec![round as u8; MIB].into()).unwrap()
-}
-
-/// Of a frame that worker 1 sends.
-fn header(kind: RoundFrameKind, round: u64, fragment: u32) -> FrameHeader {
-    let (round, fragment) = (Round(round), FragmentId(fragment));
-    FrameHeader { kind, generation: Generation(1), round, fragment, weight: 1, site: SiteId(1) }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_with_it() {
-    let authority = authority();
-    let sender = Worker::start(&authority, 1, ReceiveLimits::default());
-    let limits = ReceiveLimits { bytes_max: 3 * MIB / 2, ..ReceiveLimits::default() };
-    let mut receiver = Worker::start(&authority, 2, limits);
-    sender.network.set_members(&[receiver.member.clone()], 0);
-    let connection = sender.peer(2).connection(&sender.network).await.unwrap();
-    // Both fit a stream's window: when they are sent, the receiver's transport has all of them.
-    for round in 0..2 {
-        connection.send(&frame(round)).await.unwrap();
-    }
-    let first = receiver.queue.recv().await.unwrap();
-    assert!(matches!(&first, SyncEvent::Frame { frame, .. } if frame.header.round == Round(0)));
-    // What the peer asks for meanwhile is heard: only the second frame is not.
-    for _ in 0..20 {
-        let asking = sender.network.fetch_result(WorkerId(2), Round(0), FragmentId(0));
-        let answering = async {
-            match receiver.queue.recv().await.unwrap() {
-                SyncEvent::ServeResult { reply, .. } => reply.give(None),
-                _ => panic!("the second frame was taken, for which there is no memory"),
-            }
-        };
-        assert!(tokio::join!(asking, answering).0.is_err());
-    }
-    drop(first);
-    let second = receiver.queue.recv().await.unwrap();
-    assert!(matches!(&second, SyncEvent::Frame { frame, .. } if frame.header.round == Round(1)));
-}
-
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
-/// What comes of showing a sign, however busy this machine is.
-async fn shown(from: &Worker, to: u32, incarnation: u64) -> Shown {
-    loop {
-        match from.network.show_sign(WorkerId(to), incarnation).await {
-            // Whoever makes the connection is to have a turn.
-            Shown::Unconnected | Shown::Unanswered => tokio::time::sleep(LOOK_AGAIN).await,
-            shown => return shown,
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn who_speaks_for_a_site_is_shown_signs_of_life_by_its_workers_alone() {
-    let (authority, limits) = (authority(), ReceiveLimits::default());
-    let start = |number, site| Worker::start_at(&authority, number, SiteId(site), limits);
-    let workers = [start(1, 7), start(2, 7), start(3, 7), start(4, 8)];
-    let members = workers.each_ref().map(|worker| worker.member.clone());
-    workers.iter().for_each(|worker| worker.network.set_members(&members, 0));
-    let speakers = workers.each_ref().map(|worker| worker.network.speaker());
-    assert_eq!(speakers, [None, Some(WorkerId(1)), Some(WorkerId(1)), None]);
-
-    let [speaker, second, third, elsewhere] = &workers;
-    assert_eq!(second.network.show_sign(WorkerId(1), 20).await, Shown::Unconnected);
-    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "it does not speak with the coordinator");
-    // Something comes from there between any two looks.
-    let heard = AtomicU64::new(0);
-    let ear = move || (heard.fetch_add(1, Ordering::Relaxed), Duration::ZERO);
-    let later = Instant::now() + Duration::from_secs(3600);
-    speaker.network.open_signs(ear, later);
-    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "nobody knows whether it is heard");
-    for _ in 0..2 {
-        assert!(speaker.network.take_signs(Instant::now(), later).is_empty());
-    }
-    for _ in 0..2 {
-        assert!(matches!(shown(second, 1, 20).await, Shown::Taken { .. }));
-    }
-    assert!(matches!(shown(third, 1, 30).await, Shown::Taken { .. }));
-    assert_eq!(shown(elsewhere, 1, 40).await, Shown::Refused);
-    assert_eq!(shown(second, 3, 20).await, Shown::Refused);
-    assert!(speaker.network.has_signs());
-    // However long that took: how old signs may be is told elsewhere.
-    let told = speaker.network.take_signs(later - Duration::from_secs(3600), later);
-    let told: Vec<_> = told.iter().map(|sign| (sign.worker, sign.incarnation)).collect();
-    assert_eq!(told, [(WorkerId(2), 20), (WorkerId(3), 30)]);
-    speaker.network.close_signs();
-    assert_eq!(shown(second, 1, 20).await, Shown::Refused);
-}
-
-#[tokio::test]
-async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
-    let worker = Worker::start(&authority(), 1, ReceiveLimits::default());
-    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let model_bytes = 20 * MIB;
-    worker.network.set_members(&[member(2, silent.local_addr().unwrap())], model_bytes);
-    let body = Bytes::from(vec![0; MIB]);
-    let bound = queue_bytes(model_bytes);
-    for round in 0..2 * bound / MIB {
-        let header = header(RoundFrameKind::Contribution, round as u64, 0);
-        worker.network.send(WorkerId(2), header, body.clone(), None);
-    }
-    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
-    assert_eq!(bound, 80 * MIB);
-    assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
-}
-
-/// Nobody sends a frame again that was dropped, so there is room for all that others can have for a peer that is as far behind as may be.
-#[tokio::test]
-async fn all_frames_of_the_rounds_that_a_peer_may_be_behind_wait_for_it() {
-    let worker = Worker::start(&authority(), 1, ReceiveLimits::default());
-    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    worker.network.set_members(&[member(2, silent.local_addr().unwrap())], 0);
-    for round in 0..=ROUNDS_AHEAD_MAX {
-        for fragment in 0..FRAGMENTS_MAX {
-            for kind in [RoundFrameKind::Contribution, RoundFrameKind::Result] {
-                let header = header(kind, round, fragment);
-                worker.network.send(WorkerId(2), header, Bytes::new(), None);
-            }
-        }
-    }
-    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
-    assert_eq!(queued, (PEER_QUEUE_FRAMES * FRAME_HEADER_BYTES) as u64);
-}
-
-/// A lost connection costs the fragments that were on their way, and none that had arrived.
-#[tokio::test(flavor = "multi_thread")]
-async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_missing() {
-    const FRAGMENTS: u32 = 12;
-    const TAKEN: usize = 4;
-    // More than the window of a stream: what the receiver has not begun to read, its transport cannot have acknowledged to the end.
-    const BYTES: usize = 3 * MIB;
-    let authority = authority();
-    let sender = Worker::start(&authority, 1, ReceiveLimits::default());
-    // Memory for four: the others wait at the sender while the connection is lost.
-    let limits = ReceiveLimits { bytes_max: TAKEN * BYTES + BYTES / 2, ..ReceiveLimits::default() };
-    let mut receiver = Worker::start(&authority, 2, limits);
-    sender.network.set_members(&[receiver.member.clone()], 16 * MIB);
-    for fragment in 0..FRAGMENTS {
-        let header = header(RoundFrameKind::Contribution, 3, fragment);
-        sender.network.send(WorkerId(2), header, vec![fragment as u8; BYTES].into(), None);
-    }
-    let mut arrived = BTreeMap::new();
-    let mut take = async || {
-        let SyncEvent::Frame { frame, memory } = receiver.queue.recv().await.unwrap() else {
-            panic!("only frames were sent");
-        };
-        let fragment = frame.header.fragment;
-        assert_eq!(frame.body.len(), BYTES);
-        assert!(frame.body.iter().all(|byte| u32::from(*byte) == fragment.0));
-        *arrived.entry(fragment).or_insert(0) += 1;
-        (arrived.len(), arrived.values().filter(|&&times| times > 1).count(), memory)
-    };
-    let mut held = Vec::new();
-    for _ in 0..TAKEN {
-        held.push(take().await.2);
-    }
-    let connection = sender.peer(2).connection(&sender.network).await.unwrap();
-    connection.connection().close(0u32.into(), b"lost");
-    drop(held);
-    loop {
-        let (different, twice, _) = take().await;
-        // One that had arrived, and whose acknowledgement was lost, may come again.
-        assert!(twice <= TAKEN, "{twice} of {FRAGMENTS} came again");
-        if different == FRAGMENTS as usize {
-            break;
-        }
-    }
-}
+use super::{BoundaryFormats, NetworkPipe};
 
 /// Networks of the ranks of a replica, each at a site of its own, and how they talk.
-pub(super) fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
+pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
     let session = Generation(4);
     let authority = authority();
     let ranks: Vec<Worker> = (1..=pipeline.ranks)
@@ -280,7 +52,7 @@ async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [
 async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
     let (ranks, [whole, in_parts]) = trained_whole_and_in_parts(BoundaryFormats::EXACT).await;
     assert!(whole == in_parts);
-    assert!(ranks.iter().all(|rank| rank.network.progress.heartbeat().wan_sent_bytes > 0));
+    assert!(ranks.iter().all(|rank| rank.network.progress().heartbeat().wan_sent_bytes > 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -349,7 +121,7 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
                 2 => values.flip([0]) + 0.01 * values.cos(),
                 _ => values.copy(),
             };
-            let before = network.progress.heartbeat().wan_sent_bytes;
+            let before = network.progress().heartbeat().wan_sent_bytes;
             for pipe in [&mut *first, second] {
                 pipe.begin();
                 if !names.is_empty() {
@@ -359,7 +131,7 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
             first.send(task, &values).unwrap();
             let got = second.receive(task, &[2, 300, 1000]).unwrap();
             errors.push(f64::try_from((got - values).abs().max()).unwrap());
-            bytes.push(network.progress.heartbeat().wan_sent_bytes - before);
+            bytes.push(network.progress().heartbeat().wan_sent_bytes - before);
         }
         (errors, bytes)
     });
@@ -433,7 +205,7 @@ async fn activations_in_eight_bits_are_a_quarter_of_the_bytes() {
             f64::try_from((got - values).abs().max()).unwrap()
         });
         let error = sending.await.unwrap();
-        (error, ranks[0].network.progress.heartbeat().wan_sent_bytes as f64)
+        (error, ranks[0].network.progress().heartbeat().wan_sent_bytes as f64)
     };
     let ((exact, whole), (rounded, quarter)) = (sent(ValueFormat::F32).await, sent(ValueFormat::Int8).await);
     assert_eq!(exact, 0.0);
@@ -473,7 +245,7 @@ async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
         let values = Tensor::arange(1000, (tch::Kind::Float, tch::Device::Cpu));
         first.begin();
         first.give(1, Gift::Values, &values).unwrap();
-        while late.progress.heartbeat().wan_received_bytes == 0 {
+        while late.progress().heartbeat().wan_received_bytes == 0 {
             std::thread::yield_now();
         }
         late.join_replica(Some(Replica { session: Generation(4), workers }));

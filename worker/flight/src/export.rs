@@ -23,7 +23,7 @@ impl Export {
     }
 
     /// Something has ended; `began_unix_us` is when the recorder began. It never waits.
-    pub(super) fn put(&self, began_unix_us: u64, record: &Record) {
+    pub(crate) fn put(&self, began_unix_us: u64, record: &Record) {
         self.spans.put(self.traces, self.span(began_unix_us, record));
     }
 

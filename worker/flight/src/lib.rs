@@ -2,6 +2,7 @@
 //!
 //! Whoever does something that takes time says so with [`Recorder::begin`] and drops what it is given when that is done. Nothing is written anywhere
 //! before somebody asks ([`FlightLog`]).
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "otel")]
 mod export;

@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use longhaul_common::config::{BOUNDARY_CHUNK, Rounding, ValueFormat};
 use longhaul_common::id::{Generation, WorkerId};
+use longhaul_peer::Network;
+use longhaul_peer::stage_inbox::{About, Interrupted, StageKind};
 use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, Selection, SpecError, TopK, Update};
 
-use super::Network;
+use super::activation_cache::ActivationCache;
 use super::drawn::draw;
-use super::pipe::{BoundaryFormats, meta_of};
-use super::recall::Recall;
-use super::stage_mail::{About, Interrupted, LetterKind};
+use super::pipe::BoundaryFormats;
 
 /// Values in a frame: the rest of a tensor is on its way while the first of it is checked, and a lost connection costs little.
 pub(super) const PART_VALUES: usize = 1 << 18;
@@ -33,14 +33,14 @@ pub enum PipeError {
 /// What a rank hands on in one session.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    letters: SyncSender<Letter>,
+    letters: SyncSender<StageMessage>,
     /// Memory of letters that are sent.
     empty: Receiver<Vec<f32>>,
 }
 
 /// A tensor for another rank.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct StageMessage {
     pub to: WorkerId,
     pub about: About,
     /// Of activations that are remembered: of which sequences.
@@ -60,8 +60,8 @@ impl Outbox {
     ) -> Result<Self, PipeError> {
         let (letters, waiting) = sync_channel(WAITING_MAX);
         let (sent, empty) = sync_channel(WAITING_MAX);
-        let recall = formats.differences.map(|differences| Recall::new(differences, chunks));
-        let differences = recall.as_ref().map_or(formats.activations, Recall::values);
+        let recall = formats.differences.map(|differences| ActivationCache::new(differences, chunks));
+        let differences = recall.as_ref().map_or(formats.activations, ActivationCache::values);
         let mut post = Post {
             network,
             session,
@@ -97,7 +97,7 @@ impl Outbox {
     ///
     /// # Errors
     /// [`Interrupted`]: the session is over.
-    pub fn post(&self, letter: Letter) -> Result<(), Interrupted> {
+    pub fn post(&self, letter: StageMessage) -> Result<(), Interrupted> {
         self.letters.send(letter).map_err(|_| Interrupted)
     }
 }
@@ -138,13 +138,13 @@ struct Post {
     exact: Encoder,
     /// Where only some values of gradients are sent: of each chunk how many, and memory for those that are drawn.
     drawn: Option<(usize, Vec<f32>)>,
-    recall: Option<Recall>,
+    recall: Option<ActivationCache>,
     decoder: Decoder,
 }
 
 impl Post {
-    fn post(&mut self, letter: &mut Letter) -> Result<(), Interrupted> {
-        let Letter { to, about, sequences, values } = letter;
+    fn post(&mut self, letter: &mut StageMessage) -> Result<(), Interrupted> {
+        let StageMessage { to, about, sequences, values } = letter;
         if sequences.is_empty() || self.recall.is_none() {
             return self.send(*to, *about, values, false, None);
         }
@@ -180,7 +180,7 @@ impl Post {
             {
                 received.extend_from_slice(part);
             }
-            let meta = meta_of(self.session, self.network.worker, about, part);
+            let meta = about.to_meta(self.session, self.network.worker(), part);
             self.network.send_stage(to, meta, body.into())?;
         }
         Ok(())
@@ -195,17 +195,17 @@ impl Post {
     ) -> Result<Vec<u8>, EncodeError> {
         let (seed, mut body) = (noise_of(self.copy, about, part), Vec::new());
         match (about.kind, &mut self.drawn) {
-            (LetterKind::Forward, _) if is_difference => self.differences.encode(seed, values, &mut body)?,
-            (LetterKind::Forward, _) => self.activations.encode(seed, values, &mut body)?,
-            (LetterKind::Backward, Some((keep, drawn))) => {
+            (StageKind::Forward, _) if is_difference => self.differences.encode(seed, values, &mut body)?,
+            (StageKind::Forward, _) => self.activations.encode(seed, values, &mut body)?,
+            (StageKind::Backward, Some((keep, drawn))) => {
                 drawn.clear();
                 drawn.extend_from_slice(values);
                 draw(drawn, BOUNDARY_CHUNK as usize, *keep, seed);
                 self.gradients.encode(seed, drawn, &mut body)?;
             }
-            (LetterKind::Backward, None) => self.gradients.encode(seed, values, &mut body)?,
-            (LetterKind::Returned, _) => self.returned.encode(seed, values, &mut body)?,
-            (LetterKind::Number | LetterKind::Given, _) => self.exact.encode(seed, values, &mut body)?,
+            (StageKind::Backward, None) => self.gradients.encode(seed, values, &mut body)?,
+            (StageKind::Returned, _) => self.returned.encode(seed, values, &mut body)?,
+            (StageKind::Number | StageKind::Given, _) => self.exact.encode(seed, values, &mut body)?,
         }
         Ok(body)
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn copies_and_parts_round_each_in_their_own_way_and_members_of_one_copy_alike() {
-        let about = About { exchange: 3, kind: LetterKind::Backward, chunk: 0, micro_batch: 1 };
+        let about = About { exchange: 3, kind: StageKind::Backward, chunk: 0, micro_batch: 1 };
         let noise = |copy, part| noise_of(WorkerId(copy), about, part);
         assert_eq!(noise(1, 0), noise(1, 0));
         assert_ne!(noise(1, 0), noise(2, 0));

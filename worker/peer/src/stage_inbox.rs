@@ -5,33 +5,74 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use longhaul_common::id::{Generation, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_proto::frame::{FrameKind, FrameMeta};
 
 /// Bytes that may wait for the device. What is unread is what is in flight: a residual stream for each micro-batch and chunk, in each direction, and a borrowed
-/// embedding. Beyond this, frames are turned away, and their senders try again; those of the letter that the device waits for are not, or it would wait for ever.
+/// embedding. Beyond this, frames are turned away, and their senders try again; those of the message that the device waits for are not, or it would wait for ever.
 const UNREAD_BYTES_MAX: usize = 4 << 30;
-/// Parts of letters that may wait: they cost something besides their bytes.
+/// Parts of messages that may wait: they cost something besides their bytes.
 const UNREAD_PARTS_MAX: usize = 1 << 16;
 
 /// Bytes that may be kept of a session that this worker has not been told of yet: the others of its replica may have been, and send all that the schedule lets them.
 const EARLY_BYTES_MAX: usize = 1 << 30;
 
-/// What a letter is about. The same for sender and receiver.
+/// What a message is about. The same for sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct About {
     /// In which of the exchanges that all ranks begin in the same order.
     pub exchange: u64,
     /// Of which kind.
-    pub kind: LetterKind,
+    pub kind: StageKind,
     /// The sender's chunk.
     pub chunk: u32,
     /// The micro-batch.
     pub micro_batch: u32,
 }
 
-/// The kinds of letters.
+impl About {
+    /// The header of a frame with a part of such a message.
+    #[must_use]
+    pub fn to_meta(self, session: Generation, sender: WorkerId, part: u32) -> FrameMeta {
+        let kind = match self.kind {
+            StageKind::Forward => 0,
+            StageKind::Backward => 1,
+            StageKind::Number => 2,
+            StageKind::Given => 3,
+            StageKind::Returned => 4,
+        };
+        FrameMeta {
+            kind: FrameKind::Stage,
+            generation: session,
+            round: Round(self.exchange),
+            fragment: FragmentId(self.micro_batch),
+            sender,
+            weight: self.chunk * KINDS + kind,
+            part,
+        }
+    }
+
+    /// What [`Self::to_meta`] was made of; none: it is of no kind that there is.
+    pub(crate) fn of_meta(meta: &FrameMeta) -> Option<Self> {
+        let kind = match meta.weight % KINDS {
+            0 => StageKind::Forward,
+            1 => StageKind::Backward,
+            2 => StageKind::Number,
+            3 => StageKind::Given,
+            4 => StageKind::Returned,
+            _ => return None,
+        };
+        let (exchange, micro_batch) = (meta.round.0, meta.fragment.0);
+        Some(Self { exchange, kind, chunk: meta.weight / KINDS, micro_batch })
+    }
+}
+
+/// Kinds of messages in a header's field.
+const KINDS: u32 = 5;
+
+/// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LetterKind {
+pub enum StageKind {
     /// A residual stream.
     Forward,
     /// The gradient of one.
@@ -49,9 +90,9 @@ pub enum LetterKind {
 #[error("the replica's other workers are not there any more")]
 pub struct Interrupted;
 
-/// One worker's letters. They are of one session, from the workers of the replica; all others are turned away before anything is kept of them.
+/// One worker's messages. They are of one session, from the workers of the replica; all others are turned away before anything is kept of them.
 #[derive(Debug, Default)]
-pub struct StageMail {
+pub struct StageInbox {
     state: Mutex<State>,
     came: Condvar,
 }
@@ -61,9 +102,9 @@ struct State {
     replica: Option<Replica>,
     /// The last exchange that the device has asked about: what is older is read, or never will be.
     exchange: u64,
-    /// The letter that the device waits for, whose length it knows.
+    /// The message that the device waits for, whose length it knows.
     awaited: Option<(WorkerId, About)>,
-    letters: HashMap<(WorkerId, About), BTreeMap<u32, Bytes>>,
+    messages: HashMap<(WorkerId, About), BTreeMap<u32, Bytes>>,
     unread_parts: usize,
     unread_bytes: usize,
     /// Of sessions that are to come.
@@ -71,7 +112,7 @@ struct State {
     early_bytes: usize,
 }
 
-/// A part of a letter of a session that this worker has not been told of.
+/// A part of a message of a session that this worker has not been told of.
 #[derive(Debug)]
 struct Early {
     session: Generation,
@@ -90,8 +131,8 @@ pub struct Replica {
     pub workers: Vec<WorkerId>,
 }
 
-impl StageMail {
-    /// From now on, letters of this replica count; those of another are forgotten, and who waits for one is told. None: this worker computes alone.
+impl StageInbox {
+    /// From now on, messages of this replica count; those of another are forgotten, and who waits for one is told. None: this worker computes alone.
     pub fn open(&self, replica: Option<Replica>) {
         let mut state = self.lock();
         if state.replica == replica {
@@ -100,27 +141,28 @@ impl StageMail {
         let early = std::mem::take(&mut state.early);
         let opened = replica.as_ref().map(|replica| replica.session);
         *state = State { replica, ..State::default() };
-        for letter in early.into_iter().filter(|letter| opened.is_some_and(|opened| letter.session >= opened))
+        for message in
+            early.into_iter().filter(|message| opened.is_some_and(|opened| message.session >= opened))
         {
-            state.keep(letter);
+            state.keep(message);
         }
         self.came.notify_all();
     }
 
-    /// Whether a part of a letter would be kept: of this session, or of one to come. A sender that has handed a part to its transport does not learn that it was turned away, so
+    /// Whether a part of a message would be kept: of this session, or of one to come. A sender that has handed a part to its transport does not learn that it was turned away, so
     /// only what nobody may send is.
     pub fn admits(&self, session: Generation, from: WorkerId, about: About, bytes: usize) -> bool {
         self.lock().admits(session, from, about, bytes)
     }
 
-    /// Keeps a part of a letter of this session, unless it is one that was read: a part may come twice.
+    /// Keeps a part of a message of this session, unless it is one that was read: a part may come twice.
     pub fn deliver(&self, session: Generation, from: WorkerId, about: About, part: u32, body: Bytes) {
         // Admitted it was: what is between there and here is bounded by the memory for frames.
         self.lock().keep(Early { session, from, about, part, body });
         self.came.notify_all();
     }
 
-    /// Waits for a letter of so many parts, and takes it.
+    /// Waits for a message of so many parts, and takes it.
     ///
     /// # Errors
     /// [`Interrupted`], when the session is over.
@@ -138,7 +180,7 @@ impl StageMail {
         let key = (from, about);
         state.awaited = Some(key);
         let is_missing = |state: &mut State| {
-            state.is_of(session) && state.letters.get(&key).is_none_or(|letter| letter.len() < parts)
+            state.is_of(session) && state.messages.get(&key).is_none_or(|message| message.len() < parts)
         };
         let mut state = self.came.wait_while(state, is_missing).unwrap_or_else(PoisonError::into_inner);
         state.awaited = None;
@@ -153,7 +195,7 @@ impl StageMail {
         self.lock().replica.as_ref().map(|replica| replica.workers.clone()).unwrap_or_default()
     }
 
-    /// Whether letters of this session count.
+    /// Whether messages of this session count.
     pub fn is_open(&self, session: Generation) -> bool {
         self.lock().is_of(session)
     }
@@ -174,20 +216,20 @@ impl State {
         self.replica.as_ref().is_none_or(|replica| replica.session < session)
     }
 
-    /// Keeps a part of a letter where it counts, or may come to count.
-    fn keep(&mut self, letter: Early) {
-        let Early { session, from, about, part, .. } = letter;
-        let bytes = letter.body.len();
+    /// Keeps a part of a message where it counts, or may come to count.
+    fn keep(&mut self, message: Early) {
+        let Early { session, from, about, part, .. } = message;
+        let bytes = message.body.len();
         if self.is_to_come(session) {
             self.early_bytes += bytes;
-            self.early.push(letter);
+            self.early.push(message);
             return;
         }
         if !self.knows(session, from) || about.exchange < self.exchange {
             return;
         }
-        if let Entry::Vacant(place) = self.letters.entry((from, about)).or_default().entry(part) {
-            place.insert(letter.body);
+        if let Entry::Vacant(place) = self.messages.entry((from, about)).or_default().entry(part) {
+            place.insert(message.body);
             self.unread_parts += 1;
             self.unread_bytes += bytes;
         }
@@ -210,17 +252,17 @@ impl State {
     fn begin(&mut self, exchange: u64) {
         self.exchange = exchange;
         let old: Vec<_> =
-            self.letters.keys().filter(|(_, about)| about.exchange < exchange).copied().collect();
+            self.messages.keys().filter(|(_, about)| about.exchange < exchange).copied().collect();
         for key in old {
             self.take(&key);
         }
     }
 
     fn take(&mut self, key: &(WorkerId, About)) -> BTreeMap<u32, Bytes> {
-        let letter = self.letters.remove(key).unwrap_or_default();
-        self.unread_parts -= letter.len();
-        self.unread_bytes -= letter.values().map(Bytes::len).sum::<usize>();
-        letter
+        let message = self.messages.remove(key).unwrap_or_default();
+        self.unread_parts -= message.len();
+        self.unread_bytes -= message.values().map(Bytes::len).sum::<usize>();
+        message
     }
 }
 
@@ -234,22 +276,22 @@ mod tests {
     const SEVENTH: Generation = Generation(7);
 
     fn about(exchange: u64) -> About {
-        About { exchange, kind: LetterKind::Forward, chunk: 0, micro_batch: 1 }
+        About { exchange, kind: StageKind::Forward, chunk: 0, micro_batch: 1 }
     }
 
-    fn mail() -> Arc<StageMail> {
-        let mail = Arc::new(StageMail::default());
+    fn mail() -> Arc<StageInbox> {
+        let mail = Arc::new(StageInbox::default());
         mail.open(Some(Replica { session: SEVENTH, workers: vec![ONE, WorkerId(2)] }));
         mail
     }
 
-    fn deliver(mail: &StageMail, exchange: u64, part: u32, body: &'static [u8]) {
+    fn deliver(mail: &StageInbox, exchange: u64, part: u32, body: &'static [u8]) {
         mail.deliver(SEVENTH, ONE, about(exchange), part, Bytes::from_static(body));
     }
 
-    fn unread(mail: &StageMail) -> (usize, usize, usize) {
+    fn unread(mail: &StageInbox) -> (usize, usize, usize) {
         let state = mail.lock();
-        (state.letters.len(), state.unread_parts, state.unread_bytes)
+        (state.messages.len(), state.unread_parts, state.unread_bytes)
     }
 
     #[test]
@@ -299,12 +341,12 @@ mod tests {
         assert_eq!(unread(&mail), (1, UNREAD_PARTS_MAX, UNREAD_PARTS_MAX));
         mail.wait(SEVENTH, ONE, about(3), 1).unwrap();
         assert_eq!(unread(&mail), (0, 0, 0));
-        assert!(!StageMail::default().admits(SEVENTH, ONE, about(3), 0));
+        assert!(!StageInbox::default().admits(SEVENTH, ONE, about(3), 0));
     }
 
-    /// One letter may be larger than all that may wait, as a tied embedding is, and others may have come first.
+    /// One message may be larger than all that may wait, as a tied embedding is, and others may have come first.
     #[test]
-    fn the_letter_that_the_device_waits_for_always_has_room() {
+    fn the_message_that_the_device_waits_for_always_has_room() {
         let mail = mail();
         (0..UNREAD_PARTS_MAX as u32).for_each(|part| deliver(&mail, 3, part, b"x"));
         assert!(!mail.admits(SEVENTH, WorkerId(2), about(3), 1));
@@ -323,8 +365,8 @@ mod tests {
 
     /// Ranks are told of their session one after the other, and who hears of it first begins.
     #[test]
-    fn letters_of_a_session_to_come_wait_for_it_and_are_bounded() {
-        let mail = StageMail::default();
+    fn messages_of_a_session_to_come_wait_for_it_and_are_bounded() {
+        let mail = StageInbox::default();
         assert!(
             mail.admits(SEVENTH, ONE, about(3), EARLY_BYTES_MAX)
                 && !mail.admits(SEVENTH, ONE, about(3), EARLY_BYTES_MAX + 1)
@@ -344,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_session_that_ends_is_told_and_its_letters_are_forgotten() {
+    fn who_waits_for_a_session_that_ends_is_told_and_its_messages_are_forgotten() {
         let mail = mail();
         deliver(&mail, 3, 0, b"first");
         let reader = std::thread::spawn({

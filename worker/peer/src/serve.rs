@@ -23,12 +23,12 @@ use tokio::time::{Instant, sleep_until};
 use super::Network;
 use super::copies;
 use super::lending::{send_block, send_catalogue, send_tokenizer};
-use super::pipe::about_of;
 use super::request::{
     Manifest, Request, answer_sign, manifest_of, send_manifest, send_mask_secret, send_piece, send_probe,
     send_result,
 };
 use super::revoked::hang_up;
+use super::stage_inbox::About;
 
 /// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
 const CONNECTIONS_MAX: usize = 1024;
@@ -87,10 +87,10 @@ async fn serve(
     }
     let receiver = receiver.admitting(move |header| {
         let meta = &header.meta;
-        let mail = &admitting.stage_mail;
+        let mail = &admitting.stage_inbox;
         // Whatever else it is, the round protocol looks at it.
         let is_awaited = meta.kind != FrameKind::Stage
-            || about_of(meta)
+            || About::of_meta(meta)
                 .is_some_and(|about| mail.admits(meta.generation, worker, about, header.body_len as usize));
         meta.sender == worker && is_awaited
     });
@@ -131,9 +131,9 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
             network.progress.received_over_wan((frame.body().len() + FRAME_HEADER_BYTES) as u64);
         }
         if meta.kind == FrameKind::Stage {
-            if let Some(about) = about_of(meta) {
+            if let Some(about) = About::of_meta(meta) {
                 let body = frame.body().clone();
-                network.stage_mail.deliver(meta.generation, meta.sender, about, meta.part, body);
+                network.stage_inbox.deliver(meta.generation, meta.sender, about, meta.part, body);
             }
             continue;
         }

@@ -5,19 +5,18 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use longhaul_common::config::{BOUNDARY_CHUNK, Differences, ParallelConfig, ValueFormat};
-use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::id::{Generation, WorkerId};
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
 use longhaul_engine::{EngineError, Gift, Pipe};
+use longhaul_flight::Awaited;
 use longhaul_member::activity::Activity;
+use longhaul_peer::Network;
+use longhaul_peer::stage_inbox::{About, Interrupted, StageKind};
 use longhaul_proto::codec::{Decoder, Update};
-use longhaul_proto::frame::{FrameKind, FrameMeta};
 use tch::{Device, Kind, Tensor};
 
-use super::Network;
-use super::outbox::{Letter, Outbox, PART_VALUES, PipeError};
-use super::recall::Recall;
-use super::stage_mail::{About, Interrupted, LetterKind};
-use crate::flight::Awaited;
+use super::activation_cache::ActivationCache;
+use super::outbox::{Outbox, PART_VALUES, PipeError, StageMessage};
 
 /// How tensors travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +62,7 @@ pub struct NetworkPipe {
     outbox: Outbox,
     decoder: Decoder,
     /// What the rank before this one has handed on, where differences are sent.
-    recall: Option<Recall>,
+    recall: Option<ActivationCache>,
     /// Of the micro-batches of this exchange, where it is a step: which sequences they are.
     sequences: Vec<Vec<u64>>,
 }
@@ -93,7 +92,7 @@ impl NetworkPipe {
             exchange: 0,
             outbox,
             decoder: Decoder::default(),
-            recall: formats.differences.map(|differences| Recall::new(differences, chunks)),
+            recall: formats.differences.map(|differences| ActivationCache::new(differences, chunks)),
             sequences: Vec::new(),
         })
     }
@@ -103,13 +102,13 @@ impl NetworkPipe {
         self.workers.get(rank as usize).copied().ok_or_else(interrupted)
     }
 
-    fn about(&self, kind: LetterKind, task: Option<Task>) -> About {
+    fn about(&self, kind: StageKind, task: Option<Task>) -> About {
         let (chunk, micro_batch) = task.map_or((0, 0), |task| (task.chunk, task.micro_batch));
         About { exchange: self.exchange, kind, chunk, micro_batch }
     }
 
     fn post_number(&self, to: u32, about: About, body: Bytes) -> Result<(), EngineError> {
-        let meta = meta_of(self.session, self.network.worker, about, 0);
+        let meta = about.to_meta(self.session, self.network.worker(), 0);
         let to = self.worker(to)?;
         self.waiting(Awaited::Others, || self.network.send_stage(to, meta, body))
     }
@@ -121,10 +120,10 @@ impl NetworkPipe {
         awaited: Awaited,
         exchange: impl FnOnce() -> Result<T, Interrupted>,
     ) -> Result<T, EngineError> {
-        let _waiting = self.network.progress.begin(Activity::WaitForOthers);
-        self.network.progress.begins_to_wait(awaited, Instant::now());
+        let _waiting = self.network.progress().begin(Activity::WaitForOthers);
+        self.network.progress().begins_to_wait(awaited, Instant::now());
         let answer = exchange();
-        self.network.progress.waited(Instant::now());
+        self.network.progress().waited(Instant::now());
         answer.map_err(interrupted)
     }
 
@@ -137,20 +136,20 @@ impl NetworkPipe {
             return Err(EngineError::NotFinite);
         }
         let letter =
-            Letter { to: self.worker(to)?, about, sequences: self.sequences_of(about), values: host };
+            StageMessage { to: self.worker(to)?, about, sequences: self.sequences_of(about), values: host };
         self.waiting(Awaited::Others, || self.outbox.post(letter))
     }
 
     /// The sequences whose activations these are, where they are remembered.
     fn sequences_of(&self, about: About) -> Vec<u64> {
-        let is_remembered = about.kind == LetterKind::Forward && self.recall.is_some();
+        let is_remembered = about.kind == StageKind::Forward && self.recall.is_some();
         let sequences = self.sequences.get(about.micro_batch as usize).filter(|_| is_remembered);
         sequences.cloned().unwrap_or_default()
     }
 
     /// Says a number of this rank's to all others.
     fn tell_all(&self, own: f64) -> Result<(), EngineError> {
-        let about = self.about(LetterKind::Number, None);
+        let about = self.about(StageKind::Number, None);
         let body = Bytes::copy_from_slice(&own.to_le_bytes());
         let mut others = (0..self.pipeline.ranks).filter(|&to| to != self.rank);
         others.try_for_each(|to| self.post_number(to, about, body.clone()))
@@ -161,7 +160,7 @@ impl NetworkPipe {
         if from == self.rank {
             return Ok(own);
         }
-        let about = self.about(LetterKind::Number, None);
+        let about = self.about(StageKind::Number, None);
         let parts = self.fetch(from, about, 1)?;
         let number = parts.first().and_then(|body| body.first_chunk());
         let number = number.ok_or_else(|| unreadable(about, "it is no number"))?;
@@ -170,7 +169,7 @@ impl NetworkPipe {
 
     fn fetch(&self, from: u32, about: About, parts: usize) -> Result<Vec<Bytes>, EngineError> {
         let from = self.worker(from)?;
-        let mail = &self.network.stage_mail;
+        let mail = self.network.stage_inbox();
         self.waiting(Awaited::Neighbour, || mail.wait(self.session, from, about, parts))
     }
 
@@ -181,7 +180,7 @@ impl NetworkPipe {
             let expected = PART_VALUES.min(count - values.len());
             match self.decoder.decode(&part, expected) {
                 Ok(Update::Dense(part)) => values.extend_from_slice(part),
-                Ok(sparse) if about.kind == LetterKind::Backward => {
+                Ok(sparse) if about.kind == StageKind::Backward => {
                     let start = values.len();
                     values.resize(start + expected, 0.0);
                     sparse.add_scaled_to(1.0, &mut values[start..]);
@@ -259,17 +258,17 @@ fn interrupted(error: Interrupted) -> EngineError {
     EngineError::Interrupted(error.to_string())
 }
 
-fn kind_of(task: Task) -> LetterKind {
+fn kind_of(task: Task) -> StageKind {
     match task.work {
-        Work::Forward => LetterKind::Forward,
-        Work::Backward | Work::BackwardInput | Work::BackwardWeight => LetterKind::Backward,
+        Work::Forward => StageKind::Forward,
+        Work::Backward | Work::BackwardInput | Work::BackwardWeight => StageKind::Backward,
     }
 }
 
-fn kind_of_gift(what: Gift) -> LetterKind {
+fn kind_of_gift(what: Gift) -> StageKind {
     match what {
-        Gift::Values => LetterKind::Given,
-        Gift::Gradient => LetterKind::Returned,
+        Gift::Values => StageKind::Given,
+        Gift::Gradient => StageKind::Returned,
     }
 }
 
@@ -277,47 +276,10 @@ fn unreadable(about: About, why: &str) -> EngineError {
     EngineError::Interrupted(format!("{about:?} cannot be read: {why}"))
 }
 
-/// A header of a frame with a part of a letter.
-pub(super) fn meta_of(session: Generation, sender: WorkerId, about: About, part: u32) -> FrameMeta {
-    let kind = match about.kind {
-        LetterKind::Forward => 0,
-        LetterKind::Backward => 1,
-        LetterKind::Number => 2,
-        LetterKind::Given => 3,
-        LetterKind::Returned => 4,
-    };
-    FrameMeta {
-        kind: FrameKind::Stage,
-        generation: session,
-        round: Round(about.exchange),
-        fragment: FragmentId(about.micro_batch),
-        sender,
-        weight: about.chunk * KINDS + kind,
-        part,
-    }
-}
-
-/// What [`meta_of`] was made of; none: it is of no kind that there is.
-pub(super) fn about_of(meta: &FrameMeta) -> Option<About> {
-    let kind = match meta.weight % KINDS {
-        0 => LetterKind::Forward,
-        1 => LetterKind::Backward,
-        2 => LetterKind::Number,
-        3 => LetterKind::Given,
-        4 => LetterKind::Returned,
-        _ => return None,
-    };
-    let (exchange, micro_batch) = (meta.round.0, meta.fragment.0);
-    Some(About { exchange, kind, chunk: meta.weight / KINDS, micro_batch })
-}
-
-/// Kinds of letters in a header's field.
-const KINDS: u32 = 5;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::tests::replica;
+    use crate::replica::tests::replica;
     use longhaul_common::pipeline::PipelineSchedule;
     use longhaul_engine::testing::pipeline;
 
@@ -342,7 +304,7 @@ mod tests {
         assert_eq!(given, 0.0);
         assert!(returned > 0.0 && returned <= 1.0 / 127.0, "{returned}");
         let [lent, gave_back] =
-            [0, 1].map(|rank: usize| ranks[rank].network.progress.heartbeat().wan_sent_bytes);
+            [0, 1].map(|rank: usize| ranks[rank].network.progress().heartbeat().wan_sent_bytes);
         assert!(gave_back * 3 < lent, "{gave_back} bytes came back of {lent}");
     }
 
@@ -351,7 +313,7 @@ mod tests {
     async fn what_a_rank_waits_for_its_neighbours_within_a_step_is_bubble() {
         let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
         let (ranks, mut pipes) = replica(&pipeline, BoundaryFormats::EXACT);
-        let progress = Arc::clone(&ranks[1].network.progress);
+        let progress = Arc::clone(ranks[1].network.progress());
         tokio::task::spawn_blocking(move || {
             let task = Task { work: Work::Forward, chunk: 0, micro_batch: 0 };
             let [first, last] = pipes.as_mut_slice() else { panic!("two ranks") };

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 /// Both ranks put the same values in, in the same order for each chunk, so both have the same in it, and forget the same. What is sent of a micro-batch is the difference from what is known, where all of
 /// its sequences are known, and the activations themselves where not.
 #[derive(Debug)]
-pub(super) struct Recall {
+pub(super) struct ActivationCache {
     values: ValueFormat,
     /// Of each chunk, at most.
     bytes_max: u64,
@@ -27,7 +27,7 @@ struct Known {
     bytes: u64,
 }
 
-impl Recall {
+impl ActivationCache {
     /// For a rank with so many chunks, which share the memory.
     pub fn new(differences: Differences, chunks: u32) -> Self {
         let bytes_max = differences.memory_mib.saturating_mul(MIB) / u64::from(chunks.max(1));
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
 
     /// A MiB for each of two chunks is four sequences of 65,536 values.
-    fn recall() -> Recall {
-        Recall::new(Differences { values: ValueFormat::Int4, memory_mib: 2 }, 2)
+    fn recall() -> ActivationCache {
+        ActivationCache::new(Differences { values: ValueFormat::Int4, memory_mib: 2 }, 2)
     }
 
     fn activations(value: f32) -> Vec<f32> {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_sequence_that_has_no_room_is_not_remembered() {
-        let mut recall = Recall::new(Differences { values: ValueFormat::Int4, memory_mib: 1 }, 8);
+        let mut recall = ActivationCache::new(Differences { values: ValueFormat::Int4, memory_mib: 1 }, 8);
         recall.remember(0, &[1], &activations(1.0));
         assert!(!recall.knows(0, &[1]) && recall.chunks[&0].bytes == 0);
     }

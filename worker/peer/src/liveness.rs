@@ -1,4 +1,4 @@
-//! Signs of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `docs/agent.md` has the design.
+//! PeerLiveness of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `docs/agent.md` has the design.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ pub enum Shown {
 
 /// What this worker has been shown, and whether it is in a state to tell it.
 #[derive(Default)]
-pub(super) struct Signs {
+pub(super) struct PeerLiveness {
     open: Mutex<Option<Open>>,
 }
 
@@ -75,7 +75,7 @@ impl Open {
     }
 }
 
-impl Signs {
+impl PeerLiveness {
     /// A conversation with the coordinator begins. `ear` counts what it acknowledges, and knows how long that takes.
     pub fn open(&self, ear: impl Fn() -> (u64, Duration) + Send + 'static, next_at: Instant) {
         *self.lock() =
@@ -204,7 +204,7 @@ mod tests {
 
     /// One that speaks each half second, and the time of its next message.
     struct Speaker {
-        signs: Signs,
+        signs: PeerLiveness,
         heard: Arc<AtomicU64>,
         next_at: Instant,
     }
@@ -217,7 +217,7 @@ mod tests {
 
         fn speaking_over(round_trip: Duration) -> Self {
             let heard = Arc::new(AtomicU64::new(7));
-            let (signs, ear, next_at) = (Signs::default(), Arc::clone(&heard), Instant::now());
+            let (signs, ear, next_at) = (PeerLiveness::default(), Arc::clone(&heard), Instant::now());
             signs.open(move || (ear.load(Ordering::Relaxed), round_trip), next_at);
             let mut speaker = Self { signs, heard, next_at };
             (0..2).for_each(|_| assert!(speaker.speak(true).is_empty()));
@@ -280,7 +280,7 @@ mod tests {
         assert!(!may_be_heard(400) && !may_be_heard(3_600_000));
         speaker.heard.fetch_add(1, Ordering::Relaxed);
         assert!(may_be_heard(400), "a probe was answered");
-        assert!(Signs::default().may_be_heard(said), "who is in no conversation has said nothing");
+        assert!(PeerLiveness::default().may_be_heard(said), "who is in no conversation has said nothing");
     }
 
     #[tokio::test(start_paused = true)]

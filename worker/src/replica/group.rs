@@ -12,12 +12,11 @@ use longhaul_common::config::WithinSite;
 use longhaul_common::id::Generation;
 use longhaul_common::plan::Member;
 use longhaul_engine::models::MEMBERS_MAX;
+use longhaul_flight::{Awaited, Progress};
 use longhaul_member::activity::Activity;
 use longhaul_nccl::{NcclCollective, NcclReach};
+use longhaul_peer::{Network, SiteDoorError};
 use tch::Device;
-
-use super::{Network, SiteDoorError};
-use crate::flight::{Awaited, Progress};
 
 /// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
 /// within a round's steps, or their synchroniser too busy to take what it is told.
@@ -52,7 +51,7 @@ impl GroupSeat {
         members: &[Member],
         way: WithinSite,
     ) -> Option<Self> {
-        let index = members.iter().position(|member| member.worker == network.worker)?;
+        let index = members.iter().position(|member| member.worker == network.worker())?;
         let ring = |member: &Member| RingMember { worker: member.worker, address: member.lan_address };
         Some(Self { session, members: members.iter().map(ring).collect(), index, way, network })
     }
@@ -71,7 +70,7 @@ impl GroupSeat {
             call_max: SUM_MAX,
             // One may have to catch up with rounds that another one healed past.
             join_max: MEMBERS_MAX,
-            stop: self.network.group_stop.clone(),
+            stop: self.network.group_stop(),
         };
         let mut ring = RingCollective::join(&setup, &listener)?;
         let is_by_nccl = self.way == WithinSite::Nccl && NcclCollective::can_serve(&mut ring, device)?;
@@ -86,7 +85,7 @@ impl GroupSeat {
             over = if is_by_nccl { "NCCL" } else { "a ring" },
             "the members of the tensor group have joined"
         );
-        Ok(Box::new(Counted { inner, progress: Arc::clone(&self.network.progress) }))
+        Ok(Box::new(Counted { inner, progress: Arc::clone(self.network.progress()) }))
     }
 }
 

@@ -79,8 +79,8 @@ mod tests {
     use quinn::ConnectionError;
 
     use super::super::peer::Peer;
-    use super::super::tests::{Worker, authority};
     use super::*;
+    use crate::testing::{Worker, authority};
 
     fn peer_of(worker: &Worker, other: u32) -> Arc<Peer> {
         Arc::clone(&worker.network.lock().peers[&WorkerId(other)])
