@@ -129,8 +129,16 @@ impl Recipe {
     /// records are found. Nothing: as in all versions so far.
     pub(super) fn reading(&self) -> String {
         match self.format {
-            DataFormat::Text if !self.separator.is_empty() => {
-                format!("separator {:?} behind the file", self.separator)
+            DataFormat::Text => {
+                // Earlier versions cut at lines, whatever became of the tokens there.
+                let cuts = match self.tokenizer {
+                    Tokenizer::Bytes => "",
+                    Tokenizer::Json { .. } => "cut where no token changes",
+                };
+                match self.separator.as_str() {
+                    "" => cuts.to_owned(),
+                    separator => format!("separator {separator:?} behind the file{cuts}"),
+                }
             }
             DataFormat::Jsonl => "numbers beyond a double".to_owned(),
             DataFormat::Csv | DataFormat::Tsv => "no line for Excel".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longhaul_common::config::DataConfig;
 
 use super::error::READ_TOKENIZER;
-use super::{DataError, records};
+use super::{DataError, bounds};
 
 #[cfg(feature = "tokenizers")]
 mod described;
@@ -193,7 +193,7 @@ impl Tokenizer {
             let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
             format!(
                 "the tokens of what stands before {start:?} depend on more than {} of what follows, so that the text cannot be tokenised in parts: make a record of each document (JSON lines)",
-                indicatif::BinaryBytes(records::AROUND_BYTES as u64)
+                indicatif::BinaryBytes(bounds::AROUND_BYTES as u64)
             )
         })
     }

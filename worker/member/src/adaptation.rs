@@ -12,11 +12,11 @@ use longhaul_proto::codec::{CodecSpec, Selection, TopK};
 use longhaul_proto::control::message::Measured;
 use longhaul_proto::round::{Content, FragmentResult};
 
-use super::backlog::{BacklogFloor, Left};
-use super::ladder::{chain_for, int4_bits, two_bits};
 use super::layouts::Layouts;
-use super::rate::{RateBounds, RateController, RoundTiming};
 use super::running::Running;
+use crate::adapt::backlog::{BacklogFloor, Left};
+use crate::adapt::ladder::{chain_for, int4_bits, two_bits};
+use crate::adapt::rate::{RateBounds, RateController, RoundTiming};
 
 /// The controller of a run that adapts, and the round that it watches.
 pub(super) struct Adaptation {

@@ -7,7 +7,7 @@ use longhaul_proto::codec::Decoder;
 use longhaul_proto::round::FragmentResult;
 
 use super::layouts::Layouts;
-use super::mean::add_result;
+use crate::reduce::mean::add_result;
 use crate::sparse_ranges::SparseRanges;
 
 /// Results are decoded as they come, so that when the last one is here only that one is left to do. One round at a time: a member whose device

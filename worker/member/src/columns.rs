@@ -11,7 +11,7 @@ use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, Encoder, Selection
 
 use super::contributions::CARRIED_SHARE;
 use super::layouts::Layouts;
-use super::mean::norm;
+use crate::reduce::mean::norm;
 
 /// What this member has contributed, and what was in no result.
 #[derive(Debug, Default)]

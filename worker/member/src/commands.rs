@@ -11,11 +11,11 @@ use longhaul_proto::round::{Command, Event, FrameHeader, FrameKind};
 
 use super::adaptation::{apply_chain, bits_in};
 use super::layouts::Layouts;
-use super::reducer::Reduction;
 use super::running::{Running, Stage};
 use super::synchroniser::{Outcome, Synchroniser};
 use crate::activity::Activity;
 use crate::message::PutBack;
+use crate::reduce::reducer::Reduction;
 use crate::sparse_ranges::SparseRanges;
 
 impl Synchroniser {

@@ -8,10 +8,10 @@ use longhaul_proto::round::{Command, Event, Local as MemberUpdate};
 
 use super::columns::of_frame;
 use super::commands::slice_of;
-use super::compressor::{Job, Local};
 use super::running::{Codec, Contributions, Rounds, Running, Stage};
 use super::synchroniser::Synchroniser;
 use crate::activity::Activity;
+use crate::encode::compressor::{Job, Local};
 
 /// A fragment, and what the members of the site have of it.
 pub type Wanted = (FragmentId, Vec<MemberUpdate>);

@@ -7,11 +7,11 @@ use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::control::message::RoundReport;
 use longhaul_proto::round::Event;
 
-use super::mean::norm;
 use super::rounds::empty_report;
 use super::running::{Running, Stage};
 use super::synchroniser::Synchroniser;
 use crate::message::{FinishedPart, LocalUpdate};
+use crate::reduce::mean::norm;
 use crate::sparse_ranges::SparseRanges;
 
 impl Synchroniser {

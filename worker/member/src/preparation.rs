@@ -16,20 +16,20 @@ use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
 
 use super::adaptation::{Adaptation, adapt_to};
 use super::columns::ColumnContributions;
-use super::compressor::Compressor;
 use super::event::HealedState;
 use super::layouts::Layouts;
 use super::outer::outer_step;
-use super::pool::CodecPool;
 use super::privacy::mechanism_of;
-use super::reducer::Reducer;
 use super::replica::Replica;
 use super::running::{Codec, Contributions, DeviceView, Results, Rounds, Running, Stage};
 use super::saved::{Kept, Saved, momentum_in, second_moments_in};
 use super::site::SiteReduction;
 use super::synchroniser::{Outcome, Synchroniser, Wanted};
-use super::tiling::Tiling;
+use crate::encode::compressor::Compressor;
+use crate::encode::pool::CodecPool;
+use crate::encode::tiling::Tiling;
 use crate::message::{DeviceState, Load, Place, ToDevice};
+use crate::reduce::reducer::Reducer;
 
 impl Synchroniser {
     pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
@@ -288,7 +288,7 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin("a generation started before this worker was ready".into()));
             return Ok(());
         };
-        // One that was told before is told again after a lost connection, and must not open a gate that a settlement has closed.
+        // One that was told before is told again after a lost connection, and must not open a barrier that a settlement has closed.
         let generation = start.membership.generation;
         if running.generation >= generation {
             return Ok(());

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::Round;
 
-use super::mechanism::GaussianMechanism;
 use super::synchroniser::Synchroniser;
+use crate::encode::mechanism::GaussianMechanism;
 
 impl Synchroniser {
     /// What tells of the data, such as a loss, as the coordinator may know it.

@@ -8,12 +8,12 @@ use longhaul_common::id::{FragmentId, Round, SiteId};
 use longhaul_proto::control::message::{RoundReport, ToCoordinator};
 use longhaul_proto::round::FragmentResult;
 
-use super::backlog::{Waiting, in_all};
 use super::outer::outer_step;
 use super::replica::Replica;
 use super::running::{Rounds, Running, Stage};
 use super::synchroniser::{Outcome, Synchroniser};
 use crate::activity::Activity;
+use crate::adapt::backlog::{Waiting, in_all};
 use crate::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
 use crate::sparse_ranges::SparseRanges;
 
@@ -33,7 +33,7 @@ impl Synchroniser {
         if !running.device.idle || running.device.named == Some(next) {
             return Ok(());
         }
-        // What the gate has let through meanwhile cannot be changed; the device's word of it is on its way.
+        // What the barrier has let through meanwhile cannot be changed; the device's word of it is on its way.
         if running.device.named.is_some() && !self.outside.barrier().withdraw() {
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl Synchroniser {
     }
 }
 
-/// The round that is not begun any more, when the device has nothing left to do before it: the gate tells it so.
+/// The round that is not begun any more, when the device has nothing left to do before it: the barrier tells it so.
 fn end_reached(running: &Running) -> Option<Round> {
     running.member.generation()?;
     let begun_all = running.device.begun.is_some_and(|begun| begun.next() >= running.rounds.until);

@@ -12,16 +12,16 @@ use longhaul_proto::round::{Command, FragmentResult, Member};
 use super::adaptation::Adaptation;
 use super::arriving::Arriving;
 use super::columns::ColumnContributions;
-use super::compressor::Compressor;
 use super::contributions::Finished;
 use super::layouts::Layouts;
 use super::masking::Masking;
-use super::reducer::Reducer;
-use super::refusals::Refusals;
 use super::replica::Replica;
 use super::site::SiteReduction;
-use super::tiling::Tiling;
+use crate::encode::compressor::Compressor;
+use crate::encode::tiling::Tiling;
 use crate::message::{Load, Place, PutBack};
+use crate::reduce::reducer::Reducer;
+use crate::reduce::refusals::Refusals;
 use crate::sparse_ranges::SparseRanges;
 
 /// How far this worker has come.

@@ -8,7 +8,7 @@ use longhaul_common::id::FragmentId;
 use longhaul_proto::codec::ColumnUpdate;
 
 use super::columns::{exact_frame, of_frame};
-use super::error_feedback::ErrorFeedback;
+use crate::encode::error_feedback::ErrorFeedback;
 use crate::message::{DeviceState, SelectionState};
 
 const PARAMETERS: &str = "parameters";

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_waits_at_a_closed_gate_begins_when_it_opens() {
+    fn a_round_that_waits_at_a_closed_barrier_begins_when_it_opens() {
         let barrier = Arc::new(StepBarrier::new(4, SCHEDULE));
         barrier.open(everything_to(1), Round(9), SCHEDULE);
         barrier.set_next(Round(2));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_life_sends_a_waiting_device_away() {
+    fn a_new_epoch_sends_a_waiting_device_away() {
         let barrier = Arc::new(StepBarrier::new(4, SCHEDULE));
         barrier.open(everything_to(1), Round(9), SCHEDULE);
         let device = std::thread::spawn({

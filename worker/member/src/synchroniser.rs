@@ -128,7 +128,7 @@ impl Synchroniser {
         self
     }
 
-    /// Takes an event, or none where [`Self::timeout`] is over, and does all that follows from it. Answers how the session ends, once it does.
+    /// Takes an event, or none where [`Self::wait`] is over, and does all that follows from it. Answers how the session ends, once it does.
     ///
     /// # Errors
     /// This worker cannot go on: the device failed, training diverged, or a thread is gone.
@@ -139,6 +139,12 @@ impl Synchroniser {
         }
         self.carry_out()?;
         Ok(self.outcome.take())
+    }
+
+    /// How long it waits for an event until it wants to be called without one; none: for ever.
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
+        self.timeout().map(|at| at.saturating_sub(self.now()))
     }
 
     /// When it wants to be called without an event, since the session began.

@@ -9,6 +9,7 @@ mod refused;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
@@ -16,16 +17,16 @@ use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection};
 use longhaul_proto::control::message::{AUDIT_MAX, CheckpointOffer, Start, ToWorker};
 
-use super::compressor::{Compressor, Job, Local};
-use super::error_feedback::ErrorFeedback;
-use super::ladder::chain_for;
 use super::layouts::Layouts;
-use super::mean::add_weighted_mean;
-use super::pool::CodecPool;
 use super::running::Stage;
 use super::saved::{Kept, Saved};
 use super::{HealedState, SyncEvent, hash_of};
+use crate::adapt::ladder::chain_for;
+use crate::encode::compressor::{Compressor, Job, Local};
+use crate::encode::error_feedback::ErrorFeedback;
+use crate::encode::pool::CodecPool;
 use crate::message::{DeviceState, FromDevice, Load, RoundUpdate, ToDevice};
+use crate::reduce::mean::add_weighted_mean;
 use crate::testing::{Rig, VALUES, Worker};
 
 const SPARSE: &str = "fragment_values = 32";
@@ -91,6 +92,20 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
         reports.iter().map(|report| (report.round, report.state_hash)).collect::<Vec<_>>()
     };
     assert_eq!(hashes(&b).last(), hashes(&a).last(), "both report the same state after round 2");
+}
+
+/// A deadline is a moment of the session, and a thread waits for so long: an hour into a session, these are not alike.
+#[test]
+fn a_member_waits_for_as_long_as_it_is_until_a_round_closes_however_old_the_session_is() {
+    let mut rig = training(SPARSE);
+    assert!(rig.workers.iter().all(|worker| worker.sync.wait().is_none()));
+    rig.pass(Duration::from_secs(3600));
+    rig.workers[0].contribute(0);
+    rig.pump(|workers| workers.iter().any(|worker| worker.sync.timeout().is_some()));
+    let waits = || rig.workers.iter().filter_map(|worker| worker.sync.wait());
+    assert!(waits().count() > 0);
+    // The ceiling of the deadline.
+    assert!(waits().all(|wait| wait <= Duration::from_millis(200)), "{:?}", waits().collect::<Vec<_>>());
 }
 
 #[test]

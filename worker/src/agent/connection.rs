@@ -189,7 +189,7 @@ impl Dialler {
             // A clock that is off by less than that changes nothing.
             None if unix_s() >= identity.renew_at_unix_s() => self.enrol_anew(coordinator).await,
             None => Err(Attempt::Later(anyhow::anyhow!(
-                "the coordinator takes this worker's certificate for expired, or not valid yet, before half its epoch is over: \
+                "the coordinator takes this worker's certificate for expired, or not valid yet, before half its life is over: \
                  are the clocks of both machines right?"
             ))),
         }

@@ -18,7 +18,7 @@ pub(super) struct Voice {
     network: Arc<Network>,
     progress: Arc<Progress>,
     incarnation: u64,
-    /// A sign of epoch that another worker is being shown.
+    /// A sign of life that another worker is being shown.
     showing: Option<JoinHandle<Shown>>,
 }
 

@@ -65,7 +65,7 @@ impl Links {
     }
 }
 
-/// Lets a synchroniser work until the session ends; `began` is that of its links.
+/// Lets a synchroniser work until the session ends.
 ///
 /// # Errors
 /// This worker cannot go on: the device failed, training diverged, or a thread is gone.
@@ -90,7 +90,7 @@ fn next_event(
     inbox: &mut mpsc::Receiver<SyncEvent>,
     runtime: &Handle,
 ) -> Result<Option<SyncEvent>> {
-    let wait = synchroniser.timeout();
+    let wait = synchroniser.wait();
     let received = runtime.block_on(async {
         match wait {
             Some(wait) => tokio::time::timeout(wait, inbox.recv()).await.ok(),

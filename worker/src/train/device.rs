@@ -137,7 +137,7 @@ impl Device<'_> {
                         self.export()?;
                         continue;
                     }
-                    // Belongs to a epoch that is over.
+                    // Belongs to an epoch that is over.
                     Ok(ToDevice::Apply { .. }) => continue,
                     Err(_) => return Ok(None),
                 },
@@ -455,7 +455,7 @@ impl Device<'_> {
                     self.put_back(put_back);
                     break Ok(update);
                 }
-                // A result of a epoch that is over.
+                // A result of an epoch that is over.
                 Ok(ToDevice::Apply { .. }) => {}
                 Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
                 Ok(ToDevice::Build { rank }) => break Err(Outcome::Rebuild(rank)),

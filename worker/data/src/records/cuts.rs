@@ -1,23 +1,19 @@
 //! Where a long text may be cut without changing its tokens.
 
-use std::cell::OnceCell;
-
+use crate::bounds::AROUND_BYTES;
 use crate::{DataError, Tokenizer};
 
-/// Bytes on either side of a cut that the tokenizer is asked about: more than a word or a run of white space usually has.
-pub(crate) const AROUND_BYTES: usize = 2048;
 /// Line ends that are tried, from the last one on, and then changes between letters, white space and the rest.
 const LINES_TRIED: usize = 64;
 const CHANGES_TRIED: usize = 192;
-/// Contexts that must agree about what follows, as parts of the longest one: where that depends on how far back a tokenizer begins, they do not.
-const CONTEXTS: [(usize, usize); 2] = [(2, 3), (1, 3)];
+/// Contexts that must agree about what follows, in thousandths of the longest one: where that depends on how far back a tokenizer begins, they do not. Unequal steps, so that
+/// in a text that repeats itself they have odd and even numbers of repetitions.
+const CONTEXTS: [usize; 7] = [909, 831, 739, 661, 587, 443, 333];
 
 /// The cuts of one text.
 pub(super) struct Cuts {
     tokenizer: Tokenizer,
     around_bytes: usize,
-    /// Why there are none.
-    refused: OnceCell<Result<(), String>>,
 }
 
 impl Cuts {
@@ -27,8 +23,8 @@ impl Cuts {
     }
 
     fn around(tokenizer: &Tokenizer, around_bytes: usize) -> Option<Self> {
-        let (tokenizer, refused) = (tokenizer.clone(), OnceCell::new());
-        (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, around_bytes, refused })
+        let tokenizer = tokenizer.clone();
+        (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, around_bytes })
     }
 
     /// The end of a text in two parts, which the tokens of what follows depend on.
@@ -43,7 +39,7 @@ impl Cuts {
     /// # Errors
     /// What the tokenizer refuses, in its words, and tokenizers that look too far.
     pub(super) fn last(&self, before: &str, text: &str) -> Result<Option<usize>, String> {
-        self.refused.get_or_init(|| self.tokenizer.check_reach()).clone()?;
+        self.tokenizer.check_reach()?;
         // So much has to stand before it and behind it.
         let end = text.floor_char_boundary(text.len().saturating_sub(self.around_bytes));
         let lines = text[..end].rmatch_indices('\n').map(|(at, _)| at + 1).take(LINES_TRIED);
@@ -58,9 +54,10 @@ impl Cuts {
     }
 
     fn is_one(&self, context: &str, behind: &str) -> Result<bool, String> {
-        let shorter = CONTEXTS.map(|(part, of)| tail(context, (context.len() * part / of) | 1));
-        // White space may be left out of the ends of a text.
-        if shorter.iter().any(|context| context.trim().is_empty()) {
+        let shorter = CONTEXTS.map(|part| tail(context, (context.len() * part / 1000) | 1));
+        // White space may be left out of the ends of a text, and other characters anywhere.
+        let shortest = shorter.last().copied().unwrap_or_default();
+        if shortest.trim().is_empty() || self.tokenizer.encode(shortest)?.is_empty() {
             return Ok(false);
         }
         let Some(added) = self.tokenizer.added(context, behind)? else { return Ok(false) };

@@ -39,7 +39,6 @@ use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
-pub(super) use self::cuts::AROUND_BYTES;
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;

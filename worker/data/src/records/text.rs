@@ -7,7 +7,7 @@ use super::cuts::{Cuts, nowhere};
 use super::encoding::NotUtf8;
 use super::input::{Input, Packing, Position};
 use super::{Record, Records};
-use crate::bounds::RECORD_BYTES_MAX;
+use crate::bounds::UNCUT_BYTES_MAX;
 use crate::{DataError, Recipe};
 
 /// Bytes of text that are tokenised at a time: tokenizers work on whole chunks, and a text may exceed the memory.
@@ -96,7 +96,7 @@ impl TextChunks {
             if let Some(end) = self.cut()? {
                 return Ok(Some(end));
             }
-            if wanted as u64 >= RECORD_BYTES_MAX {
+            if wanted as u64 >= UNCUT_BYTES_MAX {
                 return Err(nowhere(&self.path, self.offset, wanted));
             }
             wanted *= 2;

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 use tokenizers::models::ModelWrapper;
@@ -23,6 +24,8 @@ pub struct Described {
     may_leave_out: bool,
     has_patterns: bool,
     unknown: Unknown,
+    /// See [`super::Tokenizer::check_reach`].
+    reach: OnceLock<Result<(), String>>,
 }
 
 /// The token that stands where a model has no other.
@@ -50,7 +53,7 @@ impl Described {
         let tokenizer = read.map_err(words)?;
         let (may_leave_out, unknown) = (may_leave_out(&tokenizer), Unknown::of(&tokenizer, json, path));
         let has_patterns = json.windows(PATTERN.len()).any(|part| part == PATTERN);
-        Ok(Self { tokenizer, may_leave_out, has_patterns, unknown })
+        Ok(Self { tokenizer, may_leave_out, has_patterns, unknown, reach: OnceLock::new() })
     }
 
     /// That a folder is none.
@@ -144,6 +147,11 @@ impl Described {
     /// Whether there may be characters that it makes no token of, without a word.
     pub(super) fn may_leave_out(&self) -> bool {
         self.may_leave_out
+    }
+
+    /// What is found once, and known from then on.
+    pub(super) fn reach(&self, find: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        self.reach.get_or_init(find).clone()
     }
 
     /// Whether its file has regular expressions.

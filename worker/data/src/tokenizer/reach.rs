@@ -10,7 +10,7 @@ use super::Tokenizer;
 const BEFORE: &str = "One two\nthree 44, five.\n\n  six seven\n";
 const BEHIND: &str = "eight 9 ten\n\neleven; twelve\n thirteen\n";
 /// What may begin or end something, whatever a tokenizer's patterns are.
-const MARKS: [&str; 6] = ["a", "1", " ", "\n", "\"", "("];
+const MARKS: [&str; 10] = ["a", "1", " ", "\n", "\"", "(", "«", "»", "“", "”"];
 /// Marks of a tokenizer's own patterns that are tried, and characters of one.
 const MARKS_MAX: usize = 32;
 const MARK_CHARACTERS_MAX: usize = 16;
@@ -22,8 +22,13 @@ impl Tokenizer {
     /// # Errors
     /// It is one, with the mark.
     pub(crate) fn check_reach(&self) -> Result<(), String> {
-        let Self::Json { json, .. } = self else { return Ok(()) };
-        let own = marks_of(json);
+        match self {
+            Self::Bytes => Ok(()),
+            Self::Json { json, tokenizer, .. } => tokenizer.reach(|| self.find_reach(&marks_of(json))),
+        }
+    }
+
+    fn find_reach(&self, own: &[String]) -> Result<(), String> {
         let marks = || MARKS.into_iter().chain(own.iter().map(String::as_str));
         for end in marks().chain([""]) {
             let behind = [BEHIND, end].concat();
@@ -50,6 +55,11 @@ fn marks_of(json: &[u8]) -> Vec<String> {
     // Letters and digits are least likely to open anything.
     marks.sort_by_key(|mark| mark.chars().all(char::is_alphanumeric));
     marks.truncate(MARKS_MAX);
+    // `x{3}`, however often.
+    let is_sign = |mark: &&String| mark.chars().all(|c| !c.is_alphanumeric()) && mark.chars().count() == 1;
+    let repeated: Vec<String> =
+        marks.iter().filter(is_sign).flat_map(|mark| [2, 3, 4].map(|times| mark.repeat(times))).collect();
+    marks.extend(repeated);
     marks
 }
 

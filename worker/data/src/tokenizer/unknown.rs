@@ -90,7 +90,10 @@ impl Tokenizer {
         let (Self::Json { tokenizer, .. }, Some(unknown)) = (self, self.unknown()) else {
             return Ok(UnknownText::default());
         };
-        let is_there = tokens.contains(&unknown.number);
+        // One that began before may go on.
+        let goes_on =
+            || Ok::<_, String>(!before.is_empty() && self.encode(before)?.last() == Some(&unknown.number));
+        let is_there = tokens.contains(&unknown.number) || goes_on()?;
         let parts = if is_there { tokenizer.unknown_parts(&[before, text].concat())? } else { Vec::new() };
         let behind = parts.into_iter().filter(|part| part.end > before.len());
         let parts: Vec<Range<usize>> =

@@ -6,8 +6,8 @@ use longhaul_common::plan::FragmentLayout;
 use longhaul_proto::codec::WeightColumns;
 
 use super::*;
-use crate::compressor::{CompressError, Compressor, Job, Local};
-use crate::pool::CodecPool;
+use crate::encode::compressor::{CompressError, Compressor, Job, Local};
+use crate::encode::pool::CodecPool;
 
 /// A matrix of six columns of four values [in, out], with three values before it and five behind it.
 const VALUES: usize = 32;

@@ -83,8 +83,8 @@ pub(crate) struct SiteHandle {
 /// Why there is no collective any more.
 #[derive(Debug, thiserror::Error)]
 enum SiteError {
-    #[error("{0:#}")]
-    Join(anyhow::Error),
+    #[error(transparent)]
+    Join(#[from] anyhow::Error),
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// A member says what cannot be.
@@ -197,7 +197,7 @@ impl SiteJob {
             join_max: JOIN_MAX,
             stop: self.stop.clone(),
         };
-        link.join(&join).map_err(SiteError::Join)
+        Ok(link.join(&join)?)
     }
 
     /// Reduces a round with the others while they are at the same one, each part of it when all have it. Returns the next request; none: there is

@@ -169,6 +169,11 @@ impl<const N: usize> Rig<N> {
         }
     }
 
+    /// So much time goes by at once.
+    pub fn pass(&self, time: Duration) {
+        self.world.pass(time);
+    }
+
     /// The next event, which its worker does not hear.
     pub fn next_event(&self) -> Arrival {
         self.world.next(&self.events, None).expect("nothing is due")

@@ -54,6 +54,11 @@ impl World {
         self.began.elapsed() + self.lock().skipped
     }
 
+    /// So much time goes by at once.
+    pub fn pass(&self, time: Duration) {
+        self.lock().skipped += time;
+    }
+
     pub fn is_at(&self, worker: WorkerId, place: usize) {
         self.lock().places.insert(worker, place);
     }

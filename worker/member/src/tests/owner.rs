@@ -9,9 +9,9 @@ use longhaul_proto::control::message::RefusalReason;
 use longhaul_proto::round::{Content, Contribution, FragmentResult};
 
 use super::super::layouts::Layouts;
-use super::super::mean::add_result;
-use super::super::reducer::{Reducer, Reduction};
 use super::*;
+use crate::reduce::mean::add_result;
+use crate::reduce::reducer::{Reducer, Reduction};
 
 const LEN: usize = 64;
 const F0: FragmentId = FragmentId(0);

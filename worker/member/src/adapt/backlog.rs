@@ -1,6 +1,6 @@
 //! Bits that keep what waits in error feedback from growing old, as a pure function of what was measured.
 
-use super::ladder::two_bits;
+use crate::adapt::ladder::two_bits;
 
 /// How fast the least follows a backlog that is off its bound: twice the bound makes it 2 % more each time that a fragment is exchanged. A backlog answers after as many
 /// exchanges as pass until each of a fragment's values was sent, some fifty at a bound of eight; bits that follow faster overshoot.
@@ -105,7 +105,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::ladder::chain_for;
+    use crate::adapt::ladder::chain_for;
 
     const CHUNK: usize = 4096;
 

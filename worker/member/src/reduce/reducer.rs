@@ -10,14 +10,14 @@ use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError}
 use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
 
-use super::backlog::Waiting;
-use super::backups::Backups;
-use super::guard::{Excess, Guard};
-use super::layouts::Layouts;
-use super::masking::Masking;
-use super::mean::{add_shares, sound_update};
-use super::robust::{add_clipped_mean, set_trimmed_mean};
-use super::union::Union;
+use crate::adapt::backlog::Waiting;
+use crate::layouts::Layouts;
+use crate::masking::Masking;
+use crate::reduce::backups::Backups;
+use crate::reduce::guard::{Excess, Guard};
+use crate::reduce::mean::{add_shares, sound_update};
+use crate::reduce::robust::{add_clipped_mean, set_trimmed_mean};
+use crate::reduce::union::Union;
 
 /// The owner's chain draws nothing at random.
 const NO_SEED: u64 = 0;

@@ -75,7 +75,7 @@ mod tests {
     fn a_report_names_the_first_ones_and_counts_the_rest() {
         let mut refusals = Refusals::default();
         (0..100).for_each(|fragment| refusals.note(Duration::ZERO, refusal(1, fragment)));
-        let mut report = super::super::rounds::empty_report(Round(3));
+        let mut report = crate::rounds::empty_report(Round(3));
         refusals.hand_over(&mut report);
         assert_eq!(report.refused.len(), REFUSALS_REPORTED_MAX);
         assert_eq!(report.refused.len() as u32 + report.refused_beyond, 100);

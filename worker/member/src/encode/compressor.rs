@@ -13,12 +13,12 @@ use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encod
 use longhaul_proto::control::message::Encoding;
 
 use self::columns::ColumnTask;
-use super::audit::{self, Books, Findings};
-use super::error_feedback::ErrorFeedback;
-use super::layouts::Layouts;
-use super::mechanism::GaussianMechanism;
-use super::pool::CodecPool;
-use super::tiling::TILE_VALUES;
+use crate::encode::audit::{self, Books, Findings};
+use crate::encode::error_feedback::ErrorFeedback;
+use crate::encode::mechanism::GaussianMechanism;
+use crate::encode::pool::CodecPool;
+use crate::encode::tiling::TILE_VALUES;
+use crate::layouts::Layouts;
 
 /// Encodes what leaves the site, and remembers what encoding left behind: a memory for each fragment that this worker uploads.
 pub struct Compressor {

@@ -24,7 +24,7 @@ impl CodecPool {
     }
 
     /// A pool of so many threads.
-    pub(super) fn of(threads: usize) -> Self {
+    pub(crate) fn of(threads: usize) -> Self {
         if threads < 2 {
             return Self { pool: None };
         }

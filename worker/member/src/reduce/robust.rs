@@ -5,8 +5,8 @@
 use bytes::Bytes;
 use longhaul_proto::codec::Decoder;
 
-use super::guard::lower_median;
-use super::mean::add_shares;
+use crate::reduce::guard::lower_median;
+use crate::reduce::mean::add_shares;
 
 /// Adds the mean of updates after those that are longer than the round's median norm were scaled down to it: centred clipping (Karimireddy,
 /// He, Jaggi 2021, arXiv 2012.10333) in its simple form, around zero, with the radius that the round itself gives. Norms of zero do not
