@@ -181,7 +181,7 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
                 walk.skip_current_dir();
                 continue;
             }
-            if is_within && leftover::is_folder(path) && !pattern.below.as_str().contains(leftover::FOLDER) {
+            if is_within && leftover::is_folder(path, pattern.below.as_str()) {
                 passed.add(Reason::Leftover, path);
                 walk.skip_current_dir();
                 continue;
@@ -216,13 +216,8 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
         }
     }
     files.sort_unstable();
-    let missing = sets::missing(&files, |path| pattern.matches(path)).map_err(|[one, other]| {
-        refused(format!(
-            "it matches {} and {}, of which one is left over from another time: remove it, or name the others alone (`*-of-NUMBER*`)",
-            one.display(),
-            other.display()
-        ))
-    })?;
+    let missing =
+        sets::missing(&files, |path| pattern.matches(path)).map_err(|wrong| refused(wrong.told()))?;
     missing.iter().for_each(|path| passed.add(Reason::MissingPart, path));
     Ok((files, passed))
 }

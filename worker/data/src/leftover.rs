@@ -2,20 +2,23 @@
 
 use std::path::Path;
 
-/// Where Spark and Hadoop write until a job is done. What is there is not complete, or comes a second time.
-pub(super) const FOLDER: &str = "_temporary";
+/// Where Spark and Hadoop write until a job is done, and what Spark keeps of a stream. What is there is not complete, comes a second time, or is no data.
+const FOLDERS: [&str; 2] = ["_temporary", "_spark_metadata"];
 /// As names begin of what `datasets` of Hugging Face has made of a data set (`map`, `filter`), beside it: `cache-0123456789abcdef.arrow`.
 pub(super) const CACHE: &str = "cache-";
 
-/// Whether a folder is that of a job that runs or has failed.
-pub(super) fn is_folder(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == FOLDER)
+/// Whether a folder is one that such a program keeps, and that this pattern does not name.
+pub(super) fn is_folder(path: &Path, pattern: &str) -> bool {
+    let known = FOLDERS.iter().find(|known| path.file_name().is_some_and(|name| name == **known));
+    known.is_some_and(|known| !pattern.contains(known))
 }
 
-/// Whether a file is a mark without content that a job of Spark has left when it was done.
+/// Whether a file is a mark of a job that Spark has done, or what it knows of the columns of the others.
 pub(super) fn is_mark(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name == "_SUCCESS" || name.starts_with("_committed_") || name.starts_with("_started_")
+    let job = name.strip_prefix("_committed_").or_else(|| name.strip_prefix("_started_"));
+    matches!(name, "_SUCCESS" | "_metadata" | "_common_metadata")
+        || job.is_some_and(|job| !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Whether a file is a data set made of the others beside it.
@@ -36,6 +39,24 @@ const FINGERPRINT: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_are_known_by_their_whole_names_and_folders_unless_a_pattern_names_them() {
+        for (name, is_one) in [
+            ("_SUCCESS", true),
+            ("d/_common_metadata", true),
+            ("_started_4711", true),
+            ("_started_at_noon.txt", false),
+            ("_committed_", false),
+            ("SUCCESS", false),
+        ] {
+            assert_eq!(is_mark(Path::new(name)), is_one, "{name}");
+        }
+        assert!(is_folder(Path::new("d/_temporary"), "**/*") && is_folder(Path::new("_spark_metadata"), "*"));
+        assert!(
+            !is_folder(Path::new("d/_temporary"), "_temporary/**") && !is_folder(Path::new("d/data"), "*")
+        );
+    }
 
     #[test]
     fn caches_are_known_by_their_whole_names() {

@@ -75,12 +75,12 @@ impl Reason {
                 "kept by this program (workers' caches, or coordinators' states)",
             ],
             Self::MissingPart => [
-                "missing, by the names of the others (fetch it, or name those that there are)",
-                "missing, by the names of the others (fetch them, or name those that there are)",
+                "not there, by the names of the others (fetch it, or name those that there are)",
+                "not there, by the names of the others (fetch them, or name those that there are)",
             ],
             Self::Leftover => [
-                "kept by another program beside its data (Spark's `_temporary`, the cache of `datasets`; a pattern that names it takes it)",
-                "kept by other programs beside their data (Spark's `_temporary`, caches of `datasets`; a pattern that names them takes them)",
+                "kept by another program beside its data (of Spark, or a cache of `datasets`, which a pattern takes that names it)",
+                "kept by other programs beside their data (of Spark, or caches of `datasets`, which a pattern takes that names them)",
             ],
             Self::Hidden => ["hidden"; 2],
             Self::NoImage => ["no image", "no images"],

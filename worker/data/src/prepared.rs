@@ -1,5 +1,6 @@
 //! A file of a source as tokens or images in the cache.
 
+use longhaul_common::config::{DataConfig, DataSource};
 use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, document, read_document, remove, touch};
@@ -96,6 +97,11 @@ struct MadeShard {
 }
 
 impl<'a> Maker<'a> {
+    /// How it makes the files of a source.
+    pub(super) fn recipe(&self, source: &DataSource, config: &DataConfig) -> Recipe {
+        Recipe::new(source, config, self.tokenizer, self.piece_bytes)
+    }
+
     /// What a file becomes, which is made where it is not there.
     pub(super) fn prepare(&self, wanted: &Wanted<'a>, makers: &Makers<'a>) -> Result<Prepared, DataError> {
         let Wanted { file, bytes, recipe, .. } = *wanted;

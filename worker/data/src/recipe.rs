@@ -6,7 +6,6 @@ use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialec
 
 use super::Tokenizer;
 use super::image::sample_bytes;
-use super::prepared::Maker;
 
 /// Vocabularies up to this size take two bytes a token.
 const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
@@ -63,8 +62,12 @@ pub(super) fn item_bytes(image: Option<&ImageConfig>, vocabulary: u32) -> usize 
 }
 
 impl Recipe {
-    pub(super) fn new(source: &DataSource, config: &DataConfig, maker: &Maker<'_>) -> Self {
-        let Maker { tokenizer, piece_bytes, .. } = *maker;
+    pub(super) fn new(
+        source: &DataSource,
+        config: &DataConfig,
+        tokenizer: &Tokenizer,
+        piece_bytes: u64,
+    ) -> Self {
         let text = || DataSource::TEXT.to_owned();
         let format = source.format();
         let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };

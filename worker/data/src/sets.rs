@@ -1,12 +1,13 @@
 //! Files that say in their names of how many they are: `train-00002-of-00004.parquet`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A file of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Numbered<'p> {
     folder: &'p Path,
+    /// With the sign that stands before the number.
     before: &'p str,
     /// As it is written.
     number: &'p str,
@@ -18,10 +19,9 @@ impl<'p> Numbered<'p> {
     fn of(path: &'p Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (head, tail) = name.rsplit_once("-of-")?;
-        let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
-        let (of, after) = tail.split_at(digits(tail));
-        let (before, number) = head.rsplit_once('-')?;
-        let is_one = !number.is_empty() && digits(number) == number.len() && number.len() == of.len();
+        let (of, after) = tail.split_at(tail.bytes().take_while(u8::is_ascii_digit).count());
+        let (before, number) = head.split_at(head.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+        let is_one = !number.is_empty() && number.len() <= of.len() && before.ends_with(['-', '.', '_']);
         is_one.then(|| Self { folder: path.parent().unwrap_or(Path::new("")), before, number, of, after })
     }
 
@@ -30,24 +30,51 @@ impl<'p> Numbered<'p> {
         (self.folder, self.before, self.after.rsplit_once('.').map(|(_, end)| end))
     }
 
-    /// Another one of its set.
+    /// Another one of its set, as wide as this one's number where that has zeros in front.
     fn with_number(&self, number: u64) -> PathBuf {
         let Self { folder, before, of, after, .. } = self;
-        folder.join(format!("{before}-{number:0width$}-of-{of}{after}", width = of.len()))
+        let width = if self.number.starts_with('0') && self.number.len() > 1 { self.number.len() } else { 0 };
+        let width = if self.number.len() == of.len() { of.len() } else { width };
+        folder.join(format!("{before}{number:0width$}-of-{of}{after}"))
     }
 }
 
-/// More than a set has. Of one that says that it has more, nothing is said.
+/// More files than a set has. Of one that says that it has more, nothing is said.
 const FILES_MAX: u64 = 100_000;
+
+/// What is wrong with the sets among files.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wrong<'p> {
+    /// Files of several sets of one name, of which one is left over.
+    Several([&'p Path; 2]),
+    /// Files that have one number.
+    Twice([&'p Path; 2]),
+}
+
+impl Wrong<'_> {
+    /// In words.
+    pub fn told(&self) -> String {
+        let (Self::Several([one, other]) | Self::Twice([one, other])) = self;
+        let what = match self {
+            Self::Several(_) => "of two sets of one name, of which one is left over from another time",
+            Self::Twice(_) => "that are one part of a set, in two versions",
+        };
+        format!(
+            "it matches {} and {}, files {what}: remove those that do not belong there, or name the others alone",
+            one.display(),
+            other.display()
+        )
+    }
+}
 
 /// Files that their sets lack and that this pattern would match; they may be counted from 0 or from 1.
 ///
 /// # Errors
-/// Two files that are of several sets of one name, of which one is left over.
+/// [`Wrong`]
 pub(super) fn missing<'p>(
     files: &'p [PathBuf],
     is_wanted: impl Fn(&Path) -> bool,
-) -> Result<Vec<PathBuf>, [&'p Path; 2]> {
+) -> Result<Vec<PathBuf>, Wrong<'p>> {
     let mut sets = BTreeMap::<_, Vec<(Numbered<'p>, &'p Path)>>::new();
     for path in files {
         if let Some(file) = Numbered::of(path) {
@@ -58,15 +85,25 @@ pub(super) fn missing<'p>(
     for of_set in sets.values() {
         let Some(((first, path), others)) = of_set.split_first() else { continue };
         if let Some((_, other)) = others.iter().find(|(file, _)| file.of != first.of) {
-            return Err([path, other]);
+            return Err(Wrong::Several([path, other]));
         }
-        let numbers: BTreeSet<u64> = of_set.iter().filter_map(|(file, _)| file.number.parse().ok()).collect();
+        let mut numbers = BTreeMap::<u64, &Path>::new();
+        for (file, path) in of_set {
+            if let Ok(number) = file.number.parse()
+                && let Some(other) = numbers.insert(number, path)
+            {
+                return Err(Wrong::Twice([other, path]));
+            }
+        }
         let count = first.of.parse().unwrap_or(FILES_MAX);
         if count >= FILES_MAX {
             continue;
         }
-        let from = u64::from(!numbers.contains(&0) && numbers.contains(&count));
-        let lacking = (from..from + count).filter(|number| !numbers.contains(number));
+        if let (Some(first), Some(last)) = (numbers.get(&0), numbers.get(&count)) {
+            return Err(Wrong::Several([first, last]));
+        }
+        let from = u64::from(!numbers.contains_key(&0) && numbers.contains_key(&count));
+        let lacking = (from..from + count).filter(|number| !numbers.contains_key(number));
         missing.extend(lacking.map(|number| first.with_number(number)).filter(|path| is_wanted(path)));
     }
     Ok(missing)
@@ -86,12 +123,28 @@ mod tests {
             (&["d/t-00000-of-00002.parquet", "d/t-00001-of-00002.parquet"][..], &[][..]),
             (&["d/t-00001-of-00003.parquet"], &["d/t-00000-of-00003.parquet", "d/t-00002-of-00003.parquet"]),
             (&["d/t-1-of-2.bin", "d/t-2-of-2.bin"], &[]),
+            (
+                &[
+                    "day-1-of-10.txt",
+                    "day-10-of-10.txt",
+                    "day-2-of-10.txt",
+                    "day-4-of-10.txt",
+                    "day-5-of-10.txt",
+                    "day-6-of-10.txt",
+                    "day-7-of-10.txt",
+                    "day-8-of-10.txt",
+                    "day-9-of-10.txt",
+                ],
+                &["day-3-of-10.txt"],
+            ),
+            (&["c4-train.00000-of-00002.json.gz"], &["c4-train.00001-of-00002.json.gz"]),
+            (&["text_0-of-2"], &["text_1-of-2"]),
             (&["a-00000-of-00002-0f3c.arrow"], &["a-00001-of-00002-0f3c.arrow"]),
             // Two sets, of different names, in different folders or of different kinds.
             (&["d/t-0-of-1.csv", "d/v-0-of-2.csv"], &["d/v-1-of-2.csv"]),
             (&["d/t-0-of-1.csv", "e/t-0-of-2.csv"], &["e/t-1-of-2.csv"]),
             (&["t-0-of-1.csv", "t-0-of-2.tsv"], &["t-1-of-2.tsv"]),
-            (&["one-of-many.txt", "1-of-2.txt", "a-01-of-2.txt", "t-of-2", "t-0-of-999999.csv"], &[]),
+            (&["one-of-many.txt", "1-of-2.txt", "a-001-of-2.txt", "t-of-2", "t-0-of-999999.csv"], &[]),
         ] {
             assert_eq!(missing(&paths(files), |_| true), Ok(paths(lacking)), "{files:?}");
             assert_eq!(missing(&paths(files), |_| false), Ok(Vec::new()), "{files:?}");
@@ -100,7 +153,20 @@ mod tests {
 
     #[test]
     fn sets_of_one_name_are_told_apart_by_how_many_they_are() {
-        let files = paths(&["d/data-00000-of-00001.arrow", "d/data-00000-of-00005.arrow"]);
-        assert_eq!(missing(&files, |_| true), Err([files[0].as_path(), files[1].as_path()]));
+        let told = |names: [&str; 3]| {
+            let files = paths(&names);
+            missing(&files, |_| true).map_err(|wrong| match wrong {
+                Wrong::Several([one, other]) => ("several", one.to_owned(), other.to_owned()),
+                Wrong::Twice([one, other]) => ("twice", one.to_owned(), other.to_owned()),
+            })
+        };
+        for (names, what) in [
+            (["d/a-00000-of-00001.arrow", "d/a-00000-of-00005.arrow", "d/b.arrow"], "several"),
+            (["d/a-0-of-1-0f3c.jsonl", "d/a-0-of-1-77aa.jsonl", "d/b.arrow"], "twice"),
+            (["d/a-0-of-2.csv", "d/a-2-of-2.csv", "d/b.arrow"], "several"),
+        ] {
+            let (found, one, other) = told(names).unwrap_err();
+            assert_eq!((found, one, other), (what, names[0].into(), names[1].into()));
+        }
     }
 }

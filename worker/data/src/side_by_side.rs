@@ -69,7 +69,7 @@ impl<'a> Plan<'a> {
         config: &DataConfig,
         maker: &Maker<'_>,
     ) -> Result<Self, DataError> {
-        let (recipe, bad) = (Recipe::new(source, config, maker), BadBudget::new(config.bad_records_max));
+        let (recipe, bad) = (maker.recipe(source, config), BadBudget::new(config.bad_records_max));
         let Found { files, images, passed } = files_of(source, config.strict_files, maker.cache)?;
         if passed.count() > 0 {
             tracing::info!(%source, %passed, "not all that is there is read");

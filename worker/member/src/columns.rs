@@ -136,18 +136,5 @@ pub fn of_frame(frame: &[u8], len: usize) -> Option<ColumnUpdate> {
     }
 }
 
-/// Σ wᵢ·xᵢ / Σ w, in the order given; none of none, or where they are of different models. One member's is its own.
-#[must_use]
-pub fn weighted_mean(updates: &[(u32, ColumnUpdate)]) -> Option<ColumnUpdate> {
-    if let [(_, update)] = updates {
-        return Some(update.clone());
-    }
-    let total: u64 = updates.iter().map(|(weight, _)| u64::from(*weight)).sum();
-    let share = |weight: u32| weight as f32 / total as f32;
-    let mut scaled = updates.iter().map(|(weight, update)| update.clone().scaled(share(*weight)));
-    let first = scaled.next()?;
-    scaled.try_fold(first, |sum, update| sum.plus(1.0, &update))
-}
-
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ mod event;
 mod held;
 mod layouts;
 mod masking;
+mod masks;
 pub mod message;
 mod outer;
 mod outside;

@@ -14,7 +14,7 @@ use super::arriving::Arriving;
 use super::columns::ColumnContributions;
 use super::contributions::Finished;
 use super::layouts::Layouts;
-use super::masking::Masking;
+use super::masks::Masking;
 use super::replica::Replica;
 use super::site::SiteReduction;
 use crate::encode::compressor::Compressor;

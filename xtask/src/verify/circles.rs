@@ -1,4 +1,4 @@
-//! Modules of a crate that need each other in a circle, asserted on what they import from `crate::`.
+//! Modules of a crate that need each other in a circle, asserted on the paths in their code that lead to the crate's top.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,7 +30,24 @@ const CRATES: [&str; 16] = [
 /// Modules of tests, in which anything may be imported.
 const OF_TESTS: [&str; 5] = ["tests", "scenarios", "simulation", "testing", "fuzz"];
 /// Circles that are still there; none may grow, and one that is gone is struck out.
-const KNOWN: [(&str, &[&str]); 1] = [("common", &["config", "model", "pipeline"])];
+const KNOWN: [(&str, &[&str]); 2] = [
+    ("common", &["config", "model", "pipeline"]),
+    (
+        "worker/data",
+        &[
+            "bad_budget",
+            "dataset",
+            "filling",
+            "lent",
+            "names",
+            "piece",
+            "pipeline",
+            "prepared",
+            "side_by_side",
+            "source",
+        ],
+    ),
+];
 
 /// The modules at the top of a crate that have a folder, and which of all modules at its top each module needs.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -74,16 +91,22 @@ impl Needs {
         let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
         let name_of = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let names: BTreeSet<String> = paths.iter().map(|path| name_of(path)).collect();
+        let root = fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
+        let exported = exported(&root);
         for path in &paths {
-            if path.is_dir() {
+            // What has its tests alone in a folder is a file.
+            if path.is_dir() && !has_tests_alone(path)? {
                 needs.folders.insert(name_of(path));
             }
             let mut imports = BTreeSet::new();
-            collect(path, &mut imports)?;
+            collect(path, 1, &mut imports)?;
             let own = name_of(path);
-            imports.retain(|name| names.contains(name) && *name != own);
-            needs.of.entry(own).or_default().extend(imports);
+            let module =
+                |name: String| if names.contains(&name) { Some(name) } else { exported.get(&name).cloned() };
+            let imports = imports.into_iter().filter_map(module).filter(|name| *name != own);
+            needs.of.entry(own.clone()).or_default().extend(imports);
         }
+        needs.of.retain(|name, _| name != "lib" && name != "main");
         Ok(needs)
     }
 
@@ -112,39 +135,87 @@ impl Needs {
     }
 }
 
-/// What a file, or all files of a folder, import from `crate::`, by the first name.
-fn collect(path: &Path, imports: &mut BTreeSet<String>) -> Result<()> {
+fn has_tests_alone(folder: &Path) -> Result<bool> {
+    let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let names = entries.map(|entry| Ok(entry?.path().file_stem().unwrap_or_default().to_owned()));
+    let names: Vec<_> = names.collect::<Result<_>>()?;
+    Ok(names.iter().all(|name| OF_TESTS.iter().any(|of_tests| name == of_tests)))
+}
+
+/// What a file, or all files of a folder, need of the crate's top, by the first name. So many modules lead to the file.
+fn collect(path: &Path, depth: usize, imports: &mut BTreeSet<String>) -> Result<()> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     if OF_TESTS.contains(&&*name) {
         return Ok(());
     }
     if path.is_dir() {
         for entry in fs::read_dir(path).with_context(|| format!("list {}", path.display()))? {
-            collect(&entry?.path(), imports)?;
+            let path = entry?.path();
+            let is_itself = path.file_name().is_some_and(|name| name == "mod.rs");
+            collect(&path, if is_itself { depth } else { depth + 1 }, imports)?;
         }
         return Ok(());
     }
     if path.extension().is_some_and(|end| end == "rs") {
         let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        imports.extend(imported(&text));
+        imports.extend(imported(&text, depth));
     }
     Ok(())
 }
 
-/// The first names behind `crate::` in code that is no test and no comment.
-fn imported(text: &str) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let code = lines.collect::<Vec<_>>().join("\n");
-    let mut names = BTreeSet::new();
-    for rest in code.split("crate::").skip(1) {
-        match rest.strip_prefix('{') {
-            Some(group) => {
-                let group = group.split(';').next().unwrap_or_default();
-                names.extend(top_names(group));
-            }
-            None => names.extend(word(rest)),
+/// Code that is no test and no comment.
+fn code_of(text: &str) -> String {
+    let end =
+        text.match_indices("#[cfg(test)]\n").map(|(at, _)| at).find(|at| is_module_of_tests(&text[*at..]));
+    let lines = text[..end.unwrap_or(text.len())].lines();
+    lines.filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether behind some attributes the module of a file's tests begins.
+fn is_module_of_tests(text: &str) -> bool {
+    text.lines().find(|line| !line.starts_with("#[")).is_some_and(|line| line.starts_with("mod tests {"))
+}
+
+/// The first names behind `crate::`, or behind as many `super::` as lead from a module of this depth to the top.
+fn imported(text: &str, depth: usize) -> BTreeSet<String> {
+    let code = code_of(text);
+    let (mut names, mut rest) = (BTreeSet::new(), code.as_str());
+    while let Some((at, is_crate)) = next_root(rest) {
+        rest = &rest[at..];
+        let mut ups = 0;
+        while let Some(after) = rest.strip_prefix("super::") {
+            (ups, rest) = (ups + 1, after);
         }
+        rest = rest.strip_prefix("crate::").unwrap_or(rest);
+        if is_crate || ups == depth {
+            match rest.strip_prefix('{') {
+                Some(group) => names.extend(top_names(group.split(';').next().unwrap_or_default())),
+                None => names.extend(word(rest)),
+            }
+        }
+    }
+    names
+}
+
+/// Where the next path from the top or from above begins, and whether from the top.
+fn next_root(code: &str) -> Option<(usize, bool)> {
+    let starts = |at: &usize| !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+    let next = |root: &str| code.match_indices(root).map(|(at, _)| at).find(starts);
+    let found = [next("crate::").map(|at| (at, true)), next("super::").map(|at| (at, false))];
+    found.into_iter().flatten().min()
+}
+
+/// What a crate's root gives out of its modules, by name.
+fn exported(root: &str) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for rest in code_of(root).split("use ").skip(1) {
+        let path = rest.split(';').next().unwrap_or_default();
+        let path = path.strip_prefix("self::").unwrap_or(path);
+        let Some(module) = word(path) else { continue };
+        let last = path.rsplit("::").next().unwrap_or_default();
+        let group = path.split_once('{').map(|(_, group)| group);
+        let all = group.map_or_else(|| word(last).into_iter().collect(), top_names);
+        names.extend(all.into_iter().map(|name| (name, module.clone())));
     }
     names
 }
@@ -181,9 +252,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn imports_are_read_from_code_alone() {
-        let text = "//! crate::doc\nuse crate::{\n    a::{B, c}, d,\n};\nuse crate::e;\npub(crate) fn f() { crate::g::h() }\n#[cfg(test)]\nmod tests {\n    use crate::test;\n}\n";
-        assert_eq!(imported(text), ["a", "d", "e", "g"].map(String::from).into());
+    fn imports_are_read_from_code_alone_and_from_above() {
+        let text = "//! crate::doc\nuse crate::{\n    a::{B, c}, d,\n};\nuse crate::e;\npub(crate) fn f() { crate::g::h() }\nuse super::i;\nuse super::super::{j, k::L};\n#[cfg(test)]\n#[cfg(feature = \"x\")]\nmod tests {\n    use crate::test;\n}\n";
+        let names = |depth| imported(text, depth).into_iter().collect::<Vec<_>>().concat();
+        assert_eq!(["adegi", "adegjk", "adeg"].map(str::to_owned), [1, 2, 3].map(names));
+    }
+
+    #[test]
+    fn what_the_root_gives_out_is_of_its_module() {
+        let root = "mod a;\npub use a::{B, c::D};\npub use self::e::F;\nuse g::h::I;\n";
+        let found = exported(root);
+        let of = |name: &str| found.get(name).map(String::as_str);
+        assert_eq!(["B", "F", "I", "J"].map(of), [Some("a"), Some("e"), Some("g"), None]);
     }
 
     #[test]

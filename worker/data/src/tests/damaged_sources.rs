@@ -7,7 +7,6 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::Recipe;
 use crate::cache::files;
 use crate::origin::Origin;
 use crate::records;
@@ -86,7 +85,7 @@ fn read_all(folder: &Folder, name: &str) -> Result<(), DataError> {
     let mut source = DataSource::file(path.clone());
     source.column =
         source.format().is_table().then(|| "body".to_owned()).map(longhaul_common::config::Column::Name);
-    let recipe = Recipe::new(&source, &config("path = \"a\"\nsequence_length = 8"), &maker);
+    let recipe = maker.recipe(&source, &config("path = \"a\"\nsequence_length = 8"));
     let mut records = records::open(&Origin::Local(path), &recipe, &cache)?;
     while records.next_record()?.is_some() {}
     Ok(())

@@ -276,7 +276,7 @@ fn a_set_that_is_not_whole_is_refused_or_counted_and_two_in_one_are_refused() {
         folder.write(&format!("train-0000{part}-of-00004.txt"), format!("{part}\n"));
     }
     let message = folder.open(&lines("train-*.txt")).unwrap_err().to_string();
-    assert!(message.contains("1 missing, by the names of the others"), "{message}");
+    assert!(message.contains("1 not there, by the names of the others"), "{message}");
     assert!(message.contains("/train-00002-of-00004.txt"), "{message}");
     assert_eq!(text(&folder.open(&lines("train-0000[01]-of-*.txt")).unwrap()), "0\n|1\n|");
     let data = folder.open(&format!("strict_files = false\n{}", lines("train-*.txt"))).unwrap();

@@ -12,7 +12,7 @@ use longhaul_proto::round::{Contribution, FragmentResult};
 
 use crate::adapt::backlog::Waiting;
 use crate::layouts::Layouts;
-use crate::masking::Masking;
+use crate::masks::Masking;
 use crate::reduce::backups::Backups;
 use crate::reduce::guard::{Excess, Guard};
 use crate::reduce::mean::{add_shares, sound_update};

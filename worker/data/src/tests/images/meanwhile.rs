@@ -17,7 +17,6 @@ use crate::image_sample;
 use crate::lease::Lease;
 use crate::origin::Origin;
 use crate::partial::Partial;
-use crate::recipe::Recipe;
 use crate::side_by_side::When;
 use crate::{ReadAhead, Wanted};
 
@@ -93,7 +92,7 @@ impl Images {
         let origin = Origin::Local(self.folder.path().join("."));
         Begun {
             images: images_in(origin.path()).unwrap(),
-            recipe: Recipe::new(&config.training()[0], &config, &maker),
+            recipe: maker.recipe(&config.training()[0], &config),
             origin,
             bad_records_max: max,
         }

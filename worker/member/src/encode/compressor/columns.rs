@@ -7,7 +7,6 @@ use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::codec::{ColumnUpdate, Encoder};
 
 use super::{CompressError, Compressor, Job, Local};
-use crate::columns::weighted_mean;
 
 /// What is remembered of a fragment while it is compressed.
 pub(super) struct ColumnTask {
@@ -106,4 +105,16 @@ impl Compressor {
         self.columns.before.clear();
         self.columns.kept = columns;
     }
+}
+
+/// Σ wᵢ·xᵢ / Σ w, in the order given; none of none, or where they are of different models. One member's is its own.
+fn weighted_mean(updates: &[(u32, ColumnUpdate)]) -> Option<ColumnUpdate> {
+    if let [(_, update)] = updates {
+        return Some(update.clone());
+    }
+    let total: u64 = updates.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    let share = |weight: u32| weight as f32 / total as f32;
+    let mut scaled = updates.iter().map(|(weight, update)| update.clone().scaled(share(*weight)));
+    let first = scaled.next()?;
+    scaled.try_fold(first, |sum, update| sum.plus(1.0, &update))
 }
