@@ -35,7 +35,7 @@ pub struct DataConfig {
     /// and nobody looks for it: whoever knows a source's defects says how many it may have.
     #[serde(default)]
     pub bad_records_max: u64,
-    /// Whether to refuse a source that would lose files: dangling links, folders and empty files among files, images of unsupported types. `false` counts and names them instead. Default: `true`.
+    /// Whether to refuse a source that would lose files: dangling links, folders and empty files among files, images of unsupported types, parts of a numbered set that are not there. `false` counts and names them instead. Default: `true`.
     #[serde(default = "DataConfig::default_strict_files", skip_serializing_if = "is_true")]
     pub strict_files: bool,
     /// What images are made into; then all sources are of images.

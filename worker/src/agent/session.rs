@@ -157,7 +157,7 @@ impl Session {
             Box::new(links),
         )
         .with_archive(archive);
-        let (sync_thread, outcome) = start_synchroniser(synchroniser, inbox, Arc::clone(&barrier))?;
+        let (sync_thread, outcome) = member::start(synchroniser, inbox, Arc::clone(&barrier))?;
         let voice = Voice::new(Arc::clone(&network), Arc::clone(&progress), join.incarnation, &config.faults);
         let device = DeviceThread {
             membership: Arc::clone(&membership),
@@ -474,22 +474,6 @@ impl Session {
         }
         identity
     }
-}
-
-type SyncThread = (JoinHandle<()>, oneshot::Receiver<Result<Outcome>>);
-
-fn start_synchroniser(
-    synchroniser: Synchroniser,
-    inbox: mpsc::Receiver<SyncEvent>,
-    barrier: Arc<StepBarrier>,
-) -> std::io::Result<SyncThread> {
-    let (said, outcome) = oneshot::channel();
-    let runtime = tokio::runtime::Handle::current();
-    let thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
-        // Nobody listens when the process is on its way out.
-        let _ = said.send(member::run(synchroniser, inbox, &barrier, &runtime));
-    })?;
-    Ok((thread, outcome))
 }
 
 /// What came of looking for the coordinator again.

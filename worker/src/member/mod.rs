@@ -23,7 +23,7 @@ use longhaul_member::{Background, Ongoing, Outcome, Outside, SiteJob, SyncEvent,
 use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
 use longhaul_proto::round::FrameHeader;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use self::site::NetworkSite;
 use longhaul_flight::Progress;
@@ -65,11 +65,32 @@ impl Links {
     }
 }
 
+/// The synchroniser's thread, and how its session ends.
+pub type SyncThread = (JoinHandle<()>, oneshot::Receiver<Result<Outcome>>);
+
+/// Starts the thread, within a runtime.
+///
+/// # Errors
+/// The system has no thread to give.
+pub fn start(
+    synchroniser: Synchroniser,
+    inbox: mpsc::Receiver<SyncEvent>,
+    barrier: Arc<StepBarrier>,
+) -> io::Result<SyncThread> {
+    let (said, outcome) = oneshot::channel();
+    let runtime = Handle::current();
+    let thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
+        // Nobody listens when the process is on its way out.
+        let _ = said.send(run(synchroniser, inbox, &barrier, &runtime));
+    })?;
+    Ok((thread, outcome))
+}
+
 /// Lets a synchroniser work until the session ends.
 ///
 /// # Errors
 /// This worker cannot go on: the device failed, training diverged, or a thread is gone.
-pub fn run(
+fn run(
     mut synchroniser: Synchroniser,
     mut inbox: mpsc::Receiver<SyncEvent>,
     barrier: &StepBarrier,

@@ -486,17 +486,6 @@ impl Device<'_> {
         Ok(Outcome::Ended)
     }
 
-    /// To which a member clips its gradient, so that the sum over all has the configured norm at most (DGC: Lin et al. 2018, section 3.3).
-    fn local_clip(&self) -> f64 {
-        self.config.train.gradient_clip / f64::from(self.config.replicas()).sqrt()
-    }
-
-    /// To which a member clips the gradient of its own samples, where the mean over all is clipped to the configured norm: gradients of few
-    /// samples are mostly noise, whose norm falls with the root of their number.
-    fn lone_clip(&self) -> f64 {
-        self.config.train.gradient_clip * f64::from(self.config.replicas()).sqrt()
-    }
-
     fn tell(&self, message: FromDevice) -> Result<()> {
         ensure!((self.outbox)(message), "the synchroniser is gone");
         Ok(())

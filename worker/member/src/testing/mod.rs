@@ -1,6 +1,7 @@
 //! Synchronisers in one process, two unless told otherwise. The test plays their devices and the coordinator.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "this is all test code")]
 
+mod config;
 mod replies;
 mod wires;
 mod world;
@@ -23,6 +24,7 @@ use longhaul_proto::control::message::{
 use longhaul_proto::identity::{Authority, Identity, WorkerKey};
 use longhaul_proto::round::{Event, FragmentResult, Frame};
 
+use self::config::config;
 pub use self::replies::{Answered, reply};
 use self::wires::{Door, SiteThread, Wires};
 pub use self::world::Busy;
@@ -475,48 +477,4 @@ impl Worker {
         let fragments = (0..(VALUES as u32).div_ceil(self.fragment_values())).map(FragmentId);
         fragments.into_iter().all(|fragment| start.membership.owner(fragment) == Some(self.member.worker))
     }
-}
-
-const EXACT: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"";
-/// All that is not sent waits.
-const SPARSE: &str =
-    "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
-
-fn config(sync: &str) -> RunConfig {
-    let deadlines = match sync.contains("deadline_") {
-        true => "",
-        false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
-    };
-    let strategy = match (sync.contains("preset"), sync.contains("selection")) {
-        (true, _) => "",
-        (false, true) => EXACT,
-        (false, false) => SPARSE,
-    };
-    RunConfig::parse(&format!(
-        r#"
-        [run]
-        name = "rig"
-        workers = 2
-        steps = 1000
-        [model]
-        kind = "gpt2"
-        layers = 1
-        width = 16
-        heads = 2
-        context = 16
-        [data]
-        path = "none.txt"
-        sequence_length = 16
-        [train]
-        batch = 8
-        [checkpoint]
-        every_rounds = 0
-        [sync]
-        {strategy}
-        chunk = 16
-        {deadlines}
-        {sync}
-        "#
-    ))
-    .unwrap()
 }

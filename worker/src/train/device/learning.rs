@@ -59,4 +59,15 @@ impl Device<'_> {
         };
         Ok(self.engine.gradient_by_tensor(&samples.batch, gradient, &mut arrived)?)
     }
+
+    /// To which a member clips its gradient, so that the sum over all has the configured norm at most (DGC: Lin et al. 2018, section 3.3).
+    pub(super) fn local_clip(&self) -> f64 {
+        self.config.train.gradient_clip / f64::from(self.config.replicas()).sqrt()
+    }
+
+    /// To which a member clips the gradient of its own samples, where the mean over all is clipped to the configured norm: gradients of few
+    /// samples are mostly noise, whose norm falls with the root of their number.
+    pub(super) fn lone_clip(&self) -> f64 {
+        self.config.train.gradient_clip * f64::from(self.config.replicas()).sqrt()
+    }
 }
