@@ -1,4 +1,4 @@
-//! The "must never know" column of ARCHITECTURE.md, asserted with `cargo tree`.
+//! What crates must never know, as ARCHITECTURE.md lists among its invariants, asserted with `cargo tree`.
 
 use anyhow::{Context, Result, bail};
 

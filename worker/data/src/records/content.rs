@@ -95,6 +95,11 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
     }
 }
 
+/// A beginning of so many zeros is no text.
+const ZEROS_MIN: usize = 64;
+/// What it is then.
+const ZEROS: &str = "zeros: a download that is not complete, or an empty archive; fetch it again, or take it out of the source";
+
 /// Refuses what begins with a mark that numbers hardly have by chance.
 fn check_kind(head: &[u8]) -> Result<(), String> {
     check_packing(head, Path::new(""))?;
@@ -128,6 +133,9 @@ fn expect(head: &[u8], beginnings: &[&[u8]]) -> Result<(), String> {
 }
 
 fn check_text(head: &[u8]) -> Result<(), String> {
+    if head.len() >= ZEROS_MIN && head.iter().all(|byte| *byte == 0) {
+        return Err(ZEROS.to_owned());
+    }
     if is_tar(head) {
         return Err(TAR.to_owned());
     }

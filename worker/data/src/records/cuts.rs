@@ -219,6 +219,25 @@ mod tests {
         }
     }
 
+    /// As many characters to a word wherever they are, from each line's beginning on: in a run of one character no context shows it.
+    #[test]
+    fn a_tokenizer_that_counts_characters_is_refused_though_it_begins_anew_with_each_line() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
+        let all: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+        let bytes = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+        let line = serde_json::json!({ "type": "Split", "pattern": { "String": "\n" }, "behavior": "Isolated", "invert": false });
+        let some = serde_json::json!({ "type": "Split", "pattern": { "Regex": ".{1,7}" }, "behavior": "Isolated", "invert": false });
+        for counts in [serde_json::json!({ "type": "FixedLength", "length": 7 }), some] {
+            let mut json = all[0]["tokenizer"].clone();
+            json["pre_tokenizer"] =
+                serde_json::json!({ "type": "Sequence", "pretokenizers": [line, counts, bytes] });
+            let json = serde_json::to_vec(&json).unwrap();
+            let tokenizer = Tokenizer::of_json(json, Path::new("tokenizer.json")).unwrap();
+            let message = tokenizer.check_reach().unwrap_err();
+            assert!(message.contains("make a record of each document"), "{message}");
+        }
+    }
+
     /// Each of these is one word to a tokenizer of bytes.
     #[test]
     fn a_word_without_an_end_makes_a_chunk_larger_and_no_cut_goes_through_it() {

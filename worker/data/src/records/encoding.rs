@@ -27,8 +27,10 @@ enum Kind {
     CutOff,
     /// UTF-8 with other bytes in it.
     Mixed,
-    /// Text in another encoding.
+    /// Text in another encoding, whose letters beyond ASCII stand between others, as in Western European languages.
     Other,
+    /// The same, whose letters beyond ASCII follow each other.
+    Foreign,
 }
 
 impl NotUtf8 {
@@ -51,6 +53,7 @@ impl NotUtf8 {
             // It may be the last letter of a text in another encoding: of one byte alone, or where the file goes on.
             None if is_mixed || is_last && bytes.len() - offset > 1 => Kind::CutOff,
             _ if is_mixed => Kind::Mixed,
+            _ if is_foreign(bytes) => Kind::Foreign,
             _ => Kind::Other,
         };
         Self { offset, byte: bytes.get(offset).copied().unwrap_or_default(), kind }
@@ -64,6 +67,10 @@ impl NotUtf8 {
     /// What helps with a file that is packed so.
     pub(super) fn remedy(&self, packing: Option<Packing>) -> String {
         match self.kind {
+            Kind::Foreign => format!(
+                "it may be in an encoding of another script (GBK, Shift-JIS, EUC-KR, Big5, KOI8-R, Windows-1251): find out in which, and convert it from that one: {}",
+                command(packing, "iconv -f ENCODING -t UTF-8", "OUT")
+            ),
             Kind::Other => format!(
                 "if it is in another encoding, convert it: {} does so for Western European text",
                 command(packing, "iconv -f WINDOWS-1252 -t UTF-8", "OUT")
@@ -76,6 +83,16 @@ impl NotUtf8 {
             Kind::Binary => "the bytes around it are binary data and no text: take it out of the source, or name its own format".to_owned(),
         }
     }
+}
+
+/// Fewer bytes beyond ASCII say nothing of a script.
+const FOREIGN_BYTES_MIN: usize = 4;
+
+/// Whether most bytes beyond ASCII are beside another one: words of a script that is not Latin, or characters of two bytes.
+fn is_foreign(bytes: &[u8]) -> bool {
+    let beyond = bytes.iter().filter(|byte| !byte.is_ascii()).count();
+    let beside = bytes.windows(2).filter(|pair| pair.iter().all(|byte| !byte.is_ascii())).count();
+    beyond >= FOREIGN_BYTES_MIN && 2 * beside >= beyond
 }
 
 /// Whether the bytes around a place have more control characters than a text has.
@@ -103,8 +120,8 @@ mod tests {
             (b"caf\xe9", false, 3, Kind::Other),
             (b"na\xefve caf\xe9 \x93quoted\x94", false, 2, Kind::Other),
             // Windows-1251 and Shift-JIS.
-            (b"\xef\xf0\xe8\xe2\xe5\xf2", false, 0, Kind::Other),
-            (b"\x82\xb1\x82\xf1", false, 0, Kind::Other),
+            (b"\xef\xf0\xe8\xe2\xe5\xf2", false, 0, Kind::Foreign),
+            (b"\x82\xb1\x82\xf1", false, 0, Kind::Foreign),
             (b"caf\xe9", true, 3, Kind::CutOff),
             (b"cut off \xe2\x82", false, 8, Kind::CutOff),
             ("één € é".as_bytes().split_last().unwrap().1, false, 10, Kind::CutOff),

@@ -13,6 +13,9 @@ use crate::{DataError, Recipe};
 /// Bytes of text that are tokenised at a time: tokenizers work on whole chunks, and a text may exceed the memory.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// What no text ends with.
+const ZEROS: [u8; 512] = [0; 512];
+
 /// The chunks of a text, whose tokens are those of the whole: each ends with a line where it can, and where its tokenizer allows it.
 pub(super) struct TextChunks {
     path: PathBuf,
@@ -73,6 +76,15 @@ impl TextChunks {
             let (offset, remedy) = (self.offset + found.offset as u64, found.remedy(self.packing));
             DataError::NotUtf8 { path: self.path.clone(), offset, byte: found.byte, remedy }
         })?;
+        if chunk.as_bytes().ends_with(&ZEROS) {
+            return Err(DataError::Malformed {
+                path: self.path.clone(),
+                format: "text",
+                place: format!("byte {}", self.offset + chunk.trim_end_matches('\0').len() as u64),
+                reason: "from there on it has zeros, as a download that is not complete: fetch it again"
+                    .to_owned(),
+            });
+        }
         self.offset += chunk.len() as u64;
         self.has_characters = self.has_characters || !chunk.is_ascii();
         let before = self.before.as_deref().unwrap_or_default();

@@ -6,9 +6,11 @@ use serde_json::Value;
 
 use super::Tokenizer;
 
-/// Texts before and behind a place.
-const BEFORE: &str = "One two\nthree 44, five.\n\n  six seven\n";
-const BEHIND: &str = "eight 9 ten\n\neleven; twelve\n thirteen\n";
+/// Texts before and behind a place: at the end of a line, and within one.
+const PLACES: [(&str, &str); 2] = [
+    ("One two\nthree 44, five.\n\n  six seven\n", "eight 9 ten\n\neleven; twelve\n thirteen\n"),
+    ("One two three 44, five. six seven", " eight 9 ten eleven; twelve thirteen fourteen"),
+];
 /// What may begin or end something, whatever a tokenizer's patterns are.
 const MARKS: [&str; 10] = ["a", "1", " ", "\n", "\"", "(", "«", "»", "“", "”"];
 /// Marks of a tokenizer's own patterns that are tried, and characters of one.
@@ -30,11 +32,11 @@ impl Tokenizer {
 
     fn find_reach(&self, own: &[String]) -> Result<(), String> {
         let marks = || MARKS.into_iter().chain(own.iter().map(String::as_str));
-        for end in marks().chain([""]) {
-            let behind = [BEHIND, end].concat();
-            let plain = self.added(BEFORE, &behind)?;
+        for (end, (before, behind)) in marks().chain([""]).flat_map(|end| PLACES.map(|place| (end, place))) {
+            let behind = [behind, end].concat();
+            let plain = self.added(before, &behind)?;
             for mark in marks() {
-                if self.added(&[mark, BEFORE].concat(), &behind)? != plain {
+                if self.added(&[mark, before].concat(), &behind)? != plain {
                     return Err(format!(
                         "by {mark:?} the tokenizer decides how text behind it is divided, however far behind, so that a text of more than 1 MiB cannot be tokenised in parts: make a record of each document (JSON lines), or take a tokenizer without such a pattern"
                     ));

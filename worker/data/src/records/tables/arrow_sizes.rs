@@ -51,12 +51,16 @@ pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError
     if is_joined(file, last..footer_at, MAGIC)? { Err(damaged(JOINED)) } else { Ok(()) }
 }
 
+/// Of a stream of which batches may be missing.
+const NO_END: &str = "it ends without the mark of its end, as if it was cut off between two batches, or its writer was not closed: fetch it again, or write it anew";
+
 /// Behind a stream's end, where nothing or zeros are.
 const REST_BYTES: u64 = 64;
 
 /// Looks at each batch of a stream, one after the other.
 pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
-    while let Some(length) = next_length(file)? {
+    let mut is_marked = false;
+    while let Some(length) = next_length(file, &mut is_marked)? {
         let bytes = description(file, length)?;
         let message = root_as_message(&bytes).map_err(broken)?;
         let body = file.stream_position()?;
@@ -73,18 +77,21 @@ pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowErr
     }
 }
 
-/// Bytes of the next description of a stream; none at its end.
-fn next_length(file: &mut impl Read) -> Result<Option<u64>, ArrowError> {
+/// Bytes of the next description of a stream; none at its end. Where descriptions have marks before them, the end has one.
+fn next_length(file: &mut impl Read, is_marked: &mut bool) -> Result<Option<u64>, ArrowError> {
     let mut first = Vec::new();
-    // A stream may end without saying so.
+    // Readers take that for the end, and so does a writer that was not closed.
     if file.by_ref().take(4).read_to_end(&mut first)? == 0 {
-        return Ok(None);
+        return Err(damaged(NO_END));
     }
     let mut word: [u8; 4] = first
         .try_into()
         .map_err(|_| damaged("it ends within a length, as if it was cut off: fetch it again"))?;
     if word == CONTINUATION {
+        *is_marked = true;
         file.read_exact(&mut word)?;
+    } else if *is_marked && word == [0; 4] {
+        return Err(damaged(NO_END));
     }
     let length = u32::from_le_bytes(word);
     Ok((length > 0).then_some(length.into()))

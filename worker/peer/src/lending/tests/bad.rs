@@ -23,7 +23,7 @@ enum Bad {
     /// Frames of a byte, without end; of blocks, empty ones.
     Crumbs,
     /// Two empty frames, and then what was asked for.
-    PeerLiveness,
+    Signs,
     /// It has another shard's head.
     OtherHead,
     /// Nothing is to be had.
@@ -98,7 +98,7 @@ async fn answer_badly(pull: PullRequest, number: u32, lending: &Lending, bad: Ba
                 reply.send(&frame(1, vec![0; bytes])).await?;
             }
         }
-        Bad::PeerLiveness => {
+        Bad::Signs => {
             for _ in 0..2 {
                 reply.send(&frame(0, Vec::new())).await?;
             }
@@ -174,7 +174,7 @@ async fn who_cannot_be_reached_keeps_nobody_from_asking_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_fetches_a_block_says_so_until_it_gives_it_and_who_does_not_gives_it_at_once() {
     let (authority, text) = (authority(), Text::new());
-    let (keeper, _) = bad_holder(&authority, 9, &text, Bad::PeerLiveness);
+    let (keeper, _) = bad_holder(&authority, 9, &text, Bad::Signs);
     let remote = Remote::new(&authority, 1, SiteId(1), &text);
     let name = text.blocks()[0];
     let connection = Donors::default().connection(&remote.worker.network, &keeper).await.unwrap();
