@@ -18,7 +18,7 @@ use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::SampleShape;
-use super::side_by_side::{Plan, When, check_classes, prepare};
+use super::side_by_side::{Plan, When, check_classes, check_held_out, prepare};
 use super::source::Source;
 use super::source_size::SourceSize;
 use super::{DataError, HostBatch, Sample, Tokenizer, Work, built};
@@ -118,6 +118,7 @@ impl Dataset {
         let plans = sources.iter().chain(&config.validation).map(|source| Plan::new(source, config, &maker));
         let plans: Vec<Plan<'_>> = plans.collect::<Result<_, _>>()?;
         check_classes(&plans)?;
+        check_held_out(&plans, sources.len())?;
         let opened = prepare(plans, when, maker, &lease)?;
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());

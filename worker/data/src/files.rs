@@ -16,6 +16,7 @@ use super::passed::{self, PassedOver, Reason};
 use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
+use super::table_logs::table_of;
 use super::{DataError, built, folder, leftover, own, sets};
 
 /// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. A longer one is unpacked when it is read, and refused then.
@@ -87,6 +88,11 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
         }
         DataPlace::Glob(pattern) => {
             let (paths, passed) = matches_of(pattern)?;
+            if source.format() == DataFormat::Parquet
+                && let Some(reason) = table_of(&paths)
+            {
+                return Err(DataError::Pattern { pattern: source.to_string(), reason });
+            }
             check_names(source, paths.iter().map(PathBuf::as_path))?;
             Found { passed, ..all(paths.into_iter().map(Origin::Local).collect()) }
         }

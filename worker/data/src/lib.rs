@@ -46,6 +46,7 @@ mod side_by_side;
 mod source;
 mod source_size;
 mod stamp;
+mod table_logs;
 #[cfg(test)]
 mod tests;
 mod text_counts;

@@ -8,7 +8,7 @@ use super::Tokenizer;
 use super::image::sample_bytes;
 
 /// Vocabularies up to this size take two bytes a token.
-const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
+pub(super) const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
 
 /// Bytes of text or of images in a piece: small enough that a damaged one is quickly made again and that many are made at once in
 /// memory, large enough that a large source has few files.

@@ -1,5 +1,6 @@
 //! Several files of a run's sources are prepared at a time.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -19,6 +20,7 @@ use super::origin::Origin;
 use super::passed::PassedOver;
 use super::pipeline::{Makers, with_makers};
 use super::prepared::{Maker, PieceList, Prepared, list_name};
+use super::recipe::NARROW_VOCABULARY_MAX;
 use super::records::check_unknown;
 use super::source::Source;
 use super::source_size::SourceSize;
@@ -62,6 +64,44 @@ pub(super) struct Wanted<'a> {
     pub(super) place: usize,
 }
 
+/// Refuses tokens of two bytes of a vocabulary that needs more: those from 65,536 on were written as others.
+fn check_width(file: &Origin, vocabulary: u32) -> Result<(), DataError> {
+    if vocabulary <= NARROW_VOCABULARY_MAX {
+        return Ok(());
+    }
+    let what = format!(
+        "read as tokens of two bytes, and the tokenizer has {vocabulary}, of which these cannot name those from {NARROW_VOCABULARY_MAX} on: write them in four bytes and say format = \"tokens-u32\", or name the tokenizer that they are of"
+    );
+    Err(DataError::OtherContent { path: file.path().to_owned(), what })
+}
+
+/// Refuses files that are trained on and held out. The first sources are those that are trained on.
+///
+/// # Errors
+/// The file, and both sources.
+pub(super) fn check_held_out(plans: &[Plan<'_>], training: usize) -> Result<(), DataError> {
+    let place = |file: &Origin| file.path().canonicalize().unwrap_or_else(|_| file.path().to_owned());
+    let (training, held_out) = plans.split_at(training.min(plans.len()));
+    let mut trained = HashMap::new();
+    for plan in training {
+        trained.extend(plan.files.iter().map(|(file, _)| (place(file), plan.source)));
+    }
+    for plan in held_out {
+        for (file, _) in &plan.files {
+            if let Some(source) = trained.get(&place(file)) {
+                return Err(DataError::Pattern {
+                    pattern: plan.source.to_string(),
+                    reason: format!(
+                        "it holds out {}, which the source {source} trains on: leave it out of one of the two, or hold a part out with data.validation_share",
+                        file.path().display()
+                    ),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 impl<'a> Plan<'a> {
     /// Looks which files there are.
     pub(super) fn new(
@@ -73,6 +113,9 @@ impl<'a> Plan<'a> {
         let Found { files, images, passed } = files_of(source, config.strict_files, maker.cache)?;
         if passed.count() > 0 {
             tracing::info!(%source, %passed, "not all that is there is read");
+        }
+        if let (DataFormat::TokensU16, Some(file)) = (recipe.format, files.first()) {
+            check_width(file, recipe.vocabulary)?;
         }
         files.par_iter().try_for_each(|file| check_unknown(file, &recipe, maker.cache))?;
         let bytes_of_folder = images.as_deref().map(|images| state_of(images).bytes);

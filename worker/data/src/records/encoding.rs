@@ -88,11 +88,11 @@ impl NotUtf8 {
 /// Fewer bytes beyond ASCII say nothing of a script.
 const FOREIGN_BYTES_MIN: usize = 4;
 
-/// Whether most bytes beyond ASCII are beside another one: words of a script that is not Latin, or characters of two bytes.
+/// Whether two of three bytes beyond ASCII are beside another one: words of a script that is not Latin, or characters of two bytes.
 fn is_foreign(bytes: &[u8]) -> bool {
     let beyond = bytes.iter().filter(|byte| !byte.is_ascii()).count();
     let beside = bytes.windows(2).filter(|pair| pair.iter().all(|byte| !byte.is_ascii())).count();
-    beyond >= FOREIGN_BYTES_MIN && 2 * beside >= beyond
+    beyond >= FOREIGN_BYTES_MIN && 3 * beside >= 2 * beyond
 }
 
 /// Whether the bytes around a place have more control characters than a text has.
@@ -120,6 +120,7 @@ mod tests {
             (b"caf\xe9", false, 3, Kind::Other),
             (b"na\xefve caf\xe9 \x93quoted\x94", false, 2, Kind::Other),
             // Windows-1251 and Shift-JIS.
+            (b"Gr\xfc\xdfe, gr\xfc\xdft", false, 2, Kind::Other),
             (b"\xef\xf0\xe8\xe2\xe5\xf2", false, 0, Kind::Foreign),
             (b"\x82\xb1\x82\xf1", false, 0, Kind::Foreign),
             (b"caf\xe9", true, 3, Kind::CutOff),

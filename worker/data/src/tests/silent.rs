@@ -289,6 +289,41 @@ fn a_set_that_is_not_whole_is_refused_or_counted_and_two_in_one_are_refused() {
     assert_eq!(text(&folder.open(&lines("train-*-of-00001.txt")).unwrap()), "all\n|");
 }
 
+#[test]
+fn a_file_that_is_trained_on_and_held_out_is_refused() {
+    let folder = Folder::new();
+    folder.write("a.txt", "one\n");
+    folder.write("b.txt", "two\n");
+    let lines = |held_out: &str| {
+        format!("{LINES}\nsources = [{{ glob = \"*.txt\" }}]\nvalidation = [{{ path = \"{held_out}\" }}]")
+            .replace("validation_share = 0.0\n", "")
+    };
+    let message = folder.open(&lines("b.txt")).unwrap_err().to_string();
+    assert!(message.contains("it holds out") && message.contains("/b.txt, which the source"), "{message}");
+    std::fs::create_dir_all(folder.path().join("held")).unwrap();
+    folder.write("held/c.txt", "three\n");
+    assert_eq!(text(&folder.open(&lines("held/c.txt")).unwrap()), "one\n|two\n|");
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn tokens_of_two_bytes_of_a_vocabulary_that_needs_more_are_refused() {
+    let vocab: serde_json::Map<_, _> = (0..70_000).map(|id| (format!("t{id}"), id.into())).collect();
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "unk_token": "t0", "vocab": vocab }
+    });
+    let tokenizer = Tokenizer::of_json(json.to_string().into_bytes(), Path::new("tokenizer.json")).unwrap();
+    let folder = Folder::new();
+    folder.write("a.bin", (0..64_u16).flat_map(u16::to_le_bytes).collect::<Vec<_>>());
+    for more in ["", ", format = \"tokens-u16\""] {
+        let lines = format!("{LINES}\nsources = [{{ path = \"a.bin\"{more} }}]");
+        let message = folder.open_with(&lines, &tokenizer, 1000, &Work::default()).unwrap_err().to_string();
+        assert!(message.contains("the tokenizer has 70000") && message.contains("tokens-u32"), "{message}");
+    }
+}
+
 /// What a failed job of Spark and `map` of `datasets` leave: the same rows once more, or not all of them.
 #[test]
 fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_named() {

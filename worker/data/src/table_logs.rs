@@ -1,0 +1,68 @@
+//! Tables of which a log says which files count: Delta Lake, Hudi, Iceberg. Files of rows that were deleted or changed stay beside the others.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Where Delta Lake and Hudi keep their logs, in the folder of the table.
+const LOGS: [(&str, &str, &str); 2] = [
+    (
+        "_delta_log",
+        "a table of Delta Lake",
+        "pyarrow.parquet.write_table(deltalake.DeltaTable(DIR).to_pyarrow_table(), OUT)",
+    ),
+    (".hoodie", "a table of Hudi", "write what its reader gives as Parquet"),
+];
+/// Iceberg's, beside the folder of its data.
+const ICEBERG: &str = "metadata";
+const ICEBERG_END: &str = ".metadata.json";
+
+/// What the first of these files is of, if it is of such a table.
+pub(super) fn table_of(files: &[PathBuf]) -> Option<String> {
+    let folders: BTreeSet<&Path> = files.iter().flat_map(|file| file.ancestors().skip(1)).collect();
+    folders.into_iter().find_map(|folder| {
+        let log = LOGS.iter().find(|(log, ..)| folder.join(log).is_dir());
+        let (name, remedy) = match log {
+            Some((_, name, remedy)) => (*name, *remedy),
+            None if is_iceberg(folder) => {
+                ("a table of Iceberg", "pyiceberg's `table.scan().to_arrow()` gives what counts: write that as Parquet")
+            }
+            None => return None,
+        };
+        Some(format!(
+            "{} is {name}, whose log says which of its files count; others have rows that were deleted or changed: {remedy}",
+            folder.display()
+        ))
+    })
+}
+
+fn is_iceberg(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder.join(ICEBERG)) else { return false };
+    folder.join("data").is_dir()
+        && entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(ICEBERG_END))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_with_a_log_are_known_by_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let of = |name: &str| table_of(&[file(name)]);
+        assert_eq!(of("plain/day=1/a.parquet"), None);
+        file("plain/metadata/about.json");
+        assert_eq!(of("plain/data/a.parquet"), None);
+        file("delta/_delta_log/0.json");
+        assert!(of("delta/day=1/a.parquet").unwrap().contains("a table of Delta Lake"));
+        file("hudi/.hoodie/hoodie.properties");
+        assert!(of("hudi/a.parquet").unwrap().contains("a table of Hudi"));
+        file("iceberg/metadata/v1.metadata.json");
+        assert!(of("iceberg/data/a.parquet").unwrap().contains("a table of Iceberg"));
+    }
+}
