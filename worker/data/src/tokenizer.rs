@@ -81,6 +81,15 @@ impl Tokenizer {
         }
     }
 
+    /// How many special tokens its file would put around each text, as `<s>` before it. None is put there: a separator stands behind.
+    #[must_use]
+    pub fn tokens_around(&self) -> usize {
+        match self {
+            Self::Bytes => 0,
+            Self::Json { tokenizer, .. } => tokenizer.around(),
+        }
+    }
+
     /// Refuses what looks like a special token, stands between records, and would be several tokens of text; and what has characters that are in no token, or in the unknown one.
     ///
     /// # Errors

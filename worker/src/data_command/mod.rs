@@ -203,6 +203,12 @@ impl Told {
                 "the tokenizer's file has settings of its last use, which are not taken over: {settings}"
             ));
         }
+        if tokenizer.tokens_around() > 0 {
+            let around = counted(tokenizer.tokens_around() as u64, "special token");
+            self.line(&format_args!(
+                "the tokenizer's file puts {around} around each text, which are not put there: data.separator stands behind each"
+            ));
+        }
     }
 
     /// Whoever no longer reads has read enough.

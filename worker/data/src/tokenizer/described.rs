@@ -8,7 +8,9 @@ use serde::Deserialize;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizer, PreTokenizerWrapper};
+use tokenizers::{
+    Model, OffsetReferential, OffsetType, PostProcessor as _, PreTokenizer, PreTokenizerWrapper,
+};
 
 use super::{UnknownToken, other_files};
 use crate::DataError;
@@ -84,6 +86,11 @@ impl Described {
             tokenizer.with_model(model);
         }
         settings
+    }
+
+    /// How many special tokens it would put around each text.
+    pub(super) fn around(&self) -> usize {
+        self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false))
     }
 
     /// Its largest token.
@@ -432,6 +439,23 @@ mod tests {
 
     fn unigram(unknown: Option<u32>) -> Value {
         json!({ "type": "Unigram", "unk_id": unknown, "vocab": [["a", -1.0], ["b", -2.0], ["<none>", 0.0]] })
+    }
+
+    #[test]
+    fn special_tokens_around_a_text_are_counted_and_not_made() {
+        let around = json!({
+            "type": "TemplateProcessing", "special_tokens": { "</s>": { "id": "</s>", "ids": [5], "tokens": ["</s>"] } },
+            "single": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "SpecialToken": { "id": "</s>", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }]
+        });
+        for (post_processor, count) in [(around, 1), (Value::Null, 0)] {
+            let json = json!({
+                "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+                "pre_tokenizer": null, "post_processor": post_processor, "decoder": null, "model": word_level("<unk>")
+            });
+            let read = Described::read(json.to_string().as_bytes(), Path::new("t.json")).unwrap();
+            assert_eq!((read.around(), read.encode("a").unwrap()), (count, vec![2]));
+        }
     }
 
     #[test]

@@ -31,6 +31,10 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn around(&self) -> usize {
+        match self.never {}
+    }
+
     pub(super) fn special(&self) -> Vec<String> {
         match self.never {}
     }
