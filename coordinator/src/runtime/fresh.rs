@@ -1,4 +1,4 @@
-//! A state directory that is made for a coordinator, with its records. If that does not come to run, what was made is taken away again: the next one finds what there was before.
+//! A state directory that is made for a coordinator, with its records. If the coordinator does not start, they are removed: the next one finds the folder as it was.
 //! Where records are elsewhere nothing is: a coordinator that waits for its turn may share the folder with one that leads.
 
 use std::collections::BTreeSet;

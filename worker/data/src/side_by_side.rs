@@ -82,6 +82,9 @@ fn check_width(file: &Origin, vocabulary: u32) -> Result<(), DataError> {
 pub(super) fn check_held_out(plans: &[Plan<'_>], training: usize) -> Result<(), DataError> {
     let place = |file: &Origin| file.path().canonicalize().unwrap_or_else(|_| file.path().to_owned());
     let (training, held_out) = plans.split_at(training.min(plans.len()));
+    if held_out.is_empty() {
+        return Ok(());
+    }
     let mut trained = HashMap::new();
     for plan in training {
         trained.extend(plan.files.iter().map(|(file, _)| (place(file), plan.source)));

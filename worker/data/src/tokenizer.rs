@@ -197,7 +197,10 @@ impl Tokenizer {
     /// # Errors
     /// What [`Self::encode_whole`] refuses, and a place where the other's last tokens would be others.
     pub(super) fn encode_behind(&self, before: &str, text: &str) -> Result<Vec<u32>, String> {
-        self.check_whole(&[before, text].concat())?;
+        match before {
+            "" => self.check_whole(text)?,
+            before => self.check_whole(&[before, text].concat())?,
+        }
         self.added(before, text)?.ok_or_else(|| {
             let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
             format!(

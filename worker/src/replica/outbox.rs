@@ -33,8 +33,8 @@ pub enum PipeError {
 /// What a rank hands on in one session.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    letters: SyncSender<StageMessage>,
-    /// Memory of letters that are sent.
+    messages: SyncSender<StageMessage>,
+    /// Memory of messages that are sent.
     empty: Receiver<Vec<f32>>,
 }
 
@@ -58,7 +58,7 @@ impl Outbox {
         formats: BoundaryFormats,
         chunks: u32,
     ) -> Result<Self, PipeError> {
-        let (letters, waiting) = sync_channel(WAITING_MAX);
+        let (messages, waiting) = sync_channel(WAITING_MAX);
         let (sent, empty) = sync_channel(WAITING_MAX);
         let recall = formats.differences.map(|differences| ActivationCache::new(differences, chunks));
         let differences = recall.as_ref().map_or(formats.activations, ActivationCache::values);
@@ -77,18 +77,18 @@ impl Outbox {
             decoder: Decoder::default(),
         };
         std::thread::Builder::new().name("stage-out".to_owned()).spawn(move || {
-            for mut letter in waiting {
-                if post.post(&mut letter).is_err() {
+            for mut message in waiting {
+                if post.post(&mut message).is_err() {
                     return;
                 }
                 // Where nobody takes it back, it is freed.
-                let _ = sent.try_send(letter.values);
+                let _ = sent.try_send(message.values);
             }
         })?;
-        Ok(Self { letters, empty })
+        Ok(Self { messages, empty })
     }
 
-    /// Memory for a letter's values, with whatever was in it.
+    /// Memory for a message's values, with whatever was in it.
     pub fn paper(&self) -> Vec<f32> {
         self.empty.try_recv().unwrap_or_default()
     }
@@ -97,8 +97,8 @@ impl Outbox {
     ///
     /// # Errors
     /// [`Interrupted`]: the session is over.
-    pub fn post(&self, letter: StageMessage) -> Result<(), Interrupted> {
-        self.letters.send(letter).map_err(|_| Interrupted)
+    pub fn post(&self, message: StageMessage) -> Result<(), Interrupted> {
+        self.messages.send(message).map_err(|_| Interrupted)
     }
 }
 
@@ -143,8 +143,8 @@ struct Post {
 }
 
 impl Post {
-    fn post(&mut self, letter: &mut StageMessage) -> Result<(), Interrupted> {
-        let StageMessage { to, about, sequences, values } = letter;
+    fn post(&mut self, message: &mut StageMessage) -> Result<(), Interrupted> {
+        let StageMessage { to, about, sequences, values } = message;
         if sequences.is_empty() || self.recall.is_none() {
             return self.send(*to, *about, values, false, None);
         }
@@ -163,7 +163,7 @@ impl Post {
         sent
     }
 
-    /// Sends a letter in parts; `received` gets what the receiver makes of them.
+    /// Sends a message in parts; `received` gets what the receiver makes of them.
     fn send(
         &mut self,
         to: WorkerId,
@@ -211,7 +211,7 @@ impl Post {
     }
 }
 
-/// A seed of its own for each part of each letter, and for each copy of the model, so that what copies round does not err alike.
+/// A seed of its own for each part of each message, and for each copy of the model, so that what copies round does not err alike.
 fn noise_of(copy: WorkerId, about: About, part: u32) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&copy.0.to_le_bytes());

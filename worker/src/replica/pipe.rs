@@ -50,7 +50,7 @@ impl BoundaryFormats {
 }
 
 /// The frames of a replica's session, seen from one of its ranks; where tensor groups have the parts, those between members of the same index. What is rounded at random is so by
-/// the copy and the letter alone, so that all indices send the same bytes.
+/// the copy and the message alone, so that all indices send the same bytes.
 pub struct NetworkPipe {
     network: Arc<Network>,
     pipeline: Pipeline,
@@ -135,9 +135,9 @@ impl NetworkPipe {
         if !host.iter().all(|value| value.is_finite()) {
             return Err(EngineError::NotFinite);
         }
-        let letter =
+        let message =
             StageMessage { to: self.worker(to)?, about, sequences: self.sequences_of(about), values: host };
-        self.waiting(Awaited::Others, || self.outbox.post(letter))
+        self.waiting(Awaited::Others, || self.outbox.post(message))
     }
 
     /// The sequences whose activations these are, where they are remembered.

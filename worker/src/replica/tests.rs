@@ -252,5 +252,5 @@ async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
         second.begin();
         assert_eq!(second.take(0, Gift::Values, &[1000]).unwrap(), values);
     });
-    timeout(Duration::from_secs(60), waiting).await.expect("the letter is lost").unwrap();
+    timeout(Duration::from_secs(60), waiting).await.expect("the message is lost").unwrap();
 }
