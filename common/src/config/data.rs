@@ -65,7 +65,7 @@ pub struct DataSource {
     /// Where `s3://` is, if not at AWS: `http://HOST:PORT` or `https://HOST:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// How records are read from them. Default: as the name ends, without `.gz` or `.zst`; any other end is text.
+    /// How records are read from them. Default: as the name ends, without `.gz` or `.zst`; a name without an end, or with one of prose or source code, is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
     /// Of JSON lines: where the text is. Default: `text`.

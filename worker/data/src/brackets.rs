@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::DataError;
-use super::files::literal;
+use super::path_pattern::literal;
 
 /// What of a pattern is there by the name that it has letter by letter, where its brackets mean something else, and how that is written.
 pub(super) fn literally(pattern: &str) -> Option<String> {
@@ -30,11 +30,34 @@ pub(super) fn literally(pattern: &str) -> Option<String> {
 pub(super) fn check_path(path: &Path) -> Result<(), DataError> {
     let pattern = path.to_string_lossy();
     let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    if !pattern.contains(['*', '?']) || !is_gone() {
+    let reason = match of_a_shell(&pattern) {
+        Some(reason) => reason,
+        None if pattern.contains(['*', '?']) => {
+            "a path names one file, and none is called so: for all that match it say glob in place of path, as in sources = [{ glob = \"*.txt\" }]"
+        }
+        None => return Ok(()),
+    };
+    if !is_gone() {
         return Ok(());
     }
-    let reason = "a path names one file, and none is called so: for all that match it say glob in place of path, as in sources = [{ glob = \"*.txt\" }]";
     Err(DataError::Pattern { pattern: pattern.into_owned(), reason: reason.to_owned() })
+}
+
+/// What a path has that a shell would have replaced.
+pub(super) fn of_a_shell(path: &str) -> Option<&'static str> {
+    let braces = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    match () {
+        () if path == "~" || path.starts_with("~/") || path.contains("/~/") => {
+            Some("`~` is a name as any other here: write the whole path of that folder")
+        }
+        () if braces.is_some_and(|(within, _)| within.contains([',', '.'])) => {
+            Some("braces are letters as any others here: name each file or pattern by a source of its own")
+        }
+        () if path.starts_with('$') || path.contains("/$") => {
+            Some("variables are not replaced here: write the whole path")
+        }
+        () => None,
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +92,23 @@ mod tests {
                 format!("{shown}/{name} is there, but brackets in a pattern stand for one of the characters in them: write {written} for its name")
             });
             assert_eq!(told, words, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_a_shell_would_have_replaced_is_told() {
+        for (path, words) in [
+            ("~/a.txt", "`~` is a name"),
+            ("/place/~/a.txt", "`~` is a name"),
+            ("{a,b}.txt", "braces are letters"),
+            ("a-{00..07}.txt", "braces are letters"),
+            ("$HOME/a.txt", "variables are not replaced"),
+        ] {
+            let message = check_path(Path::new(path)).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
+        }
+        for path in ["a~.txt", "{a}.txt", "a$b.txt", "none.txt"] {
+            check_path(Path::new(path)).unwrap();
         }
     }
 

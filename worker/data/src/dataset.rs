@@ -18,7 +18,7 @@ use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
 use super::sample::SampleShape;
-use super::side_by_side::{Plan, When, check_classes, check_held_out, prepare};
+use super::side_by_side::{Plan, When, check_classes, check_held_out, prepare, tell_held_out};
 use super::source::Source;
 use super::source_size::SourceSize;
 use super::{DataError, HostBatch, Sample, Tokenizer, Work, built};
@@ -122,6 +122,7 @@ impl Dataset {
         let opened = prepare(plans, when, maker, &lease)?;
         let mut training: Vec<Arc<Source>> = opened.into_iter().map(Arc::new).collect();
         let validation = training.split_off(sources.len());
+        tell_held_out(&training, &validation);
         Self::of(config, &sources, training, validation)
     }
 

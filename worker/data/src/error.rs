@@ -113,6 +113,14 @@ pub enum DataError {
         /// What the library says.
         reason: String,
     },
+    /// A tokenizer file that is not all of its tokenizer.
+    #[error("{} is not the whole tokenizer: {reason}", path.display())]
+    PartOfTokenizer {
+        /// Which file.
+        path: PathBuf,
+        /// What other files beside it change, and what helps.
+        reason: String,
+    },
     /// What stands between records is not what it looks like.
     #[error("data.separator = {separator:?}: {reason}")]
     Separator {

@@ -1,23 +1,23 @@
 //! Which files a source has.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use glob::{MatchOptions, Pattern, PatternError};
+use glob::PatternError;
 use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
 use walkdir::WalkDir;
 
 use super::bounds::FILES_MAX;
-use super::brackets::{check_path, literally};
+use super::brackets::{check_path, literally, of_a_shell};
 use super::cache::Cache;
 use super::folder::FolderImage;
 use super::origin::Origin;
 use super::passed::{self, PassedOver, Reason};
+use super::path_pattern::PathPattern;
 use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
 use super::table_logs::table_of;
-use super::{DataError, built, folder, leftover, own, sets};
+use super::{DataError, built, copies, folder, leftover, own, saved_sets, sets, splits};
 
 /// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. A longer one is unpacked when it is read, and refused then.
 const PACKED_NOTHING_BYTES_MAX: u64 = 1 << 12;
@@ -94,6 +94,13 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
                 return Err(DataError::Pattern { pattern: source.to_string(), reason });
             }
             check_names(source, paths.iter().map(PathBuf::as_path))?;
+            if let Some(reason) = copies::told(&paths) {
+                return Err(DataError::Pattern { pattern: source.to_string(), reason });
+            }
+            if is_strict && let Some(reason) = splits::several(&paths) {
+                let reason = format!("{reason}; or, if it is meant so, strict_files = false");
+                return Err(DataError::Pattern { pattern: source.to_string(), reason });
+            }
             Found { passed, ..all(paths.into_iter().map(Origin::Local).collect()) }
         }
     };
@@ -141,7 +148,7 @@ fn nothing_found(source: &DataSource, passed: &PassedOver) -> String {
         reason = format!("{reason}: {}", searched(&pattern.root, pattern.below.as_str()));
     }
     if let DataPlace::Glob(pattern) = source.place()
-        && let Some(words) = literally(pattern)
+        && let Some(words) = literally(pattern).or_else(|| of_a_shell(pattern).map(str::to_owned))
     {
         reason = format!("{reason}; {words}");
     }
@@ -225,96 +232,9 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     let missing =
         sets::missing(&files, |path| pattern.matches(path)).map_err(|wrong| refused(wrong.told()))?;
     missing.iter().for_each(|path| passed.add(Reason::MissingPart, path));
+    let missing = saved_sets::missing(&files, |path| pattern.matches(path)).map_err(refused)?;
+    missing.iter().for_each(|path| passed.add(Reason::MissingPart, path));
     Ok((files, passed))
-}
-
-/// A pattern of paths: a folder, and what is wanted below it.
-struct PathPattern {
-    root: PathBuf,
-    /// Of each name below, up to the first `**`.
-    names: Vec<Pattern>,
-    /// Whether there is `**`, and so any number of names.
-    is_deep: bool,
-    /// Whether a name behind that is written with a point at its beginning.
-    has_points: bool,
-    /// Of all names below.
-    below: Pattern,
-}
-
-/// `*` and `?` stand for what is within a name, and for no point at its beginning.
-const AS_SHELLS: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
-
-const WITH_HIDDEN: MatchOptions = MatchOptions { require_literal_leading_dot: false, ..AS_SHELLS };
-
-impl PathPattern {
-    fn new(pattern: &str) -> Result<Self, PatternError> {
-        let parts: Vec<&str> = pattern.split('/').collect();
-        let (last, before) = (parts.len() - 1, parts.iter().map_while(|part| literal(part)));
-        let root: Vec<String> = before.take(last).collect();
-        let below = &parts[root.len()..];
-        let root = match root.join("/") {
-            _ if root.is_empty() => PathBuf::from("."),
-            root if root.is_empty() => PathBuf::from("/"),
-            root => PathBuf::from(root),
-        };
-        let names = below.iter().take_while(|part| **part != "**");
-        let names = names.map(|part| Pattern::new(part)).collect::<Result<Vec<_>, _>>()?;
-        let is_deep = names.len() < below.len();
-        let has_points = below.iter().skip(names.len()).any(|part| part.starts_with('.'));
-        Ok(Self { root, names, is_deep, has_points, below: Pattern::new(&below.join("/"))? })
-    }
-
-    /// Names below the root. What is no UTF-8 in them is matched by `?` and `*`.
-    fn names_of<'a>(&self, path: &'a Path) -> Cow<'a, str> {
-        path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy()
-    }
-
-    fn matches(&self, path: &Path) -> bool {
-        self.below.matches_with(&self.names_of(path), AS_SHELLS)
-    }
-
-    /// Whether it is left out only as a name begins with a point.
-    fn would_match(&self, path: &Path) -> bool {
-        self.below.matches_with(&self.names_of(path), WITH_HIDDEN)
-    }
-
-    /// Whether something in this folder may match.
-    fn leads_to(&self, folder: &Path) -> bool {
-        let names = self.names_of(folder);
-        let is_hidden_below =
-            || !self.has_points && names.split('/').skip(self.names.len()).any(|name| name.starts_with('.'));
-        self.leads(folder, AS_SHELLS) && !is_hidden_below()
-    }
-
-    /// Whether it does not only as a name begins with a point.
-    fn would_lead_to(&self, folder: &Path) -> bool {
-        self.leads(folder, WITH_HIDDEN)
-    }
-
-    fn leads(&self, folder: &Path, options: MatchOptions) -> bool {
-        let names = self.names_of(folder);
-        let mut fits = names.split('/').zip(&self.names).map(|(name, part)| part.matches_with(name, options));
-        (self.is_deep || names.split('/').count() < self.names.len()) && fits.all(|fits| fits)
-    }
-
-    /// A file that was found, as people write it.
-    fn shown(&self, path: &Path) -> PathBuf {
-        path.strip_prefix(".").unwrap_or(path).to_owned()
-    }
-}
-
-/// The one name that a part of a pattern matches: characters that mean something else stand in brackets. None: there may be others.
-pub(super) fn literal(part: &str) -> Option<String> {
-    let (mut name, mut rest) = (String::new(), part);
-    while let Some(at) = rest.find(['*', '?', '[']) {
-        let mut class = rest[at..].strip_prefix('[')?.chars();
-        let character = class.next().filter(|character| *character != '!')?;
-        name += &rest[..at];
-        name.push(character);
-        rest = class.as_str().strip_prefix(']')?;
-    }
-    Some(name + rest)
 }
 
 /// The same with the labels of each, where the source has such.
@@ -423,26 +343,6 @@ mod tests {
         }
         let message = found(&files, "a[").unwrap_err();
         assert!(message.contains("a[") && message.contains("is written `[[]`"), "{message}");
-    }
-
-    #[test]
-    fn a_part_of_a_pattern_that_matches_one_name_is_that_name() {
-        for (part, name) in [
-            ("data", Some("data")),
-            ("", Some("")),
-            ("s[[]1[]]", Some("s[1]")),
-            ("[?]a[*]é", Some("?a*é")),
-            ("a]", Some("a]")),
-            ("*", None),
-            ("a?", None),
-            ("[ab]", None),
-            ("[!]", None),
-            ("[!a]", None),
-            ("a[", None),
-            ("[[]*", None),
-        ] {
-            assert_eq!(literal(part).as_deref(), name, "{part}");
-        }
     }
 
     /// As `--data` puts a folder in front of patterns, whose name may have characters that mean something in one.

@@ -11,6 +11,7 @@ use super::DataError;
 use super::bounds::RECORD_BYTES_MAX;
 use super::image::{Pixels, RawImage};
 use super::passed::{self, PassedOver, Reason};
+use super::splits;
 use super::stamp::{Changed, Seen, State};
 use super::work::FileWork;
 use crate::counted::counted;
@@ -73,6 +74,10 @@ pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), D
             false if is_image => passed.add(Reason::NoClass, &path),
             false => passed.add(Reason::NoImage, &path),
         }
+    }
+    if splits::are_splits(&class_names(folder)?) {
+        let reason = "its folders are splits and no classes: name the folder of one, and what is to be held out under data.validation";
+        return Err(refused(folder, reason.to_owned()));
     }
     for (class, inner) in (0..).zip(classes_in(folder)?) {
         let before = images.len();

@@ -105,6 +105,18 @@ pub(super) fn check_held_out(plans: &[Plan<'_>], training: usize) -> Result<(), 
     Ok(())
 }
 
+/// Logs files that are held out and have the content of one that is trained on.
+pub(super) fn tell_held_out(training: &[Arc<Source>], held_out: &[Arc<Source>]) {
+    let trained: HashMap<_, _> =
+        training.iter().flat_map(|source| source.contents()).map(|(path, became)| (became, path)).collect();
+    for (path, became) in held_out.iter().flat_map(|source| source.contents()) {
+        if let Some(other) = trained.get(&became) {
+            let (path, other) = (path.display(), other.display());
+            tracing::warn!(%path, %other, "a file is held out, and trained on under another name");
+        }
+    }
+}
+
 impl<'a> Plan<'a> {
     /// Looks which files there are.
     pub(super) fn new(
@@ -228,7 +240,10 @@ pub(super) fn prepare(
 
 /// Logs peculiarities of a source that is taken as it is.
 fn tell(source: &DataSource, size: &SourceSize) {
-    let SourceSize { empty_classes: empty, unknown, marks, .. } = size;
+    let SourceSize { empty_classes: empty, unknown, marks, same, .. } = size;
+    if same.count() > 0 {
+        tracing::warn!(%source, %same, "a source has files twice");
+    }
     if empty.count() > 0 {
         tracing::warn!(%source, %empty, "a source has no image of some classes");
     }

@@ -1,5 +1,7 @@
 //! The tokens or images of a source, one after the other over all its files.
 
+mod counts;
+
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,18 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use longhaul_common::config::DataSource;
 
 use super::cache::Cache;
-use super::empty_classes::EmptyClasses;
 use super::filling::{Filling, Preparing};
 use super::lease::Lease;
 use super::lent::{BlockName, LentBlock, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
 use super::names::{Named, Names};
 use super::passed::PassedOver;
-use super::piece::BadRecords;
 use super::pipeline::with_makers;
 use super::prepared::{ListedPiece, Maker, Prepared};
 use super::shard::{BLOCK_BYTES, Head, Shard, blocks_with};
-use super::source_size::SourceSize;
-use super::text_counts::{ByteOrderMarks, TextCounts, UnknownTokens};
 use super::{DataError, Recipe, Tokenizer, Work};
 
 /// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
@@ -149,44 +147,6 @@ impl Source {
         let each = self.item_bytes();
         let bytes = |slot: &Slot| Head::bytes_of(slot.items, each) as u64 + slot.items * each as u64;
         self.shards.iter().map(bytes).sum()
-    }
-
-    /// What was found of it.
-    pub(super) fn size(&self) -> SourceSize {
-        let mut size = match &self.names {
-            Names::Coming(coming) => coming.filling().size(),
-            Names::Known(_) => self.listed_size(),
-        };
-        size.passed = self.passed.clone();
-        if let Made::FromFiles { recipe, .. } = &self.made
-            && !size.classes.is_empty()
-        {
-            size.empty_classes = EmptyClasses::of(&size.classes, recipe.classes());
-        }
-        size
-    }
-
-    /// The same, as lists have it.
-    fn listed_size(&self) -> SourceSize {
-        let mut size =
-            SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
-        let (mut bad, mut counts) = (BadRecords::default(), TextCounts::default());
-        for file in self.files() {
-            size.files += 1;
-            size.bytes += file.bytes;
-            size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
-            bad.add(&file.list.bad);
-            counts.add(&file.list.counts);
-            for (class, images) in &file.list.classes {
-                *size.classes.entry(*class).or_default() += images;
-            }
-        }
-        (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
-        size.marks = ByteOrderMarks(counts.byte_order_marks);
-        if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
-            size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);
-        }
-        size
     }
 
     /// Whether its files are here, and have records.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::empty_classes::EmptyClasses;
 use super::passed::PassedOver;
+use super::same_content::SameContent;
 use super::text_counts::{ByteOrderMarks, UnknownTokens};
 
 /// What was found of a source.
@@ -29,6 +30,8 @@ pub struct SourceSize {
     pub classes: BTreeMap<u32, u64>,
     /// Of images, classes that have none, as far as that is known here.
     pub empty_classes: EmptyClasses,
+    /// Files that have the content of others.
+    pub same: SameContent,
     /// Shards.
     pub shards: u64,
     /// What else is there, and is not taken.

@@ -9,6 +9,8 @@ use super::error::READ_TOKENIZER;
 use super::{DataError, bounds};
 
 #[cfg(feature = "tokenizers")]
+mod beside;
+#[cfg(feature = "tokenizers")]
 mod described;
 #[cfg(not(feature = "tokenizers"))]
 #[path = "tokenizer/not_described.rs"]
@@ -41,7 +43,7 @@ impl Tokenizer {
     /// The tokenizer that `data.tokenizer` names: `bytes`, or the path of a `tokenizer.json`.
     ///
     /// # Errors
-    /// When the file cannot be read or is no tokenizer.
+    /// When the file cannot be read, is no tokenizer, or becomes another one by the files beside it.
     pub fn load(name: &str) -> Result<Self, DataError> {
         if name == DataConfig::BYTES {
             return Ok(Self::Bytes);
@@ -51,7 +53,12 @@ impl Tokenizer {
             return Err(Described::folder(path));
         }
         let json = std::fs::read(path).map_err(DataError::io(READ_TOKENIZER, path))?;
-        Self::of_json(json, path)
+        let read = Self::of_json(json, path)?;
+        #[cfg(feature = "tokenizers")]
+        if let Some(reason) = read.json().and_then(|json| beside::contradicted(&json, path)) {
+            return Err(DataError::PartOfTokenizer { path: path.to_owned(), reason });
+        }
+        Ok(read)
     }
 
     /// The one of a `tokenizer.json`, which came from there.

@@ -282,6 +282,22 @@ def tokenised(rng, folder, classes):
     return {"path": "a.jsonl", "format": "jsonl"}, lambda: ids
 
 
+def long_texts(rng, folder, classes):
+    """More than what is tokenised at once: the tokens are those of the whole text."""
+    _, tokenizer, _ = rng.choice(classes)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    words = [text(rng) for _ in range(40)]
+    parts, length, wanted = [], 0, rng.randint(9 << 17, 5 << 19)
+    while length < wanted:
+        parts.append(rng.choice(words) + rng.choice([" ", " ", "\n", "\n\n", "", "  ", "\r\n", "\t"]))
+        length += len(parts[-1].encode())
+    # The mark that a file may begin with is none of its text.
+    whole = "".join(parts).removeprefix("\ufeff")
+    (folder / "a.txt").write_bytes(whole.encode())
+    ids = tokenizers.Tokenizer.from_str(json.dumps(tokenizer)).encode(whole, add_special_tokens=False).ids
+    return {"path": "a.txt", "format": "text"}, lambda: [ids]
+
+
 READERS = {
     "CSV": (csvs, "csv of Python, strict, rows of equal length"),
     "TSV": (tsvs, "csv of Python, strict, rows of equal length"),
@@ -291,6 +307,7 @@ READERS = {
     "a name that says another format": (named_wrong, "the content's own"),
     "encodings": (encodings, "UTF-8 of Python"),
     "globs and folders": (globs, "glob of Python, nothing left out"),
+    "texts of more than 1 MiB": (long_texts, f"tokenizers {tokenizers.__version__}"),
     "tokenizers": (tokenised, f"tokenizers {tokenizers.__version__}"),
 }
 
@@ -300,11 +317,12 @@ def main():
     classes = [(of["name"], of["tokenizer"], of["settings"]) for of in json.loads(fixture.read_text())]
     cases = []
     for kind, (make, reader) in READERS.items():
-        for number in range(count):
+        # Each of these takes as long as twenty others.
+        for number in range(max(count // 20, 1) if make is long_texts else count):
             rng = random.Random(f"{seed} {kind} {number}")
             folder = out / f"{kind.replace(' ', '-')}-{number}"
             folder.mkdir(parents=True)
-            data, read = make(rng, folder, classes) if make is tokenised else make(rng, folder)
+            data, read = make(rng, folder, classes) if make in (tokenised, long_texts) else make(rng, folder)
             try:
                 expected = read()
             except Refused:

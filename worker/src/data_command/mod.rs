@@ -175,6 +175,9 @@ impl fmt::Display for Line<'_> {
             let warning = if size.unknown.are_many() { "warning: " } else { "" };
             write!(f, "; {warning}{}", size.unknown)?;
         }
+        if size.same.count() > 0 {
+            write!(f, "; {}", size.same)?;
+        }
         if size.marks.count() > 0 {
             write!(f, "; {}", size.marks)?;
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use longhaul_common::config::DataFormat;
 
 use super::kinds::{self, AROUND_TABLES, BINARY, Kind, PACKED};
+use super::prose::check_page;
 use super::{no_tokens, width};
 
 /// Bytes of a file's content that are looked at.
@@ -60,7 +61,7 @@ pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
     }
 }
 
-/// Refuses content that begins as something else than it is read as. Where only the end of the file's name says that it is text, text that begins as JSON or as a web page is refused too.
+/// Refuses content that begins as something else than it is read as.
 pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<(), String> {
     let has_hash = || head.windows(POINTER_HASH.len()).any(|line| line == POINTER_HASH);
     if head.starts_with(POINTER) && head.len() < HEAD_BYTES && has_hash() {
@@ -70,8 +71,6 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => {
             check_text(head)?;
             match format {
-                DataFormat::Text if is_said => Ok(()),
-                DataFormat::Text => check_prose(head),
                 DataFormat::Jsonl => check_page(head),
                 // A value of a table may be one.
                 _ => Ok(()),
@@ -181,46 +180,6 @@ fn check_zeros(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Refuses a text that is no prose.
-fn check_prose(head: &[u8]) -> Result<(), String> {
-    let text = without_blanks(head);
-    if is_json(text) {
-        return Err("JSON: say format = \"jsonl\", where there is an object on each line; or format = \"text\", if braces and keys are to be trained on".to_owned());
-    }
-    if text.starts_with(b"{\\rtf1") {
-        return Err("text with its layout (RTF): write its text (`pandoc IN -t plain -o OUT.txt`); or say format = \"text\", if commands are to be trained on".to_owned());
-    }
-    check_page(head).map_err(|page| format!("{page}, or say format = \"text\" if tags are to be trained on"))
-}
-
-/// Refuses a web page.
-fn check_page(head: &[u8]) -> Result<(), String> {
-    let text = without_blanks(head);
-    let is_page = [&b"<!doctype html"[..], b"<html"]
-        .iter()
-        .any(|begins| text.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins)));
-    match is_page {
-        true => Err("a web page, as servers send it in place of a file: fetch that again".to_owned()),
-        false => Ok(()),
-    }
-}
-
-/// A text from its first letter on.
-fn without_blanks(head: &[u8]) -> &[u8] {
-    head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start()
-}
-
-/// Whether an object begins with a key, or an array with such an object.
-fn is_json(head: &[u8]) -> bool {
-    let head = head.strip_prefix(b"[").unwrap_or(head).trim_ascii_start();
-    let Some(key) = head.strip_prefix(b"{").and_then(|rest| rest.trim_ascii_start().strip_prefix(b"\""))
-    else {
-        return false;
-    };
-    let end = key.iter().position(|&byte| byte == b'"');
-    end.is_some_and(|end| key[end + 1..].trim_ascii_start().starts_with(b":"))
-}
-
 /// Bytes below the letters that no text has, and those beyond ASCII that begin no character of UTF-8.
 fn is_no_text(byte: &u8) -> bool {
     matches!(byte, 0..=8 | 0x0e..=0x1a | 0x1c..=0x1f | 0xc0 | 0xc1 | 0xf5..)
@@ -243,6 +202,7 @@ pub(super) fn is_safetensors(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::prose;
     use super::*;
 
     const OF_TEXT: [DataFormat; 4] = [DataFormat::Text, DataFormat::Jsonl, DataFormat::Csv, DataFormat::Tsv];
@@ -363,20 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_prose_is_refused_unless_it_is_asked_for() {
-        for (head, name) in [
-            ("{\"text\": \"a\"}\n", "JSON"),
-            ("\u{feff}{\"text\": \"a\"}\n", "JSON"),
-            ("\n  { \"a b\" : 1}", "JSON"),
-            ("[\n  {\"a\": 1}]", "JSON"),
-            ("<!DOCTYPE html>\n", "a web page"),
-            ("\n<HTML lang=\"en\">", "a web page"),
-            ("{\\rtf1\\ansi Text}", "text with its layout (RTF): write its text (`pandoc"),
-        ] {
-            let message = check(head.as_bytes(), DataFormat::Text, false).unwrap_err();
-            assert!(message.starts_with(name), "{head}: {message}");
-            check(head.as_bytes(), DataFormat::Text, true).unwrap();
-        }
+    fn a_web_page_is_no_record_and_texts_that_begin_as_something_else_are_taken() {
         check(b"<html>,1\n", DataFormat::Csv, false).unwrap();
         for format in [DataFormat::Jsonl, DataFormat::Parquet, DataFormat::Webdataset] {
             let message = check(b"<!doctype HTML>\n<p>Not found", format, true).unwrap_err();
@@ -411,6 +358,7 @@ mod tests {
         ] {
             check(head.as_bytes(), DataFormat::Text, false)
                 .unwrap_or_else(|error| panic!("{head:?}: {error}"));
+            prose::check(head.as_bytes()).unwrap();
             check_packing(head.as_bytes(), Path::new("a.txt")).unwrap();
         }
     }

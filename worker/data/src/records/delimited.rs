@@ -14,7 +14,7 @@ use super::input::{Input, Packing, Position, command};
 use super::known::{example, listed, meant, shown};
 use super::remedies::Remedies;
 use super::rows::{Row, Rows};
-use super::{Record, Records};
+use super::{Record, Records, faults};
 use crate::bounds::RECORD_BYTES_MAX;
 use crate::counted::counted;
 use crate::{DataError, Recipe};
@@ -236,7 +236,7 @@ impl Records for Delimited {
             return Ok(None);
         }
         let row = self.rows.borrow_mut().take(self.reader.position().byte());
-        let text = self.text(row.and_then(|row| row.fault));
+        let text = self.text(row.and_then(|row| row.fault)).and_then(faults::checked);
         Ok(Some(text.map_or_else(
             |reason| {
                 let lines = match row {

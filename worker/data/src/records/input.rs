@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use longhaul_common::config::{Column, DataFormat};
 
-use super::{content, gzip};
+use super::{content, gzip, prose, text_names};
 use crate::remote::{RemoteFile, RemoteReader};
 use crate::{DataError, Recipe};
 
@@ -130,8 +130,10 @@ impl Input {
 
     /// The same when its beginning was looked at, and without the mark that a text may begin with, which is none of it.
     pub(super) fn checked(mut self, recipe: &Recipe) -> Result<Self, DataError> {
-        let mut head = Vec::with_capacity(content::HEAD_BYTES);
-        let read = self.reader.by_ref().take(content::HEAD_BYTES as u64).read_to_end(&mut head);
+        let is_text = recipe.format == DataFormat::Text;
+        let looked_at = if is_text { prose::PROSE_BYTES } else { content::HEAD_BYTES };
+        let mut head = Vec::with_capacity(looked_at);
+        let read = self.reader.by_ref().take(looked_at as u64).read_to_end(&mut head);
         read.map_err(DataError::io("read", &self.path))?;
         let other = |what| DataError::OtherContent { path: self.path.clone(), what };
         if head.is_empty() && (self.packing.is_some() || begins_with_something(recipe)) {
@@ -146,10 +148,18 @@ impl Input {
             Some(packing) => check_packed_once(packing, &head, &self.path, recipe).map_err(other)?,
             None => check_packed_tokens(&head, recipe).map_err(other)?,
         }
-        if recipe.format == DataFormat::Text && !recipe.is_said {
+        let is_by_name = is_text && !recipe.is_said;
+        if is_by_name {
             content::check_name(&head, &self.path).map_err(other)?;
         }
-        content::check(&head, recipe.format, recipe.is_said).map_err(other)?;
+        let first = &head[..head.len().min(content::HEAD_BYTES)];
+        content::check(first, recipe.format, recipe.is_said).map_err(other)?;
+        if is_text {
+            prose::check_answer(&head).map_err(other)?;
+        }
+        if is_by_name {
+            prose::check(&head).and_then(|()| text_names::check(&self.path)).map_err(other)?;
+        }
         if recipe.format.is_text() && head.starts_with(MARK.as_bytes()) {
             self.left_out = MARK.len() as u64;
             head.drain(..MARK.len());

@@ -13,7 +13,7 @@ use super::fields::{key, no_text};
 use super::input::{Input, MARK, Packing, Position, command};
 use super::known::shown;
 use super::remedies::Remedies;
-use super::{Record, Records};
+use super::{Record, Records, faults};
 use crate::bounds::RECORD_BYTES_MAX;
 use crate::{DataError, Recipe};
 
@@ -149,7 +149,7 @@ impl JsonLines {
             return self.remedies.told(reason, found.remedy(self.packing));
         }
         match error.is_data() {
-            true => "it is no JSON object".to_owned(),
+            true => self.remedies.told("it is no JSON object".to_owned(), self.remedy_of_value()),
             false if is_too_deep(error) => format!("it {TOO_DEEP}"),
             false if self.bytes.starts_with(MARK.as_bytes()) => {
                 let remedy = format!(
@@ -160,9 +160,44 @@ impl JsonLines {
                 self.remedies.told(reason.to_owned(), remedy)
             }
             false => {
-                let remedy = if error.is_eof() { self.remedy_of_end() } else { String::new() };
+                let remedy = if error.is_eof() { self.remedy_of_end() } else { self.remedy_of_signs(error) };
                 self.remedies.told(format!("it is no JSON: {error}"), remedy)
             }
+        }
+    }
+
+    /// What helps with a line that is another value than an object.
+    fn remedy_of_value(&self) -> String {
+        let program = match self.bytes.trim_ascii_start().first() {
+            Some(b'"') => "{text: .}",
+            Some(b'[') => "{text: .[] | strings}",
+            _ => return String::new(),
+        };
+        format!(
+            "{} makes objects of its texts",
+            command(self.packing, &format!("jq -c '{program}'"), "OUT.jsonl")
+        )
+    }
+
+    /// What helps with signs that are no JSON.
+    fn remedy_of_signs(&self, error: &serde_json::Error) -> String {
+        let (words, line) = (error.to_string(), self.bytes.trim_ascii_end());
+        let each =
+            |program: &str, does: &str| format!("{} {does}", command(self.packing, program, "OUT.jsonl"));
+        match () {
+            () if words.contains("surrogate") => {
+                "an escape of half a character is left, as of a text that was cut: write the texts anew, and cut between characters".to_owned()
+            }
+            () if words.starts_with("trailing characters") && line.ends_with(b"}") => {
+                each("jq -c .", "puts each object on a line of its own")
+            }
+            () if words.starts_with("trailing characters") && line.ends_with(b",") => {
+                each("sed 's/,[[:space:]]*$//'", "takes the commas behind the objects out")
+            }
+            () if line.starts_with(b"{'") => {
+                "it is as Python prints an object: write it with `json.dumps`".to_owned()
+            }
+            () => String::new(),
         }
     }
 
@@ -305,7 +340,7 @@ impl Records for JsonLines {
             if self.bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let text = self.text();
+            let text = self.text().and_then(faults::checked);
             let bad = |reason| Record::bad(format!("{}, line {}: {reason}", self.path.display(), self.line));
             return Ok(Some(text.map_or_else(bad, Record::Text)));
         }

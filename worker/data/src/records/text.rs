@@ -6,15 +6,12 @@ use std::path::PathBuf;
 use super::cuts::{Cuts, nowhere};
 use super::encoding::NotUtf8;
 use super::input::{Input, Packing, Position};
-use super::{Record, Records};
+use super::{Record, Records, faults};
 use crate::bounds::UNCUT_BYTES_MAX;
 use crate::{DataError, Recipe};
 
 /// Bytes of text that are tokenised at a time: tokenizers work on whole chunks, and a text may exceed the memory.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// What no text ends with.
-const ZEROS: [u8; 512] = [0; 512];
 
 /// The chunks of a text, whose tokens are those of the whole: each ends with a line where it can, and where its tokenizer allows it.
 pub(super) struct TextChunks {
@@ -34,13 +31,15 @@ pub(super) struct TextChunks {
     packing: Option<Packing>,
     /// Whether there was a chunk with characters beyond ASCII.
     has_characters: bool,
+    /// Whether the configuration says that it is text.
+    is_said: bool,
 }
 
 impl TextChunks {
     /// Those of a file, with what the recipe has behind its last one. A file without text has none.
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let (cuts, end) = (Cuts::new(&recipe.tokenizer), recipe.separator.clone());
-        Self { cuts, end, ..Self::with_chunks(input, CHUNK_BYTES) }
+        Self { cuts, end, is_said: recipe.is_said, ..Self::with_chunks(input, CHUNK_BYTES) }
     }
 
     /// Those of so many bytes, or as many more as it takes to cut there.
@@ -64,6 +63,7 @@ impl TextChunks {
             next: None,
             packing,
             has_characters: false,
+            is_said: false,
         }
     }
 
@@ -76,14 +76,16 @@ impl TextChunks {
             let (offset, remedy) = (self.offset + found.offset as u64, found.remedy(self.packing));
             DataError::NotUtf8 { path: self.path.clone(), offset, byte: found.byte, remedy }
         })?;
-        if chunk.as_bytes().ends_with(&ZEROS) {
+        if let Some((at, reason)) = faults::found_in(&chunk) {
             return Err(DataError::Malformed {
                 path: self.path.clone(),
                 format: "text",
-                place: format!("byte {}", self.offset + chunk.trim_end_matches('\0').len() as u64),
-                reason: "from there on it has zeros, as a download that is not complete: fetch it again"
-                    .to_owned(),
+                place: format!("byte {}", self.offset + at as u64),
+                reason: reason.to_owned(),
             });
+        }
+        if let Some(what) = faults::seven_bits(&chunk).filter(|_| !self.is_said) {
+            return Err(DataError::OtherContent { path: self.path.clone(), what: what.to_owned() });
         }
         self.offset += chunk.len() as u64;
         self.has_characters = self.has_characters || !chunk.is_ascii();

@@ -20,6 +20,7 @@ mod remedies;
 mod remote;
 mod samples;
 mod server;
+mod sets;
 mod silent;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;

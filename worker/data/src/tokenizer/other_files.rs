@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// Lines of a text by which it is told what it is.
 const LINES: usize = 64;
-const WHOLE: &str = "tokenizer.json";
+pub(super) const WHOLE: &str = "tokenizer.json";
 
 /// Of a folder, which file in it to name, or what makes one.
 pub(super) fn folder(path: &Path) -> String {
@@ -35,7 +35,7 @@ fn remedy(folder: &Path) -> String {
     if whole.is_file() { format!("name {} in data.tokenizer", whole.display()) } else { command(folder) }
 }
 
-fn command(folder: &Path) -> String {
+pub(super) fn command(folder: &Path) -> String {
     format!(
         "`python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{}').save_pretrained('OUT')\"` writes OUT/{WHOLE}, where all files of the tokenizer are in that folder",
         folder.display()

@@ -20,7 +20,7 @@ use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
 use crate::records::encoding::NotUtf8;
-use crate::records::{Record, Records};
+use crate::records::{Record, Records, faults};
 use crate::unwound::unwound;
 use crate::{DataError, Recipe};
 
@@ -144,7 +144,7 @@ impl Records for Columns {
         }
         let Some(text) = self.texts.pop_front() else { return Ok(None) };
         self.row += 1;
-        Ok(Some(match text {
+        Ok(Some(match text.and_then(faults::checked) {
             Ok(text) => Record::Text(text + &self.separator),
             Err(reason) => Record::bad(format!("{}, row {}: {reason}", self.table.path.display(), self.row)),
         }))

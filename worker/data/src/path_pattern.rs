@@ -1,0 +1,120 @@
+//! Patterns of paths, as shells and Python's `glob` have them.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use glob::{MatchOptions, Pattern, PatternError};
+
+/// A pattern of paths: a folder, and what is wanted below it.
+pub(super) struct PathPattern {
+    pub(super) root: PathBuf,
+    /// Of each name below, up to the first `**`.
+    names: Vec<Pattern>,
+    /// Whether there is `**`, and so any number of names.
+    is_deep: bool,
+    /// Whether a name behind that is written with a point at its beginning.
+    has_points: bool,
+    /// Of all names below.
+    pub(super) below: Pattern,
+}
+
+/// `*` and `?` stand for what is within a name, and for no point at its beginning.
+const AS_SHELLS: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+const WITH_HIDDEN: MatchOptions = MatchOptions { require_literal_leading_dot: false, ..AS_SHELLS };
+
+impl PathPattern {
+    pub(super) fn new(pattern: &str) -> Result<Self, PatternError> {
+        let parts: Vec<&str> = pattern.split('/').collect();
+        let (last, before) = (parts.len() - 1, parts.iter().map_while(|part| literal(part)));
+        let root: Vec<String> = before.take(last).collect();
+        let below = &parts[root.len()..];
+        let root = match root.join("/") {
+            _ if root.is_empty() => PathBuf::from("."),
+            root if root.is_empty() => PathBuf::from("/"),
+            root => PathBuf::from(root),
+        };
+        let names = below.iter().take_while(|part| **part != "**");
+        let names = names.map(|part| Pattern::new(part)).collect::<Result<Vec<_>, _>>()?;
+        let is_deep = names.len() < below.len();
+        let has_points = below.iter().skip(names.len()).any(|part| part.starts_with('.'));
+        Ok(Self { root, names, is_deep, has_points, below: Pattern::new(&below.join("/"))? })
+    }
+
+    /// Names below the root. What is no UTF-8 in them is matched by `?` and `*`.
+    fn names_of<'a>(&self, path: &'a Path) -> Cow<'a, str> {
+        path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy()
+    }
+
+    pub(super) fn matches(&self, path: &Path) -> bool {
+        self.below.matches_with(&self.names_of(path), AS_SHELLS)
+    }
+
+    /// Whether it is left out only as a name begins with a point.
+    pub(super) fn would_match(&self, path: &Path) -> bool {
+        self.below.matches_with(&self.names_of(path), WITH_HIDDEN)
+    }
+
+    /// Whether something in this folder may match.
+    pub(super) fn leads_to(&self, folder: &Path) -> bool {
+        let names = self.names_of(folder);
+        let is_hidden_below =
+            || !self.has_points && names.split('/').skip(self.names.len()).any(|name| name.starts_with('.'));
+        self.leads(folder, AS_SHELLS) && !is_hidden_below()
+    }
+
+    /// Whether it does not only as a name begins with a point.
+    pub(super) fn would_lead_to(&self, folder: &Path) -> bool {
+        self.leads(folder, WITH_HIDDEN)
+    }
+
+    fn leads(&self, folder: &Path, options: MatchOptions) -> bool {
+        let names = self.names_of(folder);
+        let mut fits = names.split('/').zip(&self.names).map(|(name, part)| part.matches_with(name, options));
+        (self.is_deep || names.split('/').count() < self.names.len()) && fits.all(|fits| fits)
+    }
+
+    /// A file that was found, as people write it.
+    pub(super) fn shown(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(".").unwrap_or(path).to_owned()
+    }
+}
+
+/// The one name that a part of a pattern matches: characters that mean something else stand in brackets. None: there may be others.
+pub(super) fn literal(part: &str) -> Option<String> {
+    let (mut name, mut rest) = (String::new(), part);
+    while let Some(at) = rest.find(['*', '?', '[']) {
+        let mut class = rest[at..].strip_prefix('[')?.chars();
+        let character = class.next().filter(|character| *character != '!')?;
+        name += &rest[..at];
+        name.push(character);
+        rest = class.as_str().strip_prefix(']')?;
+    }
+    Some(name + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_pattern_that_matches_one_name_is_that_name() {
+        for (part, name) in [
+            ("data", Some("data")),
+            ("", Some("")),
+            ("s[[]1[]]", Some("s[1]")),
+            ("[?]a[*]é", Some("?a*é")),
+            ("a]", Some("a]")),
+            ("*", None),
+            ("a?", None),
+            ("[ab]", None),
+            ("[!]", None),
+            ("[!a]", None),
+            ("a[", None),
+            ("[[]*", None),
+        ] {
+            assert_eq!(literal(part).as_deref(), name, "{part}");
+        }
+    }
+}

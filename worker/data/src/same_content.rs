@@ -1,0 +1,74 @@
+//! Files of a source that have the content of others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use super::counted::counted;
+
+/// Files that are named, at most.
+const NAMED_MAX: usize = 5;
+
+/// How many files have become the same items as one before them, and the first of these, with that one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SameContent {
+    count: u64,
+    first: Vec<(String, String)>,
+}
+
+impl SameContent {
+    /// Of files and what they became, in order. One that became nothing is the same as none.
+    pub(super) fn of<'f, T: Eq + std::hash::Hash>(files: impl Iterator<Item = (&'f Path, T)>) -> Self {
+        let (mut same, mut seen) = (Self::default(), HashMap::new());
+        for (path, became) in files {
+            let first = *seen.entry(became).or_insert(path);
+            if first == path {
+                continue;
+            }
+            same.count += 1;
+            if same.first.len() < NAMED_MAX {
+                same.first.push((path.display().to_string(), first.display().to_string()));
+            }
+        }
+        same
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// `2 files are copies of others, and read all the same (b.txt of a.txt, d.txt of a.txt)`
+impl fmt::Display for SameContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let are = if self.count == 1 { "is a copy of another" } else { "are copies of others" };
+        let named: Vec<String> = self.first.iter().map(|(copy, of)| format!("{copy} of {of}")).collect();
+        let more = self.count - self.first.len() as u64;
+        write!(f, "{} {are}, and read all the same ({}", counted(self.count, "file"), named.join(", "))?;
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_counted_and_the_first_are_named() {
+        let of = |files: &[(&str, u32)]| {
+            SameContent::of(files.iter().map(|(name, became)| (Path::new(*name), *became)))
+        };
+        assert_eq!(of(&[("a", 1), ("b", 2)]).count(), 0);
+        let one = of(&[("a", 1), ("b", 2), ("c", 1)]);
+        assert_eq!(one.to_string(), "1 file is a copy of another, and read all the same (c of a)");
+        let many = of(&[("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1), ("f", 1), ("g", 1), ("h", 1)]);
+        assert_eq!(many.count(), 7);
+        assert!(many.to_string().starts_with("7 files are copies of others, "), "{many}");
+        assert!(many.to_string().ends_with("f of a and 2 more)"), "{many}");
+    }
+}

@@ -1,0 +1,61 @@
+//! Counts of a source's files.
+
+use std::path::Path;
+
+use super::super::empty_classes::EmptyClasses;
+use super::super::names::Names;
+use super::super::piece::BadRecords;
+use super::super::same_content::SameContent;
+use super::super::source_size::SourceSize;
+use super::super::text_counts::{ByteOrderMarks, TextCounts, UnknownTokens};
+use super::{Made, Source};
+
+impl Source {
+    /// What was found of it.
+    pub(in super::super) fn size(&self) -> SourceSize {
+        let mut size = match &self.names {
+            Names::Coming(coming) => coming.filling().size(),
+            Names::Known(_) => self.listed_size(),
+        };
+        size.passed = self.passed.clone();
+        if let Made::FromFiles { recipe, .. } = &self.made
+            && !size.classes.is_empty()
+        {
+            size.empty_classes = EmptyClasses::of(&size.classes, recipe.classes());
+        }
+        size
+    }
+
+    /// The same, as lists have it.
+    fn listed_size(&self) -> SourceSize {
+        let mut size =
+            SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
+        let (mut bad, mut counts) = (BadRecords::default(), TextCounts::default());
+        for file in self.files() {
+            size.files += 1;
+            size.bytes += file.bytes;
+            size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
+            bad.add(&file.list.bad);
+            counts.add(&file.list.counts);
+            for (class, images) in &file.list.classes {
+                *size.classes.entry(*class).or_default() += images;
+            }
+        }
+        (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
+        size.same = SameContent::of(self.contents());
+        size.marks = ByteOrderMarks(counts.byte_order_marks);
+        if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
+            size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);
+        }
+        size
+    }
+
+    /// Its files, and the names of the shards that each became.
+    pub(in super::super) fn contents(&self) -> impl Iterator<Item = (&Path, Vec<&str>)> {
+        let files = self.files().iter().map(|file| {
+            let became: Vec<&str> = file.list.pieces.iter().map(|piece| piece.hash.as_str()).collect();
+            (file.file.path(), became)
+        });
+        files.filter(|(_, became)| !became.is_empty())
+    }
+}

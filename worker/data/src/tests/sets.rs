@@ -1,0 +1,114 @@
+//! Files that are read together: what does not belong there is refused by its name, or told.
+
+use super::*;
+
+const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
+
+/// What a pattern over these files becomes, or why it is refused.
+fn read_all(pattern: &str, keys: &str, files: &[(&str, &str)]) -> Result<String, String> {
+    let folder = Folder::new();
+    for (name, content) in files {
+        std::fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        folder.write(name, content);
+    }
+    let lines = format!("{LINES}\n{keys}\nsources = [{{ glob = \"{pattern}\" }}]");
+    folder.open(&lines).map(|data| text(&data)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_does_not_belong_to_a_source_is_refused_with_its_name() {
+    for (pattern, files, words) in [
+        (
+            "*.txt",
+            &[("train.txt", "one"), ("test.txt", "two")][..],
+            "which by their names are of different splits",
+        ),
+        (
+            "**/*.txt",
+            &[("train/a.txt", "one"), ("val/b.txt", "two")],
+            "which by their names are of different splits",
+        ),
+        ("d/*", &[("d/a.txt", "one"), ("d/a.txt.gz", "")], "of which one is a packed copy"),
+        (
+            "**/*.txt",
+            &[("s/snapshots/1a/a.txt", "one"), ("s/snapshots/2b/a.txt", "two")],
+            "which are two revisions of one repository",
+        ),
+        ("d/*", &[("d/a.txt", "one"), ("d/a.txt~", "two")], "a.txt~ is a backup, by the ~"),
+        (
+            "d/*",
+            &[("d/a.txt", "one"), ("d/b.tab", "1\ttwo")],
+            "b.tab is named .tab, which is a table with tabs",
+        ),
+        ("d/*", &[("d/a.txt", "one"), ("d/b.sql", "two")], "b.sql is named .sql, which is SQL"),
+        ("d/*", &[("d/a.txt", "one"), ("d/b.csv.txt", "two")], "named .csv.txt, and .csv is another format"),
+        ("*.txt", &[("a.txt", "one"), ("b.txt", "Entry not found")], "b.txt is an answer of a server"),
+        ("*.txt", &[("a.txt", "one"), ("b.txt", "<?xml version=\"1.0\"?><Error/>")], "b.txt is XML"),
+        (
+            "*.txt",
+            &[("a.txt", "one"), ("b.txt", "id\ttext\n1\ttwo\n2\tthree\n")],
+            "b.txt is a table, with tabs",
+        ),
+        (
+            "*.txt",
+            &[("a.txt", "one"), ("b.txt", "\x1b$B$3$s\x1b(B")],
+            "b.txt cannot be read as text (byte 0): text in ISO-2022",
+        ),
+        ("*.txt", &[("a.txt", "~{J1<d~} ~{J1<d~} ~{J1<d~} ~{J1<d~}")], "a.txt is text in HZ"),
+        ("*.txt", &[("a.txt", "+AOk- +AOk- +AOk- +AOk-")], "a.txt is text in UTF-7"),
+    ] {
+        let message = read_all(pattern, "", files).unwrap_err();
+        assert!(message.contains(words), "{files:?}: {message}");
+    }
+    let splits = [("train.txt", "one"), ("test.txt", "two")];
+    assert_eq!(read_all("*.txt", "strict_files = false", &splits).as_deref(), Ok("two|one|"));
+}
+
+#[test]
+fn a_block_of_zeros_is_in_no_text_and_in_no_record() {
+    let zeros = "\0".repeat(40);
+    let message = read_all("a.txt", "", &[("a.txt", &format!("one\n{zeros}two\n"))]).unwrap_err();
+    assert!(message.contains("(byte 4): it has zeros in a row"), "{message}");
+    let escaped = "\\u0000".repeat(40);
+    for (name, content, place) in [
+        ("a.csv", format!("text\none\n{zeros}\n"), "a.csv, line 3: its text cannot be one: it has zeros"),
+        (
+            "a.jsonl",
+            format!("{{\"text\":\"one\"}}\n{{\"text\":\"{escaped}\"}}\n"),
+            "a.jsonl, line 2: its text cannot",
+        ),
+    ] {
+        let message = read_all(name, "", &[(name, &content)]).unwrap_err();
+        assert!(message.contains(place), "{message}");
+        assert_eq!(read_all(name, "bad_records_max = 1", &[(name, &content)]).as_deref(), Ok("one|"));
+    }
+    assert_eq!(read_all("a.txt", "", &[("a.txt", "one\0two")]).as_deref(), Ok("one\0two|"));
+}
+
+#[test]
+fn files_with_the_content_of_others_are_told() {
+    let folder = Folder::new();
+    for (name, content) in [("a.txt", "one"), ("b.txt", "two"), ("c (1).txt", "one"), ("d.txt", "")] {
+        folder.write(name, content);
+    }
+    let open = || folder.open(&format!("{LINES}\nsources = [{{ glob = \"*.txt\" }}]")).unwrap();
+    // From the files, and then from what is prepared of them.
+    for _ in 0..2 {
+        let same = open().sources().remove(0).size.same;
+        assert_eq!(same.count(), 1);
+        let told = same.to_string();
+        assert!(told.contains("c (1).txt of") && told.ends_with("a.txt)"), "{told}");
+    }
+}
+
+#[test]
+fn folders_of_splits_are_no_classes() {
+    let folder = Folder::new();
+    for name in ["i/train/cat/a.png", "i/val/cat/b.png"] {
+        std::fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        folder.write(name, "");
+    }
+    let lines = "sources = [{ path = \"i\", format = \"images\" }]\nimage = { height = 2, width = 2, channels = 1, classes = 2 }";
+    let message = folder.open(lines).unwrap_err().to_string();
+    assert!(message.contains("its folders are splits and no classes"), "{message}");
+}

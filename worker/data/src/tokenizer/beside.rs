@@ -1,0 +1,245 @@
+//! Files beside a `tokenizer.json` by which the `transformers` library changes what that describes: tokens that it lacks, and settings that say something else.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::other_files::{WHOLE, command};
+
+/// Bytes of such a file, at most.
+const BYTES_MAX: u64 = 64 << 20;
+const ADDED: &str = "added_tokens.json";
+const SPECIAL: &str = "special_tokens_map.json";
+const SETTINGS: &str = "tokenizer_config.json";
+/// Of which the library takes `tokenizer.json` as it is, but for added tokens.
+const GENERIC: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
+
+/// What of a `tokenizer.json` others may change.
+#[derive(Deserialize)]
+struct Whole {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+}
+
+/// A token that is looked for before all else, as `tokenizer.json` and `added_tokens_decoder` have it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+struct AddedToken {
+    content: String,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    single_word: bool,
+}
+
+/// Why other files make another tokenizer than this `tokenizer.json` alone; none: they do not, or it is called otherwise.
+pub(super) fn contradicted(json: &[u8], path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|_| path.ends_with(WHOLE))?;
+    let read = |name: &str| object(&folder.join(name));
+    let (added, special, settings) = (read(ADDED), read(SPECIAL), read(SETTINGS));
+    if [&added, &special, &settings].into_iter().all(Option::is_none) {
+        return None;
+    }
+    let whole: Whole = serde_json::from_slice(json).ok()?;
+    let empty = Map::new();
+    let settings = settings.as_ref().unwrap_or(&empty);
+    let why = lacking(&whole, ADDED, added.iter().flat_map(Map::keys).map(String::as_str))
+        .or_else(|| lacking(&whole, SPECIAL, special.iter().flat_map(named)))
+        .or_else(|| lacking(&whole, SETTINGS, named(settings)))
+        .or_else(|| decoder(&whole, settings))
+        .or_else(|| other_setting(&whole, settings))?;
+    Some(format!(
+        "{why}: {}; or name a copy of {WHOLE} in a folder of its own, to have it as it is",
+        command(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
+    ))
+}
+
+fn object(path: &Path) -> Option<Map<String, Value>> {
+    let is_one = std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= BYTES_MAX);
+    is_one.then(|| serde_json::from_slice(&std::fs::read(path).ok()?).ok()).flatten()
+}
+
+/// Tokens that are named as `"pad_token": "<pad>"`, as an object, or in lists of such.
+fn named(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    object.iter().flat_map(move |(key, value)| {
+        let tokens: Vec<&str> = match value {
+            Value::Array(all) if key.ends_with("special_tokens") => all.iter().filter_map(content).collect(),
+            Value::Object(all) if key == "extra_special_tokens" => all.values().filter_map(content).collect(),
+            _ if key.ends_with("_token") => content(value).into_iter().collect(),
+            _ => Vec::new(),
+        };
+        tokens
+    })
+}
+
+fn content(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}
+
+/// The first that is no added token.
+fn lacking<'t>(whole: &Whole, file: &str, mut tokens: impl Iterator<Item = &'t str>) -> Option<String> {
+    let is_there = |token: &str| whole.added_tokens.iter().any(|added| added.content == token);
+    let token = tokens.find(|token| !token.is_empty() && !is_there(token))?;
+    Some(format!("{file} beside it adds the token {token:?}, which would be text"))
+}
+
+/// The first of `added_tokens_decoder` that is another one than here.
+fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
+    let tokens: BTreeMap<String, AddedToken> =
+        serde_json::from_value(settings.get("added_tokens_decoder")?.clone()).ok()?;
+    lacking(whole, SETTINGS, tokens.values().map(|token| token.content.as_str())).or_else(|| {
+        let is_other = |token: &&AddedToken| !whole.added_tokens.contains(token);
+        let token = tokens.values().find(is_other)?;
+        Some(format!(
+            "{SETTINGS} beside it has other flags (lstrip, rstrip, single_word) of the token {:?}",
+            token.content
+        ))
+    })
+}
+
+/// A setting that says something else than the file's own steps.
+fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
+    if settings.get("split_special_tokens") == Some(&Value::Bool(true)) {
+        return Some(format!(
+            "{SETTINGS} beside it says split_special_tokens, so that special tokens would be text"
+        ));
+    }
+    let class = settings.get("tokenizer_class").and_then(Value::as_str).unwrap_or(GENERIC[0]);
+    if GENERIC.contains(&class) {
+        return None;
+    }
+    const OF_BERT: [(&str, &str); 3] = [
+        ("do_lower_case", "lowercase"),
+        ("strip_accents", "strip_accents"),
+        ("tokenize_chinese_chars", "handle_chinese_chars"),
+    ];
+    let bert = step(&whole.normalizer, "BertNormalizer");
+    let byte_level = step(&whole.pre_tokenizer, "ByteLevel");
+    let pairs = OF_BERT.iter().map(|(key, own)| (bert, *key, *own));
+    let mut pairs = pairs.chain([(byte_level, "add_prefix_space", "add_prefix_space")]);
+    pairs.find_map(|(step, key, own)| {
+        let (said, there) = (settings.get(key)?.as_bool()?, step?.get(own)?.as_bool());
+        // Without a setting of its own, accents go where letters are made small.
+        let there = there.or_else(|| step?.get("lowercase")?.as_bool().filter(|_| own == "strip_accents"))?;
+        (said != there)
+            .then(|| format!("{SETTINGS} beside it says {key} = {said}, and the file itself {own} = {there}"))
+    })
+}
+
+/// A step of a kind, which may be one of several.
+fn step<'v>(steps: &'v Value, kind: &str) -> Option<&'v Value> {
+    if steps.get("type").and_then(Value::as_str) == Some(kind) {
+        return Some(steps);
+    }
+    let all = ["normalizers", "pretokenizers"].into_iter().find_map(|key| steps.get(key)?.as_array())?;
+    all.iter().find_map(|inner| step(inner, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE_FILE: &str = r#"{"added_tokens":[{"id":5,"content":"<s>","lstrip":false,"rstrip":false,"single_word":false,"special":true}],
+        "normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"BertNormalizer","lowercase":false,"strip_accents":null,"handle_chinese_chars":true}]},
+        "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE"}}"#;
+
+    /// What is said of [`WHOLE_FILE`] beside these files.
+    fn told(files: &[(&str, &str)]) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, content)| std::fs::write(folder.path().join(name), content).unwrap());
+        contradicted(WHOLE_FILE.as_bytes(), &folder.path().join(WHOLE))
+    }
+
+    /// Each makes other tokens with `transformers` 5.24.
+    #[test]
+    fn what_other_files_add_or_change_is_told() {
+        for (name, content, words) in [
+            (
+                ADDED,
+                r#"{"<x>": 6}"#,
+                "added_tokens.json beside it adds the token \"<x>\", which would be text",
+            ),
+            (
+                SPECIAL,
+                r#"{"pad_token": "<pad>"}"#,
+                "special_tokens_map.json beside it adds the token \"<pad>\"",
+            ),
+            (SPECIAL, r#"{"eos_token": {"content": "</s>", "lstrip": false}}"#, "the token \"</s>\""),
+            (SETTINGS, r#"{"additional_special_tokens": ["<s>", "<y>"]}"#, "the token \"<y>\""),
+            (SETTINGS, r#"{"extra_special_tokens": {"image_token": "<image>"}}"#, "the token \"<image>\""),
+            (
+                SETTINGS,
+                r#"{"added_tokens_decoder": {"6": {"content": "<x>", "special": true}}}"#,
+                "the token \"<x>\"",
+            ),
+            (
+                SETTINGS,
+                r#"{"added_tokens_decoder": {"5": {"content": "<s>", "lstrip": true}}}"#,
+                "other flags",
+            ),
+            (SETTINGS, r#"{"split_special_tokens": true}"#, "split_special_tokens"),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "BertTokenizer", "do_lower_case": true}"#,
+                "says do_lower_case = true, and the file itself lowercase = false",
+            ),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "BertTokenizer", "strip_accents": true}"#,
+                "strip_accents = false",
+            ),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "BertTokenizerFast", "tokenize_chinese_chars": false}"#,
+                "handle_chinese",
+            ),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}"#,
+                "add_prefix_space = true",
+            ),
+        ] {
+            let told = told(&[(name, content)]).unwrap();
+            assert!(told.contains(words) && told.contains("save_pretrained('OUT')"), "{content}: {told}");
+            assert!(told.contains("or name a copy of tokenizer.json in a folder of its own"), "{told}");
+        }
+    }
+
+    #[test]
+    fn files_that_change_nothing_are_not_told() {
+        for (name, content) in [
+            (ADDED, r#"{"<s>": 5}"#),
+            (SPECIAL, r#"{"bos_token": "<s>", "pad_token": null}"#),
+            (SETTINGS, r#"{"bos_token": "<s>", "add_bos_token": true, "model_max_length": 1024}"#),
+            (SETTINGS, r#"{"added_tokens_decoder": {"5": {"content": "<s>", "special": true}}}"#),
+            // Of its class the library takes the file's own steps.
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": true, "add_prefix_space": true}"#,
+            ),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": false, "do_lower_case": false}"#,
+            ),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": null, "strip_accents": null}"#,
+            ),
+            (SETTINGS, "[]"),
+            (SETTINGS, "{"),
+            ("config.json", r#"{"pad_token": "<pad>"}"#),
+        ] {
+            assert_eq!(told(&[(name, content)]), None, "{content}");
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::write(elsewhere.path().join(ADDED), r#"{"<x>": 6}"#).unwrap();
+        assert_eq!(contradicted(WHOLE_FILE.as_bytes(), &elsewhere.path().join("mine.json")), None);
+    }
+}
