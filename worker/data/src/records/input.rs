@@ -274,8 +274,19 @@ fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
         Some(Packing::Gzip) if found.is_none() => {
             Err(other("no gzip file, though its name ends so: rename it, or get it anew".to_owned()))
         }
+        // What is packed so was named by its first bytes, unless these are cut off.
+        None if found.is_none() && OTHER_ENDINGS.iter().any(|ending| has_ending(path, ending)) => Err(other(
+            "no packed file that is known, though its name ends so: rename it, or get it anew".to_owned(),
+        )),
         _ => Ok(found),
     }
+}
+
+/// Endings of files that are packed in a way that is not unpacked here.
+const OTHER_ENDINGS: [&str; 11] = ["7z", "br", "bz2", "lz", "lz4", "lzma", "rar", "sz", "xz", "z", "zip"];
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case(ending))
 }
 
 /// How far a file was read.
@@ -406,6 +417,9 @@ mod tests {
         for name in ["a.gz", "a.txt.zst", "a.GZ"] {
             assert!(content(name, &text).unwrap_err().contains("though its name ends so"), "{name}");
             assert!(content(name, b"").unwrap_err().contains("is empty (0 bytes)"), "{name}");
+        }
+        for name in ["a.bz2", "a.txt.XZ", "a.zip"] {
+            assert!(content(name, b"BZh9").unwrap_err().contains("no packed file that is known"), "{name}");
         }
         let xz = [&b"\xfd7zXZ\0"[..], &text].concat();
         assert!(content("a.txt", &xz).unwrap_err().contains("a.txt is an xz file: unpack it"));
