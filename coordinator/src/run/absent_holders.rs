@@ -10,7 +10,8 @@ use longhaul_common::id::{Round, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
-use super::machine::Run;
+use super::components::Recovery;
+use super::core::Core;
 use super::source::Source;
 use super::state::Phase;
 
@@ -25,46 +26,46 @@ pub(super) struct AbsentHolders {
     is_told: bool,
 }
 
-impl Run {
+impl Recovery {
     /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once.
-    pub(super) fn waits_for_absent_holders(&mut self, source: &Source) -> bool {
-        let Some((round, left)) = self.left_with_more_than(source) else {
+    pub(super) fn waits_for_absent_holders(&mut self, core: &mut Core, source: &Source) -> bool {
+        let Some((round, left)) = core.left_with_more_than(source) else {
             self.absent_holders = AbsentHolders::default();
             return false;
         };
-        let absent = names(self.absent_of(left));
+        let absent = names(core.absent_of(left));
         if absent.is_empty() {
             return false;
         }
         let is_news = self.absent_holders.since.is_none();
-        let since = *self.absent_holders.since.get_or_insert(self.now);
+        let since = *self.absent_holders.since.get_or_insert(core.now);
         if is_news {
             let text = format!(
                 "waits for {absent}, who left with all before {round}: without them the run goes back to {}, in {} minutes, or when `coordinator kick` says that they will not come",
                 source.name(),
                 WAIT.as_secs() / 60
             );
-            self.notice(Severity::Warning, None, text);
+            core.notice(Severity::Warning, None, text);
         }
-        self.now < since + WAIT
+        core.now < since + WAIT
     }
 
     /// The run goes on from `source`. Where those who left had more, people are told once of the lost rounds and the reason.
-    pub(super) fn tell_what_did_not_come(&mut self, source: &Source) {
-        let Some((round, left)) = self.left_with_more_than(source).filter(|_| !self.absent_holders.is_told)
+    pub(super) fn tell_what_did_not_come(&mut self, core: &mut Core, source: &Source) {
+        let Some((round, left)) = core.left_with_more_than(source).filter(|_| !self.absent_holders.is_told)
         else {
             return;
         };
         let has_it = |worker: &WorkerId| {
-            self.peers
+            core.peers
                 .get(worker)
                 .is_some_and(|peer| peer.offers.iter().any(|offer| offer.next_round == round))
         };
         let (mut kicked, mut absent, mut without) = (Vec::new(), Vec::new(), Vec::new());
         for worker in left.iter().filter(|worker| !has_it(worker)) {
             let list = match () {
-                () if self.state.revoked.contains(worker) => &mut kicked,
-                () if self.is_here(*worker) => &mut without,
+                () if core.state.revoked.contains(worker) => &mut kicked,
+                () if core.is_here(*worker) => &mut without,
                 () => &mut absent,
             };
             list.push(worker);
@@ -84,19 +85,19 @@ impl Run {
         let text =
             format!("goes back to {}: all before {round} was with workers that left: {why}", source.name());
         self.absent_holders.is_told = true;
-        self.notice(Severity::Error, None, text);
+        core.notice(Severity::Error, None, text);
     }
 
     /// The same as a line of the status, also before enough are here to go on without them.
-    pub(super) fn absent_holders_problem(&self) -> Option<String> {
-        if self.state.phase != Phase::Gathering {
+    pub(super) fn absent_holders_problem(&self, core: &Core) -> Option<String> {
+        if core.state.phase != Phase::Gathering {
             return None;
         }
-        let source = self.choose_source();
-        let (round, left) = self.left_with_more_than(&source)?;
-        let absent = names(self.absent_of(left));
+        let source = core.choose_source();
+        let (round, left) = core.left_with_more_than(&source)?;
+        let absent = names(core.absent_of(left));
         let at_most = self.absent_holders.since.map_or(String::new(), |since| {
-            format!(": for {} s at most", (since + WAIT).saturating_sub(self.now).as_secs())
+            format!(": for {} s at most", (since + WAIT).saturating_sub(core.now).as_secs())
         });
         (!absent.is_empty()).then(|| {
             format!(
@@ -109,7 +110,9 @@ impl Run {
     pub(super) fn absent_holders_end(&self) -> Option<Duration> {
         self.absent_holders.since.map(|since| since + WAIT)
     }
+}
 
+impl Core {
     /// Those who left with more than `source`, and before which round they have all.
     fn left_with_more_than(&self, source: &Source) -> Option<(Round, &BTreeSet<WorkerId>)> {
         let (round, left) = self.state.left_with.as_ref()?;

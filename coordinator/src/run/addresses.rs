@@ -9,8 +9,9 @@ use longhaul_common::plan::Member;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::components::Liveness;
+use super::core::Core;
 use super::event::ConnectionId;
-use super::machine::Run;
 
 /// A generation that begins has the exchange that is open begin anew. So after one that began for a worker's new address no other one does for so long,
 const PAUSE: Duration = Duration::from_secs(2);
@@ -53,12 +54,12 @@ impl Moves {
     }
 }
 
-impl Run {
+impl Liveness {
     /// A connection goes on from another address (RFC 9000, section 9). Where its worker is reached at the one of before, it is reached at this one now.
-    pub(super) fn handle_moved(&mut self, connection: ConnectionId, address: IpAddr) {
-        let Some(open) = self.connections.get_mut(&connection) else { return };
+    pub(super) fn handle_moved(&mut self, core: &mut Core, connection: ConnectionId, address: IpAddr) {
+        let Some(open) = core.connections.get_mut(&connection) else { return };
         let (worker, before) = (open.worker, std::mem::replace(&mut open.address, address));
-        let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.connection == Some(connection))
+        let Some(peer) = core.peers.get_mut(&worker).filter(|peer| peer.connection == Some(connection))
         else {
             return;
         };
@@ -73,21 +74,21 @@ impl Run {
         }
         (peer.known.lan_address, peer.known.wan_address) = (lan_address, wan_address);
         let known = peer.known.clone();
-        self.state.workers.insert(worker, known);
-        self.note_move(worker, wan_address);
+        core.state.workers.insert(worker, known);
+        self.note_move(core, worker, wan_address);
     }
 
     /// A worker is at another address than before.
-    pub(super) fn note_move(&mut self, worker: WorkerId, wan_address: SocketAddr) {
-        self.moves.note(self.now, worker);
-        self.notice(Severity::Info, Some(worker), format!("is at {wan_address} now"));
+    pub(super) fn note_move(&mut self, core: &mut Core, worker: WorkerId, wan_address: SocketAddr) {
+        self.moves.note(core.now, worker);
+        core.notice(Severity::Info, Some(worker), format!("is at {wan_address} now"));
     }
 
     /// When a generation begins because a member is not where the others look for it. None: they all are.
-    pub(super) fn moves_are_told_at(&self) -> Option<Duration> {
-        let lineup = self.state.generation.as_ref().filter(|_| !self.is_closing())?;
+    pub(super) fn moves_are_told_at(&self, core: &Core) -> Option<Duration> {
+        let lineup = core.state.generation.as_ref().filter(|_| !core.is_closing())?;
         let moved = |member: &&Member| {
-            let Some(peer) = self.peers.get(&member.worker) else { return false };
+            let Some(peer) = core.peers.get(&member.worker) else { return false };
             // Only its own site goes by the other one.
             let has_neighbours =
                 || lineup.members().any(|other| other.site == member.site && other.worker != member.worker);
@@ -95,7 +96,7 @@ impl Run {
                 || peer.known.lan_address != member.lan_address && has_neighbours()
         };
         let due =
-            |member: &Member| self.moves.by_worker.get(&member.worker).map_or(self.now, |known| known.due);
+            |member: &Member| self.moves.by_worker.get(&member.worker).map_or(core.now, |known| known.due);
         lineup.members().filter(moved).map(due).min()
     }
 }

@@ -12,10 +12,12 @@ use longhaul_proto::control::message::{
 };
 
 use super::command::{Command, Severity};
+use super::components::{Accounting, Generations};
+use super::core::{Core, shorten};
 use super::event::ConnectionId;
 use super::keeping::names_a_part;
 use super::lineup::Lineup;
-use super::machine::{Run, shorten};
+use super::machine::Run;
 use super::peer::{Peer, Standing, resolve, site_number};
 use super::silence::Silence;
 use super::state::{Facts, Known, Phase};
@@ -38,102 +40,74 @@ impl Run {
         address: IpAddr,
         join: Join,
     ) {
-        if let Some(reason) = self.reason_to_refuse(worker, &join) {
-            self.reply(connection, ToWorker::Refused { reason: reason.clone() });
-            self.notice(Severity::Warning, Some(worker), format!("was refused: {reason}"));
-            return self.close(connection, "refused");
+        if let Some(reason) = self.generations.reason_to_refuse(&self.core, worker, &join) {
+            self.core.reply(connection, ToWorker::Refused { reason: reason.clone() });
+            self.core.notice(Severity::Warning, Some(worker), format!("was refused: {reason}"));
+            return self.core.close(connection, "refused");
         }
-        if let Some(joining) = self.connections.get_mut(&connection) {
+        if let Some(joining) = self.core.connections.get_mut(&connection) {
             joining.joined = true;
         }
-        let sites_before = self.state.sites.len();
+        let sites_before = self.core.state.sites.len();
         let known = Known {
             incarnation: join.incarnation,
-            site: site_number(&mut self.state.sites, &join.site),
+            site: site_number(&mut self.core.state.sites, &join.site),
             lan_address: resolve(join.lan_address, address),
             wan_address: resolve(join.wan_address, address),
             device: shorten(&join.device),
             memory_bytes: join.memory_bytes,
             host_memory_bytes: join.host_memory_bytes,
-            flops_per_s: self.state.workers.get(&worker).and_then(|known| known.flops_per_s),
+            flops_per_s: self.core.state.workers.get(&worker).and_then(|known| known.flops_per_s),
         };
         if self.resume(connection, worker, &join, &known) {
-            if self.suspending {
+            if self.generations.suspending {
                 self.let_all_go();
             }
             return;
         }
-        if self.suspending {
+        if self.generations.suspending {
             let reason = "the run stops for now: it goes on when its coordinator is started again";
-            return self.close(connection, reason);
+            return self.core.close(connection, reason);
         }
-        if self.peers.contains_key(&worker) {
-            self.gone.insert(worker);
+        if self.core.peers.contains_key(&worker) {
+            self.generations.gone.insert(worker);
             self.remove(worker, Severity::Warning, Command::RESTARTED);
         }
         let site = known.site;
-        let mut peer = Peer::new(known.clone(), Some(connection), self.now);
+        let mut peer = Peer::new(known.clone(), Some(connection), self.core.now);
         peer.offers = offers_of(join.checkpoints.iter());
-        self.peers.insert(worker, peer);
-        if self.config.is_plan_open() {
-            self.surveys.join(worker, site, (join.memory_bytes, join.host_memory_bytes));
+        self.core.peers.insert(worker, peer);
+        if self.core.config.is_plan_open() {
+            self.placement.surveys.join(worker, site, (join.memory_bytes, join.host_memory_bytes));
         }
         self.listen_for_silence();
-        self.unfit = None;
-        self.last_join = self.now;
-        if self.state.workers.insert(worker, known).is_none() {
+        self.placement.unfit = None;
+        self.generations.last_join = self.core.now;
+        if self.core.state.workers.insert(worker, known).is_none() {
             let text = format!("joined from site {} ({})", join.site, shorten(&join.device));
-            self.notice(Severity::Info, Some(worker), text);
+            self.core.notice(Severity::Info, Some(worker), text);
         } else {
-            self.notice(Severity::Info, Some(worker), format!("joined again from site {}", join.site));
+            self.core.notice(Severity::Info, Some(worker), format!("joined again from site {}", join.site));
         }
-        self.note_latecomer(worker, join.too_late_ms.map(|ms| Duration::from_millis(ms.into())));
+        self.accounting.note_latecomer(
+            &mut self.core,
+            worker,
+            join.too_late_ms.map(|ms| Duration::from_millis(ms.into())),
+        );
         // Who is not a member yet is told everything again by a coordinator that has forgotten it; but the numbers of sites go round.
-        if self.state.sites.len() > sites_before {
-            self.persist();
+        if self.core.state.sites.len() > sites_before {
+            self.core.persist();
         }
-        let config = self.config_for(worker);
-        self.send(worker, ToWorker::Welcome(Welcome { run: self.state.run, config, site, resumed: false }));
-        self.tell_revoked(worker);
-        if self.state.phase == Phase::Finished {
-            self.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
+        let config = self.placement.config_for(&mut self.core, worker);
+        self.core.send(
+            worker,
+            ToWorker::Welcome(Welcome { run: self.core.state.run, config, site, resumed: false }),
+        );
+        self.core.tell_revoked(worker);
+        if self.core.state.phase == Phase::Finished {
+            self.core.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
             self.remove(worker, Severity::Info, "came after the end");
         }
-    }
-
-    fn reason_to_refuse(&self, worker: WorkerId, join: &Join) -> Option<String> {
-        if self.state.revoked.contains(&worker) {
-            return Some("this worker was taken out of the run, and its certificate is revoked".to_owned());
-        }
-        let site = join.site.trim();
-        if !is_site_name(site) {
-            return Some(format!("the site's name must have 1 to {SITE_CHARS_MAX} printable characters"));
-        }
-        if self.state.sites.len() >= SITES_MAX && !self.state.sites.contains(&join.site) {
-            return Some(format!("the run has {SITES_MAX} sites already"));
-        }
-        // Members that are overdue keep nobody out: others may have to take their place.
-        let overdue = self.grace_until.is_some_and(|until| until <= self.now);
-        let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
-        // Where the coordinator makes the plan, it makes another one with those who have come from elsewhere.
-        let names = Some(&self.config.parallel.sites).filter(|_| self.replan_after().is_none());
-        if let Some(names) = names.filter(|names| !names.is_empty() && !names.contains(&join.site)) {
-            return Some(format!(
-                "parallel.sites gives parts of the model to {names:?} alone, and this is {site:?}"
-            ));
-        }
-        let batch = self.config.train.batch;
-        let most = batch as usize * self.ranks() as usize;
-        // Counted only where it may matter: many workers join one after the other.
-        if self.peers.len() < most {
-            return None;
-        }
-        let others = self.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
-        (others >= most).then(|| {
-            format!(
-                "a step has train.batch = {batch} sequences, which are divided among {others} workers already"
-            )
-        })
     }
 
     /// A member that lost nothing but its connection goes on as if nothing had happened.
@@ -144,7 +118,7 @@ impl Run {
                 && peer.known.incarnation == join.incarnation
                 && peer.known.site == known.site
         };
-        let Some(peer) = self.peers.get_mut(&worker).filter(same) else { return false };
+        let Some(peer) = self.core.peers.get_mut(&worker).filter(same) else { return false };
         let replaced = peer.connection.replace(connection);
         let has_moved = !peer.known.is_at(known.lan_address, known.wan_address);
         peer.known = known.clone();
@@ -152,70 +126,74 @@ impl Run {
         peer.is_keeping = false;
         peer.offers = offers_of(join.checkpoints.iter());
         // That it was away says nothing of its link.
-        peer.silence = Silence::new(self.now);
+        peer.silence = Silence::new(self.core.now);
         self.listen_for_silence();
         if let Some(replaced) = replaced {
-            self.close(replaced, Command::REPLACED);
+            self.core.close(replaced, Command::REPLACED);
         }
         let welcome = Welcome {
-            run: self.state.run,
-            config: self.config_toml.clone(),
+            run: self.core.state.run,
+            config: self.core.config_toml.clone(),
             site: known.site,
             resumed: true,
         };
-        self.state.workers.insert(worker, known.clone());
-        self.send(worker, ToWorker::Welcome(welcome));
-        self.tell_revoked(worker);
-        self.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
+        self.core.state.workers.insert(worker, known.clone());
+        self.core.send(worker, ToWorker::Welcome(welcome));
+        self.core.tell_revoked(worker);
+        self.core.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
         if has_moved {
-            self.note_move(worker, known.wan_address);
+            self.liveness.note_move(&mut self.core, worker, known.wan_address);
         }
         // What was on its way when the connection broke is said again.
-        let newer = self.state.generation.as_ref().filter(|lineup| held < lineup.generation);
-        let start_of =
-            |lineup: &Lineup| lineup.start_of(worker, self.state.checkpoint_in == Some(lineup.generation));
+        let newer = self.core.state.generation.as_ref().filter(|lineup| held < lineup.generation);
+        let start_of = |lineup: &Lineup| {
+            lineup.start_of(worker, self.core.state.checkpoint_in == Some(lineup.generation))
+        };
         if let Some(start) = newer.and_then(start_of) {
-            self.send(worker, ToWorker::Begin(Arc::new(start)));
+            self.core.send(worker, ToWorker::Begin(Arc::new(start)));
         }
-        if let Some(generation) = self.settling.as_ref().and_then(|settling| settling.unanswered_by(worker)) {
-            self.send(worker, ToWorker::Settle { generation });
+        if let Some(generation) =
+            self.generations.settling.as_ref().and_then(|settling| settling.unanswered_by(worker))
+        {
+            self.core.send(worker, ToWorker::Settle { generation });
         }
         true
     }
 
     pub(super) fn handle_ready(&mut self, worker: WorkerId, ready: Ready) {
         // What was said of a part that it had before is void.
-        let Some(rank) = self.rank_of(worker).filter(|rank| *rank == ready.rank) else { return };
-        if let Some(expected) = &self.state.facts
+        let Some(rank) = self.core.rank_of(worker).filter(|rank| *rank == ready.rank) else { return };
+        if let Some(expected) = &self.core.state.facts
             && let Some(difference) = difference(expected, rank, &ready)
         {
             return self.refuse(worker, &difference);
         }
-        let in_training = matches!(self.state.phase, Phase::Training | Phase::Draining);
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let in_training = matches!(self.core.state.phase, Phase::Training | Phase::Draining);
+        let Some(peer) = self.core.peers.get_mut(&worker) else { return };
         if !matches!(peer.standing, Standing::Preparing | Standing::Healing) {
             return;
         }
         let stale = |preparing: &super::prepare::Preparing| !preparing.asked_for(&ready);
-        if peer.standing == Standing::Preparing && self.preparing.as_ref().is_some_and(stale) {
+        if peer.standing == Standing::Preparing && self.generations.preparing.as_ref().is_some_and(stale) {
             return;
         }
         let (next_round, hash) = (ready.next_round, ready.state_hash);
         peer.standing = Standing::Ready;
         peer.next_round = Some(next_round);
-        (peer.ready, peer.ready_at) = (Some(ready), self.now);
+        (peer.ready, peer.ready_at) = (Some(ready), self.core.now);
         let is_undone = peer.holds_undone();
-        if let Some(preparing) = &mut self.preparing {
+        if let Some(preparing) = &mut self.generations.preparing {
             preparing.heard(worker);
         }
         if in_training && is_undone {
-            return self.send_back_to_heal(worker);
+            return self.accounting.send_back_to_heal(&mut self.core, worker);
         }
         if in_training {
             // What it holds after a round can be compared with what the members hold there.
             let last = next_round.0.checked_sub(1).map(Round);
-            let expected =
-                last.zip(self.parity.get(&rank)).and_then(|(last, parity)| parity.hash_after(last));
+            let expected = last
+                .zip(self.accounting.parity.get(&rank))
+                .and_then(|(last, parity)| parity.hash_after(last));
             if expected.is_some_and(|expected| expected != hash) {
                 self.heal_again(worker);
             }
@@ -224,7 +202,7 @@ impl Run {
 
     /// A worker that should hold the same bits, and does not, fetches them; after some attempts it is refused.
     pub(super) fn heal_again(&mut self, worker: WorkerId) {
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let Some(peer) = self.core.peers.get_mut(&worker) else { return };
         peer.heals += 1;
         if peer.heals > HEALS_MAX {
             let reason = format!(
@@ -233,23 +211,62 @@ impl Run {
             );
             return self.refuse(worker, &reason);
         }
-        self.send_back_to_heal(worker);
+        self.accounting.send_back_to_heal(&mut self.core, worker);
     }
 
+    pub(super) fn refuse(&mut self, worker: WorkerId, reason: &str) {
+        self.core.send(worker, ToWorker::Refused { reason: reason.to_owned() });
+        self.generations.gone.insert(worker);
+        self.remove(worker, Severity::Error, &format!("was refused: {reason}"));
+    }
+}
+
+impl Generations {
+    fn reason_to_refuse(&self, core: &Core, worker: WorkerId, join: &Join) -> Option<String> {
+        if core.state.revoked.contains(&worker) {
+            return Some("this worker was taken out of the run, and its certificate is revoked".to_owned());
+        }
+        let site = join.site.trim();
+        if !is_site_name(site) {
+            return Some(format!("the site's name must have 1 to {SITE_CHARS_MAX} printable characters"));
+        }
+        if core.state.sites.len() >= SITES_MAX && !core.state.sites.contains(&join.site) {
+            return Some(format!("the run has {SITES_MAX} sites already"));
+        }
+        // Members that are overdue keep nobody out: others may have to take their place.
+        let overdue = self.grace_until.is_some_and(|until| until <= core.now);
+        let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
+        // Where the coordinator makes the plan, it makes another one with those who have come from elsewhere.
+        let names = Some(&core.config.parallel.sites).filter(|_| core.replan_after().is_none());
+        if let Some(names) = names.filter(|names| !names.is_empty() && !names.contains(&join.site)) {
+            return Some(format!(
+                "parallel.sites gives parts of the model to {names:?} alone, and this is {site:?}"
+            ));
+        }
+        let batch = core.config.train.batch;
+        let most = batch as usize * core.ranks() as usize;
+        // Counted only where it may matter: many workers join one after the other.
+        if core.peers.len() < most {
+            return None;
+        }
+        let others = core.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
+        (others >= most).then(|| {
+            format!(
+                "a step has train.batch = {batch} sequences, which are divided among {others} workers already"
+            )
+        })
+    }
+}
+
+impl Accounting {
     /// What a worker holds is of no use any more, through no fault of its own: it heals from who is there then.
-    pub(super) fn send_back_to_heal(&mut self, worker: WorkerId) {
+    pub(super) fn send_back_to_heal(&mut self, core: &mut Core, worker: WorkerId) {
         self.roll = None;
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let Some(peer) = core.peers.get_mut(&worker) else { return };
         peer.standing = Standing::Waiting;
         peer.ready = None;
         peer.next_round = None;
         peer.donors.clear();
-    }
-
-    pub(super) fn refuse(&mut self, worker: WorkerId, reason: &str) {
-        self.send(worker, ToWorker::Refused { reason: reason.to_owned() });
-        self.gone.insert(worker);
-        self.remove(worker, Severity::Error, &format!("was refused: {reason}"));
     }
 }
 

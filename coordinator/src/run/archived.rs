@@ -2,7 +2,7 @@
 
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer};
 
-use super::machine::Run;
+use super::core::Core;
 use super::peer::Peer;
 
 impl Peer {
@@ -21,7 +21,7 @@ impl Peer {
     }
 }
 
-impl Run {
+impl Core {
     /// Whether somebody who is here has yet to say what the archive has. Before that, nobody can say that there is nothing to go on from. A run that never
     /// began has nothing there.
     pub(super) fn waits_for_archive(&self) -> bool {

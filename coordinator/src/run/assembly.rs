@@ -10,12 +10,14 @@ use longhaul_proto::control::message::{Replica, Settlement, ToWorker};
 use longhaul_proto::round::settle::{Outcome, settle};
 
 use super::command::Severity;
+use super::components::Accounting;
+use super::core::Core;
 use super::generation::Settling;
 use super::lineup::{Lineup, SyncGroup};
 use super::machine::Run;
 use super::peer::Standing;
 
-impl Run {
+impl Core {
     /// What follows from the answers, for each part of the model. None: nobody is left who holds one of them.
     pub(super) fn outcomes(&self, old: &Lineup, settling: &Settling) -> Option<Vec<Outcome>> {
         let settle_group = |(rank, group): (u32, &SyncGroup)| {
@@ -24,75 +26,6 @@ impl Run {
             settle(&group.membership, layout, schedule, &settling.answers)
         };
         (0..).zip(&old.groups).map(settle_group).collect()
-    }
-
-    /// Puts a generation together and begins it: `rounds` are the first that all take part in, and the end; assignments are needed from `open_round` on.
-    pub(super) fn assemble(
-        &mut self,
-        generation: Generation,
-        mut replicas: Vec<Vec<WorkerId>>,
-        settlements: Vec<Option<Settlement>>,
-        rounds: (Round, Round),
-        open_round: Round,
-    ) {
-        let (first_round, until) = rounds;
-        replicas.sort_unstable();
-        let was_there =
-            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.standing == Standing::Member);
-        let members_of = |workers: &[WorkerId]| -> Vec<Member> {
-            workers.iter().filter_map(|worker| Some(self.peers.get(worker)?.member(*worker))).collect()
-        };
-        let is_settled = settlements.iter().any(Option::is_some);
-        let everybody = replicas.iter().flatten().copied();
-        let active_before: BTreeSet<WorkerId> =
-            everybody.filter(|worker| is_settled && was_there(worker)).collect();
-        let groups = (0..).zip(settlements).map(|(rank, settlement)| {
-            let held: Vec<WorkerId> =
-                replicas.iter().filter_map(|workers| workers.get(rank as usize).copied()).collect();
-            let membership = Membership::assign(generation, members_of(&held), self.layout_of(rank));
-            SyncGroup { membership, settlement }
-        });
-        let groups = groups.collect();
-        let session_of = |workers: &[WorkerId]| {
-            let lineup = self.state.generation.as_ref()?;
-            let replica = lineup.replica_led_by(*workers.first()?)?;
-            let same = replica.ranks.iter().map(|member| member.worker).eq(workers.iter().copied());
-            (same && workers.iter().all(was_there)).then_some(replica.session)
-        };
-        let replica = |workers: &Vec<WorkerId>| Replica {
-            session: session_of(workers).unwrap_or(generation),
-            ranks: members_of(workers),
-        };
-        let replicas: Vec<Replica> = replicas.iter().map(replica).collect();
-        let firsts = replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
-        self.share_out(first_round, firsts.collect());
-        self.begin(Lineup {
-            generation,
-            groups,
-            replicas,
-            first_round,
-            active_before: active_before.into_iter().collect(),
-            assignments: self.state.ledger.assignments_from(open_round),
-            until,
-            schedule: self.state.schedule,
-        });
-    }
-
-    /// Rounds from the open one of a part of the model on are done again where no survivor has completed them. A worker that heals may have its
-    /// state from a member that had, and is gone.
-    pub(super) fn distrust_joiners(&mut self, open_rounds: &[Round]) {
-        let mut stale = Vec::new();
-        for (&worker, peer) in &mut self.peers {
-            let Some(seat) = peer.seat else { continue };
-            let Some(&open_round) = open_rounds.get(seat.rank as usize) else { continue };
-            if matches!(peer.standing, Standing::Healing | Standing::Ready) {
-                peer.reopened = Some(peer.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
-            }
-            if peer.standing == Standing::Ready && peer.holds_undone() {
-                stale.push(worker);
-            }
-        }
-        stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
     }
 
     /// People are told what becomes of a round that was open when a generation ended.
@@ -161,42 +94,6 @@ impl Run {
         }
     }
 
-    /// Starts a generation: durable first, then told.
-    fn begin(&mut self, lineup: Lineup) {
-        let members: Vec<Member> = lineup.members().cloned().collect();
-        let sites: BTreeSet<_> = members.iter().map(|member| member.site).collect();
-        let copies = match self.ranks() {
-            1 => String::new(),
-            stages => format!(", {} copies of the model in {stages} parts,", lineup.replicas.len()),
-        };
-        let text = format!(
-            "{} begins with {} workers{copies} on {} sites at {}",
-            lineup.generation,
-            members.len(),
-            sites.len(),
-            lineup.first_round
-        );
-        let checkpoint = self.takes_checkpoint(&lineup);
-        self.state.checkpoint_in = checkpoint.then_some(lineup.generation);
-        self.state.generation = Some(lineup.clone());
-        self.begun_at = self.now;
-        self.gone.clear();
-        self.roll = None;
-        self.persist();
-        let common = lineup.common_start(checkpoint);
-        for Member { worker, .. } in members {
-            if let Some(peer) = self.peers.get_mut(&worker) {
-                peer.standing = Standing::Member;
-                peer.heals = 0;
-            }
-            let own = || lineup.start_of(worker, checkpoint).map(Arc::new);
-            if let Some(start) = common.clone().or_else(own) {
-                self.send(worker, ToWorker::Begin(start));
-            }
-        }
-        self.notice(Severity::Info, None, text);
-    }
-
     /// Whether all write a checkpoint after the first round of this generation: somebody has asked for one, or the generation before was to have one and ended before that.
     fn takes_checkpoint(&mut self, lineup: &Lineup) -> bool {
         let before =
@@ -216,5 +113,115 @@ impl Run {
     /// Fragments of the part of the model that has the fewest.
     pub(super) fn fragments_min(&self) -> u32 {
         (0..self.ranks()).map(|rank| self.layout_of(rank).count()).min().unwrap_or_default()
+    }
+}
+
+impl Run {
+    /// Puts a generation together and begins it: `rounds` are the first that all take part in, and the end; assignments are needed from `open_round` on.
+    pub(super) fn assemble(
+        &mut self,
+        generation: Generation,
+        mut replicas: Vec<Vec<WorkerId>>,
+        settlements: Vec<Option<Settlement>>,
+        rounds: (Round, Round),
+        open_round: Round,
+    ) {
+        let (first_round, until) = rounds;
+        replicas.sort_unstable();
+        let was_there = |worker: &WorkerId| {
+            self.core.peers.get(worker).is_some_and(|peer| peer.standing == Standing::Member)
+        };
+        let members_of = |workers: &[WorkerId]| -> Vec<Member> {
+            workers.iter().filter_map(|worker| Some(self.core.peers.get(worker)?.member(*worker))).collect()
+        };
+        let is_settled = settlements.iter().any(Option::is_some);
+        let everybody = replicas.iter().flatten().copied();
+        let active_before: BTreeSet<WorkerId> =
+            everybody.filter(|worker| is_settled && was_there(worker)).collect();
+        let groups = (0..).zip(settlements).map(|(rank, settlement)| {
+            let held: Vec<WorkerId> =
+                replicas.iter().filter_map(|workers| workers.get(rank as usize).copied()).collect();
+            let membership = Membership::assign(generation, members_of(&held), self.core.layout_of(rank));
+            SyncGroup { membership, settlement }
+        });
+        let groups = groups.collect();
+        let session_of = |workers: &[WorkerId]| {
+            let lineup = self.core.state.generation.as_ref()?;
+            let replica = lineup.replica_led_by(*workers.first()?)?;
+            let same = replica.ranks.iter().map(|member| member.worker).eq(workers.iter().copied());
+            (same && workers.iter().all(was_there)).then_some(replica.session)
+        };
+        let replica = |workers: &Vec<WorkerId>| Replica {
+            session: session_of(workers).unwrap_or(generation),
+            ranks: members_of(workers),
+        };
+        let replicas: Vec<Replica> = replicas.iter().map(replica).collect();
+        let firsts = replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
+        self.placement.share_out(&mut self.core, first_round, firsts.collect());
+        self.begin(Lineup {
+            generation,
+            groups,
+            replicas,
+            first_round,
+            active_before: active_before.into_iter().collect(),
+            assignments: self.core.state.ledger.assignments_from(open_round),
+            until,
+            schedule: self.core.state.schedule,
+        });
+    }
+
+    /// Starts a generation: durable first, then told.
+    fn begin(&mut self, lineup: Lineup) {
+        let members: Vec<Member> = lineup.members().cloned().collect();
+        let sites: BTreeSet<_> = members.iter().map(|member| member.site).collect();
+        let copies = match self.core.ranks() {
+            1 => String::new(),
+            stages => format!(", {} copies of the model in {stages} parts,", lineup.replicas.len()),
+        };
+        let text = format!(
+            "{} begins with {} workers{copies} on {} sites at {}",
+            lineup.generation,
+            members.len(),
+            sites.len(),
+            lineup.first_round
+        );
+        let checkpoint = self.core.takes_checkpoint(&lineup);
+        self.core.state.checkpoint_in = checkpoint.then_some(lineup.generation);
+        self.core.state.generation = Some(lineup.clone());
+        self.generations.begun_at = self.core.now;
+        self.generations.gone.clear();
+        self.accounting.roll = None;
+        self.core.persist();
+        let common = lineup.common_start(checkpoint);
+        for Member { worker, .. } in members {
+            if let Some(peer) = self.core.peers.get_mut(&worker) {
+                peer.standing = Standing::Member;
+                peer.heals = 0;
+            }
+            let own = || lineup.start_of(worker, checkpoint).map(Arc::new);
+            if let Some(start) = common.clone().or_else(own) {
+                self.core.send(worker, ToWorker::Begin(start));
+            }
+        }
+        self.core.notice(Severity::Info, None, text);
+    }
+}
+
+impl Accounting {
+    /// Rounds from the open one of a part of the model on are done again where no survivor has completed them. A worker that heals may have its
+    /// state from a member that had, and is gone.
+    pub(super) fn distrust_joiners(&mut self, core: &mut Core, open_rounds: &[Round]) {
+        let mut stale = Vec::new();
+        for (&worker, peer) in &mut core.peers {
+            let Some(seat) = peer.seat else { continue };
+            let Some(&open_round) = open_rounds.get(seat.rank as usize) else { continue };
+            if matches!(peer.standing, Standing::Healing | Standing::Ready) {
+                peer.reopened = Some(peer.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
+            }
+            if peer.standing == Standing::Ready && peer.holds_undone() {
+                stale.push(worker);
+            }
+        }
+        stale.into_iter().for_each(|worker| self.send_back_to_heal(core, worker));
     }
 }

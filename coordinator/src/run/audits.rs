@@ -7,7 +7,8 @@ use longhaul_proto::control::message::{AUDIT_MAX, Audit};
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
-use super::machine::Run;
+use super::components::Accounting;
+use super::core::Core;
 use super::status::AuditStatus;
 
 /// Of those who are here.
@@ -34,9 +35,9 @@ impl Audits {
     }
 }
 
-impl Run {
+impl Accounting {
     /// A worker has compared what it sends and keeps with what there was.
-    pub(super) fn note_audit(&mut self, worker: WorkerId, audit: Audit) {
+    pub(super) fn note_audit(&mut self, core: &mut Core, worker: WorkerId, audit: Audit) {
         if audit.fragments == 0 {
             return;
         }
@@ -51,7 +52,7 @@ impl Run {
                 "what it sends and what it keeps do not add up to what there was, by {worst:e} of a fragment's largest value: \
                  its machine computes wrong, or this release does"
             );
-            self.notice(Severity::Error, Some(worker), text);
+            core.notice(Severity::Error, Some(worker), text);
         }
     }
 }

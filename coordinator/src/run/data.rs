@@ -10,18 +10,19 @@ use longhaul_proto::control::message::{
 };
 
 use super::command::Severity;
-use super::machine::Run;
+use super::components::DataAvailability;
+use super::core::Core;
 use super::peer::Peer;
 use super::state::Phase;
 
 /// How often it is told of a worker what it has of the data: what one says in a session is two, and some sessions may follow each other.
 const DATA_NOTICES_MAX: u8 = 8;
 
-impl Run {
+impl DataAvailability {
     /// A worker says what it has of the run's data. It is answered even where it was told before: it may have forgotten.
-    pub(super) fn handle_data(&mut self, worker: WorkerId, at: DataAt) {
+    pub(super) fn handle_data(&mut self, core: &mut Core, worker: WorkerId, at: DataAt) {
         self.data_moved = true;
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let Some(peer) = core.peers.get_mut(&worker) else { return };
         (peer.told_holders, peer.has_data_to_tell) = (None, false);
         let before = peer.data.replace(at);
         if before == Some(at) {
@@ -36,39 +37,56 @@ impl Run {
         // Who says now this and now that leaves others their place among the events.
         peer.data_notices = peer.data_notices.saturating_add(1);
         if peer.data_notices <= DATA_NOTICES_MAX {
-            self.notice(Severity::Info, Some(worker), text.to_owned());
+            core.notice(Severity::Info, Some(worker), text.to_owned());
         }
     }
 
     /// Tells those whose answer would be another one now.
-    pub(super) fn tell_data_holders(&mut self) {
-        self.say_that_nobody_has_data();
+    pub(super) fn tell_data_holders(&mut self, core: &mut Core) {
+        self.say_that_nobody_has_data(core);
         // After a restart who fetches goes on with those it knows of, until it is known again who there is.
-        if self.peers.values().any(|peer| peer.has_data_to_tell) {
+        if core.peers.values().any(|peer| peer.has_data_to_tell) {
             return;
         }
         if !std::mem::take(&mut self.data_moved) {
             return;
         }
-        let name = self.data_name();
+        let name = core.data_name();
         let mut of_site: BTreeMap<SiteId, DataHolders> = BTreeMap::new();
-        let asking: Vec<(WorkerId, SiteId)> = self
+        let asking: Vec<(WorkerId, SiteId)> = core
             .peers
             .iter()
             .filter(|(_, peer)| peer.data.is_some())
             .map(|(worker, peer)| (*worker, peer.known.site))
             .collect();
         for (worker, site) in asking {
-            let holders = of_site.entry(site).or_insert_with(|| self.holders_for(site, name));
-            let Some(peer) = self.peers.get_mut(&worker) else { continue };
+            let holders = of_site.entry(site).or_insert_with(|| core.holders_for(site, name));
+            let Some(peer) = core.peers.get_mut(&worker) else { continue };
             if peer.told_holders.as_ref() != Some(holders) {
                 peer.told_holders = Some(holders.clone());
                 let message = ToWorker::DataHolders(holders.clone());
-                self.send(worker, message);
+                core.send(worker, message);
             }
         }
     }
 
+    /// Where all that the run waits for are here and have nothing, it waits for ever.
+    fn say_that_nobody_has_data(&mut self, core: &mut Core) {
+        let waiting = core.waiting_for_data();
+        let is_stuck = !waiting.is_empty() && waiting.len() == core.peers.len();
+        let enough = waiting.len() >= core.config.run.workers as usize;
+        if is_stuck && enough && core.state.phase != Phase::Finished && !self.told_no_data {
+            let text = format!(
+                "all {} workers were started with `--data remote`, and nobody has the run's data: start a worker on a machine that has it, without `--data remote`",
+                waiting.len()
+            );
+            core.notice(Severity::Error, None, text);
+        }
+        self.told_no_data = is_stuck && enough;
+    }
+}
+
+impl Core {
     /// Those who have all of it; where these are few, also those who have fetched some, which may be the only ones of another site that do.
     fn holders_for(&self, site: SiteId, name: Option<DataName>) -> DataHolders {
         let has = |peer: &Peer| matches!(peer.data, Some(DataAt::Here(at)) if is_of(name, at));
@@ -114,21 +132,6 @@ impl Run {
         let waiting: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| nowhere(peer)).map(|(worker, _)| *worker).collect();
         if waiting.is_empty() || self.data_name().is_some() { Vec::new() } else { waiting }
-    }
-
-    /// Where all that the run waits for are here and have nothing, it waits for ever.
-    fn say_that_nobody_has_data(&mut self) {
-        let waiting = self.waiting_for_data();
-        let is_stuck = !waiting.is_empty() && waiting.len() == self.peers.len();
-        let enough = waiting.len() >= self.config.run.workers as usize;
-        if is_stuck && enough && self.state.phase != Phase::Finished && !self.told_no_data {
-            let text = format!(
-                "all {} workers were started with `--data remote`, and nobody has the run's data: start a worker on a machine that has it, without `--data remote`",
-                waiting.len()
-            );
-            self.notice(Severity::Error, None, text);
-        }
-        self.told_no_data = is_stuck && enough;
     }
 }
 

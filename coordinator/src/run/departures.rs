@@ -7,7 +7,8 @@ use longhaul_common::id::WorkerId;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
-use super::machine::{Run, shorten};
+use super::components::Liveness;
+use super::core::{Core, shorten};
 use super::peer::Peer;
 
 /// Departures that are remembered: more than a page shows.
@@ -81,27 +82,27 @@ impl Departures {
     }
 }
 
-impl Run {
+impl Liveness {
     /// Workers that have joined at some time, and are not here.
-    pub(super) fn gone_statuses(&self) -> Vec<GoneStatus> {
+    pub(super) fn gone_statuses(&self, core: &Core) -> Vec<GoneStatus> {
         // At the end, the page shows those who were there to the end.
-        let shown = self.state.last_snapshot.as_ref();
+        let shown = core.state.last_snapshot.as_ref();
         let is_shown = |worker: &WorkerId| {
             let id = worker.to_string();
             shown.is_some_and(|snapshot| snapshot.members.iter().any(|member| member.id == id))
         };
-        let gone = self.state.workers.iter();
-        let gone = gone.filter(|(worker, _)| !self.peers.contains_key(worker) && !is_shown(worker));
+        let gone = core.state.workers.iter();
+        let gone = gone.filter(|(worker, _)| !core.peers.contains_key(worker) && !is_shown(worker));
         let status = |(worker, known): (&WorkerId, &super::state::Known)| {
             let departure = self.departures.by_worker.get(worker);
             GoneStatus {
                 id: worker.to_string(),
-                site: self.site_name(known.site),
+                site: core.site_name(known.site),
                 device: known.device.clone(),
-                revoked: self.state.revoked.contains(worker),
+                revoked: core.state.revoked.contains(worker),
                 left: departure.is_some_and(|departure| departure.in_order),
                 step: departure.map(|departure| departure.step),
-                last_seen_s: departure.map(|of| self.now.saturating_sub(of.last_seen).as_secs_f64()),
+                last_seen_s: departure.map(|of| core.now.saturating_sub(of.last_seen).as_secs_f64()),
                 why: departure.map(|departure| departure.why.clone()),
             }
         };

@@ -12,6 +12,8 @@ use longhaul_proto::control::message::{CheckpointOffer, HANDOVER_MAX, ToWorker};
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::components::Recovery;
+use super::core::Core;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
 use super::source::offer_of;
@@ -63,36 +65,23 @@ impl Handovers {
 impl Run {
     /// A worker is to go in an orderly way: at once, or when others have what it alone has.
     pub(super) fn let_go_when_spared(&mut self, worker: WorkerId, reason: &str, what: &str) {
-        if !self.is_needed(worker) {
+        if !self.recovery.is_needed(&self.core, worker) {
             return self.let_go(worker, reason, what);
         }
-        let Some(incarnation) = self.peers.get(&worker).map(|peer| peer.known.incarnation) else { return };
-        if self.handovers.leaving.get(&worker).is_some_and(|leave| leave.incarnation == incarnation) {
-            return self.send(worker, ToWorker::Handover);
+        let Some(incarnation) = self.core.peers.get(&worker).map(|peer| peer.known.incarnation) else {
+            return;
+        };
+        if self.recovery.handovers.leaving.get(&worker).is_some_and(|leave| leave.incarnation == incarnation)
+        {
+            return self.core.send(worker, ToWorker::Handover);
         }
         let minutes = HANDOVER_MAX.as_secs() / 60;
-        let text =
-            format!("is to leave, and {}, in {minutes} minutes at the latest", self.why_needed(worker));
-        self.notice(Severity::Info, Some(worker), text);
-        self.keep_until_spared(worker, self.now + HANDOVER_MAX, incarnation, (reason, what));
-    }
-
-    fn keep_until_spared(
-        &mut self,
-        worker: WorkerId,
-        until: Duration,
-        incarnation: u64,
-        (reason, what): (&str, &str),
-    ) {
-        let leave = Leave {
-            until,
-            reason: reason.to_owned(),
-            what: what.to_owned(),
-            asked: BTreeSet::new(),
-            incarnation,
-        };
-        self.handovers.leaving.insert(worker, leave);
-        self.send(worker, ToWorker::Handover);
+        let text = format!(
+            "is to leave, and {}, in {minutes} minutes at the latest",
+            self.recovery.why_needed(&self.core, worker)
+        );
+        self.core.notice(Severity::Info, Some(worker), text);
+        self.recovery.keep_until_spared(&mut self.core, worker, HANDOVER_MAX, incarnation, (reason, what));
     }
 
     /// Everybody is to go, as the run stops for now: members once all have written a checkpoint of the same round, however long that takes.
@@ -100,22 +89,266 @@ impl Run {
         const REASON: &str =
             "the run stops for now: it goes on when its coordinator and its workers are started again";
         const WHAT: &str = "leaves, as the run stops for now";
-        let stays =
-            |(worker, peer): &(&WorkerId, &Peer)| peer.connection.is_some() && !self.handovers.has(**worker);
+        let stays = |(worker, peer): &(&WorkerId, &Peer)| {
+            peer.connection.is_some() && !self.recovery.handovers.has(**worker)
+        };
         let all: Vec<(WorkerId, u64, bool)> = self
+            .core
             .peers
             .iter()
             .filter(stays)
             .map(|(&worker, peer)| (worker, peer.known.incarnation, peer.is_present_member()))
             .collect();
         for (worker, incarnation, is_member) in all {
-            match is_member && self.state.phase == Phase::Training {
-                true => self.keep_until_spared(worker, self.now + SUSPEND_MAX, incarnation, (REASON, WHAT)),
+            match is_member && self.core.state.phase == Phase::Training {
+                true => self.recovery.keep_until_spared(
+                    &mut self.core,
+                    worker,
+                    SUSPEND_MAX,
+                    incarnation,
+                    (REASON, WHAT),
+                ),
                 false => self.let_go(worker, REASON, WHAT),
             }
         }
     }
 
+    /// Those go whom nobody needs any more, and those who have waited for long enough.
+    pub(super) fn let_go_the_spared(&mut self) {
+        // Who is away for a moment is needed like before; and the end of a run dismisses all.
+        let is_settled =
+            self.generations.grace_until.is_none() && !self.core.state.drain && !self.core.generation_ends();
+        let is_due = |(worker, leave): &(&WorkerId, &Leave)| {
+            leave.until <= self.core.now || is_settled && !self.recovery.is_needed(&self.core, **worker)
+        };
+        let due: Vec<(WorkerId, Leave)> = self
+            .recovery
+            .handovers
+            .leaving
+            .iter()
+            .filter(is_due)
+            .map(|(&worker, leave)| (worker, leave.clone()))
+            .collect();
+        for (worker, Leave { reason, what, incarnation, .. }) in due {
+            self.recovery.is_short |=
+                self.generations.suspending && self.recovery.is_needed(&self.core, worker);
+            self.recovery.handovers.forget(worker);
+            // Another process of it has not been asked to leave.
+            if self.core.peers.get(&worker).is_some_and(|peer| peer.known.incarnation == incarnation) {
+                self.let_go(worker, &reason, &what);
+            }
+        }
+    }
+
+    /// Whether a generation has to end so that all write down what they have.
+    pub(super) fn handover_is_due(&self) -> bool {
+        // Where each worker has the whole model, a joiner fetches it while training goes on, if there is time.
+        let is_soon = self
+            .recovery
+            .handovers
+            .leaving
+            .values()
+            .any(|leave| leave.until <= self.core.now + WRITES_BEFORE);
+        (self.core.ranks() > 1
+            || !self.recovery.has_joiners(&self.core)
+            || self.accounting.is_held(&self.core)
+            || is_soon)
+            && self.core.state.phase == Phase::Training
+            && !self.core.is_closing()
+            && self
+                .recovery
+                .handovers
+                .leaving
+                .keys()
+                .any(|worker| self.recovery.is_needed(&self.core, *worker))
+    }
+
+    /// Everybody has done all before `round`, and has it on its disk: when others have what the leaving ones have, those go, and the rest begins anew without them.
+    pub(super) fn carry_out_handover(&mut self, round: Round) {
+        let leaving: Vec<WorkerId> = self.recovery.handovers.leaving.keys().copied().collect();
+        if leaving.iter().any(|&worker| self.recovery.waits_for_copy(&self.core, worker, round)) {
+            return leaving
+                .into_iter()
+                .for_each(|worker| self.recovery.have_copied(&mut self.core, worker, round));
+        }
+        if self.core.state.moving.take().is_some() {
+            let text = "a plan that was to be moved to is given up: somebody leaves whom it has a part for, or may have".to_owned();
+            self.core.notice(Severity::Info, None, text);
+        }
+        let survivors = self.core.keep_their_residuals(&leaving, round);
+        self.end_at(round, &survivors);
+        self.recovery.tell_what_goes(&mut self.core, &leaving, round);
+        for worker in leaving {
+            let Some(Leave { reason, what, .. }) = self.recovery.handovers.leaving.remove(&worker) else {
+                continue;
+            };
+            if let Some(peer) = self.core.peers.get_mut(&worker) {
+                // The others of its copy hear that they begin anew, and nothing else.
+                peer.seat = None;
+            }
+            self.let_go(worker, &reason, &what);
+        }
+        self.begin_anew(None, round);
+    }
+
+    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory. Only survivors find their residuals again.
+    pub(super) fn end_at(&mut self, round: Round, survivors: &BTreeSet<WorkerId>) {
+        self.placement.replanning.stopped.get_or_insert(self.core.now);
+        for peer in self.core.peers.values_mut() {
+            peer.next_round = peer.next_round.map(|next| next.max(round));
+        }
+        self.count_rounds();
+        self.core.lose_late(round);
+        if let Some(old) = self.core.state.generation.clone() {
+            self.core.count_lost_residuals(&old, survivors);
+            let kept = old.members().map(|member| member.worker).filter(|worker| survivors.contains(worker));
+            self.core.state.resting = Some((old.clone(), kept.collect()));
+        }
+    }
+}
+
+impl Recovery {
+    fn keep_until_spared(
+        &mut self,
+        core: &mut Core,
+        worker: WorkerId,
+        within: Duration,
+        incarnation: u64,
+        (reason, what): (&str, &str),
+    ) {
+        let leave = Leave {
+            until: core.now + within,
+            reason: reason.to_owned(),
+            what: what.to_owned(),
+            asked: BTreeSet::new(),
+            incarnation,
+        };
+        self.handovers.leaving.insert(worker, leave);
+        core.send(worker, ToWorker::Handover);
+    }
+
+    /// For people.
+    fn why_needed(&self, core: &Core, worker: WorkerId) -> String {
+        if core.state.phase != Phase::Training {
+            return "some of what the run goes on from is with nobody else: it goes when others have it"
+                .to_owned();
+        }
+        let parts = core.ranks();
+        let whose = match core.rank_of(worker).filter(|_| parts > 1) {
+            Some(rank) => format!("nobody else has its part of the model ({} of {parts})", rank + 1),
+            None => "is the only one that trains".to_owned(),
+        };
+        let when = match () {
+            () if parts == 1 && self.has_joiners(core) => "somebody who joins has fetched the state from it",
+            () if core.may_copy()
+                && core.keeper_for(worker, |other| !self.handovers.has(other)).is_some() =>
+            {
+                "another worker has a copy of its checkpoint"
+            }
+            () => "its checkpoint is written",
+        };
+        format!("{whose}: it goes when {when}")
+    }
+
+    /// Whether something of the run's state would be lost with a worker.
+    fn is_needed(&self, core: &Core, worker: WorkerId) -> bool {
+        let is_here = |peer: &Peer| peer.connection.is_some();
+        let stays = |other: WorkerId| other != worker && !self.handovers.has(other);
+        if core.state.drain || !core.peers.get(&worker).is_some_and(is_here) {
+            return false;
+        }
+        match core.state.phase {
+            // What the run is to go on from, some of it may be with one worker alone.
+            Phase::Gathering | Phase::Preparing => {
+                let with = core.choose_source().round();
+                let others_stay = core.peers.iter().any(|(other, peer)| is_here(peer) && stays(*other));
+                others_stay && core.choose_source_of(|other| other != worker).round() < with
+            }
+            Phase::Training => {
+                let whole = core.replicas_where(Peer::is_present_member);
+                core.peers.get(&worker).is_some_and(Peer::is_present_member)
+                    && !whole.iter().any(|workers| workers.iter().copied().all(stays))
+            }
+            Phase::Draining | Phase::Finished => false,
+        }
+    }
+
+    /// Whether somebody who stays is about to have the state.
+    fn has_joiners(&self, core: &Core) -> bool {
+        let joins = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
+        core.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
+    }
+
+    /// When that is looked at, if nothing happens before.
+    pub(super) fn handovers_end(&self, core: &Core) -> Option<Duration> {
+        let of = |leave: &Leave| [leave.until.saturating_sub(WRITES_BEFORE), leave.until];
+        self.handovers.leaving.values().flat_map(of).filter(|at| *at > core.now).min()
+    }
+
+    /// Where the state before `round` is when these are gone.
+    fn tell_what_goes(&mut self, core: &mut Core, leaving: &[WorkerId], round: Round) {
+        let has_written = |worker: &WorkerId| core.own_checkpoint(*worker, round).is_some();
+        let alone: Vec<WorkerId> =
+            leaving.iter().copied().filter(|worker| !self.is_copied(core, *worker, round)).collect();
+        let written: Vec<WorkerId> = alone.iter().copied().filter(has_written).collect();
+        if !written.is_empty() {
+            let names: Vec<String> = written.iter().map(ToString::to_string).collect();
+            let text = format!(
+                "all before {round} is in checkpoints of those who leave ({}): the run goes on from there when they are back",
+                names.join(", ")
+            );
+            core.notice(Severity::Info, None, text);
+            core.state.left_with = Some((round, written.iter().copied().collect()));
+        }
+        let rank_of = |worker: &WorkerId| core.rank_of(*worker);
+        let kept: BTreeSet<_> = written.iter().map(rank_of).collect();
+        let lost: Vec<WorkerId> =
+            alone.into_iter().filter(|worker| !kept.contains(&rank_of(worker))).collect();
+        self.is_short |= !lost.is_empty();
+        for worker in lost {
+            let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest one of which somebody has all".to_owned();
+            core.notice(Severity::Error, Some(worker), text);
+        }
+    }
+
+    /// Whether somebody may yet have a copy. Who has come to the end has told of its checkpoint before; where it could not be written, there is none.
+    fn waits_for_copy(&self, core: &Core, worker: WorkerId, round: Round) -> bool {
+        if self.is_copied(core, worker, round) || core.own_checkpoint(worker, round).is_none() {
+            return false;
+        }
+        core.peers.values().any(|peer| peer.is_keeping) || self.unasked_keeper(core, worker).is_some()
+    }
+
+    fn unasked_keeper(&self, core: &Core, worker: WorkerId) -> Option<WorkerId> {
+        let asked = &self.handovers.leaving.get(&worker).filter(|_| core.may_copy())?.asked;
+        core.keeper_for(worker, |other| !asked.contains(&other) && !self.handovers.has(other))
+    }
+
+    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves.
+    fn is_copied(&self, core: &Core, worker: WorkerId, round: Round) -> bool {
+        let Some(own) = core.own_checkpoint(worker, round) else { return false };
+        let has_it = |peer: &Peer| offer_of(peer, round, (own.rank, own.parts), own.state_hash).is_some();
+        core.peers.iter().any(|(other, peer)| !self.handovers.has(*other) && has_it(peer))
+    }
+
+    /// Asks those who stay for a copy of it, one after the other, and each once.
+    fn have_copied(&mut self, core: &mut Core, worker: WorkerId, round: Round) {
+        let Some(own) = core.own_checkpoint(worker, round).filter(|_| !self.is_copied(core, worker, round))
+        else {
+            return;
+        };
+        if core.peers.values().any(|peer| peer.is_keeping) {
+            return;
+        }
+        let Some(keeper) = self.unasked_keeper(core, worker) else { return };
+        if let Some(leave) = self.handovers.leaving.get_mut(&worker) {
+            leave.asked.insert(keeper);
+        }
+        core.ask_to_keep(keeper, worker, own);
+    }
+}
+
+impl Core {
     /// A worker leaves in order while the run waits for others. If nobody who stays has its checkpoint, the run waits for it later.
     pub(super) fn note_holder(&mut self, worker: WorkerId) {
         if !matches!(self.state.phase, Phase::Gathering | Phase::Preparing) {
@@ -134,125 +367,9 @@ impl Run {
         }
     }
 
-    /// For people.
-    fn why_needed(&self, worker: WorkerId) -> String {
-        if self.state.phase != Phase::Training {
-            return "some of what the run goes on from is with nobody else: it goes when others have it"
-                .to_owned();
-        }
-        let parts = self.ranks();
-        let whose = match self.rank_of(worker).filter(|_| parts > 1) {
-            Some(rank) => format!("nobody else has its part of the model ({} of {parts})", rank + 1),
-            None => "is the only one that trains".to_owned(),
-        };
-        let when = match () {
-            () if parts == 1 && self.has_joiners() => "somebody who joins has fetched the state from it",
-            () if self.may_copy()
-                && self.keeper_for(worker, |other| !self.handovers.has(other)).is_some() =>
-            {
-                "another worker has a copy of its checkpoint"
-            }
-            () => "its checkpoint is written",
-        };
-        format!("{whose}: it goes when {when}")
-    }
-
-    /// Whether something of the run's state would be lost with a worker.
-    fn is_needed(&self, worker: WorkerId) -> bool {
-        let is_here = |peer: &Peer| peer.connection.is_some();
-        let stays = |other: WorkerId| other != worker && !self.handovers.has(other);
-        if self.state.drain || !self.peers.get(&worker).is_some_and(is_here) {
-            return false;
-        }
-        match self.state.phase {
-            // What the run is to go on from, some of it may be with one worker alone.
-            Phase::Gathering | Phase::Preparing => {
-                let with = self.choose_source().round();
-                let others_stay = self.peers.iter().any(|(other, peer)| is_here(peer) && stays(*other));
-                others_stay && self.choose_source_of(|other| other != worker).round() < with
-            }
-            Phase::Training => {
-                let whole = self.replicas_where(Peer::is_present_member);
-                self.peers.get(&worker).is_some_and(Peer::is_present_member)
-                    && !whole.iter().any(|workers| workers.iter().copied().all(stays))
-            }
-            Phase::Draining | Phase::Finished => false,
-        }
-    }
-
-    /// Whether somebody who stays is about to have the state.
-    fn has_joiners(&self) -> bool {
-        let joins = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
-        self.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
-    }
-
     /// Whether a worker may be asked for a copy of another one's checkpoint.
     fn may_copy(&self) -> bool {
         self.config.may_be_shared() && self.config.checkpoint.copies
-    }
-
-    /// Those go whom nobody needs any more, and those who have waited for long enough.
-    pub(super) fn let_go_the_spared(&mut self) {
-        // Who is away for a moment is needed like before; and the end of a run dismisses all.
-        let is_settled = self.grace_until.is_none() && !self.state.drain && !self.generation_ends();
-        let is_due = |(worker, leave): &(&WorkerId, &Leave)| {
-            leave.until <= self.now || is_settled && !self.is_needed(**worker)
-        };
-        let due: Vec<(WorkerId, Leave)> = self
-            .handovers
-            .leaving
-            .iter()
-            .filter(is_due)
-            .map(|(&worker, leave)| (worker, leave.clone()))
-            .collect();
-        for (worker, Leave { reason, what, incarnation, .. }) in due {
-            self.is_short |= self.suspending && self.is_needed(worker);
-            self.handovers.forget(worker);
-            // Another process of it has not been asked to leave.
-            if self.peers.get(&worker).is_some_and(|peer| peer.known.incarnation == incarnation) {
-                self.let_go(worker, &reason, &what);
-            }
-        }
-    }
-
-    /// When that is looked at, if nothing happens before.
-    pub(super) fn handovers_end(&self) -> Option<Duration> {
-        let of = |leave: &Leave| [leave.until.saturating_sub(WRITES_BEFORE), leave.until];
-        self.handovers.leaving.values().flat_map(of).filter(|at| *at > self.now).min()
-    }
-
-    /// Whether a generation has to end so that all write down what they have.
-    pub(super) fn handover_is_due(&self) -> bool {
-        // Where each worker has the whole model, a joiner fetches it while training goes on, if there is time.
-        let is_soon = self.handovers.leaving.values().any(|leave| leave.until <= self.now + WRITES_BEFORE);
-        (self.ranks() > 1 || !self.has_joiners() || self.is_held() || is_soon)
-            && self.state.phase == Phase::Training
-            && !self.is_closing()
-            && self.handovers.leaving.keys().any(|worker| self.is_needed(*worker))
-    }
-
-    /// Everybody has done all before `round`, and has it on its disk: when others have what the leaving ones have, those go, and the rest begins anew without them.
-    pub(super) fn carry_out_handover(&mut self, round: Round) {
-        let leaving: Vec<WorkerId> = self.handovers.leaving.keys().copied().collect();
-        if leaving.iter().any(|&worker| self.waits_for_copy(worker, round)) {
-            return leaving.into_iter().for_each(|worker| self.have_copied(worker, round));
-        }
-        if self.state.moving.take().is_some() {
-            let text = "a plan that was to be moved to is given up: somebody leaves whom it has a part for, or may have".to_owned();
-            self.notice(Severity::Info, None, text);
-        }
-        let survivors = self.keep_their_residuals(&leaving, round);
-        self.end_at(round, &survivors);
-        self.tell_what_goes(&leaving, round);
-        for worker in leaving {
-            let Some(Leave { reason, what, .. }) = self.handovers.leaving.remove(&worker) else { continue };
-            if let Some(peer) = self.peers.get_mut(&worker) {
-                // The others of its copy hear that they begin anew, and nothing else.
-                peer.seat = None;
-            }
-            self.let_go(worker, &reason, &what);
-        }
-        self.begin_anew(None, round);
     }
 
     /// Workers whose own checkpoints keep their residuals. Where others stay, they take the places of those who leave.
@@ -264,67 +381,6 @@ impl Run {
         written.filter(|worker| all_leave || !leaving.contains(worker)).collect()
     }
 
-    /// Where the state before `round` is when these are gone.
-    fn tell_what_goes(&mut self, leaving: &[WorkerId], round: Round) {
-        let has_written = |worker: &WorkerId| self.own_checkpoint(*worker, round).is_some();
-        let alone: Vec<WorkerId> =
-            leaving.iter().copied().filter(|worker| !self.is_copied(*worker, round)).collect();
-        let written: Vec<WorkerId> = alone.iter().copied().filter(has_written).collect();
-        if !written.is_empty() {
-            let names: Vec<String> = written.iter().map(ToString::to_string).collect();
-            let text = format!(
-                "all before {round} is in checkpoints of those who leave ({}): the run goes on from there when they are back",
-                names.join(", ")
-            );
-            self.notice(Severity::Info, None, text);
-            self.state.left_with = Some((round, written.iter().copied().collect()));
-        }
-        let rank_of = |worker: &WorkerId| self.rank_of(*worker);
-        let kept: BTreeSet<_> = written.iter().map(rank_of).collect();
-        let lost: Vec<WorkerId> =
-            alone.into_iter().filter(|worker| !kept.contains(&rank_of(worker))).collect();
-        self.is_short |= !lost.is_empty();
-        for worker in lost {
-            let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest one of which somebody has all".to_owned();
-            self.notice(Severity::Error, Some(worker), text);
-        }
-    }
-
-    /// Whether somebody may yet have a copy. Who has come to the end has told of its checkpoint before; where it could not be written, there is none.
-    fn waits_for_copy(&self, worker: WorkerId, round: Round) -> bool {
-        if self.is_copied(worker, round) || self.own_checkpoint(worker, round).is_none() {
-            return false;
-        }
-        self.peers.values().any(|peer| peer.is_keeping) || self.unasked_keeper(worker).is_some()
-    }
-
-    fn unasked_keeper(&self, worker: WorkerId) -> Option<WorkerId> {
-        let asked = &self.handovers.leaving.get(&worker).filter(|_| self.may_copy())?.asked;
-        self.keeper_for(worker, |other| !asked.contains(&other) && !self.handovers.has(other))
-    }
-
-    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves.
-    fn is_copied(&self, worker: WorkerId, round: Round) -> bool {
-        let Some(own) = self.own_checkpoint(worker, round) else { return false };
-        let has_it = |peer: &Peer| offer_of(peer, round, (own.rank, own.parts), own.state_hash).is_some();
-        self.peers.iter().any(|(other, peer)| !self.handovers.has(*other) && has_it(peer))
-    }
-
-    /// Asks those who stay for a copy of it, one after the other, and each once.
-    fn have_copied(&mut self, worker: WorkerId, round: Round) {
-        let Some(own) = self.own_checkpoint(worker, round).filter(|_| !self.is_copied(worker, round)) else {
-            return;
-        };
-        if self.peers.values().any(|peer| peer.is_keeping) {
-            return;
-        }
-        let Some(keeper) = self.unasked_keeper(worker) else { return };
-        if let Some(leave) = self.handovers.leaving.get_mut(&worker) {
-            leave.asked.insert(keeper);
-        }
-        self.ask_to_keep(keeper, worker, own);
-    }
-
     fn own_checkpoint(&self, worker: WorkerId, round: Round) -> Option<CheckpointOffer> {
         let part = (self.rank_of(worker)?, self.ranks());
         let name = |offer: &CheckpointOffer| (offer.next_round, (offer.rank, offer.parts));
@@ -334,20 +390,5 @@ impl Run {
     /// Whether the generation is one that ends before the run does.
     pub(super) fn generation_ends(&self) -> bool {
         self.state.until().is_some_and(|until| until.0 < self.state.schedule.rounds())
-    }
-
-    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory. Only survivors find their residuals again.
-    pub(super) fn end_at(&mut self, round: Round, survivors: &BTreeSet<WorkerId>) {
-        self.replanning.stopped.get_or_insert(self.now);
-        for peer in self.peers.values_mut() {
-            peer.next_round = peer.next_round.map(|next| next.max(round));
-        }
-        self.count_rounds();
-        self.lose_late(round);
-        if let Some(old) = self.state.generation.clone() {
-            self.count_lost_residuals(&old, survivors);
-            let kept = old.members().map(|member| member.worker).filter(|worker| survivors.contains(worker));
-            self.state.resting = Some((old.clone(), kept.collect()));
-        }
     }
 }

@@ -1,10 +1,15 @@
 //! Copies of what one worker alone has: where a part of the model is with nobody else, another worker keeps a copy of its checkpoints, so that the part is not lost with it.
 
+use std::collections::BTreeSet;
+
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer, HeldPart, ToWorker};
+use longhaul_proto::control::message::{
+    CHECKPOINT_OFFERS_MAX, CheckpointOffer, CheckpointReport, HeldPart, ToWorker,
+};
 
 use super::command::Severity;
-use super::machine::Run;
+use super::components::Recovery;
+use super::core::{Core, shorten};
 use super::peer::Peer;
 use super::state::Checkpoint;
 
@@ -23,18 +28,71 @@ impl Peer {
     }
 }
 
-impl Run {
+/// Checkpoints kept for the status page, besides the newest of each worker that is here.
+const CHECKPOINTS_KEPT: usize = 32;
+
+impl Recovery {
+    pub(super) fn handle_checkpoint(&mut self, core: &mut Core, worker: WorkerId, report: CheckpointReport) {
+        match &report.outcome {
+            Ok(state_hash) => {
+                core.tell_checkpoint(worker, report.next_round);
+                let (next_round, rank) = (report.next_round, core.rank_of(worker).unwrap_or_default());
+                // No later one than there is: what is undone is of earlier ones.
+                let (parts, generation) = (core.ranks(), report.generation.min(core.state.announced));
+                let state_hash = *state_hash;
+                let offer =
+                    CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation };
+                if let Some(peer) = core.peers.get_mut(&worker) {
+                    peer.add_offer(offer.clone());
+                }
+                self.have_kept(core, worker, offer);
+            }
+            Err(reason) => {
+                let text = format!("could not write a checkpoint at {}: {}", report.path, shorten(reason));
+                core.notice(Severity::Error, Some(worker), text);
+            }
+        }
+        core.state.checkpoints.insert(0, Checkpoint { worker, report });
+        let (mut seen, mut place) = (BTreeSet::new(), 0);
+        core.state.checkpoints.retain(|checkpoint| {
+            place += 1;
+            let is_newest = seen.insert(checkpoint.worker);
+            place <= CHECKPOINTS_KEPT || is_newest && core.peers.contains_key(&checkpoint.worker)
+        });
+        core.persist();
+    }
+
     /// A worker has written a checkpoint. Where nobody else has that part of the model, somebody is asked to keep a copy: at the same site if it can be, and one that waits for a
     /// seat before others. Who has not answered yet is not asked again, so that copies take no more of a link than one at a time.
-    pub(super) fn have_kept(&mut self, writer: WorkerId, offer: CheckpointOffer) {
-        if !self.config.checkpoint.copies || !self.is_alone_with(offer.rank) {
+    pub(super) fn have_kept(&mut self, core: &mut Core, writer: WorkerId, offer: CheckpointOffer) {
+        if !core.config.checkpoint.copies || !core.is_alone_with(offer.rank) {
             return;
         }
-        if let Some(keeper) = self.keeper_for(writer, |other| !self.handovers.has(other)) {
-            self.ask_to_keep(keeper, writer, offer);
+        if let Some(keeper) = core.keeper_for(writer, |other| !self.handovers.has(other)) {
+            core.ask_to_keep(keeper, writer, offer);
         }
     }
 
+    /// A worker that was asked to keep a copy has one, or could not have it.
+    pub(super) fn handle_kept(&mut self, core: &mut Core, worker: WorkerId, offer: Option<CheckpointOffer>) {
+        let Some(peer) = core.peers.get_mut(&worker) else { return };
+        if !std::mem::take(&mut peer.is_keeping) {
+            return;
+        }
+        match offer {
+            Some(offer) if !names_a_part(&offer) => {}
+            Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
+            None if std::mem::replace(&mut self.copy_failed, true) => {}
+            None => {
+                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints \
+                            that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
+                core.notice(Severity::Warning, Some(worker), text.to_owned());
+            }
+        }
+    }
+}
+
+impl Core {
     /// Who is nearest, of those who may.
     pub(super) fn keeper_for(&self, writer: WorkerId, may: impl Fn(WorkerId) -> bool) -> Option<WorkerId> {
         let site = self.peers.get(&writer)?.known.site;
@@ -52,24 +110,6 @@ impl Run {
             peer.is_keeping = true;
         }
         self.send(keeper, ToWorker::Keep(HeldPart { offer, holders: vec![holder] }));
-    }
-
-    /// A worker that was asked to keep a copy has one, or could not have it.
-    pub(super) fn handle_kept(&mut self, worker: WorkerId, offer: Option<CheckpointOffer>) {
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
-        if !std::mem::take(&mut peer.is_keeping) {
-            return;
-        }
-        match offer {
-            Some(offer) if !names_a_part(&offer) => {}
-            Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
-            None if std::mem::replace(&mut self.copy_failed, true) => {}
-            None => {
-                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints \
-                            that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
-                self.notice(Severity::Warning, Some(worker), text.to_owned());
-            }
-        }
     }
 
     /// People are told of the first that has written the checkpoint at a round: the others do so at about the same time.

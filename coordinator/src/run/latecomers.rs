@@ -10,7 +10,8 @@ use longhaul_common::id::WorkerId;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
-use super::machine::Run;
+use super::components::Accounting;
+use super::core::Core;
 use super::peer::{Peer, Standing};
 use super::state::Phase;
 
@@ -57,9 +58,9 @@ impl Latecomers {
     }
 }
 
-impl Run {
+impl Accounting {
     /// A worker joins; `too_late`: it was too far behind when it came in, and the state had taken it so long.
-    pub(super) fn note_latecomer(&mut self, worker: WorkerId, too_late: Option<Duration>) {
+    pub(super) fn note_latecomer(&mut self, core: &mut Core, worker: WorkerId, too_late: Option<Duration>) {
         let Some(took) = too_late else { return self.latecomers.takes_part(worker) };
         self.latecomers.took.insert(worker, took);
         let seconds = took.as_secs_f64();
@@ -72,66 +73,70 @@ impl Run {
         let text = format!(
             "was too far behind when it came in, as more rounds had passed than are kept, in the {seconds:.1} s that the state took and since: {what}"
         );
-        self.notice(Severity::Warning, Some(worker), text);
+        core.notice(Severity::Warning, Some(worker), text);
     }
 
     /// Whether rounds wait for somebody who fetches the state.
-    pub(super) fn waits_for_latecomer(&self) -> bool {
-        self.state.phase == Phase::Training && self.latecomers.wait.is_some_and(|wait| wait.until > self.now)
+    pub(super) fn waits_for_latecomer(&self, core: &Core) -> bool {
+        core.state.phase == Phase::Training && self.latecomers.wait.is_some_and(|wait| wait.until > core.now)
     }
 
     /// When to look again whether rounds wait.
-    pub(super) fn latecomers_are_looked_at(&self) -> Option<Duration> {
+    pub(super) fn latecomers_are_looked_at(&self, core: &Core) -> Option<Duration> {
         match self.latecomers.wait {
             Some(wait) => Some(wait.until),
-            None => self.fetching_latecomers().next().map(|_| self.latecomers.not_before),
+            None => self.fetching_latecomers(core).next().map(|_| self.latecomers.not_before),
         }
     }
 
     /// Those whom rounds wait for, and until when.
-    pub(super) fn awaited_latecomers(&self) -> impl Iterator<Item = (WorkerId, Duration)> {
-        let wait = self.latecomers.wait.filter(|_| self.waits_for_latecomer());
+    pub(super) fn awaited_latecomers(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
+        let wait = self.latecomers.wait.filter(|_| self.waits_for_latecomer(core));
         wait.into_iter()
-            .flat_map(|wait| self.fetching_latecomers().map(move |(worker, _)| (worker, wait.until)))
+            .flat_map(|wait| self.fetching_latecomers(core).map(move |(worker, _)| (worker, wait.until)))
     }
 
     /// Those whose copies of the model are not complete yet, and for how long to wait for them.
-    fn fetching_latecomers(&self) -> impl Iterator<Item = (WorkerId, Duration)> {
+    fn fetching_latecomers(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
         let heals = |peer: &Peer| {
             let replica = peer.seat.map(|seat| seat.replica);
             let is_of_it = |other: &&Peer| other.seat.map(|seat| seat.replica) == replica;
-            self.peers.values().filter(is_of_it).any(|other| other.standing == Standing::Healing)
+            core.peers.values().filter(is_of_it).any(|other| other.standing == Standing::Healing)
         };
         self.latecomers.took.iter().filter_map(move |(&worker, &took)| {
-            self.peers.get(&worker).filter(|peer| peer.standing != Standing::Member && heals(peer))?;
+            core.peers.get(&worker).filter(|peer| peer.standing != Standing::Member && heals(peer))?;
             Some((worker, patience(took)?))
         })
     }
 
     /// Rounds wait for those who fetch the state and were too late before, once in a while; no longer when they have it, or do not get it.
-    pub(super) fn look_at_latecomers(&mut self) {
-        let is_over = self.latecomers.wait.is_some_and(|wait| wait.until <= self.now);
-        if is_over || self.fetching_latecomers().next().is_none() || self.has_no_round_to_wait() {
-            self.latecomers.end_wait(self.now);
+    pub(super) fn look_at_latecomers(&mut self, core: &mut Core) {
+        let is_over = self.latecomers.wait.is_some_and(|wait| wait.until <= core.now);
+        if is_over || self.fetching_latecomers(core).next().is_none() || core.has_no_round_to_wait() {
+            self.latecomers.end_wait(core.now);
             if is_over {
                 let text = "rounds have waited for long enough for those who fetch the state: training goes on without them";
-                self.notice(Severity::Warning, None, text.to_owned());
+                core.notice(Severity::Warning, None, text.to_owned());
             }
             return;
         }
-        if self.latecomers.wait.is_some() || self.latecomers.not_before > self.now {
+        if self.latecomers.wait.is_some() || self.latecomers.not_before > core.now {
             return;
         }
-        let Some(patience) = self.fetching_latecomers().map(|(_, patience)| patience).max() else { return };
-        self.latecomers.wait = Some(Wait { began: self.now, until: self.now + patience });
-        let who: Vec<WorkerId> = self.fetching_latecomers().map(|(worker, _)| worker).collect();
+        let Some(patience) = self.fetching_latecomers(core).map(|(_, patience)| patience).max() else {
+            return;
+        };
+        self.latecomers.wait = Some(Wait { began: core.now, until: core.now + patience });
+        let who: Vec<WorkerId> = self.fetching_latecomers(core).map(|(worker, _)| worker).collect();
         let text = format!(
             "rounds wait for {who:?}, while the state is fetched: for {} s at most",
             patience.as_secs()
         );
-        self.notice(Severity::Warning, None, text);
+        core.notice(Severity::Warning, None, text);
     }
+}
 
+impl Core {
     /// Where nobody begins another round anyway, or all come anew, waiting is of no use.
     fn has_no_round_to_wait(&self) -> bool {
         let is_last = self.state.until().is_none_or(|until| self.computing().next() >= until);

@@ -10,6 +10,8 @@ mod as_toml;
 mod assembly;
 mod audits;
 mod command;
+mod components;
+mod core;
 mod data;
 mod departures;
 mod encoding;

@@ -3,6 +3,8 @@
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{DataAt, Hash};
 
+use super::components::{Accounting, Placement};
+use super::core::Core;
 use super::encoding::plausible;
 use super::machine::Run;
 use super::parity::Parity;
@@ -18,10 +20,11 @@ impl Run {
     /// The run as of its last event. `clock_started_unix_ms` is the Unix time at which the run's clock was zero.
     #[must_use]
     pub fn status(&self, clock_started_unix_ms: u64) -> Status {
-        let totals = self.state.tally.totals();
-        let through = self.state.ledger.through();
-        let step = through.0.checked_sub(1).map_or(0, |last| self.state.schedule.steps_of(Round(last)).end);
-        let snapshot = self.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
+        let totals = self.core.state.tally.totals();
+        let through = self.core.state.ledger.through();
+        let step =
+            through.0.checked_sub(1).map_or(0, |last| self.core.state.schedule.steps_of(Round(last)).end);
+        let snapshot = self.core.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
         let Snapshot {
             loss,
             gradient_norm,
@@ -33,35 +36,35 @@ impl Run {
             members,
             parity,
         } = snapshot;
-        let samples_late = self.state.ledger.counted_of(self.state.late.waiting());
+        let samples_late = self.core.state.ledger.counted_of(self.core.state.late.waiting());
         let ledger = LedgerStatus {
-            positions_applied: self.state.ledger.counted().len(),
-            duplicates: self.state.ledger.duplicates(),
-            pending: self.state.ledger.pending(),
-            given_out: self.state.ledger.given_out(),
-            waiting: self.state.ledger.waiting().len(),
+            positions_applied: self.core.state.ledger.counted().len(),
+            duplicates: self.core.state.ledger.duplicates(),
+            pending: self.core.state.ledger.pending(),
+            given_out: self.core.state.ledger.given_out(),
+            waiting: self.core.state.ledger.waiting().len(),
         };
         Status {
-            run: self.state.run.to_string(),
-            name: self.config.run.name.clone(),
-            phase: self.state.phase,
-            stopping: self.state.drain,
-            paused: self.is_paused(),
-            generation: self.state.generation.as_ref().map(|lineup| lineup.generation.0),
+            run: self.core.state.run.to_string(),
+            name: self.core.config.run.name.clone(),
+            phase: self.core.state.phase,
+            stopping: self.core.state.drain,
+            paused: self.core.is_paused(),
+            generation: self.core.state.generation.as_ref().map(|lineup| lineup.generation.0),
             round: through.0,
-            rounds: self.state.schedule.rounds(),
+            rounds: self.core.state.schedule.rounds(),
             step,
-            steps: self.state.schedule.steps,
+            steps: self.core.state.schedule.steps,
             loss,
             gradient_norm,
             validation_loss,
             validation_accuracy,
-            images: self.config.data.image.is_some(),
+            images: self.core.config.data.image.is_some(),
             residual_ratio,
             tokens: totals.tokens,
             selected_share: totals.selected_share(),
             tokens_per_s,
-            tokens_per_s_mean: self.state.tally.tokens_per_s(),
+            tokens_per_s_mean: self.core.state.tally.tokens_per_s(),
             share_of_local_speed,
             share_of_local_speed_mean: totals.share_of_local_speed(),
             data_wait_ms: 1e3 * totals.data_wait_s,
@@ -77,30 +80,32 @@ impl Run {
             dense_bytes: totals.dense_bytes,
             bytes_ratio: (totals.wan_bytes > 0 && totals.dense_bytes > 0)
                 .then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
-            eta_s: self.eta_s(step),
+            eta_s: self.core.eta_s(step),
             samples_counted: ledger.positions_applied.saturating_sub(samples_late),
             samples_late,
             samples_pending: ledger.pending,
             ledger,
-            audit: self.audits.status(),
-            parts: self.ranks(),
-            plan: self.plan_status(),
+            audit: self.accounting.audits.status(),
+            parts: self.core.ranks(),
+            plan: self.core.plan_status(),
             members,
-            gone: self.gone_statuses(),
+            gone: self.liveness.gone_statuses(&self.core),
             parity,
-            links: self.link_statuses(),
+            links: self.core.link_statuses(),
             stays: false,
             suspended: None,
-            checkpoints: self.checkpoint_statuses(),
-            events: self.event_statuses(clock_started_unix_ms),
-            refused: self.refusal_statuses(),
-            refused_unnamed: self.refusals.unnamed(),
-            residuals_lost: self.state.residuals_lost,
-            privacy: self.privacy_status(),
+            checkpoints: self.core.checkpoint_statuses(),
+            events: self.core.event_statuses(clock_started_unix_ms),
+            refused: self.accounting.refusal_statuses(&self.core),
+            refused_unnamed: self.accounting.refusals.unnamed(),
+            residuals_lost: self.core.state.residuals_lost,
+            privacy: self.core.privacy_status(),
             problems: self.problems(),
         }
     }
+}
 
+impl Accounting {
     pub(super) fn parity_status(&self) -> Option<ParityStatus> {
         let latest = self.parity.values().filter_map(Parity::latest);
         // Of several parts of the model, one that is broken, or the one that is furthest behind.
@@ -108,7 +113,9 @@ impl Run {
         let equal = verdict.odd.is_empty();
         Some(ParityStatus { round: verdict.round.0, hash: hex(&verdict.hash), equal })
     }
+}
 
+impl Core {
     fn checkpoint_statuses(&self) -> Vec<CheckpointStatus> {
         let status = |checkpoint: &Checkpoint| CheckpointStatus {
             worker: checkpoint.worker.to_string(),
@@ -122,44 +129,6 @@ impl Run {
 
     fn event_statuses(&self, clock_started_unix_ms: u64) -> Vec<EventStatus> {
         self.notices.iter().map(|notice| EventStatus::of(notice, clock_started_unix_ms)).collect()
-    }
-
-    pub(super) fn member_status(&self, worker: WorkerId, peer: &Peer) -> MemberStatus {
-        let state = match peer.standing {
-            Standing::Waiting => "waiting",
-            Standing::Preparing => "preparing",
-            Standing::Healing => "healing",
-            Standing::Ready => "ready",
-            Standing::Member if peer.is_awaited() => "awaited",
-            Standing::Member if peer.finished.is_some() => "finished",
-            Standing::Member => "training",
-        };
-        let health = match peer.punctuality.is_slow() {
-            _ if peer.connection.is_some() && peer.silence.is_unusual(self.now) => Health::Silent,
-            true => Health::Slow,
-            false => Health::Steady,
-        };
-        let counted = peer.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
-        let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
-        let encoding = peer.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
-        MemberStatus {
-            id: worker.to_string(),
-            site: self.site_name(peer.known.site),
-            part: peer.seat.map(|seat| seat.rank + 1),
-            copy: peer.seat.map(|seat| seat.replica),
-            device: peer.known.device.clone(),
-            state: state.to_owned(),
-            health,
-            data: peer.data.map(|at| data_word(at).to_owned()),
-            step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
-            tokens_per_s,
-            state_hash: peer.state_hash.as_ref().map(hex),
-            contributed: peer.contributed.map(|round| round.0),
-            speed: self.speeds.known(worker),
-            density: encoding.map(|encoding| encoding.density.into()),
-            value_bits: encoding.map(|encoding| encoding.value_bits.into()),
-            last_seen_s: self.now.saturating_sub(peer.silence.last()).as_secs_f64(),
-        }
     }
 
     pub(super) fn site_name(&self, site: SiteId) -> String {
@@ -182,6 +151,46 @@ impl Run {
         let members = self.peers.values().filter(|peer| peer.is_present_member());
         let pace = members.filter_map(|peer| peer.meter.steps_per_s()).reduce(f64::min)?;
         (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)
+    }
+}
+
+impl Placement {
+    pub(super) fn member_status(&self, core: &Core, worker: WorkerId, peer: &Peer) -> MemberStatus {
+        let state = match peer.standing {
+            Standing::Waiting => "waiting",
+            Standing::Preparing => "preparing",
+            Standing::Healing => "healing",
+            Standing::Ready => "ready",
+            Standing::Member if peer.is_awaited() => "awaited",
+            Standing::Member if peer.finished.is_some() => "finished",
+            Standing::Member => "training",
+        };
+        let health = match peer.punctuality.is_slow() {
+            _ if peer.connection.is_some() && peer.silence.is_unusual(core.now) => Health::Silent,
+            true => Health::Slow,
+            false => Health::Steady,
+        };
+        let counted = peer.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
+        let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
+        let encoding = peer.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
+        MemberStatus {
+            id: worker.to_string(),
+            site: core.site_name(peer.known.site),
+            part: peer.seat.map(|seat| seat.rank + 1),
+            copy: peer.seat.map(|seat| seat.replica),
+            device: peer.known.device.clone(),
+            state: state.to_owned(),
+            health,
+            data: peer.data.map(|at| data_word(at).to_owned()),
+            step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
+            tokens_per_s,
+            state_hash: peer.state_hash.as_ref().map(hex),
+            contributed: peer.contributed.map(|round| round.0),
+            speed: self.speeds.known(worker),
+            density: encoding.map(|encoding| encoding.density.into()),
+            value_bits: encoding.map(|encoding| encoding.value_bits.into()),
+            last_seen_s: core.now.saturating_sub(peer.silence.last()).as_secs_f64(),
+        }
     }
 }
 

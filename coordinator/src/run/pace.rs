@@ -3,6 +3,8 @@
 mod rule;
 mod watch;
 
+use super::components::Accounting;
+use super::core::Core;
 use std::collections::BTreeMap;
 
 use longhaul_common::config::RunConfig;
@@ -69,90 +71,43 @@ impl Watch {
     }
 }
 
-impl Run {
+impl Accounting {
     /// Whether rounds should have another pace than they have, and still can.
-    pub(super) fn pace_is_due(&self) -> bool {
-        self.wanted_pace().is_some()
+    pub(super) fn pace_is_due(&self, core: &Core) -> bool {
+        self.wanted_pace(core).is_some()
     }
 
-    /// Whether the pace is what links allow, within the user's bounds.
-    fn pace_follows(&self) -> bool {
-        let sync = &self.config.sync;
-        sync.adapt && !sync.source.is_gradient() && sync.every_max > sync.every && !self.is_closing()
-    }
-
-    fn wanted_pace(&self) -> Option<Wanted> {
-        if !self.pace_follows() {
+    fn wanted_pace(&self, core: &Core) -> Option<Wanted> {
+        if !core.pace_follows() {
             return None;
         }
-        match self.state.schedule.is_opening(self.state.ledger.through()) {
-            true => self.wanted_in_opening(),
+        match core.state.schedule.is_opening(core.state.ledger.through()) {
+            true => self.wanted_in_opening(core),
             false => self.watch.wanted.clone(),
         }
     }
 
     /// What the rest of the run should be like; none while that is not known, or when it was decided.
-    fn wanted_in_opening(&self) -> Option<Wanted> {
-        let schedule = self.state.schedule;
-        let through = self.state.ledger.through().0 as f64 / schedule.opening_rounds as f64;
-        if self.state.paced_from.is_some() || through < MEASURED_AFTER {
+    fn wanted_in_opening(&self, core: &Core) -> Option<Wanted> {
+        let schedule = core.state.schedule;
+        let through = core.state.ledger.through().0 as f64 / schedule.opening_rounds as f64;
+        if core.state.paced_from.is_some() || through < MEASURED_AFTER {
             return None;
         }
-        let members = self.present_members();
+        let members = core.present_members();
         let measured = self.watch.window.medians(&members);
         if measured.is_empty() || measured.len() < members.len() && through < LAST_CALL {
             return None;
         }
-        let pace = rule::wanted(self.configured_pace(), &self.config.sync, &measured);
-        (pace != self.present_pace()).then(|| Wanted { pace, why: self.inputs(&measured, None) })
+        let pace = rule::wanted(core.configured_pace(), &core.config.sync, &measured);
+        (pace != core.present_pace()).then(|| Wanted { pace, why: self.inputs(&measured, None) })
     }
 
-    /// Rounds were counted: judges a window of them, when it is full.
-    pub(super) fn watch_pace(&mut self) {
-        let (schedule, through) = (self.state.schedule, self.state.ledger.through());
-        if !self.pace_follows() || self.settling.is_some() || schedule.is_opening(through) {
-            return;
-        }
-        let Some(from) = &self.watch.from else { return self.begin_window(through) };
-        if through.0 < from.round.0 + WINDOW_ROUNDS {
-            return;
-        }
-        let members = self.present_members();
-        let measured = self.watch.window.medians(&members);
-        if !measured.is_empty() {
-            let waited = members.iter().filter_map(|worker| self.waited(*worker, from)).reduce(f64::min);
-            let wanted = rule::wanted(self.configured_pace(), &self.config.sync, &measured);
-            let paced_from = self.state.paced_from.map_or(schedule.opening_rounds, |round| round.0);
-            let rounds = through.0.saturating_sub(paced_from);
-            let verdict = Verdict { pace: self.present_pace(), wanted, waited, rounds };
-            let decided = self.watch.hysteresis.judge(verdict);
-            self.watch.wanted = decided.map(|pace| Wanted { pace, why: self.inputs(&measured, waited) });
-        }
-        self.begin_window(through);
-    }
-
-    fn begin_window(&mut self, round: Round) {
-        let totals = |worker: WorkerId| Some((worker, Totals::of(self.peers.get(&worker)?.meter.latest()?)));
-        let totals = self.present_members().into_iter().filter_map(totals).collect();
+    fn begin_window(&mut self, core: &mut Core, round: Round) {
+        let totals = |worker: WorkerId| Some((worker, Totals::of(core.peers.get(&worker)?.meter.latest()?)));
+        let totals = core.present_members().into_iter().filter_map(totals).collect();
         self.watch.from = Some(Began { round, totals });
         self.watch.window.clear();
-    }
-
-    /// The share of its time since then that a member has waited; none: it has not said.
-    fn waited(&self, worker: WorkerId, since: &Began) -> Option<f64> {
-        let before = since.totals.get(&worker)?;
-        let now = Totals::of(self.peers.get(&worker)?.meter.latest()?);
-        let done = now.continues(before).then(|| now.since(before))?;
-        Some(1.0 - done.share_of_local_speed()?)
-    }
-
-    /// As the user has it: the fastest, with the most turns that there are fragments for.
-    fn configured_pace(&self) -> Pace {
-        self.config.round_schedule().for_fragments(self.fragments_min()).last_pace()
-    }
-
-    fn present_pace(&self) -> Pace {
-        self.state.schedule.for_fragments(self.fragments_min()).last_pace()
     }
 
     /// What members have measured, of each the value that asks for the slowest pace.
@@ -176,10 +131,10 @@ impl Run {
     }
 
     /// Puts the wanted pace into effect from `first_round` on, which nobody has begun, or from the opening's end on.
-    pub(super) fn fix_pace(&mut self, old: &mut Lineup, first_round: Round) {
-        let Some(Wanted { pace, why }) = self.wanted_pace() else { return };
+    pub(super) fn fix_pace(&mut self, core: &mut Core, old: &mut Lineup, first_round: Round) {
+        let Some(Wanted { pace, why }) = self.wanted_pace(core) else { return };
         self.watch.wanted = None;
-        let (before, present) = (self.state.schedule, self.present_pace());
+        let (before, present) = (core.state.schedule, core.present_pace());
         let schedule = before.changed_at(first_round, pace);
         if schedule == before {
             return;
@@ -188,26 +143,80 @@ impl Run {
         if old.until.0 == before.rounds() {
             old.until = Round(schedule.rounds());
         }
-        self.follow_schedule(schedule, from);
+        self.follow_schedule(core, schedule, from);
         let text = format!(
             "from {from} on rounds are {} steps apart, and {} of them exchange the whole model (before: {} and {}), as links and cores allow it: {why}",
             pace.every, pace.groups, present.every, present.groups
         );
-        self.notice(Severity::Info, None, text);
+        core.notice(Severity::Info, None, text);
     }
 
     /// The run begins from a state before `round`: from there on, rounds are what they were last.
-    pub(super) fn keep_pace(&mut self, round: Round) {
-        let schedule = self.state.schedule;
+    pub(super) fn keep_pace(&mut self, core: &mut Core, round: Round) {
+        let schedule = core.state.schedule;
         if schedule.changes.kept().last().is_some_and(|last| last.round > round) {
-            self.follow_schedule(schedule.changed_at(round, schedule.last_pace()), round);
+            self.follow_schedule(core, schedule.changed_at(round, schedule.last_pace()), round);
         }
     }
 
-    fn follow_schedule(&mut self, schedule: RoundSchedule, from: Round) {
-        self.state.schedule = schedule;
-        self.state.paced_from = Some(from);
-        self.state.ledger.follow(schedule);
-        self.begin_window(from);
+    fn follow_schedule(&mut self, core: &mut Core, schedule: RoundSchedule, from: Round) {
+        core.state.schedule = schedule;
+        core.state.paced_from = Some(from);
+        core.state.ledger.follow(schedule);
+        self.begin_window(core, from);
+    }
+}
+
+impl Core {
+    /// Whether the pace is what links allow, within the user's bounds.
+    fn pace_follows(&self) -> bool {
+        let sync = &self.config.sync;
+        sync.adapt && !sync.source.is_gradient() && sync.every_max > sync.every && !self.is_closing()
+    }
+
+    /// The share of its time since then that a member has waited; none: it has not said.
+    fn waited(&self, worker: WorkerId, since: &Began) -> Option<f64> {
+        let before = since.totals.get(&worker)?;
+        let now = Totals::of(self.peers.get(&worker)?.meter.latest()?);
+        let done = now.continues(before).then(|| now.since(before))?;
+        Some(1.0 - done.share_of_local_speed()?)
+    }
+
+    /// As the user has it: the fastest, with the most turns that there are fragments for.
+    fn configured_pace(&self) -> Pace {
+        self.config.round_schedule().for_fragments(self.fragments_min()).last_pace()
+    }
+
+    fn present_pace(&self) -> Pace {
+        self.state.schedule.for_fragments(self.fragments_min()).last_pace()
+    }
+}
+
+impl Run {
+    /// Rounds were counted: judges a window of them, when it is full.
+    pub(super) fn watch_pace(&mut self) {
+        let (schedule, through) = (self.core.state.schedule, self.core.state.ledger.through());
+        if !self.core.pace_follows() || self.generations.settling.is_some() || schedule.is_opening(through) {
+            return;
+        }
+        let Some(from) = &self.accounting.watch.from else {
+            return self.accounting.begin_window(&mut self.core, through);
+        };
+        if through.0 < from.round.0 + WINDOW_ROUNDS {
+            return;
+        }
+        let members = self.core.present_members();
+        let measured = self.accounting.watch.window.medians(&members);
+        if !measured.is_empty() {
+            let waited = members.iter().filter_map(|worker| self.core.waited(*worker, from)).reduce(f64::min);
+            let wanted = rule::wanted(self.core.configured_pace(), &self.core.config.sync, &measured);
+            let paced_from = self.core.state.paced_from.map_or(schedule.opening_rounds, |round| round.0);
+            let rounds = through.0.saturating_sub(paced_from);
+            let verdict = Verdict { pace: self.core.present_pace(), wanted, waited, rounds };
+            let decided = self.accounting.watch.hysteresis.judge(verdict);
+            self.accounting.watch.wanted =
+                decided.map(|pace| Wanted { pace, why: self.accounting.inputs(&measured, waited) });
+        }
+        self.accounting.begin_window(&mut self.core, through);
     }
 }

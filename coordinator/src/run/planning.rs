@@ -11,6 +11,8 @@ use longhaul_proto::control::message::{Profile, ToWorker, Welcome};
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::components::Placement;
+use super::core::Core;
 use super::machine::Run;
 use super::state::{Decided, Phase};
 use super::survey::{Overdue, Way};
@@ -52,66 +54,81 @@ impl Decided {
 impl Run {
     /// Whether there is a plan; does what leads to one, where there is not.
     pub(super) fn has_plan(&mut self) -> bool {
-        if !self.config.is_plan_open() {
+        if !self.core.config.is_plan_open() {
             return true;
         }
-        if let Some(bytes) = self.suits_all_undivided() {
-            let is_complete = self.peers.len() >= self.config.run.workers as usize;
+        if let Some(bytes) = self.placement.suits_all_undivided(&mut self.core) {
+            let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
             if is_complete {
                 let text = format!(
                     "every worker holds the whole model ({}), and what they exchange follows their links",
-                    self.told_bytes(bytes)
+                    self.placement.told_bytes(bytes)
                 );
-                self.decide(Decided { why: text, ..self.undivided() });
+                let undivided = Decided { why: text, ..self.core.undivided() };
+                self.placement.decide(&mut self.core, undivided);
             }
             return is_complete;
         }
-        self.have_all_attend();
+        self.placement.have_all_attend(&mut self.core);
         self.give_up_waiting();
-        let is_complete = self.peers.len() >= self.config.run.workers as usize;
-        if is_complete && self.surveys.have_all_profiles() && !self.is_probing() {
-            self.choose();
+        let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
+        if is_complete
+            && self.placement.surveys.have_all_profiles()
+            && !self.placement.is_probing(&mut self.core)
+        {
+            self.placement.choose(&mut self.core);
         }
-        !self.config.is_plan_open()
+        !self.core.config.is_plan_open()
     }
 
+    /// Goes on without what is not told in time: without a worker that has told nothing of itself, and without ways that nobody has told of.
+    fn give_up_waiting(&mut self) {
+        for overdue in self.placement.surveys.take_overdue(self.core.now) {
+            match overdue {
+                Overdue::Profile(worker) => self.refuse(worker, UNTOLD),
+                Overdue::Ways(worker, sites) => {
+                    let name = |site: &SiteId| self.core.state.sites.get(site.0 as usize).cloned();
+                    let names: Vec<String> = sites.iter().filter_map(name).collect();
+                    let text = format!(
+                        "has not told in time how fast the ways from {} are: where nobody else has, the plan takes them for as slow as the slowest that was measured",
+                        names.join(", ")
+                    );
+                    self.core.notice(Severity::Warning, Some(worker), text);
+                }
+            }
+        }
+    }
+}
+
+impl Placement {
     /// Who has not told yet what a plan wants to know, where all have joined.
-    pub(super) fn untold(&self) -> Vec<WorkerId> {
-        let is_complete = self.peers.len() >= self.config.run.workers as usize;
-        if self.config.is_plan_open() && is_complete { self.surveys.owing() } else { Vec::new() }
+    pub(super) fn untold(&self, core: &Core) -> Vec<WorkerId> {
+        let is_complete = core.peers.len() >= core.config.run.workers as usize;
+        if core.config.is_plan_open() && is_complete { self.surveys.owing() } else { Vec::new() }
     }
 
     /// When somebody is to have told what a plan wants to know.
-    pub(super) fn telling_ends(&self) -> Option<Duration> {
-        self.surveys.next_due().filter(|_| self.state.phase == Phase::Gathering)
+    pub(super) fn telling_ends(&self, core: &Core) -> Option<Duration> {
+        self.surveys.next_due().filter(|_| core.state.phase == Phase::Gathering)
     }
 
     /// The configuration that a worker is welcomed with. As long as everybody could hold the whole model it says so, and nobody has to tell anything.
-    pub(super) fn config_for(&mut self, worker: WorkerId) -> String {
-        if !self.config.is_plan_open() {
-            return self.config_toml.clone();
+    pub(super) fn config_for(&mut self, core: &mut Core, worker: WorkerId) -> String {
+        if !core.config.is_plan_open() {
+            return core.config_toml.clone();
         }
-        if self.suits_all_undivided().is_none() {
-            self.surveys.attend(worker, self.now);
-            return self.config_toml.clone();
+        if self.suits_all_undivided(core).is_none() {
+            self.surveys.attend(worker, core.now);
+            return core.config_toml.clone();
         }
         if let Some(text) = &self.worked_out.undivided_toml {
             return text.clone();
         }
-        let mut config = self.config.clone();
-        self.undivided().apply_to(&mut config);
+        let mut config = core.config.clone();
+        core.undivided().apply_to(&mut config);
         // What could be written once can be written with other numbers.
-        let text = config.to_toml().unwrap_or_else(|_| self.config_toml.clone());
+        let text = config.to_toml().unwrap_or_else(|_| core.config_toml.clone());
         self.worked_out.undivided_toml.insert(text).clone()
-    }
-
-    fn undivided(&self) -> Decided {
-        Decided {
-            parallel: ParallelConfig::undivided(),
-            recompute: self.config.train.recompute,
-            copies: Vec::new(),
-            why: String::new(),
-        }
     }
 
     /// What the whole model takes, of the memories that there are.
@@ -130,17 +147,17 @@ impl Run {
 
     /// What the whole model takes of a worker, where everybody who is here has that much and no cut would be faster, as what is exchanged follows the links. None: that is
     /// not so, or not known yet.
-    fn suits_all_undivided(&mut self) -> Option<PerMemory> {
-        if !self.config.sync.adapt {
+    fn suits_all_undivided(&mut self, core: &mut Core) -> Option<PerMemory> {
+        if !core.config.sync.adapt {
             return None;
         }
-        let vocabulary = self.vocabulary()?;
+        let vocabulary = self.vocabulary(core)?;
         let bytes = match self.worked_out.whole_bytes {
             Some((of, bytes)) if of == vocabulary => bytes,
             _ => {
-                let work = self.workload()?;
-                let tokens = work.micro_tokens_most(self.config.run.workers as usize);
-                let (recompute, each) = (self.config.train.recompute, work.parameter_bytes);
+                let work = self.workload(core)?;
+                let tokens = work.micro_tokens_most(core.config.run.workers as usize);
+                let (recompute, each) = (core.config.train.recompute, work.parameter_bytes);
                 PerMemory::of(|memory| StageBytes::of(memory, &work.blocks, recompute, tokens, each).with(1))
             }
         };
@@ -152,58 +169,165 @@ impl Run {
     }
 
     /// Those that differ are refused when they have built the model; until then, the largest one fits all.
-    fn vocabulary(&self) -> Option<u32> {
-        let told = || self.surveys.vocabulary().or(self.state.vocabulary);
-        self.config.vocabulary().or_else(told)
+    fn vocabulary(&self, core: &Core) -> Option<u32> {
+        let told = || self.surveys.vocabulary().or(core.state.vocabulary);
+        core.config.vocabulary().or_else(told)
     }
 
     /// What a step asks for, once the vocabulary is known.
-    pub(super) fn workload(&mut self) -> Option<Workload> {
+    pub(super) fn workload(&mut self, core: &mut Core) -> Option<Workload> {
         #[cfg(test)]
         {
             self.worked_out.models += 1;
         }
-        Some(Workload::of(&self.config, &self.spec()?))
+        Some(Workload::of(&core.config, &self.spec(core)?))
     }
 
     /// The whole model, once the vocabulary is known.
-    pub(super) fn spec(&self) -> Option<ModelSpec> {
-        ModelSpec::of(&self.config, self.vocabulary()?).ok()
+    pub(super) fn spec(&self, core: &Core) -> Option<ModelSpec> {
+        ModelSpec::of(&core.config, self.vocabulary(core)?).ok()
     }
 
     /// What a machine can do is remembered beyond the plan that it is asked for.
-    pub(super) fn note_profile(&mut self, worker: WorkerId, profile: Profile) {
+    pub(super) fn note_profile(&mut self, core: &mut Core, worker: WorkerId, profile: Profile) {
         self.surveys.note_profile(worker, profile);
         let flops_per_s = self.surveys.device(worker).map(|device| device.flops_per_s as u64);
-        if let Some(peer) = self.peers.get_mut(&worker).filter(|_| flops_per_s.is_some()) {
+        if let Some(peer) = core.peers.get_mut(&worker).filter(|_| flops_per_s.is_some()) {
             peer.known.flops_per_s = flops_per_s;
-            self.state.workers.insert(worker, peer.known.clone());
+            core.state.workers.insert(worker, peer.known.clone());
         }
     }
 
     /// Tells those who took it for certain that they would hold the whole model.
-    fn have_all_attend(&mut self) {
+    fn have_all_attend(&mut self, core: &mut Core) {
         for worker in self.surveys.absent() {
-            self.welcome_again(worker);
-            self.surveys.attend(worker, self.now);
+            core.welcome_again(worker);
+            self.surveys.attend(worker, core.now);
         }
     }
 
-    /// Goes on without what is not told in time: without a worker that has told nothing of itself, and without ways that nobody has told of.
-    fn give_up_waiting(&mut self) {
-        for overdue in self.surveys.take_overdue(self.now) {
-            match overdue {
-                Overdue::Profile(worker) => self.refuse(worker, UNTOLD),
-                Overdue::Ways(worker, sites) => {
-                    let name = |site: &SiteId| self.state.sites.get(site.0 as usize).cloned();
-                    let names: Vec<String> = sites.iter().filter_map(name).collect();
-                    let text = format!(
-                        "has not told in time how fast the ways from {} are: where nobody else has, the plan takes them for as slow as the slowest that was measured",
-                        names.join(", ")
-                    );
-                    self.notice(Severity::Warning, Some(worker), text);
-                }
+    /// Whether something about the ways between sites is still to be told; asks for what nobody was asked about.
+    fn is_probing(&mut self, core: &mut Core) -> bool {
+        for (worker, others) in self.surveys.ask_for_ways(core.now) {
+            let member = |other: &WorkerId| Some(core.peers.get(other)?.member(*other));
+            let peers = others.iter().filter_map(member).collect();
+            core.send(worker, ToWorker::Probe { peers });
+        }
+        !self.surveys.is_complete()
+    }
+
+    /// The best plan for those who are here.
+    fn choose(&mut self, core: &mut Core) {
+        if self.unfit.is_some() {
+            return;
+        }
+        let by_site = self.surveys.by_site();
+        let device = |worker| self.surveys.device(worker);
+        let (Some(topology), Some(spec)) = (self.topology_of(core, &by_site, device), self.spec(core)) else {
+            return;
+        };
+        match choose_with_groups(topology, &Divisions::of(&core.config, &spec), true) {
+            Ok((topology, choice)) => self.take(core, &choice, &topology, &by_site),
+            Err(error) => {
+                let text = format!("{error}. The run waits for other workers");
+                core.notice(Severity::Error, None, text.clone());
+                self.unfit = Some(text);
             }
+        }
+    }
+
+    fn take(
+        &mut self,
+        core: &mut Core,
+        choice: &Choice,
+        topology: &Topology,
+        by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
+    ) {
+        let decided = core.decided_of(choice, topology, by_site, why(choice));
+        self.decide(core, decided);
+    }
+
+    fn decide(&mut self, core: &mut Core, decided: Decided) {
+        let why = decided.why.clone();
+        core.state.vocabulary = self.vocabulary(core);
+        core.follow_plan(decided);
+        for ((from, to), link) in self.surveys.known_ways() {
+            core.state.ways.measured(from, to, link);
+        }
+        core.persist();
+        core.notice(Severity::Info, None, why);
+        // From now on the plan is told with the first welcome.
+        for worker in std::mem::take(&mut self.surveys).attending() {
+            core.welcome_again(worker);
+        }
+    }
+
+    /// These machines, of which `device` tells what they can do, and the ways between them. None: it does not tell of all.
+    pub(super) fn topology_of(
+        &self,
+        core: &Core,
+        by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
+        device: impl Fn(WorkerId) -> Option<Device>,
+    ) -> Option<Topology> {
+        let lan = |site: SiteId| match self.surveys.way(site, site) {
+            Some(Way::Known(link)) => Some(link),
+            _ => core.state.ways.between(site, site),
+        };
+        let sites: Option<Vec<Site>> = by_site
+            .iter()
+            .map(|(&site, workers)| {
+                let name = core.state.sites.get(site.0 as usize)?.clone();
+                let devices = workers.iter().map(|worker| device(*worker)).collect::<Option<_>>()?;
+                let (knows_lan, lan) = (lan(site).is_some(), lan(site).unwrap_or(UNKNOWN_LAN));
+                Some(Site { name, devices, lan, knows_lan })
+            })
+            .collect();
+        let places: Vec<SiteId> = by_site.keys().copied().collect();
+        Topology::new(sites?, self.links(core, &places)).ok()
+    }
+
+    /// By both places: the ways between these sites.
+    pub(super) fn links(&self, core: &Core, sites: &[SiteId]) -> BTreeMap<(usize, usize), Link> {
+        let pairs = (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let told: BTreeMap<(usize, usize), Way> =
+            pairs.map(|(a, b)| ((a, b), self.way_between(core, sites[a], sites[b]))).collect();
+        let known = |way: &Way| match way {
+            Way::Known(link) => Some(*link),
+            Way::Broken | Way::Untold => None,
+        };
+        let slowest = told.values().filter_map(known).reduce(slower).unwrap_or(UNKNOWN_WAY);
+        let link = |way| match way {
+            Way::Known(link) => link,
+            Way::Broken => UNKNOWN_WAY,
+            Way::Untold => slowest,
+        };
+        told.into_iter().map(|(pair, way)| (pair, link(way))).collect()
+    }
+
+    /// Of both directions what is known; where both are, the slower one counts.
+    fn way_between(&self, core: &Core, a: SiteId, b: SiteId) -> Way {
+        let ways = [self.surveys.way(a, b), self.surveys.way(b, a)];
+        if ways.iter().all(Option::is_none)
+            && let Some(link) = core.state.ways.between(a, b)
+        {
+            return Way::Known(link);
+        }
+        match ways.map(|way| way.unwrap_or(Way::Untold)) {
+            [Way::Known(one), Way::Known(other)] => Way::Known(slower(one, other)),
+            [Way::Known(link), _] | [_, Way::Known(link)] => Way::Known(link),
+            [Way::Broken, _] | [_, Way::Broken] => Way::Broken,
+            [Way::Untold, Way::Untold] => Way::Untold,
+        }
+    }
+}
+
+impl Core {
+    fn undivided(&self) -> Decided {
+        Decided {
+            parallel: ParallelConfig::undivided(),
+            recompute: self.config.train.recompute,
+            copies: Vec::new(),
+            why: String::new(),
         }
     }
 
@@ -211,41 +335,6 @@ impl Run {
         let Some(site) = self.peers.get(&worker).map(|peer| peer.known.site) else { return };
         let welcome = Welcome { run: self.state.run, config: self.config_toml.clone(), site, resumed: false };
         self.send(worker, ToWorker::Welcome(welcome));
-    }
-
-    /// Whether something about the ways between sites is still to be told; asks for what nobody was asked about.
-    fn is_probing(&mut self) -> bool {
-        for (worker, others) in self.surveys.ask_for_ways(self.now) {
-            let member = |other: &WorkerId| Some(self.peers.get(other)?.member(*other));
-            let peers = others.iter().filter_map(member).collect();
-            self.send(worker, ToWorker::Probe { peers });
-        }
-        !self.surveys.is_complete()
-    }
-
-    /// The best plan for those who are here.
-    fn choose(&mut self) {
-        if self.unfit.is_some() {
-            return;
-        }
-        let by_site = self.surveys.by_site();
-        let device = |worker| self.surveys.device(worker);
-        let (Some(topology), Some(spec)) = (self.topology_of(&by_site, device), self.spec()) else {
-            return;
-        };
-        match choose_with_groups(topology, &Divisions::of(&self.config, &spec), true) {
-            Ok((topology, choice)) => self.take(&choice, &topology, &by_site),
-            Err(error) => {
-                let text = format!("{error}. The run waits for other workers");
-                self.notice(Severity::Error, None, text.clone());
-                self.unfit = Some(text);
-            }
-        }
-    }
-
-    fn take(&mut self, choice: &Choice, topology: &Topology, by_site: &BTreeMap<SiteId, Vec<WorkerId>>) {
-        let decided = self.decided_of(choice, topology, by_site, why(choice));
-        self.decide(decided);
     }
 
     /// A choice as the run has it.
@@ -293,78 +382,6 @@ impl Run {
             self.config_toml = written;
         }
         self.state.plan = Some(decided);
-    }
-
-    fn decide(&mut self, decided: Decided) {
-        let why = decided.why.clone();
-        self.state.vocabulary = self.vocabulary();
-        self.follow_plan(decided);
-        for ((from, to), link) in self.surveys.known_ways() {
-            self.state.ways.measured(from, to, link);
-        }
-        self.persist();
-        self.notice(Severity::Info, None, why);
-        // From now on the plan is told with the first welcome.
-        for worker in std::mem::take(&mut self.surveys).attending() {
-            self.welcome_again(worker);
-        }
-    }
-
-    /// These machines, of which `device` tells what they can do, and the ways between them. None: it does not tell of all.
-    pub(super) fn topology_of(
-        &self,
-        by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
-        device: impl Fn(WorkerId) -> Option<Device>,
-    ) -> Option<Topology> {
-        let lan = |site: SiteId| match self.surveys.way(site, site) {
-            Some(Way::Known(link)) => Some(link),
-            _ => self.state.ways.between(site, site),
-        };
-        let sites: Option<Vec<Site>> = by_site
-            .iter()
-            .map(|(&site, workers)| {
-                let name = self.state.sites.get(site.0 as usize)?.clone();
-                let devices = workers.iter().map(|worker| device(*worker)).collect::<Option<_>>()?;
-                let (knows_lan, lan) = (lan(site).is_some(), lan(site).unwrap_or(UNKNOWN_LAN));
-                Some(Site { name, devices, lan, knows_lan })
-            })
-            .collect();
-        let places: Vec<SiteId> = by_site.keys().copied().collect();
-        Topology::new(sites?, self.links(&places)).ok()
-    }
-
-    /// By both places: the ways between these sites.
-    pub(super) fn links(&self, sites: &[SiteId]) -> BTreeMap<(usize, usize), Link> {
-        let pairs = (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
-        let told: BTreeMap<(usize, usize), Way> =
-            pairs.map(|(a, b)| ((a, b), self.way_between(sites[a], sites[b]))).collect();
-        let known = |way: &Way| match way {
-            Way::Known(link) => Some(*link),
-            Way::Broken | Way::Untold => None,
-        };
-        let slowest = told.values().filter_map(known).reduce(slower).unwrap_or(UNKNOWN_WAY);
-        let link = |way| match way {
-            Way::Known(link) => link,
-            Way::Broken => UNKNOWN_WAY,
-            Way::Untold => slowest,
-        };
-        told.into_iter().map(|(pair, way)| (pair, link(way))).collect()
-    }
-
-    /// Of both directions what is known; where both are, the slower one counts.
-    fn way_between(&self, a: SiteId, b: SiteId) -> Way {
-        let ways = [self.surveys.way(a, b), self.surveys.way(b, a)];
-        if ways.iter().all(Option::is_none)
-            && let Some(link) = self.state.ways.between(a, b)
-        {
-            return Way::Known(link);
-        }
-        match ways.map(|way| way.unwrap_or(Way::Untold)) {
-            [Way::Known(one), Way::Known(other)] => Way::Known(slower(one, other)),
-            [Way::Known(link), _] | [_, Way::Known(link)] => Way::Known(link),
-            [Way::Broken, _] | [_, Way::Broken] => Way::Broken,
-            [Way::Untold, Way::Untold] => Way::Untold,
-        }
     }
 }
 

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::absent_holders::AbsentHolders;
 use super::admit::difference;
 use super::command::Severity;
+use super::components::Liveness;
+use super::core::Core;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
 use super::source::Source;
@@ -59,27 +61,28 @@ impl Preparing {
 
 impl Run {
     pub(super) fn advance_gathering(&mut self) {
-        if self.state.drain {
-            return self.finish(self.words_of_stop());
+        if self.core.state.drain {
+            return self.finish(self.core.words_of_stop());
         }
-        if self.is_held() || !self.has_plan() {
+        if self.accounting.is_held(&self.core) || !self.has_plan() {
             return;
         }
-        if self.waits_for_a_move() {
+        if self.placement.waits_for_a_move(&self.core) {
             return;
         }
-        let enough = self.peers.len() >= self.config.run.workers as usize || self.move_is_complete();
-        if enough || self.gathering_ends().is_some_and(|at| at <= self.now) {
-            let source = self.choose_source();
-            if !matches!(source, Source::Memory(..)) && self.waits_for_archive() {
+        let enough = self.core.peers.len() >= self.core.config.run.workers as usize
+            || self.placement.move_is_complete(&self.core);
+        if enough || self.generations.gathering_ends(&self.core).is_some_and(|at| at <= self.core.now) {
+            let source = self.core.choose_source();
+            if !matches!(source, Source::Memory(..)) && self.core.waits_for_archive() {
                 return;
             }
-            if self.waits_for_absent_holders(&source) {
+            if self.recovery.waits_for_absent_holders(&mut self.core, &source) {
                 return;
             }
-            self.seat_all(&self.holders_of(&source));
+            self.seat_all(&self.core.holders_of(&source));
             // Where no copy has all its workers, more must come.
-            if !self.replicas_where(|_| true).is_empty() {
+            if !self.core.replicas_where(|_| true).is_empty() {
                 self.start_preparing(source);
             } else if let Source::Checkpoint(found) = source {
                 self.replan_for_those_here(found.round);
@@ -87,25 +90,17 @@ impl Run {
         }
     }
 
-    /// Why a run is over that nobody trains.
-    fn words_of_stop(&self) -> &'static str {
-        match self.state.facts {
-            None => "stopped before training began",
-            Some(_) => "stopped before it went on; the newest checkpoints hold what was reached",
-        }
-    }
-
     fn start_preparing(&mut self, source: Source) {
-        self.tell_what_did_not_come(&source);
-        let seated = self.peers.iter().filter(|(_, peer)| peer.seat.is_some());
+        self.recovery.tell_what_did_not_come(&mut self.core, &source);
+        let seated = self.core.peers.iter().filter(|(_, peer)| peer.seat.is_some());
         let participants: BTreeSet<WorkerId> = seated.map(|(&worker, _)| worker).collect();
         let starts: Vec<(WorkerId, Option<Start>)> = participants
             .iter()
-            .map(|&worker| (worker, self.start_of(&source, worker, &participants)))
+            .map(|&worker| (worker, self.core.start_of(&source, worker, &participants)))
             .collect();
         let (mut sources, mut unheard, mut moved) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for (worker, start) in starts {
-            let Some(peer) = self.peers.get_mut(&worker) else { continue };
+            let Some(peer) = self.core.peers.get_mut(&worker) else { continue };
             if matches!(source, Source::Memory(round, hash) if holds(peer, round, hash)) {
                 sources.insert(worker);
                 continue;
@@ -119,13 +114,13 @@ impl Run {
                 }
                 sources.insert(worker);
                 unheard.insert(worker);
-                self.send(worker, ToWorker::Prepare(start));
+                self.core.send(worker, ToWorker::Prepare(start));
             }
         }
         let text = match &source {
-            Source::Fresh if self.state.facts.is_some() => {
+            Source::Fresh if self.core.state.facts.is_some() => {
                 let text = "nobody holds the run's state and nobody has a checkpoint of it: it starts from the beginning";
-                self.notice(Severity::Error, None, text.to_owned());
+                self.core.notice(Severity::Error, None, text.to_owned());
                 "preparing from the beginning".to_owned()
             }
             Source::Fresh => format!("{} workers prepare", participants.len()),
@@ -141,17 +136,17 @@ impl Run {
                 moved.iter().map(|rank| rank + 1).collect::<Vec<_>>()
             ),
         };
-        self.notice(Severity::Info, None, text);
+        self.core.notice(Severity::Info, None, text);
         let expected = match source {
             Source::Fresh => (Round(0), BTreeMap::new()),
             Source::Memory(round, hash) => (round, BTreeMap::from([(0, hash)])),
-            Source::Checkpoint(found) if self.is_same_cut(&found) => {
+            Source::Checkpoint(found) if self.core.is_same_cut(&found) => {
                 (found.round, (0..).zip(found.hashes).collect())
             }
             // Nobody knows the hashes of parts that were never written.
             Source::Checkpoint(found) => (found.round, BTreeMap::new()),
         };
-        self.preparing = Some(Preparing {
+        self.generations.preparing = Some(Preparing {
             participants,
             expected,
             sources,
@@ -160,19 +155,20 @@ impl Run {
             reference: None,
             broken: false,
         });
-        self.state.phase = Phase::Preparing;
-        (self.replanning.began, self.replanning.coming_back) = (Some(self.now), None);
-        self.persist();
+        self.core.state.phase = Phase::Preparing;
+        (self.placement.replanning.began, self.placement.replanning.coming_back) =
+            (Some(self.core.now), None);
+        self.core.persist();
     }
 
     pub(super) fn advance_preparing(&mut self) {
-        if self.state.drain {
-            return self.finish(self.words_of_stop());
+        if self.core.state.drain {
+            return self.finish(self.core.words_of_stop());
         }
-        let Some(preparing) = self.preparing.clone() else { return };
+        let Some(preparing) = self.generations.preparing.clone() else { return };
         if preparing.broken {
-            self.preparing = None;
-            self.state.phase = Phase::Gathering;
+            self.generations.preparing = None;
+            self.core.state.phase = Phase::Gathering;
             return;
         }
         let reference = match preparing.reference.clone() {
@@ -189,19 +185,19 @@ impl Run {
             of_part.is_some_and(|part| holds(peer, part.next_round, part.state_hash))
         };
         for &worker in &preparing.participants {
-            let Some(peer) = self.peers.get(&worker) else { continue };
+            let Some(peer) = self.core.peers.get(&worker) else { continue };
             if peer.standing == Standing::Ready && !agrees(peer) {
                 let text = "has another state than the lowest-numbered worker, and heals".to_owned();
-                self.notice(Severity::Warning, Some(worker), text);
+                self.core.notice(Severity::Warning, Some(worker), text);
                 self.heal_again(worker);
             }
         }
-        self.heal_waiting(agrees);
+        self.liveness.heal_waiting(&mut self.core, agrees);
         let all_agree =
-            preparing.participants.iter().all(|worker| self.peers.get(worker).is_some_and(agrees));
-        if all_agree && !self.is_held() {
+            preparing.participants.iter().all(|worker| self.core.peers.get(worker).is_some_and(agrees));
+        if all_agree && !self.accounting.is_held(&self.core) {
             // With those who came meanwhile and have healed already.
-            let replicas = self.replicas_where(agrees);
+            let replicas = self.core.replicas_where(agrees);
             self.begin_first(&reference, replicas, &preparing);
         }
     }
@@ -209,14 +205,14 @@ impl Run {
     /// When all sources are ready: what the lowest-numbered one of each part holds counts, also for model and data.
     fn choose_reference(&mut self, preparing: &Preparing) -> Option<Vec<Ready>> {
         let ready = |worker: &WorkerId| {
-            let peer = self.peers.get(worker).filter(|peer| peer.standing == Standing::Ready)?;
+            let peer = self.core.peers.get(worker).filter(|peer| peer.standing == Standing::Ready)?;
             Some((peer.seat?.rank, *worker, peer.ready.clone()?))
         };
         let mut all = preparing.sources.iter().map(ready).collect::<Option<Vec<_>>>()?;
         all.sort_by_key(|(rank, worker, _)| (*rank, *worker));
         let firsts = all.chunk_by(|one, next| one.0 == next.0).filter_map(|of_part| of_part.first());
         let reference: Vec<Ready> = firsts.map(|(_, _, ready)| ready.clone()).collect();
-        if reference.len() != self.ranks() as usize {
+        if reference.len() != self.core.ranks() as usize {
             return None;
         }
         let facts = facts_of(&reference)?;
@@ -230,15 +226,61 @@ impl Run {
         if !differing.is_empty() {
             return None;
         }
-        if let Some(preparing) = &mut self.preparing {
+        if let Some(preparing) = &mut self.generations.preparing {
             preparing.reference = Some(reference.clone());
         }
         Some(reference)
     }
 
+    fn begin_first(&mut self, reference: &[Ready], replicas: Vec<Vec<WorkerId>>, preparing: &Preparing) {
+        let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
+        // The start was chosen among those that the ledger reaches.
+        self.core.state.ledger.cut_back(first_round);
+        self.accounting.keep_pace(&mut self.core, first_round);
+        self.core.state.releases.begin_at(first_round);
+        let keeps = |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.loads_own);
+        let back = replicas.iter().flatten().copied().filter(keeps).collect();
+        let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
+        let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
+        for (round, worker) in self.core.state.late.cut_back(first_round, &keepers) {
+            self.core.state.ledger.lose(round, worker);
+        }
+        self.accounting.parity.values_mut().for_each(|parity| parity.cut_back(first_round));
+        self.core.state.milestones.retain(|round, _| *round <= first_round);
+        self.accounting.summaries.cut_back(first_round);
+        self.accounting.refusals.cut_back(first_round);
+        self.core.state.facts = facts_of(reference);
+        self.data.data_moved = true;
+        self.core.count_what_did_not_come_back(&back, &preparing.moved, first_round);
+        self.core.state.announced = self.core.state.announced.next();
+        self.core.state.rewinds.note_all(self.core.ranks(), self.core.state.announced, first_round);
+        (self.core.state.left_with, self.recovery.absent_holders) = (None, AbsentHolders::default());
+        self.generations.preparing = None;
+        self.placement.replanning.beginning =
+            self.placement.replanning.began.map(|at| self.core.now.saturating_sub(at));
+        self.placement.replanning.stood_still =
+            self.placement.replanning.stopped.take().map(|at| self.core.now.saturating_sub(at));
+        self.core.state.phase = Phase::Training;
+        let until = Round(self.core.state.schedule.rounds());
+        let nothing_open = reference.iter().map(|_| None).collect();
+        self.assemble(self.core.state.announced, replicas, nothing_open, (first_round, until), first_round);
+    }
+}
+
+impl Core {
+    /// Why a run is over that nobody trains.
+    fn words_of_stop(&self) -> &'static str {
+        match self.state.facts {
+            None => "stopped before training began",
+            Some(_) => "stopped before it went on; the newest checkpoints hold what was reached",
+        }
+    }
+}
+
+impl Liveness {
     /// Tells everybody who has a seat and waits to heal from those who hold the same part of the state.
-    pub(super) fn heal_waiting(&mut self, is_donor: impl Fn(&Peer) -> bool) {
-        let donors: Vec<(u32, WorkerId)> = self
+    pub(super) fn heal_waiting(&mut self, core: &mut Core, is_donor: impl Fn(&Peer) -> bool) {
+        let donors: Vec<(u32, WorkerId)> = core
             .peers
             .iter()
             .filter(|(_, peer)| is_donor(peer))
@@ -250,21 +292,23 @@ impl Run {
         };
         let waiting = |peer: &Peer| peer.standing == Standing::Waiting || orphaned(peer);
         let waiting: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| waiting(peer)).map(|(&w, _)| w).collect();
-        for worker in waiting.into_iter().filter(|worker| !self.is_kept_apart(*worker)).collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get(&worker) else { continue };
+            core.peers.iter().filter(|(_, peer)| waiting(peer)).map(|(&w, _)| w).collect();
+        for worker in
+            waiting.into_iter().filter(|worker| !self.is_kept_apart(core, *worker)).collect::<Vec<_>>()
+        {
+            let Some(peer) = core.peers.get(&worker) else { continue };
             let Some(rank) = peer.seat.map(|seat| seat.rank) else { continue };
             let site = peer.known.site;
             let of_part = donors.iter().filter(|(of, _)| *of == rank);
             let mut members: Vec<_> =
-                of_part.filter_map(|(_, donor)| Some(self.peers.get(donor)?.member(*donor))).collect();
+                of_part.filter_map(|(_, donor)| Some(core.peers.get(donor)?.member(*donor))).collect();
             if members.is_empty() {
                 continue;
             }
-            let far = |member: &Member| self.state.ways.far(site, member.site);
+            let far = |member: &Member| core.state.ways.far(site, member.site);
             members.sort_by(|a, b| far(a).total_cmp(&far(b)).then(a.worker.cmp(&b.worker)));
             members.truncate(DONORS_MAX);
-            if let Some(peer) = self.peers.get_mut(&worker) {
+            if let Some(peer) = core.peers.get_mut(&worker) {
                 // The answer of one that heals already may be on its way: it is of a state from before.
                 if peer.standing == Standing::Waiting {
                     peer.reopened = None;
@@ -273,40 +317,8 @@ impl Run {
                 peer.loads_own = false;
                 peer.donors = members.iter().map(|member| member.worker).collect();
             }
-            self.send(worker, ToWorker::Heal { donors: members });
+            core.send(worker, ToWorker::Heal { donors: members });
         }
-    }
-
-    fn begin_first(&mut self, reference: &[Ready], replicas: Vec<Vec<WorkerId>>, preparing: &Preparing) {
-        let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
-        // The start was chosen among those that the ledger reaches.
-        self.state.ledger.cut_back(first_round);
-        self.keep_pace(first_round);
-        self.state.releases.begin_at(first_round);
-        let keeps = |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.loads_own);
-        let back = replicas.iter().flatten().copied().filter(keeps).collect();
-        let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
-        let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
-        for (round, worker) in self.state.late.cut_back(first_round, &keepers) {
-            self.state.ledger.lose(round, worker);
-        }
-        self.parity.values_mut().for_each(|parity| parity.cut_back(first_round));
-        self.state.milestones.retain(|round, _| *round <= first_round);
-        self.summaries.cut_back(first_round);
-        self.refusals.cut_back(first_round);
-        self.state.facts = facts_of(reference);
-        self.data_moved = true;
-        self.count_what_did_not_come_back(&back, &preparing.moved, first_round);
-        self.state.announced = self.state.announced.next();
-        self.state.rewinds.note_all(self.ranks(), self.state.announced, first_round);
-        (self.state.left_with, self.absent_holders) = (None, AbsentHolders::default());
-        self.preparing = None;
-        self.replanning.beginning = self.replanning.began.map(|at| self.now.saturating_sub(at));
-        self.replanning.stood_still = self.replanning.stopped.take().map(|at| self.now.saturating_sub(at));
-        self.state.phase = Phase::Training;
-        let until = Round(self.state.schedule.rounds());
-        let nothing_open = reference.iter().map(|_| None).collect();
-        self.assemble(self.state.announced, replicas, nothing_open, (first_round, until), first_round);
     }
 }
 

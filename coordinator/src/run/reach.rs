@@ -9,6 +9,8 @@ use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, OUT_OF_REACH_MAX, 
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::components::Liveness;
+use super::core::Core;
 use super::machine::Run;
 use super::peer::Peer;
 
@@ -127,41 +129,48 @@ impl Reach {
     }
 }
 
-impl Run {
+impl Liveness {
     /// A worker says which others are out of its reach, or by its own name that it does not hear the coordinator. Counts between members alone. Whether anybody is to be looked at earlier now.
-    pub(super) fn handle_out_of_reach(&mut self, by: WorkerId, mut workers: Vec<WorkerId>) -> bool {
-        let is_member = |worker: &WorkerId| self.peers.get(worker).is_some_and(Peer::is_present_member);
+    pub(super) fn handle_out_of_reach(
+        &mut self,
+        core: &mut Core,
+        by: WorkerId,
+        mut workers: Vec<WorkerId>,
+    ) -> bool {
+        let is_member = |worker: &WorkerId| core.peers.get(worker).is_some_and(Peer::is_present_member);
         if !is_member(&by) {
             return false;
         }
         if workers.contains(&by) {
-            self.reach.note_deaf(self.now, by);
-            return self.look_at_doubted(&[by]);
+            self.reach.note_deaf(core.now, by);
+            return self.look_at_doubted(core, &[by]);
         }
         workers.retain(is_member);
-        self.reach.note(self.now, by, &workers);
-        self.look_at_doubted(&workers)
+        self.reach.note(core.now, by, &workers);
+        self.look_at_doubted(core, &workers)
     }
 
     /// Whether this worker is to have no part in the run for now, as one that takes part was out of its reach.
-    pub(super) fn is_kept_apart(&self, worker: WorkerId) -> bool {
+    pub(super) fn is_kept_apart(&self, core: &Core, worker: WorkerId) -> bool {
         let Some(apart) = self.reach.apart.get(&worker) else { return false };
-        let takes_part = |other: &WorkerId| self.peers.get(other).is_some_and(Peer::is_present_member);
-        apart.until > self.now && apart.from.iter().any(takes_part)
+        let takes_part = |other: &WorkerId| core.peers.get(other).is_some_and(Peer::is_present_member);
+        apart.until > core.now && apart.from.iter().any(takes_part)
     }
+}
 
+impl Run {
     /// Where two members are heard here and have not been able to reach each other for as long as anybody may be silent, one of them is left out, or the run would wait for as long as that lasts.
     pub(super) fn part_those_out_of_reach(&mut self) {
-        let patience = Duration::from_millis(self.config.faults.suspect_after_ms).max(PATIENCE_MIN);
-        let mut pairs = Pairs::new(self.reach.pairs(self.now, patience));
+        let patience = Duration::from_millis(self.core.config.faults.suspect_after_ms).max(PATIENCE_MIN);
+        let mut pairs = Pairs::new(self.liveness.reach.pairs(self.core.now, patience));
         loop {
             // Who goes may take others along, or leave somebody as the last copy.
-            pairs.retain(|worker| self.is_heard(worker));
-            let Some(worker) = self.to_be_left_out(&pairs) else { return };
+            pairs.retain(|worker| self.core.is_heard(worker));
+            let Some(worker) = self.core.to_be_left_out(&pairs) else { return };
             let from = pairs.remove(worker);
             let named: Vec<String> = from.iter().take(4).map(ToString::to_string).collect();
             let more = if from.len() > named.len() { " and others" } else { "" };
-            let pause = self.reach.part(self.now, worker, from);
+            let pause = self.liveness.reach.part(self.core.now, worker, from);
             let text = format!(
                 "is left out for {} s: it and {}{more} cannot reach each other, though both are heard here; does a firewall or a missing route keep UDP from one site to the other?",
                 pause.as_secs(),
@@ -170,7 +179,9 @@ impl Run {
             self.remove(worker, Severity::Warning, &text);
         }
     }
+}
 
+impl Core {
     /// Whether this member has said something of late, or somebody of it.
     fn is_heard(&self, worker: WorkerId) -> bool {
         let peer = self.peers.get(&worker).filter(|peer| peer.is_present_member());

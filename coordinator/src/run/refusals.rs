@@ -8,7 +8,8 @@ use longhaul_proto::control::message::{REFUSALS_REPORTED_MAX, Refusal, RefusalRe
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
-use super::machine::Run;
+use super::components::Accounting;
+use super::core::Core;
 use super::status::RefusalStatus;
 
 /// A site that is refused is refused in every fragment of every round. People hear of it once in this time, and how often it was since.
@@ -124,21 +125,21 @@ impl Refusals {
     }
 }
 
-impl Run {
+impl Accounting {
     /// Counts what a report says was refused, and tells people of it.
-    pub(super) fn note_refusals(&mut self, worker: WorkerId, report: &RoundReport) {
+    pub(super) fn note_refusals(&mut self, core: &mut Core, worker: WorkerId, report: &RoundReport) {
         self.refusals.note_unnamed(report.refused_beyond);
         for refusal in report.refused.iter().take(REFUSALS_REPORTED_MAX) {
-            let Some(site) = self.state.sites.get(refusal.site.0 as usize).cloned() else { continue };
-            if let Some(untold) = self.refusals.note(self.now, worker, refusal) {
-                self.notice(Severity::Warning, None, sentence(&site, worker, refusal, untold));
+            let Some(site) = core.state.sites.get(refusal.site.0 as usize).cloned() else { continue };
+            if let Some(untold) = self.refusals.note(core.now, worker, refusal) {
+                core.notice(Severity::Warning, None, sentence(&site, worker, refusal, untold));
             }
         }
     }
 
-    pub(super) fn refusal_statuses(&self) -> Vec<RefusalStatus> {
+    pub(super) fn refusal_statuses(&self, core: &Core) -> Vec<RefusalStatus> {
         let status = |(site, cause, refused): (SiteId, Cause, Refused)| RefusalStatus {
-            site: self.state.sites.get(site.0 as usize).cloned().unwrap_or_default(),
+            site: core.state.sites.get(site.0 as usize).cloned().unwrap_or_default(),
             reason: cause,
             count: refused.count,
             round: refused.round.0,

@@ -4,7 +4,7 @@ use longhaul_common::config::PrivacyConfig;
 use longhaul_common::id::Round;
 use serde::{Deserialize, Serialize};
 
-use super::machine::Run;
+use super::core::Core;
 
 /// Rounds in which a site has contributed, at most: each contribution counts, also one that was late, void, or undone by a return to a
 /// checkpoint, as somebody has seen it.
@@ -59,7 +59,7 @@ pub struct PrivacyStatus {
     pub delta: f64,
 }
 
-impl Run {
+impl Core {
     /// None in a run that is not private.
     pub(super) fn privacy_status(&self) -> Option<PrivacyStatus> {
         let privacy: &PrivacyConfig = self.config.privacy.as_ref()?;

@@ -14,6 +14,8 @@ use longhaul_proto::control::message::{ToWorker, Welcome};
 use serde::{Deserialize, Serialize};
 
 use super::command::{Command, Severity};
+use super::components::{Generations, Placement};
+use super::core::Core;
 use super::machine::Run;
 use super::source::Source;
 use super::state::{Decided, Phase};
@@ -121,20 +123,24 @@ impl Conditions {
 impl Run {
     /// When to look next whether the plan still suits; none: it is not looked at.
     pub(super) fn plan_is_looked_at(&self) -> Option<Duration> {
-        self.replan_after().filter(|_| self.may_be_planned_anew())?;
+        self.core.replan_after().filter(|_| self.generations.may_be_planned_anew(&self.core))?;
         // Ways change without an event that would be looked at.
-        Some(self.replanning.next_look.max(self.now + LOOK_MIN))
+        Some(self.placement.replanning.next_look.max(self.core.now + LOOK_MIN))
     }
 
     /// Asks for another plan when what this one was made for has changed, and for long enough.
     pub(super) fn look_at_plan(&mut self) {
-        let Some(after) = self.replan_after().filter(|_| self.may_be_planned_anew()) else { return };
-        if self.now < self.replanning.next_look {
+        let Some(after) =
+            self.core.replan_after().filter(|_| self.generations.may_be_planned_anew(&self.core))
+        else {
+            return;
+        };
+        if self.core.now < self.placement.replanning.next_look {
             return;
         }
-        self.replanning.next_look = self.now + after.min(LOOK_MAX);
-        let (now, conditions) = (self.now, self.conditions());
-        let Replanning { basis, changed, asked, .. } = &mut self.replanning;
+        self.placement.replanning.next_look = self.core.now + after.min(LOOK_MAX);
+        let (now, conditions) = (self.core.now, self.placement.conditions(&self.core));
+        let Replanning { basis, changed, asked, .. } = &mut self.placement.replanning;
         let Some(basis) = basis else {
             *basis = Some(conditions);
             return;
@@ -155,100 +161,72 @@ impl Run {
             }
         }
         let speeds = conditions.tell_speeds(basis);
-        if !self.ask_for_plan(Purpose::Move) {
-            self.settle_for(conditions);
+        if !self.placement.ask_for_plan(&mut self.core, Purpose::Move) {
+            self.placement.settle_for(conditions);
         } else if let Some(text) = speeds {
-            self.notice(Severity::Info, None, text);
+            self.core.notice(Severity::Info, None, text);
         }
-    }
-
-    /// Has the planner look at those who are here, beside the run. Returns whether there was something to ask.
-    fn ask_for_plan(&mut self, purpose: Purpose) -> bool {
-        let Some(question) = self.question() else { return false };
-        self.replanning.asked = Some((self.conditions(), purpose));
-        self.commands.push(Command::Plan(Box::new(question)));
-        true
     }
 
     /// What came of it. It may be of conditions that are no more.
     pub(super) fn handle_planned(&mut self, answer: Answer) {
-        let Some((asked, purpose)) = self.replanning.asked.take() else { return };
-        if self.conditions().differ_from(&asked) {
+        let Some((asked, purpose)) = self.placement.replanning.asked.take() else { return };
+        if self.placement.conditions(&self.core).differ_from(&asked) {
             return;
         }
         match purpose {
-            Purpose::Move if self.may_be_planned_anew() => {
-                self.settle_for(asked);
-                self.move_as_answered(answer);
+            Purpose::Move if self.generations.may_be_planned_anew(&self.core) => {
+                self.placement.settle_for(asked);
+                self.placement.move_as_answered(&mut self.core, answer);
             }
-            Purpose::GoOn(round) if self.still_waits_before(round) => {
+            Purpose::GoOn(round) if self.placement.still_waits_before(&self.core, round) => {
                 self.go_on_as_answered(answer, round);
             }
             Purpose::Move | Purpose::GoOn(_) => {}
         }
     }
 
-    /// Whether the run is still gathering, and has nothing newer to go on from.
-    fn still_waits_before(&self, round: Round) -> bool {
-        let is_newest = matches!(self.choose_source(), Source::Checkpoint(found) if found.round == round);
-        self.state.phase == Phase::Gathering && self.unfit.is_none() && is_newest
-    }
-
-    fn move_as_answered(&mut self, answer: Answer) {
-        match answer {
-            Answer::Stay(why) => self.notice(Severity::Info, None, why),
-            Answer::Move(choice, why) => {
-                let Some(plan) = self.decided_for_those_here(&choice, &why) else { return };
-                let workers = self.workers_of(&plan);
-                self.notice(Severity::Info, None, format!("the plan changes: {why}"));
-                self.state.moving = Some(Moving { plan, workers });
-                self.persist();
-            }
-        }
-    }
-
-    /// Whether a generation has to end so that a move can begin.
-    pub(super) fn move_is_due(&self) -> bool {
-        self.state.moving.is_some() && self.state.phase == Phase::Training && !self.is_closing()
-    }
-
     /// Everybody has done all before the move, and has it on its disk: they begin anew under the new plan; under the old one, if somebody is gone whom the new one needs.
     pub(super) fn carry_out_move(&mut self, round: Round) {
-        let Some(Moving { plan, workers }) = self.state.moving.take() else { return };
+        let Some(Moving { plan, workers }) = self.core.state.moving.take() else { return };
         let is_here =
-            |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
+            |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
         let here = workers.iter().all(is_here);
         // Of other parts than there are now, no residual is of any use.
-        let survivors = if here { BTreeSet::new() } else { self.keep_their_residuals(&[], round) };
+        let survivors = if here { BTreeSet::new() } else { self.core.keep_their_residuals(&[], round) };
         self.end_at(round, &survivors);
         if !here {
             let text = "somebody is gone whom the new plan needs: the run goes on with the plan that it has"
                 .to_owned();
-            self.notice(Severity::Warning, None, text);
+            self.core.notice(Severity::Warning, None, text);
         }
         self.begin_anew(here.then_some(plan), round);
     }
 
     /// No copy can be made of those who are here, and nobody has joined for a while: another plan may suit them.
     pub(super) fn replan_for_those_here(&mut self, round: Round) {
-        let begun = self.state.facts.is_some() && self.state.plan.is_some() && self.replan_after().is_some();
-        let is_early = self.gathering_ends().is_none_or(|at| at > self.now);
-        if begun && !is_early && self.unfit.is_none() && self.replanning.asked.is_none() {
-            self.ask_for_plan(Purpose::GoOn(round));
+        let begun = self.core.state.facts.is_some()
+            && self.core.state.plan.is_some()
+            && self.core.replan_after().is_some();
+        let is_early = self.generations.gathering_ends(&self.core).is_none_or(|at| at > self.core.now);
+        if begun && !is_early && self.placement.unfit.is_none() && self.placement.replanning.asked.is_none() {
+            self.placement.ask_for_plan(&mut self.core, Purpose::GoOn(round));
         }
     }
 
     fn go_on_as_answered(&mut self, answer: Answer, round: Round) {
         match answer {
             Answer::Move(choice, why) => {
-                let Some(plan) = self.decided_for_those_here(&choice, &why) else { return };
-                self.notice(Severity::Warning, None, format!("the plan changes: {why}"));
+                let Some(plan) = self.placement.decided_for_those_here(&self.core, &choice, &why) else {
+                    return;
+                };
+                self.core.notice(Severity::Warning, None, format!("the plan changes: {why}"));
                 self.begin_anew(Some(plan), round);
             }
             Answer::Stay(why) => {
                 let text = format!("{why}. The run waits for other workers");
-                self.notice(Severity::Error, None, text.clone());
-                self.unfit = Some(text);
+                self.core.notice(Severity::Error, None, text.clone());
+                self.placement.unfit = Some(text);
             }
         }
     }
@@ -256,63 +234,152 @@ impl Run {
     /// Everybody leaves, and comes back with this plan, to go on from the checkpoint before `round`. None: with the one that there is. It is waited for those whom the plan
     /// needs; where it stays, for all.
     pub(super) fn begin_anew(&mut self, plan: Option<Decided>, round: Round) {
-        let everybody = || self.peers.keys().copied().collect();
-        let workers = plan.as_ref().map_or_else(everybody, |plan| self.workers_of(plan));
+        let everybody = || self.core.peers.keys().copied().collect();
+        let workers = plan.as_ref().map_or_else(everybody, |plan| self.core.workers_of(plan));
         if let Some(plan) = plan {
-            self.count_what_does_not_fit();
-            self.follow_plan(plan);
-            self.state.cut_at = Some(round.max(self.state.ledger.through()));
+            self.core.count_what_does_not_fit();
+            self.core.follow_plan(plan);
+            self.core.state.cut_at = Some(round.max(self.core.state.ledger.through()));
             // What is known of the parts that there were says nothing of those that will be.
-            self.state.milestones.clear();
-            if let Some(facts) = &mut self.state.facts {
+            self.core.state.milestones.clear();
+            if let Some(facts) = &mut self.core.state.facts {
                 facts.parameters.clear();
             }
         }
-        self.remember_speeds();
-        self.parity.clear();
-        self.together = Together::default();
-        (self.preparing, self.settling, self.roll, self.grace_until) = (None, None, None, None);
-        self.state.generation = None;
-        self.state.phase = Phase::Gathering;
-        self.last_join = self.now;
-        let here = |worker: &WorkerId| self.peers.contains_key(worker);
+        self.placement.remember_speeds(&mut self.core);
+        self.accounting.parity.clear();
+        self.recovery.together = Together::default();
+        (
+            self.generations.preparing,
+            self.generations.settling,
+            self.accounting.roll,
+            self.generations.grace_until,
+        ) = (None, None, None, None);
+        self.core.state.generation = None;
+        self.core.state.phase = Phase::Gathering;
+        self.generations.last_join = self.core.now;
+        let here = |worker: &WorkerId| self.core.peers.contains_key(worker);
         let coming: BTreeSet<WorkerId> = workers.into_iter().filter(here).collect();
-        self.replanning = Replanning {
-            beginning: self.replanning.beginning,
-            stopped: self.replanning.stopped,
-            stood_still: self.replanning.stood_still,
-            coming_back: Some((coming, self.now + COME_BACK)),
+        self.placement.replanning = Replanning {
+            beginning: self.placement.replanning.beginning,
+            stopped: self.placement.replanning.stopped,
+            stood_still: self.placement.replanning.stood_still,
+            coming_back: Some((coming, self.core.now + COME_BACK)),
             ..Replanning::default()
         };
-        self.persist();
-        for (worker, peer) in std::mem::take(&mut self.peers) {
-            self.watch.forget(worker);
+        self.core.persist();
+        for (worker, peer) in std::mem::take(&mut self.core.peers) {
+            self.accounting.watch.forget(worker);
             let Some(connection) = peer.connection else { continue };
-            let (run, config, site) = (self.state.run, self.config_toml.clone(), peer.known.site);
-            self.reply(connection, ToWorker::Welcome(Welcome { run, config, site, resumed: false }));
-            self.close(connection, "the run begins anew from what all have written down");
+            let (run, config, site) = (self.core.state.run, self.core.config_toml.clone(), peer.known.site);
+            self.core.reply(connection, ToWorker::Welcome(Welcome { run, config, site, resumed: false }));
+            self.core.close(connection, "the run begins anew from what all have written down");
+        }
+    }
+}
+
+impl Placement {
+    /// Has the planner look at those who are here, beside the run. Returns whether there was something to ask.
+    fn ask_for_plan(&mut self, core: &mut Core, purpose: Purpose) -> bool {
+        let Some(question) = self.question(core) else { return false };
+        self.replanning.asked = Some((self.conditions(core), purpose));
+        core.commands.push(Command::Plan(Box::new(question)));
+        true
+    }
+
+    /// Whether the run is still gathering, and has nothing newer to go on from.
+    fn still_waits_before(&self, core: &Core, round: Round) -> bool {
+        let is_newest = matches!(core.choose_source(), Source::Checkpoint(found) if found.round == round);
+        core.state.phase == Phase::Gathering && self.unfit.is_none() && is_newest
+    }
+
+    fn move_as_answered(&mut self, core: &mut Core, answer: Answer) {
+        match answer {
+            Answer::Stay(why) => core.notice(Severity::Info, None, why),
+            Answer::Move(choice, why) => {
+                let Some(plan) = self.decided_for_those_here(core, &choice, &why) else { return };
+                let workers = core.workers_of(&plan);
+                core.notice(Severity::Info, None, format!("the plan changes: {why}"));
+                core.state.moving = Some(Moving { plan, workers });
+                core.persist();
+            }
         }
     }
 
     /// Whether a move still waits for somebody to come back.
-    pub(super) fn waits_for_a_move(&self) -> bool {
+    pub(super) fn waits_for_a_move(&self, core: &Core) -> bool {
         self.replanning.coming_back.as_ref().is_some_and(|(workers, until)| {
-            *until > self.now && !workers.iter().all(|worker| self.peers.contains_key(worker))
+            *until > core.now && !workers.iter().all(|worker| core.peers.contains_key(worker))
         })
     }
 
     /// Until when a move waits.
-    pub(super) fn move_waits_until(&self) -> Option<Duration> {
+    pub(super) fn move_waits_until(&self, core: &Core) -> Option<Duration> {
         let (_, until) = self.replanning.coming_back.as_ref()?;
-        Some(*until).filter(|_| self.state.phase == Phase::Gathering)
+        Some(*until).filter(|_| core.state.phase == Phase::Gathering)
     }
 
     /// Whether everybody is here whom a move waited for.
-    pub(super) fn move_is_complete(&self) -> bool {
+    pub(super) fn move_is_complete(&self, core: &Core) -> bool {
         let complete = |(workers, _): &(BTreeSet<WorkerId>, Duration)| {
-            !workers.is_empty() && workers.iter().all(|worker| self.peers.contains_key(worker))
+            !workers.is_empty() && workers.iter().all(|worker| core.peers.contains_key(worker))
         };
         self.replanning.coming_back.as_ref().is_some_and(complete)
+    }
+
+    /// The plan has been looked at for these.
+    fn settle_for(&mut self, conditions: Conditions) {
+        self.replanning.basis = Some(conditions);
+        self.replanning.changed = None;
+    }
+
+    fn conditions(&self, core: &Core) -> Conditions {
+        let by_site = core.workers_by_site();
+        let sites: Vec<SiteId> = by_site.keys().copied().collect();
+        let name = |((a, b), link): ((usize, usize), Link)| ((sites[a], sites[b]), link);
+        let links = self.links(core, &sites).into_iter().map(name).collect();
+        let workers = by_site.into_values().flatten().collect();
+        Conditions { workers, links, speeds: self.speeds.factors() }
+    }
+
+    /// What a question about those who are here was answered with, as the run has it.
+    fn decided_for_those_here(&self, core: &Core, choice: &Choice, why: &str) -> Option<Decided> {
+        let by_site = core.workers_by_site();
+        let topology = self.topology_of(core, &by_site, |worker| self.known_device(core, worker))?;
+        Some(core.decided_of(choice, &topology, &by_site, why.to_owned()))
+    }
+
+    /// What is known of a machine: who has not measured itself is taken for as slow as the slowest that has.
+    fn known_device(&self, core: &Core, worker: WorkerId) -> Option<Device> {
+        let slowest = core.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
+        let known = &core.peers.get(&worker)?.known;
+        let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64 * self.speeds.factor(worker);
+        Some(Device::told(flops_per_s, (known.memory_bytes, known.host_memory_bytes)))
+    }
+
+    /// None: nobody has ever measured anything, or the model is not known.
+    pub(super) fn question(&self, core: &Core) -> Option<Question> {
+        let by_site = core.workers_by_site();
+        let topology = self.topology_of(core, &by_site, |worker| self.known_device(core, worker))?;
+        let spec = self.spec(core)?;
+        let divisions = Divisions::of(&core.config, &spec);
+        let through = core.state.ledger.through();
+        let done = through.0.checked_sub(1).map_or(0, |last| core.state.schedule.steps_of(Round(last)).end);
+        let beginning_s = self.replanning.beginning.map_or(PAUSE_S, |took| took.as_secs_f64());
+        Some(Question {
+            present: core.present_plan(&by_site, &spec, &divisions),
+            topology,
+            divisions,
+            steps_left: core.state.schedule.steps.saturating_sub(done),
+            pause_s: PAUSES * beginning_s,
+        })
+    }
+}
+
+impl Core {
+    /// Whether a generation has to end so that a move can begin.
+    pub(super) fn move_is_due(&self) -> bool {
+        self.state.moving.is_some() && self.state.phase == Phase::Training && !self.is_closing()
     }
 
     /// The plan that there is, and the one that is to take its place, for people.
@@ -330,35 +397,6 @@ impl Run {
         (seconds > 0 && is_open).then(|| Duration::from_secs(seconds.into()))
     }
 
-    fn may_be_planned_anew(&self) -> bool {
-        self.state.phase == Phase::Training
-            && self.state.moving.is_none()
-            && !self.is_closing()
-            && self.grace_until.is_none()
-    }
-
-    /// The plan has been looked at for these.
-    fn settle_for(&mut self, conditions: Conditions) {
-        self.replanning.basis = Some(conditions);
-        self.replanning.changed = None;
-    }
-
-    fn conditions(&self) -> Conditions {
-        let by_site = self.workers_by_site();
-        let sites: Vec<SiteId> = by_site.keys().copied().collect();
-        let name = |((a, b), link): ((usize, usize), Link)| ((sites[a], sites[b]), link);
-        let links = self.links(&sites).into_iter().map(name).collect();
-        let workers = by_site.into_values().flatten().collect();
-        Conditions { workers, links, speeds: self.speeds.factors() }
-    }
-
-    /// What a question about those who are here was answered with, as the run has it.
-    fn decided_for_those_here(&self, choice: &Choice, why: &str) -> Option<Decided> {
-        let by_site = self.workers_by_site();
-        let topology = self.topology_of(&by_site, |worker| self.known_device(worker))?;
-        Some(self.decided_of(choice, &topology, &by_site, why.to_owned()))
-    }
-
     fn workers_by_site(&self) -> BTreeMap<SiteId, Vec<WorkerId>> {
         let mut by_site: BTreeMap<SiteId, Vec<WorkerId>> = BTreeMap::new();
         for (&worker, peer) in self.peers.iter().filter(|(_, peer)| peer.connection.is_some()) {
@@ -373,32 +411,6 @@ impl Run {
             [] => self.peers.keys().copied().collect(),
             copies => copies.iter().flatten().copied().collect(),
         }
-    }
-
-    /// What is known of a machine: who has not measured itself is taken for as slow as the slowest that has.
-    fn known_device(&self, worker: WorkerId) -> Option<Device> {
-        let slowest = self.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
-        let known = &self.peers.get(&worker)?.known;
-        let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64 * self.speeds.factor(worker);
-        Some(Device::told(flops_per_s, (known.memory_bytes, known.host_memory_bytes)))
-    }
-
-    /// None: nobody has ever measured anything, or the model is not known.
-    pub(super) fn question(&self) -> Option<Question> {
-        let by_site = self.workers_by_site();
-        let topology = self.topology_of(&by_site, |worker| self.known_device(worker))?;
-        let spec = self.spec()?;
-        let divisions = Divisions::of(&self.config, &spec);
-        let through = self.state.ledger.through();
-        let done = through.0.checked_sub(1).map_or(0, |last| self.state.schedule.steps_of(Round(last)).end);
-        let beginning_s = self.replanning.beginning.map_or(PAUSE_S, |took| took.as_secs_f64());
-        Some(Question {
-            present: self.present_plan(&by_site, &spec, &divisions),
-            topology,
-            divisions,
-            steps_left: self.state.schedule.steps.saturating_sub(done),
-            pause_s: PAUSES * beginning_s,
-        })
     }
 
     /// The copies of the generation that are here, as a plan.
@@ -433,5 +445,14 @@ impl Run {
         let (pipeline, recompute) = (parallel.pipeline(micro_batches), self.config.train.recompute);
         let plan = Plan { replicas, stages, pipeline, recompute };
         (!plan.replicas.is_empty()).then_some(Present { members, plan })
+    }
+}
+
+impl Generations {
+    fn may_be_planned_anew(&self, core: &Core) -> bool {
+        core.state.phase == Phase::Training
+            && core.state.moving.is_none()
+            && !core.is_closing()
+            && self.grace_until.is_none()
     }
 }

@@ -10,6 +10,7 @@ use longhaul_proto::control::message::RoundReport;
 use serde::{Deserialize, Serialize};
 
 use super::command::{Command, Record, Severity};
+use super::core::Core;
 use super::event::ConnectionId;
 use super::late::Share;
 use super::machine::Run;
@@ -43,17 +44,19 @@ impl Run {
         worker: WorkerId,
         mut report: RoundReport,
     ) -> bool {
-        let through = self.state.ledger.through();
-        let mut roll = self.roll.take().unwrap_or_else(|| self.call_roll());
+        let through = self.core.state.ledger.through();
+        let mut roll = self.accounting.roll.take().unwrap_or_else(|| self.core.call_roll());
         // One that heals may still have reports on their way.
-        let Some(peer) = self.peers.get_mut(&worker).filter(|peer| peer.standing == Standing::Member) else {
-            self.roll = Some(roll);
+        let Some(peer) = self.core.peers.get_mut(&worker).filter(|peer| peer.standing == Standing::Member)
+        else {
+            self.accounting.roll = Some(roll);
             return false;
         };
         if self
+            .core
             .state
             .until()
-            .is_none_or(|until| report.round >= until || report.generation > self.state.announced)
+            .is_none_or(|until| report.round >= until || report.generation > self.core.state.announced)
         {
             self.violation(connection, "reported a round that was not begun");
             return true;
@@ -64,46 +67,82 @@ impl Run {
             roll.behind = roll.behind.saturating_sub(1);
         }
         peer.state_hash = Some(report.state_hash);
-        self.latecomers.takes_part(worker);
+        self.accounting.latecomers.takes_part(worker);
         let rank = peer.seat.map_or(0, |seat| seat.rank);
         if rank > 0 {
             (report.samples, report.loss) = (0, None);
         }
-        self.watch.note(worker, report.round, report.measured);
-        self.state.releases.applied(report.round);
-        let first = self.first_of(worker);
+        self.accounting.watch.note(worker, report.round, report.measured);
+        self.core.state.releases.applied(report.round);
+        let first = self.core.first_of(worker);
         let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, first)).collect();
-        self.lose(lost);
+        self.core.lose(lost);
         // The same report may come again, from who has not heard that it came.
-        if self.refusals.is_new(worker, report.round) {
-            self.note_refusals(worker, &report);
-            self.note_audit(worker, report.audit);
+        if self.accounting.refusals.is_new(worker, report.round) {
+            self.accounting.note_refusals(&mut self.core, worker, &report);
+            self.accounting.note_audit(&mut self.core, worker, report.audit);
         }
         report.refused.clear();
-        self.summaries.push(worker, rank, &report);
+        self.accounting.summaries.push(worker, rank, &report);
         let present = roll.present.get(&rank).copied().unwrap_or_default();
         let is_last = roll.behind == 0;
-        self.roll = Some(roll);
-        let reported = self.parity.entry(rank).or_default().report(report.round, worker, report.state_hash);
+        self.accounting.roll = Some(roll);
+        let reported =
+            self.accounting.parity.entry(rank).or_default().report(report.round, worker, report.state_hash);
         if reported.is_some_and(|reported| reported >= present) {
             let of_rank = |peer: &Peer| peer.is_present_member() && peer.seat.is_some_and(|s| s.rank == rank);
             let members: Vec<WorkerId> =
-                self.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
-            let verdict = self.parity.entry(rank).or_default().judge(report.round, &members);
+                self.core.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
+            let verdict = self.accounting.parity.entry(rank).or_default().judge(report.round, &members);
             if let Some(verdict) = verdict {
-                self.note_milestone(rank, &verdict);
+                self.core.note_milestone(rank, &verdict);
                 self.mend_parity(&verdict);
             }
         }
-        if is_last || self.summaries.are_too_many() {
+        if is_last || self.accounting.summaries.are_too_many() {
             self.count_rounds();
         }
-        if self.now >= self.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
-            self.persist();
+        if self.core.now >= self.core.persisted_at + Duration::from_millis(PROGRESS_PERSIST_INTERVAL_MS) {
+            self.core.persist();
         }
         is_last
     }
 
+    /// Counts the rounds that all members have applied.
+    pub(super) fn count_rounds(&mut self) {
+        let through = self.core.state.ledger.through();
+        let members = self.core.peers.values().filter(|peer| peer.standing == Standing::Member);
+        let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
+        let mut lost = Vec::new();
+        for mut summary in self.accounting.summaries.take_through(applied) {
+            summary.learning_rate = self.core.learning_rate_of(summary.round);
+            let share_of = |&first: &WorkerId| Some((first, self.core.is_in(&summary, first)?));
+            let workers: Vec<_> =
+                self.core.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
+            // A round that names nobody says nothing of anybody: where contributions are masked, all wait for a later one if one is missing.
+            if workers.iter().any(|&(_, is_in_it)| is_in_it) {
+                workers.iter().for_each(|&(worker, is_in_it)| self.core.note_punctuality(worker, is_in_it));
+            }
+            lost.extend(self.core.state.late.applied(summary.round, &workers));
+            for (worker, _) in workers.iter().filter(|(_, is_in_it)| *is_in_it) {
+                self.core.peers.entry(*worker).and_modify(|peer| peer.contributed = Some(summary.round));
+            }
+            let rounds = self.core.state.schedule.rounds();
+            let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
+            if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
+                self.core.notice(Severity::Info, None, progress_line(&self.core.state.schedule, &summary));
+            }
+            self.core.commands.push(Command::Persist(Record::Round(summary)));
+        }
+        // Only now, so that no state is written in which a round counts whose late shares are not noted.
+        self.core.state.ledger.count_through(applied);
+        self.accounting.roll = None;
+        self.core.lose(lost);
+        self.watch_pace();
+    }
+}
+
+impl Core {
     /// Remembers what a part of the model is where checkpoints are written.
     fn note_milestone(&mut self, rank: u32, verdict: &Verdict) {
         let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
@@ -129,39 +168,6 @@ impl Run {
             }
         }
         roll
-    }
-
-    /// Counts the rounds that all members have applied.
-    pub(super) fn count_rounds(&mut self) {
-        let through = self.state.ledger.through();
-        let members = self.peers.values().filter(|peer| peer.standing == Standing::Member);
-        let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
-        let mut lost = Vec::new();
-        for mut summary in self.summaries.take_through(applied) {
-            summary.learning_rate = self.learning_rate_of(summary.round);
-            let share_of = |&first: &WorkerId| Some((first, self.is_in(&summary, first)?));
-            let workers: Vec<_> =
-                self.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
-            // A round that names nobody says nothing of anybody: where contributions are masked, all wait for a later one if one is missing.
-            if workers.iter().any(|&(_, is_in_it)| is_in_it) {
-                workers.iter().for_each(|&(worker, is_in_it)| self.note_punctuality(worker, is_in_it));
-            }
-            lost.extend(self.state.late.applied(summary.round, &workers));
-            for (worker, _) in workers.iter().filter(|(_, is_in_it)| *is_in_it) {
-                self.peers.entry(*worker).and_modify(|peer| peer.contributed = Some(summary.round));
-            }
-            let rounds = self.state.schedule.rounds();
-            let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
-            if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
-                self.notice(Severity::Info, None, progress_line(&self.state.schedule, &summary));
-            }
-            self.commands.push(Command::Persist(Record::Round(summary)));
-        }
-        // Only now, so that no state is written in which a round counts whose late shares are not noted.
-        self.state.ledger.count_through(applied);
-        self.roll = None;
-        self.lose(lost);
-        self.watch_pace();
     }
 
     /// That of its last step, as workers have it now.

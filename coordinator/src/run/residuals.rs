@@ -13,8 +13,8 @@ use longhaul_common::plan::Membership;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::core::Core;
 use super::lineup::Lineup;
-use super::machine::Run;
 
 /// Fragments whose residual was lost, over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ impl ResidualsLost {
     }
 }
 
-impl Run {
+impl Core {
     /// Counts the residuals of members that are not here any more at the end of a generation, and says so.
     pub(super) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
         let members = old.members().map(|member| member.worker);

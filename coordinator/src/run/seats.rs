@@ -8,6 +8,8 @@ use longhaul_proto::round::SMALL_RESULTS_KEPT_ROUNDS;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::components::{Accounting, Liveness};
+use super::core::Core;
 use super::machine::Run;
 use super::peer::{Peer, Standing};
 use super::seating::{Candidate, Rows, seated, seated_in_groups};
@@ -21,24 +23,10 @@ pub(super) struct Seat {
     pub rank: u32,
 }
 
-impl Run {
+impl Core {
     /// Workers that share a copy of the model.
     pub(super) fn ranks(&self) -> u32 {
         self.config.parallel.seats()
-    }
-
-    /// Gives everybody a new seat, with regard to who has a state of which part.
-    pub(super) fn seat_all(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
-        let had: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| peer.seat.is_some()).map(|(&worker, _)| worker).collect();
-        self.peers.values_mut().for_each(|peer| peer.seat = None);
-        self.seat_waiting(has);
-        for worker in had {
-            if self.ranks() > 1 && self.rank_of(worker).is_none() {
-                self.send_back_to_heal(worker);
-                self.send(worker, ToWorker::Seat { rank: None });
-            }
-        }
     }
 
     /// Whether copies may be put together while others train. Where members make common steps whose gradients are clipped, those that have missed some would have to make
@@ -58,40 +46,6 @@ impl Run {
         }
         let whole = self.replicas_where(Peer::is_present_member);
         whole.iter().all(|workers| workers.contains(&worker))
-    }
-
-    /// Makes copies of the workers that have no seat, as many as there are enough for.
-    pub(super) fn seat_waiting(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
-        for workers in self.copies_of_waiting(has) {
-            self.replicas_formed += 1;
-            let replica = self.replicas_formed;
-            for (rank, worker) in (0..).zip(workers) {
-                if let Some(peer) = self.peers.get_mut(&worker) {
-                    peer.seat = Some(Seat { replica, rank });
-                }
-                if self.ranks() > 1 {
-                    // Whatever it was told before is void.
-                    self.send_back_to_heal(worker);
-                    self.send(worker, ToWorker::Seat { rank: Some(rank) });
-                }
-            }
-        }
-    }
-
-    /// The copies that there are enough workers without a seat for: of each its workers, by rank.
-    pub(super) fn copies_of_waiting(&self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) -> Vec<Vec<WorkerId>> {
-        let candidate = |(&worker, peer): (&WorkerId, &Peer)| Candidate {
-            worker,
-            site: peer.known.site,
-            has: has.get(&worker).cloned().unwrap_or_default(),
-        };
-        let unseated = |(worker, peer): &(&WorkerId, &Peer)| {
-            peer.seat.is_none() && peer.connection.is_some() && !self.is_kept_apart(**worker)
-        };
-        let candidates: Vec<Candidate> = self.peers.iter().filter(unseated).map(candidate).collect();
-        let (mut copies, rest) = self.planned_copies(candidates);
-        copies.extend(self.seated(rest));
-        copies
     }
 
     /// The workers of each copy, by rank.
@@ -150,35 +104,6 @@ impl Run {
         Rows::Near(planned)
     }
 
-    /// A copy has lost a worker: the others have no part in the run until they are given another.
-    pub(super) fn dissolve(&mut self, seat: Option<Seat>) {
-        let Some(replica) = seat.map(|seat| seat.replica).filter(|_| self.ranks() > 1) else { return };
-        let of_it = |peer: &Peer| peer.seat.is_some_and(|seat| seat.replica == replica);
-        let others: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| of_it(peer)).map(|(&worker, _)| worker).collect();
-        for worker in others {
-            let Some(peer) = self.peers.get_mut(&worker) else { continue };
-            peer.seat = None;
-            let is_here = peer.connection.is_some();
-            if let Some(preparing) = &mut self.preparing {
-                preparing.lost(worker);
-            }
-            if !is_here {
-                // Nobody waits for one whose copy is gone.
-                self.peers.remove(&worker);
-            }
-            self.gone.insert(worker);
-            self.parity.values_mut().for_each(|parity| parity.forget(worker));
-            self.send_back_to_heal(worker);
-            self.send(worker, ToWorker::Seat { rank: None });
-            self.notice(
-                Severity::Info,
-                Some(worker),
-                "waits for another seat: its copy of the model has come apart".to_owned(),
-            );
-        }
-    }
-
     /// The part that a worker holds, or is to hold.
     pub(super) fn rank_of(&self, worker: WorkerId) -> Option<u32> {
         Some(self.peers.get(&worker)?.seat?.rank)
@@ -210,36 +135,128 @@ impl Run {
         }
         self.replicas_where(|peer| peer.standing == Standing::Ready)
     }
+}
 
+impl Run {
+    /// Gives everybody a new seat, with regard to who has a state of which part.
+    pub(super) fn seat_all(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
+        let had: Vec<WorkerId> = self
+            .core
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.seat.is_some())
+            .map(|(&worker, _)| worker)
+            .collect();
+        self.core.peers.values_mut().for_each(|peer| peer.seat = None);
+        self.seat_waiting(has);
+        for worker in had {
+            if self.core.ranks() > 1 && self.core.rank_of(worker).is_none() {
+                self.accounting.send_back_to_heal(&mut self.core, worker);
+                self.core.send(worker, ToWorker::Seat { rank: None });
+            }
+        }
+    }
+
+    /// Makes copies of the workers that have no seat, as many as there are enough for.
+    pub(super) fn seat_waiting(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
+        for workers in self.liveness.copies_of_waiting(&self.core, has) {
+            self.generations.replicas_formed += 1;
+            let replica = self.generations.replicas_formed;
+            for (rank, worker) in (0..).zip(workers) {
+                if let Some(peer) = self.core.peers.get_mut(&worker) {
+                    peer.seat = Some(Seat { replica, rank });
+                }
+                if self.core.ranks() > 1 {
+                    // Whatever it was told before is void.
+                    self.accounting.send_back_to_heal(&mut self.core, worker);
+                    self.core.send(worker, ToWorker::Seat { rank: Some(rank) });
+                }
+            }
+        }
+    }
+
+    /// A copy has lost a worker: the others have no part in the run until they are given another.
+    pub(super) fn dissolve(&mut self, seat: Option<Seat>) {
+        let Some(replica) = seat.map(|seat| seat.replica).filter(|_| self.core.ranks() > 1) else { return };
+        let of_it = |peer: &Peer| peer.seat.is_some_and(|seat| seat.replica == replica);
+        let others: Vec<WorkerId> =
+            self.core.peers.iter().filter(|(_, peer)| of_it(peer)).map(|(&worker, _)| worker).collect();
+        for worker in others {
+            let Some(peer) = self.core.peers.get_mut(&worker) else { continue };
+            peer.seat = None;
+            let is_here = peer.connection.is_some();
+            if let Some(preparing) = &mut self.generations.preparing {
+                preparing.lost(worker);
+            }
+            if !is_here {
+                // Nobody waits for one whose copy is gone.
+                self.core.peers.remove(&worker);
+            }
+            self.generations.gone.insert(worker);
+            self.accounting.parity.values_mut().for_each(|parity| parity.forget(worker));
+            self.accounting.send_back_to_heal(&mut self.core, worker);
+            self.core.send(worker, ToWorker::Seat { rank: None });
+            self.core.notice(
+                Severity::Info,
+                Some(worker),
+                "waits for another seat: its copy of the model has come apart".to_owned(),
+            );
+        }
+    }
+}
+
+impl Liveness {
+    /// The copies that there are enough workers without a seat for: of each its workers, by rank.
+    pub(super) fn copies_of_waiting(
+        &self,
+        core: &Core,
+        has: &BTreeMap<WorkerId, BTreeSet<u32>>,
+    ) -> Vec<Vec<WorkerId>> {
+        let candidate = |(&worker, peer): (&WorkerId, &Peer)| Candidate {
+            worker,
+            site: peer.known.site,
+            has: has.get(&worker).cloned().unwrap_or_default(),
+        };
+        let unseated = |(worker, peer): &(&WorkerId, &Peer)| {
+            peer.seat.is_none() && peer.connection.is_some() && !self.is_kept_apart(core, **worker)
+        };
+        let candidates: Vec<Candidate> = core.peers.iter().filter(unseated).map(candidate).collect();
+        let (mut copies, rest) = core.planned_copies(candidates);
+        copies.extend(core.seated(rest));
+        copies
+    }
+}
+
+impl Accounting {
     /// Takes the seats from those that do not train yet: what they fetch now has to be made up for by each of a copy, from another round on.
-    pub(super) fn unseat_joiners(&mut self) {
+    pub(super) fn unseat_joiners(&mut self, core: &mut Core) {
         let joins = |peer: &Peer| peer.seat.is_some() && peer.standing != Standing::Member;
         let joiners: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| joins(peer)).map(|(&worker, _)| worker).collect();
+            core.peers.iter().filter(|(_, peer)| joins(peer)).map(|(&worker, _)| worker).collect();
         for worker in joiners {
-            if let Some(peer) = self.peers.get_mut(&worker) {
+            if let Some(peer) = core.peers.get_mut(&worker) {
                 peer.seat = None;
             }
-            self.send_back_to_heal(worker);
-            self.send(worker, ToWorker::Seat { rank: None });
+            self.send_back_to_heal(core, worker);
+            core.send(worker, ToWorker::Seat { rank: None });
         }
     }
 
     /// Who healed first, and waited for the others of its copy for so long that no member has what it lacks, heals again. Who may find it is not sent back: while it heals, the
     /// others of its copy grow as old.
-    pub(super) fn refresh_ready(&mut self) {
-        if self.ranks() == 1 {
+    pub(super) fn refresh_ready(&mut self, core: &mut Core) {
+        if core.ranks() == 1 {
             return;
         }
-        let through = self.state.ledger.through().0;
+        let through = core.state.ledger.through().0;
         let is_stale =
             |peer: &Peer| peer.next_round.is_some_and(|next| next.0 + SMALL_RESULTS_KEPT_ROUNDS < through);
-        let ready = self.ready_replicas();
+        let ready = core.ready_replicas();
         let stale: Vec<WorkerId> = ready
             .into_iter()
             .flatten()
-            .filter(|worker| self.peers.get(worker).is_some_and(is_stale))
+            .filter(|worker| core.peers.get(worker).is_some_and(is_stale))
             .collect();
-        stale.into_iter().for_each(|worker| self.send_back_to_heal(worker));
+        stale.into_iter().for_each(|worker| self.send_back_to_heal(core, worker));
     }
 }

@@ -7,6 +7,8 @@ use longhaul_common::timeline::Assignment;
 use serde::{Deserialize, Serialize};
 
 use super::command::Severity;
+use super::components::Placement;
+use super::core::Core;
 use super::machine::Run;
 use super::state::Phase;
 
@@ -40,38 +42,48 @@ impl Shares {
     }
 }
 
-impl Run {
+impl Placement {
     /// Assigns the steps from a round on to these workers, by how fast they are.
-    pub(super) fn share_out(&mut self, first_round: Round, workers: Vec<WorkerId>) {
+    pub(super) fn share_out(&mut self, core: &mut Core, first_round: Round, workers: Vec<WorkerId>) {
         let weights =
-            if self.config.shares_follow_speed() { weights_of(&self.speeds(&workers)) } else { Vec::new() };
-        let before = self.state.ledger.newest().map_or(&[][..], |newest| newest.weights.each());
+            if core.config.shares_follow_speed() { weights_of(&core.speeds(&workers)) } else { Vec::new() };
+        let before = core.state.ledger.newest().map_or(&[][..], |newest| newest.weights.each());
         if before != weights {
-            self.notice(Severity::Info, None, describe(&workers, &weights, self.config.train.batch));
+            core.notice(Severity::Info, None, describe(&workers, &weights, core.config.train.batch));
         }
-        self.state.ledger.assign(first_round, workers, weights);
-        self.shares = Shares { next_look: self.now + LOOK, uneven: 0 };
+        core.state.ledger.assign(first_round, workers, weights);
+        self.shares = Shares { next_look: core.now + LOOK, uneven: 0 };
     }
+}
 
+impl Run {
     /// Compares the present shares with the present speeds, now and then.
     pub(super) fn look_at_shares(&mut self) {
-        if self.shares_are_watched() && self.now >= self.shares.next_look {
-            self.shares.next_look = self.now + LOOK;
-            self.shares.uneven = if self.other_shares_pay() { self.shares.uneven + 1 } else { 0 };
+        if self.shares_are_watched() && self.core.now >= self.placement.shares.next_look {
+            self.placement.shares.next_look = self.core.now + LOOK;
+            self.placement.shares.uneven =
+                if self.core.other_shares_pay() { self.placement.shares.uneven + 1 } else { 0 };
         }
     }
 
     /// When that is due, if nothing happens before.
     pub(super) fn shares_are_looked_at(&self) -> Option<Duration> {
-        self.shares_are_watched().then_some(self.shares.next_look)
+        self.shares_are_watched().then_some(self.placement.shares.next_look)
     }
 
     fn shares_are_watched(&self) -> bool {
-        let are_several = || self.state.generation.as_ref().is_some_and(|lineup| lineup.replicas.len() > 1);
-        let is_free = self.state.phase == Phase::Training && self.settling.is_none();
-        is_free && self.config.shares_follow_speed() && !self.is_closing() && !self.is_held() && are_several()
+        let are_several =
+            || self.core.state.generation.as_ref().is_some_and(|lineup| lineup.replicas.len() > 1);
+        let is_free = self.core.state.phase == Phase::Training && self.generations.settling.is_none();
+        is_free
+            && self.core.config.shares_follow_speed()
+            && !self.core.is_closing()
+            && !self.accounting.is_held(&self.core)
+            && are_several()
     }
+}
 
+impl Core {
     fn other_shares_pay(&self) -> bool {
         let Some(Assignment { workers, weights, .. }) = self.state.ledger.newest() else { return false };
         let speeds = self.speeds(workers);

@@ -34,8 +34,8 @@ pub struct Snapshot {
 impl Run {
     /// The newest heartbeat of each worker that is here and has said one, with the name of its site.
     pub fn heartbeats(&self) -> impl Iterator<Item = (WorkerId, &str, &Heartbeat)> {
-        self.peers.iter().filter_map(|(&worker, peer)| {
-            let site = self.state.sites.get(peer.known.site.0 as usize)?;
+        self.core.peers.iter().filter_map(|(&worker, peer)| {
+            let site = self.core.state.sites.get(peer.known.site.0 as usize)?;
             Some((worker, site.as_str(), peer.meter.latest()?))
         })
     }
@@ -43,22 +43,27 @@ impl Run {
     /// As it is now.
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {
-            loss: self.summaries.loss(),
-            gradient_norm: self.summaries.gradient_norm(),
-            validation_loss: self.summaries.validation_loss(),
-            validation_accuracy: self.summaries.validation_accuracy(),
-            residual_ratio: self.summaries.residual_ratio(),
-            tokens_per_s: self.sum_of_speeds(),
-            share_of_local_speed: self.recent().share_of_local_speed(),
-            members: self.peers.iter().map(|(&worker, peer)| self.member_status(worker, peer)).collect(),
-            parity: self.parity_status(),
+            loss: self.accounting.summaries.loss(),
+            gradient_norm: self.accounting.summaries.gradient_norm(),
+            validation_loss: self.accounting.summaries.validation_loss(),
+            validation_accuracy: self.accounting.summaries.validation_accuracy(),
+            residual_ratio: self.accounting.summaries.residual_ratio(),
+            tokens_per_s: self.core.sum_of_speeds(),
+            share_of_local_speed: self.core.recent().share_of_local_speed(),
+            members: self
+                .core
+                .peers
+                .iter()
+                .map(|(&worker, peer)| self.placement.member_status(&self.core, worker, peer))
+                .collect(),
+            parity: self.accounting.parity_status(),
         }
     }
 
     /// As it is at the end, before the workers are dismissed: `finished` who has done all, `left` the others.
     pub(super) fn last_snapshot(&self) -> Snapshot {
         let mut snapshot = self.snapshot();
-        for (member, peer) in snapshot.members.iter_mut().zip(self.peers.values()) {
+        for (member, peer) in snapshot.members.iter_mut().zip(self.core.peers.values()) {
             member.state = if peer.finished.is_some() { "finished" } else { "left" }.to_owned();
         }
         snapshot

@@ -7,7 +7,8 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{CheckpointOffer, Hash, HeldPart, Start};
 
-use super::machine::Run;
+use super::components::Generations;
+use super::core::Core;
 use super::peer::{Peer, Standing};
 use super::prepare::DONORS_MAX;
 use super::state::Phase;
@@ -60,15 +61,17 @@ impl Found {
     }
 }
 
-impl Run {
+impl Generations {
     /// When a run that had begun goes on with fewer workers than it wants: nobody has joined for a while, and somebody
     /// holds its state.
-    pub(super) fn gathering_ends(&self) -> Option<Duration> {
-        let begun = self.state.phase == Phase::Gathering && self.state.facts.is_some();
-        let held = begun && self.choose_source() != Source::Fresh;
-        held.then(|| self.last_join + Duration::from_millis(self.config.faults.reconnect_grace_ms))
+    pub(super) fn gathering_ends(&self, core: &Core) -> Option<Duration> {
+        let begun = core.state.phase == Phase::Gathering && core.state.facts.is_some();
+        let held = begun && core.choose_source() != Source::Fresh;
+        held.then(|| self.last_join + Duration::from_millis(core.config.faults.reconnect_grace_ms))
     }
+}
 
+impl Core {
     /// Whether a start would be one from the beginning.
     pub(super) fn nobody_holds_a_state(&self) -> bool {
         self.choose_source() == Source::Fresh

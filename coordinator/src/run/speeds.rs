@@ -9,7 +9,8 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use serde::{Deserialize, Serialize};
 
-use super::machine::Run;
+use super::components::Placement;
+use super::core::Core;
 use super::peer::Peer;
 use super::seats::Seat;
 
@@ -67,14 +68,14 @@ impl Speeds {
     }
 }
 
-impl Run {
+impl Placement {
     /// Looks at the speeds of those who share a copy, now and then.
-    pub(super) fn look_at_speeds(&mut self) {
-        if self.ranks() == 1 || self.now < self.speeds.next_look {
+    pub(super) fn look_at_speeds(&mut self, core: &mut Core) {
+        if core.ranks() == 1 || core.now < self.speeds.next_look {
             return;
         }
-        self.speeds.next_look = self.now + LOOK;
-        for (worker, seat, rate) in self.rates() {
+        self.speeds.next_look = core.now + LOOK;
+        for (worker, seat, rate) in core.rates() {
             match self.speeds.by_worker.get_mut(&worker).filter(|shown| shown.seat == seat) {
                 Some(shown) => {
                     if shown.looks < REFERENCE_LOOKS {
@@ -83,7 +84,7 @@ impl Run {
                     shown.now = rate;
                 }
                 None => {
-                    self.remember_speed(worker);
+                    self.remember_speed(core, worker);
                     self.speeds
                         .by_worker
                         .insert(worker, Shown { seat, reference: rate, looks: 1, now: rate });
@@ -93,22 +94,24 @@ impl Run {
     }
 
     /// It has another part now: what its machine can do is what it has shown with the last one.
-    fn remember_speed(&mut self, worker: WorkerId) {
+    fn remember_speed(&mut self, core: &mut Core, worker: WorkerId) {
         let factor = self.speeds.factor(worker);
-        let Some(peer) = self.peers.get_mut(&worker) else { return };
+        let Some(peer) = core.peers.get_mut(&worker) else { return };
         if let Some(told) = peer.known.flops_per_s.filter(|_| factor != 1.0) {
             peer.known.flops_per_s = Some((told as f64 * factor).max(1.0) as u64);
-            self.state.workers.insert(worker, peer.known.clone());
+            core.state.workers.insert(worker, peer.known.clone());
         }
     }
 
     /// All begin anew, and have other parts, or all of the model.
-    pub(super) fn remember_speeds(&mut self) {
+    pub(super) fn remember_speeds(&mut self, core: &mut Core) {
         let workers: Vec<WorkerId> = self.speeds.by_worker.keys().copied().collect();
-        workers.into_iter().for_each(|worker| self.remember_speed(worker));
+        workers.into_iter().for_each(|worker| self.remember_speed(core, worker));
         self.speeds.by_worker.clear();
     }
+}
 
+impl Core {
     /// Of each worker that has a part and computes: tokens in a second of computing. The tokens of a step are what the first rank of its copy counts; each takes the seconds of a step from steps of
     /// its own, as windows that end between two steps differ by one.
     fn rates(&self) -> Vec<(WorkerId, Seat, f64)> {

@@ -8,21 +8,21 @@ impl Run {
     /// The next of all times at which something becomes due; none: nothing waits for the time.
     pub(super) fn find_next_due(&self) -> Option<Duration> {
         let times = [
-            self.silence_at,
-            self.grace_until,
-            self.gathering_ends(),
-            self.telling_ends(),
-            self.backlog_settle_at(),
-            self.joiners_are_due_at(),
-            self.latecomers_are_looked_at(),
-            self.moves_are_told_at(),
+            self.liveness.silence_at,
+            self.generations.grace_until,
+            self.generations.gathering_ends(&self.core),
+            self.placement.telling_ends(&self.core),
+            self.generations.backlog_settle_at(&self.core),
+            self.core.joiners_are_due_at(),
+            self.accounting.latecomers_are_looked_at(&self.core),
+            self.liveness.moves_are_told_at(&self.core),
             self.plan_is_looked_at(),
-            self.move_waits_until(),
+            self.placement.move_waits_until(&self.core),
             self.shares_are_looked_at(),
-            self.handovers_end(),
-            self.absent_holders_end(),
-            self.together_at().filter(|_| !self.is_closing()),
+            self.recovery.handovers_end(&self.core),
+            self.recovery.absent_holders_end(),
+            self.together_at().filter(|_| !self.core.is_closing()),
         ];
-        times.into_iter().flatten().filter(|&at| at > self.now).min()
+        times.into_iter().flatten().filter(|&at| at > self.core.now).min()
     }
 }

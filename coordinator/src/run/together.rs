@@ -29,23 +29,24 @@ pub(super) struct Together {
 impl Run {
     /// Looks whether there are enough workers without a seat for a copy that cannot join while others train.
     pub(super) fn look_at_those_outside(&mut self) {
-        let may_begin_anew = self.state.phase == Phase::Training
-            && !self.is_closing()
-            && !self.is_held()
-            && self.grace_until.is_none()
+        let may_begin_anew = self.core.state.phase == Phase::Training
+            && !self.core.is_closing()
+            && !self.accounting.is_held(&self.core)
+            && self.generations.grace_until.is_none()
             // Where the plan may change, that is how they come in, if it is worth it.
-            && self.replan_after().is_none()
-            && !self.copies_may_join();
+            && self.core.replan_after().is_none()
+            && !self.core.copies_may_join();
         if !may_begin_anew {
             // A generation that ends for them is at its end.
-            if !self.generation_ends() {
-                self.together = Together::default();
+            if !self.core.generation_ends() {
+                self.recovery.together = Together::default();
             }
             return;
         }
-        let copies = self.copies_of_waiting(&Default::default());
-        self.together.since = (!copies.is_empty()).then(|| self.together.since.unwrap_or(self.now));
-        if self.together_is_due() && !std::mem::replace(&mut self.together.is_told, true) {
+        let copies = self.liveness.copies_of_waiting(&self.core, &Default::default());
+        self.recovery.together.since =
+            (!copies.is_empty()).then(|| self.recovery.together.since.unwrap_or(self.core.now));
+        if self.together_is_due() && !std::mem::replace(&mut self.recovery.together.is_told, true) {
             let mut workers: Vec<WorkerId> = copies.into_iter().flatten().collect();
             workers.sort_unstable();
             let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
@@ -53,22 +54,22 @@ impl Run {
                 "{} can be given a part of the model when all begin anew together: what is begun is finished first, and written down",
                 workers.join(", ")
             );
-            self.notice(Severity::Info, None, text);
+            self.core.notice(Severity::Info, None, text);
         }
     }
 
     /// When that is looked at, if nothing happens before.
     pub(super) fn together_at(&self) -> Option<Duration> {
-        let waited = self.together.since? + WAIT;
-        let beginning = self.replanning.began.zip(self.replanning.beginning);
-        let stood_still = self.replanning.stood_still.unwrap_or_default();
+        let waited = self.recovery.together.since? + WAIT;
+        let beginning = self.placement.replanning.began.zip(self.placement.replanning.beginning);
+        let stood_still = self.placement.replanning.stood_still.unwrap_or_default();
         let trained = beginning.map(|(began, took)| began + took + took.max(stood_still) * TRAINED_MIN);
         Some(trained.map_or(waited, |trained| waited.max(trained)))
     }
 
     /// Whether a generation has to end so that all can begin anew.
     pub(super) fn together_is_due(&self) -> bool {
-        let is_time = self.together_at().is_some_and(|at| at <= self.now);
-        is_time && self.state.phase == Phase::Training && !self.is_closing()
+        let is_time = self.together_at().is_some_and(|at| at <= self.core.now);
+        is_time && self.core.state.phase == Phase::Training && !self.core.is_closing()
     }
 }

@@ -7,7 +7,7 @@ use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{MeasuredLink, SeenWay, WAYS_MAX, WAYS_REPEATED_S};
 use serde::{Deserialize, Serialize};
 
-use super::machine::Run;
+use super::core::Core;
 use super::planning::slower;
 use super::status::LinkStatus;
 use crate::plan::Link;
@@ -101,7 +101,7 @@ pub(super) fn is_sound(link: &MeasuredLink) -> bool {
         && link.round_trip_s >= 0.0
 }
 
-impl Run {
+impl Core {
     /// What is known of the ways between sites, for people.
     pub(super) fn link_statuses(&self) -> Vec<LinkStatus> {
         let name = |site: SiteId| self.state.sites.get(site.0 as usize).cloned().unwrap_or_default();

@@ -129,8 +129,12 @@ fn the_first_to_be_heard_after_nobody_listened_was_not_silent() {
     story.now = Duration::from_secs(160);
     story.say(2, heartbeat(1));
     (321..=322).for_each(|at| beat(&mut story, at));
-    let of_second = &story.run.peers[&WorkerId(2)].silence;
-    assert_eq!(of_second.over_at(&story.run.config.faults), Duration::from_secs(163), "two seconds later");
+    let of_second = &story.run.core.peers[&WorkerId(2)].silence;
+    assert_eq!(
+        of_second.over_at(&story.run.core.config.faults),
+        Duration::from_secs(163),
+        "two seconds later"
+    );
 }
 
 /// It may be dead the next time, and nothing is known of its link.

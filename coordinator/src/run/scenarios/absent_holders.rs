@@ -64,7 +64,7 @@ fn who_leaves_while_the_run_gathers_is_waited_for_as_well() {
     assert_eq!(story.run.state().left_with, Some((Round(2), both)));
 
     story.handle(Event::Resume);
-    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    let (config, state) = (story.run.core.config.clone(), story.run.state().clone());
     let mut story = Story::of_state(config, state);
     let older = |rank| offer(1, rank, false);
     story.join(4, &[older(0), older(1)]);

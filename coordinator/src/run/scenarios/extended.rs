@@ -20,7 +20,7 @@ fn over(steps: u64, change: impl Fn(&mut RunConfig)) -> (RunConfig, State) {
         story.say(worker, finished(rounds, None));
     }
     assert_eq!(story.run.state().phase, Phase::Finished);
-    (story.run.config.clone(), story.run.state().clone())
+    (story.run.core.config.clone(), story.run.state().clone())
 }
 
 /// Goes on to so many steps with the checkpoints that both have written at the end.
@@ -118,7 +118,7 @@ fn a_run_that_was_stopped_goes_on_to_its_own_end() {
     for worker in [1, 2] {
         story.say(worker, finished(3, None));
     }
-    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    let (config, state) = (story.run.core.config.clone(), story.run.state().clone());
     assert_eq!((state.phase, state.drain), (Phase::Finished, true));
     let (story, start) = extended((config, state), 20);
     assert_eq!((start.first_round, start.until), (Round(3), Round(10)));
@@ -144,7 +144,7 @@ fn who_comes_first_waits_for_those_who_have_the_end() {
             story.say(worker, moves::written(10, 0));
             story.say(worker, finished(10, None));
         }
-        let (mut config, mut state) = (story.run.config.clone(), story.run.state().clone());
+        let (mut config, mut state) = (story.run.core.config.clone(), story.run.state().clone());
         config.run.steps = 30;
         state.extend(30).unwrap();
         let mut story = Story::of_state(config, state);
@@ -201,7 +201,7 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
     for worker in [1, 2] {
         story.say(worker, finished(10, None));
     }
-    let (mut config, mut state) = (story.run.config.clone(), story.run.state().clone());
+    let (mut config, mut state) = (story.run.core.config.clone(), story.run.state().clone());
     config.run.steps = 30;
     state.extend(30).unwrap();
     let before = state.residuals_lost;
@@ -257,7 +257,7 @@ fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
             state.extend(steps).unwrap();
             before = state.schedule;
             let run = Run::new(read(steps), state.clone(), Duration::ZERO).unwrap();
-            let told = RunConfig::parse(&run.config_toml).unwrap();
+            let told = RunConfig::parse(&run.core.config_toml).unwrap();
             let configured = told.round_schedule();
             assert_eq!(
                 (configured.opening_rounds, configured.steps),

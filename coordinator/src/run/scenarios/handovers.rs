@@ -182,7 +182,7 @@ fn a_run_that_stops_for_now_has_all_write_a_checkpoint_and_leave() {
     assert!(is_dismissed(&story.told(1)) && is_dismissed(&story.told(2)));
     assert_eq!(story.run.suspended(), Some(Suspended::Whole));
 
-    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    let (config, state) = (story.run.core.config.clone(), story.run.state().clone());
     story = Story::of_state(config, state);
     story.join(1, &[of_whole_model(2)]);
     story.join(2, &[of_whole_model(2)]);
@@ -241,7 +241,7 @@ fn who_has_a_part_alone_that_the_run_is_to_go_on_from_stays_until_it_does() {
     story.say(1, ToCoordinator::Leaving);
     assert!(is_dismissed(&story.told(1)), "nobody else is here");
 
-    let mut story = Story::of(one_copy().run.config);
+    let mut story = Story::of(one_copy().run.core.config);
     story.handle(Event::Pause);
     story.join(1, &[offer(2, 0, true)]);
     story.join(3, &[offer(2, 1, false)]);
@@ -260,13 +260,13 @@ fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
     let mut story = leaving();
     let copies = vec![vec![WorkerId(2), WorkerId(1)]];
     let plan = Decided {
-        parallel: story.run.config.parallel.clone(),
+        parallel: story.run.core.config.parallel.clone(),
         recompute: false,
         copies,
         why: "for a test".to_owned(),
     };
     let workers = [WorkerId(1), WorkerId(2)].into();
-    story.run.state.moving = Some(Moving { plan, workers });
+    story.run.core.state.moving = Some(Moving { plan, workers });
     story.say(2, written(2, 1));
     story.say(1, written(2, 0));
     for worker in [1, 2] {
@@ -323,7 +323,7 @@ fn the_last_one_that_trains_stays_until_a_joiner_trains() {
 #[test]
 fn a_coordinator_that_is_started_anew_meanwhile_goes_on_with_all() {
     let mut story = leaving();
-    let (config, state) = (story.run.config.clone(), story.run.state().clone());
+    let (config, state) = (story.run.core.config.clone(), story.run.state().clone());
     story = Story::of_state(config, state);
     for (worker, site) in [(1, "a"), (2, "b")] {
         story.join_as(worker, site, Some((Generation(2), Round(2))), &[]);
@@ -371,7 +371,7 @@ fn who_comes_back_while_the_run_stops_for_now_writes_and_leaves_like_the_others(
     assert!(story.told(2).is_empty());
 
     let trained = Story::training();
-    let (config, state) = (trained.run.config.clone(), trained.run.state().clone());
+    let (config, state) = (trained.run.core.config.clone(), trained.run.state().clone());
     let mut story = Story::of_state(config, state);
     story.handle(Event::Suspend);
     assert!(story.run.suspended().is_none(), "members are awaited");
@@ -393,7 +393,7 @@ fn who_comes_back_while_the_run_stops_for_now_writes_and_leaves_like_the_others(
 #[test]
 fn a_run_that_stops_for_now_and_loses_somebody_for_good_says_so() {
     let trained = Story::training();
-    let (config, state) = (trained.run.config.clone(), trained.run.state().clone());
+    let (config, state) = (trained.run.core.config.clone(), trained.run.state().clone());
     let mut story = Story::of_state(config, state);
     story.handle(Event::Suspend);
     // Nobody comes back.

@@ -81,7 +81,7 @@ fn what_one_worker_alone_has_another_one_keeps_a_copy_of() {
 /// The third worker has no part of the state, the first one both: its own, and a copy of that of the one that is lost.
 #[test]
 fn who_takes_the_part_of_a_lost_worker_fetches_it_from_who_has_a_copy() {
-    let mut story = Story::of(one_copy().run.config);
+    let mut story = Story::of(one_copy().run.core.config);
     story.join(1, &[offer(4, 1, false), offer(4, 0, true)]);
     story.join(3, &[]);
     assert_eq!((seat_in(&story.told(1)), seat_in(&story.told(3))), (Some(0), Some(1)));
@@ -108,7 +108,7 @@ fn who_takes_the_part_of_a_lost_worker_fetches_it_from_who_has_a_copy() {
 #[test]
 fn a_checkpoint_of_other_parts_is_cut_anew_by_all() {
     let whole = CheckpointOffer { parts: 1, ..offer(4, 0, true) };
-    let mut story = Story::of(one_copy().run.config);
+    let mut story = Story::of(one_copy().run.core.config);
     story.join(1, std::slice::from_ref(&whole));
     story.join(3, &[]);
     for (worker, holders) in [(1, 0), (3, 1)] {

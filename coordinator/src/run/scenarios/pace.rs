@@ -56,7 +56,7 @@ fn long_round_trips_move_rounds_apart_after_the_opening() {
         applied(&mut story, round, 3.0);
     }
     assert_eq!(story.told(1), []);
-    let notice = story.run.notices.iter().find(|notice| notice.text.contains("steps apart")).unwrap();
+    let notice = story.run.core.notices.iter().find(|notice| notice.text.contains("steps apart")).unwrap();
     let said = "from r8 on rounds are 2 steps apart, and 1 of them exchange the whole model (before: 1 and 1), as links and cores allow it: \
                 a step takes 0.500 s or more, a round trip up to 500 ms";
     assert!(notice.text.starts_with(said), "{}", notice.text);
@@ -177,12 +177,12 @@ fn a_run_that_goes_back_keeps_its_pace() {
     (8..40).for_each(|round| applied(&mut story, round, 2.0));
     let slower = begun(&mut story, 2, 40);
     assert_eq!(slower.schedule.steps_of(Round(42)), 42..50);
-    story.run.keep_pace(Round(20));
+    story.run.accounting.keep_pace(&mut story.run.core, Round(20));
     let schedule = story.run.state().schedule;
     assert_eq!([schedule.steps_of(Round(19)), schedule.steps_of(Round(20))], [19..20, 20..28]);
     assert!(schedule.is_consistent());
     let before = schedule;
-    story.run.keep_pace(Round(30));
+    story.run.accounting.keep_pace(&mut story.run.core, Round(30));
     assert_eq!(story.run.state().schedule, before, "no change is to come");
 }
 

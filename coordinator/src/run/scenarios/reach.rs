@@ -52,13 +52,13 @@ fn beat_for(story: &mut Story, seconds: u32, alive: &[u32], said: &[(u32, &[u32]
 }
 
 fn is_here(story: &Story, worker: u32) -> bool {
-    story.run.peers.contains_key(&WorkerId(worker))
+    story.run.core.peers.contains_key(&WorkerId(worker))
 }
 
 /// When a worker that says nothing from now on is gone.
 fn missed_after(story: &mut Story, worker: u32, by: &[u32]) -> Duration {
     let alive: Vec<u32> = (1..=4).filter(|other| *other != worker).collect();
-    let last = story.run.peers[&WorkerId(worker)].silence.last();
+    let last = story.run.core.peers[&WorkerId(worker)].silence.last();
     while is_here(story, worker) {
         story.pass_to(story.now + BEAT / 10);
         story.handle(Event::Timer);

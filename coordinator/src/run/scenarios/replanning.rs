@@ -21,7 +21,7 @@ fn whole() -> Story {
     for worker in [1, 2] {
         story.say(worker, ready(0, 7));
     }
-    assert_eq!((story.run.state().phase, story.run.ranks()), (Phase::Training, 1));
+    assert_eq!((story.run.state().phase, story.run.core.ranks()), (Phase::Training, 1));
     story
 }
 
@@ -199,7 +199,7 @@ fn halves() -> Story {
     for (worker, rank) in [1, 2].into_iter().zip(seats) {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
-    assert_eq!((story.run.state().phase, story.run.ranks()), (Phase::Training, 2));
+    assert_eq!((story.run.state().phase, story.run.core.ranks()), (Phase::Training, 2));
     story
 }
 
@@ -209,7 +209,8 @@ fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f
     for _ in 0..seconds {
         story.now += Duration::from_secs(1);
         for (worker, share) in [1, 2].into_iter().zip(computes) {
-            let before = story.run.peers.get(&WorkerId(worker)).and_then(|peer| peer.meter.latest().cloned());
+            let before =
+                story.run.core.peers.get(&WorkerId(worker)).and_then(|peer| peer.meter.latest().cloned());
             let before = before.unwrap_or_default();
             let heartbeat = Heartbeat {
                 step: before.step + 1,
@@ -237,7 +238,7 @@ fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f
 fn a_machine_that_becomes_slow_gets_a_smaller_part_of_the_model() {
     let mut story = halves();
     assert!(computing(&mut story, 120, 1000, [0.5, 0.5]).is_empty());
-    let slow = story.run.replicas_where(|_| true)[0][1];
+    let slow = story.run.core.replicas_where(|_| true)[0][1];
     // A fifth of the tokens, for which the slow one computes all the time, and the other one as fast as ever.
     let computes = [1, 2].map(|worker| if slow == WorkerId(worker) { 1.0 } else { 0.1 });
     assert!(computing(&mut story, 60, 200, computes).is_empty(), "it may pass");
@@ -246,7 +247,7 @@ fn a_machine_that_becomes_slow_gets_a_smaller_part_of_the_model() {
     assert!(
         reported_before(&story, &format!("{slow} computes 0.10 times as fast")),
         "{:#?}",
-        story.run.notices
+        story.run.core.notices
     );
     let stages = &choice.best.0.stages;
     let blocks: Vec<u32> = stages.iter().map(|stage| stage.end - stage.start).collect();
@@ -254,7 +255,7 @@ fn a_machine_that_becomes_slow_gets_a_smaller_part_of_the_model() {
 }
 
 fn reported_before(story: &Story, text: &str) -> bool {
-    story.run.notices.iter().any(|notice| notice.text.contains(text))
+    story.run.core.notices.iter().any(|notice| notice.text.contains(text))
 }
 
 /// Selection leaves out backward passes: who computes less for a token is not faster by that.
@@ -265,7 +266,7 @@ fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
     for _ in 0..40 {
         story.now += Duration::from_secs(1);
         for worker in [1, 2] {
-            let before = story.run.peers[&WorkerId(worker)].meter.latest().cloned().unwrap();
+            let before = story.run.core.peers[&WorkerId(worker)].meter.latest().cloned().unwrap();
             // A third is for all samples, and of the rest a tenth.
             let heartbeat = Heartbeat {
                 step: before.step + 1,
@@ -278,7 +279,7 @@ fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
         }
         story.handle(Event::Timer);
     }
-    let speeds = [1, 2].map(|worker| story.run.speeds.factor(WorkerId(worker)));
+    let speeds = [1, 2].map(|worker| story.run.placement.speeds.factor(WorkerId(worker)));
     assert!(speeds.iter().all(|factor| (factor - 1.0).abs() < 1e-6), "{speeds:?}");
 }
 
@@ -287,12 +288,12 @@ fn a_machine_that_has_another_part_is_as_fast_as_it_was_with_the_last_one() {
     let mut story = halves();
     computing(&mut story, 60, 1000, [0.5, 0.5]);
     computing(&mut story, 20, 500, [0.5, 0.5]);
-    assert_eq!(story.run.speeds.factor(WorkerId(1)), 0.5);
-    let told = |story: &Story| story.run.peers[&WorkerId(1)].known.flops_per_s;
+    assert_eq!(story.run.placement.speeds.factor(WorkerId(1)), 0.5);
+    let told = |story: &Story| story.run.core.peers[&WorkerId(1)].known.flops_per_s;
     assert_eq!(told(&story), Some(1_000_000_000));
-    for peer in story.run.peers.values_mut() {
+    for peer in story.run.core.peers.values_mut() {
         peer.seat.as_mut().unwrap().replica += 1;
     }
     computing(&mut story, 11, 500, [0.5, 0.5]);
-    assert_eq!((story.run.speeds.factor(WorkerId(1)), told(&story)), (1.0, Some(500_000_000)));
+    assert_eq!((story.run.placement.speeds.factor(WorkerId(1)), told(&story)), (1.0, Some(500_000_000)));
 }

@@ -43,8 +43,9 @@ fn a_worker_that_stays_slow_computes_less_of_each_step_from_another_generation_o
     assert!(!compute(&mut story, 25, [400, 100]), "it may be slow for a moment");
     assert!(compute(&mut story, 15, [400, 100]));
     assert_eq!(settled(&mut story, 2), [64, 16]);
-    let told = story.run.notices.iter().any(|notice| notice.text.ends_with("of 20 sequences w1 16, w2 4"));
-    assert!(told, "{:#?}", story.run.notices);
+    let told =
+        story.run.core.notices.iter().any(|notice| notice.text.ends_with("of 20 sequences w1 16, w2 4"));
+    assert!(told, "{:#?}", story.run.core.notices);
     assert!(!compute(&mut story, 60, [400, 100]), "shares are as they should be");
     assert!(compute(&mut story, 60, [400, 390]), "and it is fast again");
     assert!(settled(&mut story, 3).is_empty());

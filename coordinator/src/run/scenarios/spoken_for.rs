@@ -32,7 +32,7 @@ fn speak(story: &mut Story, worker: u32, others: &[SignOfLife]) {
 }
 
 fn last(story: &Story, worker: u32) -> Duration {
-    story.run.peers[&WorkerId(worker)].silence.last()
+    story.run.core.peers[&WorkerId(worker)].silence.last()
 }
 
 /// Until that time, each half second: 1 speaks for 2, which says one heartbeat of five itself if it is alive, and 3 says its own. Who was asked to speak.

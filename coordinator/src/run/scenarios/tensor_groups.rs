@@ -88,7 +88,10 @@ fn while_steps_are_common_no_group_joins_even_where_nothing_is_clipped() {
     let may_join = |parallel: &str| {
         let text = "[run]\nname = \"story\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 2\ncontext = 8\n\
                     [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\ngradient_clip = 0.0\n[sync]\npreset = \"dense\"\n";
-        Story::of(RunConfig::parse(&format!("{text}[parallel]\n{parallel}\n")).unwrap()).run.copies_may_join()
+        Story::of(RunConfig::parse(&format!("{text}[parallel]\n{parallel}\n")).unwrap())
+            .run
+            .core
+            .copies_may_join()
     };
     assert!(may_join("stages = 2") && !may_join("tensor = 2"));
 }
@@ -143,7 +146,7 @@ fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
     assert_eq!((story.run.state().phase, lineup(&story)), (Phase::Training, vec![copy]));
-    let question = story.run.question().unwrap();
+    let question = story.run.placement.question(&story.run.core).unwrap();
     let present = question.present.clone().unwrap();
     assert_eq!((present.members, present.plan.pipeline.ranks, present.plan.replicas.len()), (2, 2, 1));
     assert!(matches!(question.answer(), Answer::Stay(_)));

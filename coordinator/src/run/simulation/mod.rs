@@ -259,7 +259,7 @@ fn a_run_without_a_checkpoint_outlives_any_time_without_a_coordinator() {
             world.fault_at_ms(cut_at + 5_000, Fault::StopRun);
         }
         world.run_until_ms(cut_at + 4);
-        let state = &world.run.as_ref().unwrap().state;
+        let state = &world.run.as_ref().unwrap().core.state;
         assert_eq!(state.phase, Phase::Training, "seed {seed}");
         assert!(world.nodes.values().all(|node| node.disk.is_empty()), "seed {seed}");
         world.run_until_ms(120_000);
@@ -421,6 +421,6 @@ fn the_checker_notices_books_that_are_wrong() {
     let mut world = World::new(1, 4, false);
     world.run_until_ms(60_000);
     let run = world.run.as_mut().unwrap();
-    assert!(run.state.ledger.lose(longhaul_common::id::Round(5), WorkerId(2)));
+    assert!(run.core.state.ledger.lose(longhaul_common::id::Round(5), WorkerId(2)));
     check(&world);
 }
