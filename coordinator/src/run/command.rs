@@ -4,10 +4,10 @@ use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::ToWorker;
 use serde::{Deserialize, Serialize};
 
-use super::event::ConnectionId;
-use super::progress::RoundSummary;
-use super::state::State;
 use crate::plan::Question;
+use crate::run::accounting::progress::RoundSummary;
+use crate::run::event::ConnectionId;
+use crate::run::state::State;
 
 /// The output of [`super::Run::handle`]. Commands are executed in order; a [`Command::Persist`] of a
 /// [`Record::State`] is durable before the next command starts, so that no worker acts on what a crash could undo.

@@ -9,17 +9,18 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_proto::control::message::ToWorker;
 use serde::{Deserialize, Serialize};
 
-use super::command::{Command, Notice, Record, Severity};
-use super::event::ConnectionId;
-use super::peer::Peer;
-use super::state::State;
+use crate::run::accounting::reports::Roll;
+use crate::run::command::{Command, Notice, Record, Severity};
+use crate::run::event::ConnectionId;
+use crate::run::peer::Peer;
+use crate::run::state::State;
 
 /// Notices kept for the status page.
 const NOTICES_KEPT: usize = 50;
 /// Shared by all components of a run. Each of them borrows it for a call, and keeps what is its own.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Core {
-    #[serde(with = "super::as_toml")]
+    #[serde(with = "crate::run::as_toml")]
     pub config: RunConfig,
     pub config_toml: String,
     /// The durable part.
@@ -29,6 +30,8 @@ pub(super) struct Core {
     pub peers: BTreeMap<WorkerId, Peer>,
     pub notices: VecDeque<Notice>,
     pub persisted_at: Duration,
+    /// What reports of rounds are counted against; none: it is to be found.
+    pub roll: Option<Roll>,
     /// What the event that is handled has led to so far.
     #[serde(skip)]
     pub commands: Vec<Command>,
@@ -53,8 +56,14 @@ impl Core {
             peers: BTreeMap::new(),
             notices: VecDeque::new(),
             persisted_at: now,
+            roll: None,
             commands: Vec::new(),
         }
+    }
+
+    /// Somebody has come or gone, or is something else now.
+    pub(super) fn members_changed(&mut self) {
+        self.roll = None;
     }
 
     pub(super) fn present_members(&self) -> Vec<WorkerId> {

@@ -8,17 +8,36 @@ use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{
     DATA_HOLDERS_MAX, DATA_NEIGHBOURS_MAX, DataAt, DataHolders, DataName, Hash, ToWorker,
 };
+use serde::{Deserialize, Serialize};
 
-use super::command::Severity;
-use super::components::DataAvailability;
-use super::core::Core;
-use super::peer::Peer;
-use super::state::Phase;
+use crate::run::command::Severity;
+use crate::run::core::Core;
+use crate::run::peer::Peer;
+use crate::run::state::Phase;
 
 /// How often it is told of a worker what it has of the data: what one says in a session is two, and some sessions may follow each other.
 const DATA_NOTICES_MAX: u8 = 8;
 
+/// Who has the run's data.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct DataAvailability {
+    /// They may be others than were told.
+    data_moved: bool,
+    /// People were told that nobody has it.
+    told_no_data: bool,
+}
+
 impl DataAvailability {
+    /// A worker is not here any more.
+    pub(super) fn departed(&mut self, peer: &Peer) {
+        self.data_moved |= peer.data.is_some();
+    }
+
+    /// Others may have it than were told.
+    pub(super) fn holders_change(&mut self) {
+        self.data_moved = true;
+    }
+
     /// A worker says what it has of the run's data. It is answered even where it was told before: it may have forgotten.
     pub(super) fn handle_data(&mut self, core: &mut Core, worker: WorkerId, at: DataAt) {
         self.data_moved = true;

@@ -6,15 +6,18 @@ use longhaul_common::config::RunConfig;
 use longhaul_proto::control::message::{SIGNS_MAX, ToCoordinator};
 use serde::{Deserialize, Serialize};
 
-use super::command::{Command, Severity};
-use super::components::{Accounting, DataAvailability, Generations, Liveness, Placement, Recovery};
-use super::core::{Connection, Core, shorten};
-use super::event::{ConnectionId, Event};
-use super::generation::Settling;
-use super::peer::{Peer, Standing};
-use super::prepare::Preparing;
-use super::progress::share;
-use super::state::{Phase, State};
+use crate::run::accounting::Accounting;
+use crate::run::accounting::progress::share;
+use crate::run::command::{Command, Severity};
+use crate::run::core::{Connection, Core, shorten};
+use crate::run::data::DataAvailability;
+use crate::run::event::{ConnectionId, Event};
+use crate::run::generations::Generations;
+use crate::run::liveness::Liveness;
+use crate::run::peer::{Peer, Standing};
+use crate::run::planning::Planning;
+use crate::run::recovery::Recovery;
+use crate::run::state::{Phase, State};
 
 /// One run, without clock, socket or disk.
 ///
@@ -26,7 +29,7 @@ pub struct Run {
     pub(super) liveness: Liveness,
     pub(super) generations: Generations,
     pub(super) recovery: Recovery,
-    pub(super) placement: Placement,
+    pub(super) planning: Planning,
     pub(super) accounting: Accounting,
     pub(super) data: DataAvailability,
     /// When to look again, if nothing happens before.
@@ -63,12 +66,12 @@ impl Run {
             liveness: Liveness::default(),
             generations: Generations::new(now),
             recovery: Recovery::default(),
-            placement: Placement::default(),
+            planning: Planning::default(),
             accounting,
             data: DataAvailability::default(),
             next_due: Some(now),
         };
-        run.accounting.summaries.cut_back(run.core.state.ledger.through());
+        run.accounting.cut_back(run.core.state.ledger.through());
         if matches!(run.core.state.phase, Phase::Training | Phase::Draining) {
             run.await_members();
         }
@@ -183,7 +186,7 @@ impl Run {
             ToCoordinator::Join(_) => {}
             ToCoordinator::Ready(ready) => {
                 self.handle_ready(worker, ready);
-                return self.generations.preparing.as_ref().is_none_or(Preparing::has_heard_all);
+                return self.generations.has_heard_all_ready();
             }
             ToCoordinator::Heartbeat(heartbeat) => {
                 self.core.handle_heartbeat(worker, heartbeat);
@@ -202,7 +205,7 @@ impl Run {
             }
             ToCoordinator::Settled(settled) => {
                 self.handle_settled(connection, worker, settled);
-                return self.generations.settling.as_ref().is_none_or(Settling::has_heard_all);
+                return self.generations.has_heard_all_settled();
             }
             ToCoordinator::Checkpoint(report) => {
                 self.recovery.handle_checkpoint(&mut self.core, worker, report)
@@ -214,10 +217,10 @@ impl Run {
                 let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
                 return self.core.peers.values().all(is_done);
             }
-            ToCoordinator::Profile(profile) => self.placement.note_profile(&mut self.core, worker, profile),
+            ToCoordinator::Profile(profile) => self.planning.note_profile(&mut self.core, worker, profile),
             ToCoordinator::Kept(offer) => {
                 self.recovery.handle_kept(&mut self.core, worker, offer);
-                return self.recovery.handovers.are_waited_for();
+                return self.recovery.waits_for_handovers();
             }
             ToCoordinator::Archived(archived) => peer.note_archived(archived),
             ToCoordinator::Ways(mut ways) => {
@@ -230,12 +233,12 @@ impl Run {
             ToCoordinator::OutOfReach(workers) => {
                 return self.liveness.handle_out_of_reach(&mut self.core, worker, workers);
             }
-            ToCoordinator::Links(links) => self.placement.surveys.note_links(worker, &links),
+            ToCoordinator::Links(links) => self.planning.note_links(worker, &links),
             ToCoordinator::Leaving => {
                 self.let_go_when_spared(worker, "as it asked to leave", "leaves");
             }
             ToCoordinator::Failed { reason } => {
-                self.generations.gone.insert(worker);
+                self.generations.exclude(worker);
                 self.remove(worker, Severity::Warning, &format!("cannot go on: {}", shorten(&reason)));
             }
         }

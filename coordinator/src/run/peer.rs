@@ -8,12 +8,12 @@ use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{CheckpointOffer, DataAt, DataHolders, Hash, Ready};
 use serde::{Deserialize, Serialize};
 
-use super::event::ConnectionId;
-use super::progress::Meter;
-use super::punctuality::Punctuality;
-use super::seats::Seat;
-use super::silence::Silence;
-use super::state::Known;
+use crate::run::accounting::progress::Meter;
+use crate::run::accounting::punctuality::Punctuality;
+use crate::run::event::ConnectionId;
+use crate::run::liveness::silence::Silence;
+use crate::run::placement::seats::Seat;
+use crate::run::state::Known;
 
 /// Every member takes the same share of the ownership, as nobody has measured its upload yet.
 const UPLOAD_WEIGHT: u32 = 1;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 
-use super::command::{Command, Severity};
-use super::core::Connection;
-use super::event::ConnectionId;
-use super::machine::Run;
-use super::state::Phase;
+use crate::run::command::{Command, Severity};
+use crate::run::core::Connection;
+use crate::run::event::ConnectionId;
+use crate::run::machine::Run;
+use crate::run::state::Phase;
 
 impl Run {
     pub(super) fn handle_closed(&mut self, connection: ConnectionId) {
@@ -23,15 +23,15 @@ impl Run {
         if !self.core.is_of_the_last_copy(worker) {
             return self.remove(worker, Severity::Warning, what);
         }
-        self.accounting.roll = None;
+        self.core.members_changed();
         let Some(peer) = self.core.peers.get_mut(&worker) else { return };
         if let Some(connection) = peer.connection.take()
             && self.core.connections.remove(&connection).is_some()
         {
             self.core.commands.push(Command::Close { connection, reason: what.to_owned() });
         }
-        self.generations.grace_until =
-            Some(self.core.now + Duration::from_millis(self.core.config.faults.reconnect_grace_ms));
+        self.generations
+            .wait_until(self.core.now + Duration::from_millis(self.core.config.faults.reconnect_grace_ms));
         self.core.notice(
             Severity::Warning,
             Some(worker),
@@ -42,19 +42,13 @@ impl Run {
     /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it. Who leaves in order leaves with [`Severity::Info`].
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.core.peers.remove(&worker) else { return };
-        self.liveness.departures.note(self.core.now, worker, &peer, severity, what);
-        (self.accounting.roll, self.placement.unfit) = (None, None);
-        self.placement.surveys.leave(worker);
-        self.accounting.watch.forget(worker);
-        self.liveness.reach.forget(worker);
-        self.liveness.moves.forget(worker);
-        self.accounting.audits.forget(worker);
-        self.recovery.handovers.forget(worker);
-        self.data.data_moved |= peer.data.is_some();
-        if let Some(preparing) = &mut self.generations.preparing {
-            preparing.lost(worker);
-        }
-        self.accounting.parity.values_mut().for_each(|parity| parity.forget(worker));
+        self.core.members_changed();
+        self.liveness.departed(self.core.now, worker, &peer, severity, what);
+        self.generations.departed(worker);
+        self.recovery.departed(worker);
+        self.planning.departed(worker);
+        self.accounting.departed(worker);
+        self.data.departed(&peer);
         if let Some(connection) = peer.connection
             && self.core.connections.remove(&connection).is_some()
         {
@@ -71,7 +65,7 @@ impl Run {
         let Some(Connection { worker, .. }) = self.core.connections.get(&connection).copied() else { return };
         let text = format!("broke the protocol: it {what}");
         if self.core.peers.get(&worker).is_some_and(|peer| peer.connection == Some(connection)) {
-            self.generations.gone.insert(worker);
+            self.generations.exclude(worker);
             return self.remove(worker, Severity::Error, &text);
         }
         self.core.connections.remove(&connection);

@@ -36,9 +36,9 @@ use longhaul_proto::control::message::{
     CheckpointOffer, GenerationStart, HeldResult, Member, Ready, RoundReport, Settled, Start, ToCoordinator,
     ToWorker,
 };
+use story::{Story, config, finished, heartbeat, ready, report};
 
 use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
-use story::{Story, config, finished, heartbeat, ready, report};
 
 /// Later than any generation of these runs began: nothing that these checkpoints have was undone since.
 const WRITTEN_IN: Generation = Generation(1000);

@@ -9,16 +9,16 @@ use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::{CheckpointReport, Hash};
 use serde::{Deserialize, Serialize};
 
-use super::late::Late;
-use super::ledger::Ledger;
-use super::lineup::Lineup;
-use super::releases::Releases;
-use super::replanning::Moving;
-use super::residuals::ResidualsLost;
-use super::rewinds::Rewinds;
-use super::snapshot::Snapshot;
-use super::tally::Tally;
-use super::ways::Ways;
+use crate::run::accounting::late::Late;
+use crate::run::accounting::ledger::Ledger;
+use crate::run::accounting::releases::Releases;
+use crate::run::accounting::residuals::ResidualsLost;
+use crate::run::accounting::tally::Tally;
+use crate::run::generations::lineup::Lineup;
+use crate::run::planning::replanning::Moving;
+use crate::run::recovery::rewinds::Rewinds;
+use crate::run::views::snapshot::Snapshot;
+use crate::run::ways::Ways;
 
 /// Where a run is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

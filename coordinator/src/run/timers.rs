@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use super::machine::Run;
+use crate::run::machine::Run;
 
 impl Run {
     /// The next of all times at which something becomes due; none: nothing waits for the time.
     pub(super) fn find_next_due(&self) -> Option<Duration> {
         let times = [
-            self.liveness.silence_at,
-            self.generations.grace_until,
+            self.liveness.is_looked_at(),
+            self.generations.waits_until(),
             self.generations.gathering_ends(&self.core),
-            self.placement.telling_ends(&self.core),
+            self.planning.telling_ends(&self.core),
             self.generations.backlog_settle_at(&self.core),
             self.core.joiners_are_due_at(),
             self.accounting.latecomers_are_looked_at(&self.core),
             self.liveness.moves_are_told_at(&self.core),
             self.plan_is_looked_at(),
-            self.placement.move_waits_until(&self.core),
+            self.planning.move_waits_until(&self.core),
             self.shares_are_looked_at(),
             self.recovery.handovers_end(&self.core),
             self.recovery.absent_holders_end(),

@@ -7,10 +7,10 @@ use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{MeasuredLink, SeenWay, WAYS_MAX, WAYS_REPEATED_S};
 use serde::{Deserialize, Serialize};
 
-use super::core::Core;
-use super::planning::slower;
-use super::status::LinkStatus;
 use crate::plan::Link;
+use crate::run::core::Core;
+use crate::run::planning::decide::slower;
+use crate::run::views::status::LinkStatus;
 
 /// Ways that are kept, each in one direction: those of 64 sites with each other. Of more, those that are known first.
 const WAYS_KEPT: usize = 4096;

@@ -338,7 +338,7 @@ fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measure
     }
     assert!(reported(&story, "how fast the ways from site-1, site-2, site-4 are"));
     let known = |story: &Story| -> Vec<(f64, f64)> {
-        let links = story.run.placement.links(&story.run.core, &[0, 1, 2, 3].map(SiteId)).into_values();
+        let links = story.run.planning.links(&story.run.core, &[0, 1, 2, 3].map(SiteId)).into_values();
         links.map(|link| (link.bytes_per_s / 125e3, link.round_trip_s)).collect()
     };
     // From 0 to 1, 2, 3; from 1 to 2, 3; from 2 to 3, of which nobody has told.
@@ -370,7 +370,7 @@ fn what_traffic_shows_of_ways_takes_the_place_of_what_was_measured_and_the_statu
     assert_eq!(figures(&shown[0]), (375e3, 0.2, Some(2.0)));
     assert_eq!(figures(&shown[1]), (12.5e6, 0.02, None), "the other direction as it was measured");
     assert_eq!((shown[0].from.as_str(), shown[0].to.as_str()), ("site-1", "site-2"));
-    let known = story.run.placement.links(&story.run.core, &[0, 1].map(SiteId)).into_values().next().unwrap();
+    let known = story.run.planning.links(&story.run.core, &[0, 1].map(SiteId)).into_values().next().unwrap();
     assert_eq!((known.bytes_per_s, known.round_trip_s), (375e3, 0.2), "what the planner reads");
 }
 
@@ -387,7 +387,7 @@ fn gathered(workers: u32) -> Story {
     for worker in 1..SITES {
         story.say(worker, ToCoordinator::Links(Vec::new()));
     }
-    assert_eq!(story.run.placement.untold(&story.run.core), [WorkerId(SITES)]);
+    assert_eq!(story.run.planning.untold(&story.run.core), [WorkerId(SITES)]);
     story
 }
 
@@ -395,7 +395,7 @@ const SITES: u32 = 20;
 
 #[test]
 fn what_many_workers_tell_takes_looks_in_proportion_to_their_number() {
-    let looked = |workers| gathered(workers).run.placement.surveys.looked.get();
+    let looked = |workers| gathered(workers).run.planning.surveys_looked_at();
     let (some, many) = (looked(100), looked(1_000));
     assert!(some > 0 && many <= 10 * some, "{some} and {many}");
 }
@@ -406,7 +406,7 @@ fn the_model_is_worked_out_once_for_many_workers() {
     for worker in 1..1_000 {
         story.join_with(worker, ROOMY);
     }
-    assert_eq!(story.run.placement.worked_out.models, 1);
+    assert_eq!(story.run.planning.models_worked_out(), 1);
     story.join_with(1_000, ROOMY);
-    assert_eq!((story.run.state().phase, story.run.placement.worked_out.models), (Phase::Preparing, 1));
+    assert_eq!((story.run.state().phase, story.run.planning.models_worked_out()), (Phase::Preparing, 1));
 }

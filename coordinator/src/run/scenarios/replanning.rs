@@ -279,7 +279,7 @@ fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
         }
         story.handle(Event::Timer);
     }
-    let speeds = [1, 2].map(|worker| story.run.placement.speeds.factor(WorkerId(worker)));
+    let speeds = [1, 2].map(|worker| story.run.planning.speed_factor(WorkerId(worker)));
     assert!(speeds.iter().all(|factor| (factor - 1.0).abs() < 1e-6), "{speeds:?}");
 }
 
@@ -288,12 +288,12 @@ fn a_machine_that_has_another_part_is_as_fast_as_it_was_with_the_last_one() {
     let mut story = halves();
     computing(&mut story, 60, 1000, [0.5, 0.5]);
     computing(&mut story, 20, 500, [0.5, 0.5]);
-    assert_eq!(story.run.placement.speeds.factor(WorkerId(1)), 0.5);
+    assert_eq!(story.run.planning.speed_factor(WorkerId(1)), 0.5);
     let told = |story: &Story| story.run.core.peers[&WorkerId(1)].known.flops_per_s;
     assert_eq!(told(&story), Some(1_000_000_000));
     for peer in story.run.core.peers.values_mut() {
         peer.seat.as_mut().unwrap().replica += 1;
     }
     computing(&mut story, 11, 500, [0.5, 0.5]);
-    assert_eq!((story.run.placement.speeds.factor(WorkerId(1)), told(&story)), (1.0, Some(500_000_000)));
+    assert_eq!((story.run.planning.speed_factor(WorkerId(1)), told(&story)), (1.0, Some(500_000_000)));
 }

@@ -146,7 +146,7 @@ fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
     assert_eq!((story.run.state().phase, lineup(&story)), (Phase::Training, vec![copy]));
-    let question = story.run.placement.question(&story.run.core).unwrap();
+    let question = story.run.planning.question(&story.run.core).unwrap();
     let present = question.present.clone().unwrap();
     assert_eq!((present.members, present.plan.pipeline.ranks, present.plan.replicas.len()), (2, 2, 1));
     assert!(matches!(question.answer(), Answer::Stay(_)));

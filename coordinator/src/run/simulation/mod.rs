@@ -13,13 +13,13 @@ use std::sync::LazyLock;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::WorkerId;
 use longhaul_common::schedule::RoundSchedule;
+use node::{Applied, Node, state_hash};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use world::{Fault, World};
 
 use super::Phase;
 use crate::store::etcd::PART_BYTES_MAX;
-use node::{Applied, Node, state_hash};
-use world::{Fault, World};
 
 const STEPS: u64 = 120;
 /// Of a hundred seeds, those whose books are compared at least: in the others everybody dies where somebody is late, or the run ends before it has trained.

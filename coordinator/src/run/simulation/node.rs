@@ -13,7 +13,7 @@ use longhaul_proto::control::message::{
     ToCoordinator,
 };
 
-use super::super::event::ConnectionId;
+use crate::run::event::ConnectionId;
 
 /// Rounds between checkpoints.
 pub const CHECKPOINT_EVERY: u64 = 8;
