@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use longhaul_common::id::WorkerId;
-use longhaul_proto::control::message::{ToCoordinator, ToWorker};
+use longhaul_proto::control::message::ToWorker;
 use longhaul_proto::control::{ControlSender, EnrolReply, EnrolRequest, Visitor};
 use longhaul_proto::identity::TokenId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::run::ConnectionId;
+use crate::run::{ConnectionId, Event};
 
 /// Inputs that wait for the owner. When it is full, connections wait with reading, so that QUIC's flow control slows
 /// their workers down; nothing is lost.
@@ -18,37 +18,20 @@ pub const INPUTS_MAX: usize = 1024;
 /// One input.
 #[derive(Debug)]
 pub enum Input {
-    /// A worker's control connection is ready.
+    /// Something that the run handles.
+    Event(Event),
+    /// The same, where a worker's control connection is ready.
     Opened {
         /// Its number.
         connection: ConnectionId,
         /// From its certificate.
         worker: WorkerId,
-        /// Where it comes from.
+        /// Its address.
         address: IpAddr,
         /// The way back.
         sender: ControlSender<ToWorker>,
         /// To close it.
         quic: quinn::Connection,
-    },
-    /// A worker said something.
-    Message {
-        /// On which connection.
-        connection: ConnectionId,
-        /// What.
-        message: ToCoordinator,
-    },
-    /// A connection is gone.
-    Closed {
-        /// Which one.
-        connection: ConnectionId,
-    },
-    /// A connection goes on from another address.
-    Moved {
-        /// Which one.
-        connection: ConnectionId,
-        /// The new one.
-        address: IpAddr,
     },
     /// Somebody wants a certificate.
     Enrol {

@@ -3,7 +3,11 @@
 use super::{ConfigError, RunConfig, ShareRule, TrainConfig};
 
 impl RunConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    /// Checks what its keys say together, and the ranges of their values.
+    ///
+    /// # Errors
+    /// Names the first key that cannot be honoured, with what helps.
+    pub fn check(&self) -> Result<(), ConfigError> {
         self.check_run()?;
         self.check_model()?;
         self.check_train()?;

@@ -83,14 +83,40 @@ pub(super) fn divided(config: &RunConfig, stages: u32, members: u32) -> Option<R
     let parallel = ParallelConfig { stages, tensor: members, ..ParallelConfig::undivided() };
     let mut config = RunConfig { parallel, ..config.clone() };
     config.drop_speed_shares();
-    // What can be written and read again is permitted.
-    config.to_toml().ok().filter(|text| RunConfig::parse(text).is_ok()).map(|_| config)
+    config.check().is_ok().then_some(config)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::workload::tests::CONFIG;
     use super::*;
+
+    #[test]
+    fn a_division_is_permitted_where_a_file_with_it_would_be() {
+        let mut permitted = 0;
+        for lines in ["", "[privacy]\n", "preset = \"dense\"\n"] {
+            let Ok(mut config) = RunConfig::parse(&CONFIG.replace("[sync]\n", &format!("[sync]\n{lines}")))
+            else {
+                continue;
+            };
+            for (workers, stages, members) in (1..=12).flat_map(|workers| {
+                (0..=9).flat_map(move |stages| (0..=5).map(move |members| (workers, stages, members)))
+            }) {
+                config.run.workers = workers;
+                let parallel = ParallelConfig { stages, tensor: members, ..ParallelConfig::undivided() };
+                let mut written = RunConfig { parallel, ..config.clone() };
+                written.drop_speed_shares();
+                let is_read = written.to_toml().is_ok_and(|text| RunConfig::parse(&text).is_ok());
+                assert_eq!(
+                    divided(&config, stages, members).is_some(),
+                    is_read,
+                    "{workers} {stages} {members}"
+                );
+                permitted += u32::from(is_read);
+            }
+        }
+        assert!(permitted > 12, "{permitted}");
+    }
 
     fn stages(change: impl FnOnce(&mut RunConfig)) -> Vec<(u32, Vec<u32>)> {
         let mut config = RunConfig::parse(CONFIG).unwrap();

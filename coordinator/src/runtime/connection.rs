@@ -15,7 +15,7 @@ use quinn::{Connection, Incoming};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::inbox::Input;
-use crate::run::ConnectionId;
+use crate::run::{ConnectionId, Event};
 use crate::slowdown::Slowdown;
 
 /// Between looks at where a worker is: quinn tells nobody that a peer has moved.
@@ -86,7 +86,12 @@ impl Reception {
                 match receiver.receive().await {
                     // Waiting here holds this worker's messages back, and nobody else's.
                     Ok(Some(message)) => {
-                        if self.inputs.send(Input::Message { connection, message }).await.is_err() {
+                        if self
+                            .inputs
+                            .send(Input::Event(Event::Message { connection, message }))
+                            .await
+                            .is_err()
+                        {
                             return;
                         }
                     }
@@ -100,7 +105,7 @@ impl Reception {
             () = self.watch_address(connection, &quic, address) => {}
         }
         // An error means that the coordinator stops.
-        let _ = self.inputs.send(Input::Closed { connection }).await;
+        let _ = self.inputs.send(Input::Event(Event::Closed { connection })).await;
     }
 
     /// Says so when a worker goes on from another address, for as long as anybody listens.
@@ -113,7 +118,8 @@ impl Reception {
             seen = now_at;
             if seen != known && looks >= ADDRESS_LOOKS {
                 known = seen;
-                if self.inputs.send(Input::Moved { connection, address: known }).await.is_err() {
+                let moved = Event::Moved { connection, address: known };
+                if self.inputs.send(Input::Event(moved)).await.is_err() {
                     return;
                 }
             }

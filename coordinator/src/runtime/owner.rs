@@ -206,12 +206,12 @@ impl Owner {
                 self.open.insert(connection, Open { worker, sender, quic });
                 self.step(Event::Opened { connection, worker, address })
             }
-            Input::Message { connection, message } => self.step(Event::Message { connection, message }),
-            Input::Closed { connection } => {
-                self.open.remove(&connection);
-                self.step(Event::Closed { connection })
+            Input::Event(event) => {
+                if let Event::Closed { connection } = event {
+                    self.open.remove(&connection);
+                }
+                self.step(event)
             }
-            Input::Moved { connection, address } => self.step(Event::Moved { connection, address }),
             Input::Enrol { request, visitor, reply } => self.enrol(&request, &visitor, reply),
             Input::Call(call) => self.call(call),
         }
