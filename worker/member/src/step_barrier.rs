@@ -32,6 +32,27 @@ struct State {
     checkpoint_after: Option<Round>,
 }
 
+impl State {
+    fn must_wait(&self, epoch: u64) -> bool {
+        !self.stopped && self.epoch == epoch && !(self.open && self.next.is_some())
+    }
+
+    fn enter(&mut self, epoch: u64) -> Entry {
+        if self.stopped {
+            return Entry::Stopped;
+        }
+        match self.next.filter(|_| self.epoch == epoch) {
+            None => Entry::Outlived,
+            Some(round) if round >= self.until => Entry::AtEnd(round),
+            Some(round) => {
+                self.next = None;
+                self.begun = Some(round);
+                Entry::Begun(round)
+            }
+        }
+    }
+}
+
 /// The answer of [`StepBarrier::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -68,22 +89,16 @@ impl StepBarrier {
     /// told to enter.
     #[must_use]
     pub fn enter(&self, epoch: u64) -> Entry {
-        let waiting = |state: &mut State| {
-            !state.stopped && state.epoch == epoch && !(state.open && state.next.is_some())
-        };
+        let waiting = |state: &mut State| state.must_wait(epoch);
         let mut state = self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
-        if state.stopped {
-            return Entry::Stopped;
-        }
-        match state.next.filter(|_| state.epoch == epoch) {
-            None => Entry::Outlived,
-            Some(round) if round >= state.until => Entry::AtEnd(round),
-            Some(round) => {
-                state.next = None;
-                state.begun = Some(round);
-                Entry::Begun(round)
-            }
-        }
+        state.enter(epoch)
+    }
+
+    /// The same for a device that does not wait; none: it has to.
+    #[must_use]
+    pub fn try_enter(&self, epoch: u64) -> Option<Entry> {
+        let mut state = self.lock();
+        (!state.must_wait(epoch)).then(|| state.enter(epoch))
     }
 
     /// Names the round that the device may begin next.

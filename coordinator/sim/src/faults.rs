@@ -1,0 +1,50 @@
+//! What goes wrong.
+
+use std::time::Duration;
+
+use longhaul_common::id::WorkerId;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use crate::world::World;
+
+/// Faults of processes, connections and machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process ends at once, and another one is started after so long.
+    Kill(WorkerId, Duration),
+    /// The process stands still for so long.
+    Freeze(WorkerId, Duration),
+    /// Its connection to the coordinator breaks.
+    Disconnect(WorkerId),
+    /// Nobody reaches the coordinator for so long; members reach each other.
+    CutOff(Duration),
+    /// The coordinator's process ends, and another one is started after so long.
+    Coordinator(Duration),
+    /// What the two say to each other takes so much longer from now on.
+    Slow(WorkerId, WorkerId, Duration),
+}
+
+/// A world of 2 to 5 workers with up to 8 faults in its first twelve seconds.
+#[must_use]
+pub fn random(seed: u64) -> World {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xfa17);
+    let workers = rng.random_range(2..6);
+    let mut world = World::new(seed, workers);
+    for _ in 0..rng.random_range(0..9) {
+        let at = Duration::from_millis(rng.random_range(50..12_000));
+        let mut time = |most: u64| Duration::from_millis(rng.random_range(100..most));
+        let (long, short) = (time(6000), time(900));
+        let [worker, other] = [(); 2].map(|()| WorkerId(rng.random_range(1..=workers)));
+        match rng.random_range(0..12) {
+            0..4 => world.fault_at(at, Fault::Kill(worker, long)),
+            4..6 => world.fault_at(at, Fault::Coordinator(long)),
+            6 => world.fault_at(at, Fault::Freeze(worker, long)),
+            7..9 => world.fault_at(at, Fault::Disconnect(worker)),
+            9 => (1..=workers).for_each(|each| world.fault_at(at, Fault::Kill(WorkerId(each), long))),
+            10 => world.fault_at(at, Fault::CutOff(long)),
+            _ => world.fault_at(at, Fault::Slow(worker, other, short)),
+        }
+    }
+    world
+}

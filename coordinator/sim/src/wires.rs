@@ -1,0 +1,170 @@
+//! The outside of a member: everything that it does to others is said on the bus.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use longhaul_checkpoint::CheckpointStore;
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::plan::Member;
+use longhaul_member::activity::Activity;
+use longhaul_member::message::ToDevice;
+use longhaul_member::step_barrier::StepBarrier;
+use longhaul_member::{Background, HealedState, Ongoing, Outside, SiteJob, SyncEvent};
+use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
+use longhaul_proto::round::{Frame, FrameHeader};
+
+use crate::bus::{Bus, Process, Said, reply};
+
+/// Of one process.
+pub struct Wires {
+    pub bus: Bus,
+    pub process: Process,
+    /// When its session began.
+    pub began: Duration,
+    pub barrier: Arc<StepBarrier>,
+    pub members: Mutex<Vec<WorkerId>>,
+}
+
+impl Wires {
+    fn is_member(&self, worker: WorkerId) -> bool {
+        self.members.lock().unwrap().contains(&worker)
+    }
+
+    fn answer(&self, event: SyncEvent) {
+        self.bus.say(Said::ToSelf { to: self.process, event });
+    }
+}
+
+/// Asks the first of these donors, and where it has nothing the others.
+fn heal_from(bus: Bus, to: Process, attempt: u64, mut donors: Vec<WorkerId>) {
+    if donors.is_empty() {
+        let event = SyncEvent::Healed { attempt, answer: Err("no donor has the state".to_owned()) };
+        return bus.say(Said::ToSelf { to, event });
+    }
+    let donor = donors.remove(0);
+    let then = bus.clone();
+    let reply = reply(move |state: Option<HealedState>| match state {
+        Some(state) => {
+            let event = SyncEvent::Healed { attempt, answer: Ok(state) };
+            then.say(Said::Answer { from: donor, to, event });
+        }
+        None => heal_from(then, to, attempt, donors),
+    });
+    bus.say(Said::ToPeer {
+        from: to.worker,
+        to: donor,
+        event: SyncEvent::ServeState { from: Round(0), reply },
+    });
+}
+
+impl Outside for Wires {
+    fn now(&self) -> Duration {
+        self.bus.now().saturating_sub(self.began)
+    }
+
+    fn set_members(&self, members: &[Member], _: usize) {
+        *self.members.lock().unwrap() = members.iter().map(|member| member.worker).collect();
+    }
+
+    fn join_replica(&self, _: Generation, _: Vec<WorkerId>) {}
+
+    fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
+        if !self.is_member(to) {
+            return;
+        }
+        let hash = hash.unwrap_or_else(|| *blake3::hash(&body).as_bytes());
+        let from = self.process.worker;
+        let frame = Frame { from, header, body, hash };
+        self.bus.say(Said::ToPeer { from, to, event: SyncEvent::Frame { frame, memory: Box::new(()) } });
+    }
+
+    fn pull(&self, from: WorkerId, round: Round, fragment: FragmentId, hash: Option<Hash>) {
+        let (bus, to) = (self.bus.clone(), self.process);
+        let told = move |found: Option<Option<(Bytes, Hash)>>| {
+            let answer = found.flatten().filter(|(_, got)| hash.is_none_or(|wanted| wanted == *got));
+            let event = SyncEvent::Pulled { round, fragment, from, answer };
+            bus.say(Said::Answer { from, to, event });
+        };
+        if !self.is_member(from) {
+            return told(None);
+        }
+        let event = SyncEvent::ServeResult { round, fragment, reply: reply(told) };
+        self.bus.say(Said::ToPeer { from: self.process.worker, to: from, event });
+    }
+
+    fn heal(&self, attempt: u64, donors: Vec<Member>, _: usize, _: usize) {
+        let donors = donors.into_iter().map(|donor| donor.worker).collect();
+        heal_from(self.bus.clone(), self.process, attempt, donors);
+    }
+
+    fn stop_healing(&self) {}
+
+    fn fetch_parts(&self, attempt: u64, _: CheckpointStore, _: Vec<HeldPart>, _: ModelSpec) {
+        let answer = Err("nobody holds a part of a checkpoint".to_owned());
+        self.answer(SyncEvent::CopiesHere { attempt, answer });
+    }
+
+    fn keep(&self, _: CheckpointStore, _: HeldPart) {
+        self.answer(SyncEvent::Kept(None));
+    }
+
+    fn fetch_mask_secrets(&self, generation: Generation, from: Vec<WorkerId>) {
+        for peer in from {
+            let (bus, to) = (self.bus.clone(), self.process);
+            let reply = reply(move |secret: Option<Option<_>>| {
+                if let Some(secret) = secret.flatten() {
+                    let event = SyncEvent::MaskSecret { generation, from: peer, secret };
+                    bus.say(Said::Answer { from: peer, to, event });
+                }
+            });
+            let event = SyncEvent::ServeMaskSecret { generation, peer: self.process.worker, reply };
+            self.bus.say(Said::ToPeer { from: self.process.worker, to: peer, event });
+        }
+    }
+
+    fn round_trip(&self) -> Duration {
+        Duration::from_millis(60)
+    }
+
+    fn start_site(&self, _: SiteJob) -> io::Result<()> {
+        Err(io::Error::other("each worker of this world is a site of its own"))
+    }
+
+    fn tell_device(&self, message: ToDevice) -> Result<()> {
+        self.bus.say(Said::ToDevice { to: self.process, message });
+        Ok(())
+    }
+
+    fn barrier(&self) -> &StepBarrier {
+        &self.barrier
+    }
+
+    fn report(&self, message: ToCoordinator) {
+        self.bus.say(Said::ToCoordinator { from: self.process, message });
+    }
+
+    fn heartbeat(&self) -> Heartbeat {
+        Heartbeat::default()
+    }
+
+    fn in_background(&self, _: &str, job: Background) -> io::Result<()> {
+        self.answer(job());
+        Ok(())
+    }
+
+    fn begin(&self, _: Activity) -> Ongoing {
+        Box::new(())
+    }
+
+    fn begin_coding(&self, _: Activity) -> Ongoing {
+        Box::new(())
+    }
+
+    fn encodes(&self, _: Option<Encoding>) {}
+
+    fn dense_equivalent(&self, _: u64) {}
+}

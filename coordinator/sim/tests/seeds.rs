@@ -1,0 +1,35 @@
+//! Runs under faults that are drawn from a seed. `LONGHAUL_SEEDS=17..18 cargo test -p longhaul-sim` replays one.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use longhaul_sim::{World, check, random};
+
+const MOST: Duration = Duration::from_secs(240);
+
+fn seeds() -> Option<Range<u64>> {
+    let text = std::env::var("LONGHAUL_SEEDS").ok()?;
+    let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
+    Some(from.parse().unwrap()..to.parse().unwrap())
+}
+
+fn finish(mut world: World, seed: u64) {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        world.run_until(MOST);
+        check(&world);
+    }));
+    if outcome.is_err() {
+        world.log().iter().for_each(|line| eprintln!("{line}"));
+        panic!("seed {seed}; replay: LONGHAUL_SEEDS={seed}..{} cargo test -p longhaul-sim", seed + 1);
+    }
+}
+
+#[test]
+fn a_run_without_faults_finishes_with_one_state() {
+    finish(World::new(1, 3), 1);
+}
+
+#[test]
+fn whatever_happens_the_run_finishes_with_one_state_and_each_sample_once() {
+    seeds().unwrap_or(0..60).for_each(|seed| finish(random(seed), seed));
+}
