@@ -14,16 +14,38 @@ use longhaul_member::message::{
 use longhaul_member::sparse_ranges::SparseRanges;
 use longhaul_member::step_barrier::{Entry, StepBarrier};
 
+/// Training from an entry on, until something ends it.
+#[derive(Clone, Debug)]
+struct Stretch {
+    epoch: u64,
+    round: Round,
+    /// The next step of the round.
+    step: u64,
+    /// The round that it has contributed to and not applied, and the step before which it must be.
+    pending: Option<(Round, u64)>,
+    /// Positions trained on in this round, by step.
+    trained: Vec<Vec<u64>>,
+}
+
 /// What it is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Doing {
     /// It waits for an entry.
     Nothing,
-    /// It waits at the barrier, in this epoch.
-    AtBarrier(u64),
-    Computing(u64, Round),
-    /// It waits for the result of a round that it has contributed to.
-    Pending(u64, Round),
+    AtBarrier(Stretch),
+    Computing(Stretch),
+    /// It waits for the pending result, before this.
+    Waiting(Stretch, Next),
+}
+
+/// What follows a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Step,
+    Contribution,
+    Barrier,
+    /// The run ends before this round.
+    End(Round),
 }
 
 pub struct Device {
@@ -37,11 +59,13 @@ pub struct Device {
     next_round: Round,
 }
 
-/// What it says, and the round that it has begun to compute.
+/// What it says, and whether it computes a step from now on.
 #[derive(Default)]
 pub struct Told {
     pub said: Vec<FromDevice>,
-    pub computes: Option<Round>,
+    pub is_computing: bool,
+    /// A round that it has contributed to, and all positions trained on for that.
+    pub trained: Option<(Round, Vec<u64>)>,
 }
 
 impl Device {
@@ -76,22 +100,59 @@ impl Device {
         self.inbox.push_back(message);
     }
 
-    /// The time that it was to compute is over.
-    pub fn computed(&mut self, round: Round) -> Told {
-        let Doing::Computing(epoch, begun) = self.doing else { return Told::default() };
-        if begun != round {
-            return Told::default();
+    /// The time that a step takes is over.
+    pub fn computed(&mut self) -> Told {
+        let mut told = Told::default();
+        let Doing::Computing(mut stretch) = std::mem::replace(&mut self.doing, Doing::Nothing) else {
+            return told;
+        };
+        let positions = self.positions(stretch.step);
+        for position in &positions {
+            let at = *position as usize % self.state.parameters.len();
+            self.state.parameters[at] -= 1.0;
         }
-        let mut weight = 0;
-        for step in self.barrier.schedule().steps_of(round) {
-            for position in self.barrier.positions(step, self.worker).into_iter().flatten() {
-                let at = position as usize % self.state.parameters.len();
-                self.state.parameters[at] -= 1.0;
-                weight += 1;
+        stretch.trained.push(positions);
+        stretch.step += 1;
+        let next = if stretch.step < self.end_of(stretch.round) { Next::Step } else { Next::Contribution };
+        self.before(stretch, next, &mut told);
+        told
+    }
+
+    fn positions(&self, step: u64) -> Vec<u64> {
+        self.barrier.positions(step, self.worker).into_iter().flatten().collect()
+    }
+
+    fn end_of(&self, round: Round) -> u64 {
+        self.barrier.schedule().steps_of(round).end
+    }
+
+    /// Does what comes next, or waits for the result that has to be there first.
+    fn before(&mut self, stretch: Stretch, next: Next, told: &mut Told) {
+        let is_due = stretch.pending.is_some_and(|(_, due)| next != Next::Step || due <= stretch.step);
+        if is_due {
+            self.doing = Doing::Waiting(stretch, next);
+            return;
+        }
+        match next {
+            Next::Step => {
+                told.is_computing = true;
+                self.doing = Doing::Computing(stretch);
+            }
+            Next::Contribution => self.contribute(stretch, told),
+            Next::Barrier => self.doing = Doing::AtBarrier(stretch),
+            Next::End(next_round) => {
+                let state = self.state.clone();
+                told.said.push(FromDevice::Ended { next_round, state, validation: None });
+                self.doing = Doing::Nothing;
             }
         }
-        self.doing = Doing::Pending(epoch, round);
-        let update = LocalUpdate {
+    }
+
+    fn contribute(&mut self, mut stretch: Stretch, told: &mut Told) {
+        let round = stretch.round;
+        let trained: Vec<u64> = stretch.trained.drain(..).flatten().collect();
+        let weight = trained.len() as u32;
+        told.said.push(FromDevice::Contribute(LocalUpdate {
             round,
             values: SparseRanges::whole(self.state.parameters.clone()),
             columns: None,
@@ -102,85 +163,119 @@ impl Device {
             loss: (weight > 0).then_some(1.0),
             gradient_norm: None,
             spare_cores: 0.0,
-        };
-        Told { said: vec![FromDevice::Contribute(update)], computes: None }
+        }));
+        told.trained = Some((round, trained));
+        let overlap = self.config.sync.overlap;
+        stretch.pending = Some((round, stretch.step + overlap));
+        if overlap == 0 {
+            self.doing = Doing::Waiting(stretch, Next::Barrier);
+        } else {
+            self.doing = Doing::AtBarrier(stretch);
+        }
     }
 
     /// Goes on as far as it can.
     pub fn go_on(&mut self) -> Told {
         let mut told = Told::default();
         loop {
-            match self.doing {
-                Doing::Computing(..) => return told,
-                Doing::AtBarrier(epoch) => match self.barrier.try_enter(epoch) {
-                    None => return told,
-                    Some(Entry::Begun(round)) => {
-                        self.doing = Doing::Computing(epoch, round);
-                        told.said.push(FromDevice::Begun(round));
-                        told.computes = Some(round);
+            match std::mem::replace(&mut self.doing, Doing::Nothing) {
+                computing @ Doing::Computing(_) => {
+                    self.doing = computing;
+                    return told;
+                }
+                Doing::AtBarrier(mut stretch) => match self.barrier.try_enter(stretch.epoch) {
+                    None => {
+                        self.doing = Doing::AtBarrier(stretch);
                         return told;
                     }
-                    Some(Entry::AtEnd(next_round)) => {
-                        self.doing = Doing::Nothing;
-                        let state = self.state.clone();
-                        told.said.push(FromDevice::Ended { next_round, state, validation: None });
+                    Some(Entry::Begun(round)) => {
+                        let first = self.barrier.schedule().steps_of(round).start;
+                        stretch.round = round;
+                        stretch.step = first + stretch.trained.len() as u64;
+                        told.said.push(FromDevice::Begun(round));
+                        let next =
+                            if stretch.step < self.end_of(round) { Next::Step } else { Next::Contribution };
+                        self.before(stretch, next, &mut told);
                     }
-                    Some(Entry::Outlived | Entry::Stopped) => self.doing = Doing::Nothing,
+                    Some(Entry::AtEnd(round)) => self.before(stretch, Next::End(round), &mut told),
+                    Some(Entry::Outlived | Entry::Stopped) => {}
                 },
-                Doing::Nothing | Doing::Pending(..) => match self.inbox.pop_front() {
-                    None => return told,
-                    Some(message) => told.said.extend(self.hear(message)),
-                },
+                doing @ (Doing::Nothing | Doing::Waiting(..)) => {
+                    self.doing = doing;
+                    let Some(message) = self.inbox.pop_front() else { return told };
+                    self.hear(message, &mut told);
+                }
+            }
+            if told.is_computing {
+                return told;
             }
         }
     }
 
-    fn hear(&mut self, message: ToDevice) -> Option<FromDevice> {
+    fn hear(&mut self, message: ToDevice, told: &mut Told) {
         match message {
             ToDevice::Build { .. } => {
                 self.doing = Doing::Nothing;
-                Some(self.prepared())
+                told.said.push(self.prepared());
             }
-            ToDevice::Enter(enter) => {
-                self.enter(*enter);
-                None
-            }
+            ToDevice::Enter(enter) => self.enter(*enter),
             ToDevice::Export => {
-                Some(FromDevice::State { next_round: self.next_round, state: self.state.clone() })
+                told.said.push(FromDevice::State { next_round: self.next_round, state: self.state.clone() });
             }
-            ToDevice::Apply { round, update, .. } => self.apply(round, update),
+            ToDevice::Apply { round, update, .. } => self.apply(round, update, told),
         }
     }
 
     fn enter(&mut self, enter: Enter) {
+        assert!(enter.replay.is_empty(), "this run exchanges no gradients");
+        let mut resumed = Vec::new();
         match enter.load {
             Load::Nothing => {}
             Load::Parameters(parameters) => self.state.parameters = parameters,
-            // What was trained on since the checkpoint is none, as its round was not begun.
-            Load::All(state) | Load::Private { state, .. } => self.state = state,
+            Load::All(state) => self.state = state,
+            Load::Private { state, synchronised, trained } => {
+                self.state = state;
+                let first = self.barrier.schedule().steps_of(enter.round).start;
+                // What it has trained on since counts only if it is given the same samples again.
+                if (first..).zip(&trained).all(|(step, positions)| self.positions(step) == *positions) {
+                    resumed = trained;
+                } else {
+                    self.state.parameters = synchronised;
+                }
+            }
         }
-        assert!(enter.replay.is_empty(), "this run exchanges no gradients");
         self.next_round = enter.round;
-        self.doing = Doing::AtBarrier(enter.epoch);
+        let (epoch, round, pending) = (enter.epoch, enter.round, None);
+        self.doing = Doing::AtBarrier(Stretch { epoch, round, step: 0, pending, trained: resumed });
     }
 
-    fn apply(&mut self, round: Round, update: RoundUpdate) -> Option<FromDevice> {
-        // One of an epoch that is over is of no use.
-        let Doing::Pending(epoch, pending) = self.doing else { return None };
+    fn apply(&mut self, round: Round, update: RoundUpdate, told: &mut Told) {
         let RoundUpdate::Parameters(parts) = update else { panic!("this run exchanges no gradients") };
-        if pending != round {
-            return None;
+        let Doing::Waiting(mut stretch, next) = std::mem::replace(&mut self.doing, Doing::Nothing) else {
+            return;
+        };
+        // One of an epoch that is over is of no use.
+        if stretch.pending.is_none_or(|(pending, _)| pending != round) {
+            self.doing = Doing::Waiting(stretch, next);
+            return;
         }
         for Part { start, kept, values } in parts {
             let there = self.state.parameters[start..].iter_mut().zip(values);
             there.for_each(|(there, value)| *there = kept * *there + value);
         }
-        (self.doing, self.next_round) = (Doing::AtBarrier(epoch), round.next());
+        (stretch.pending, self.next_round) = (None, round.next());
         let every = self.config.checkpoint.every_rounds;
         let is_asked_for = self.barrier.take_checkpoint(round);
         let is_checkpoint = is_asked_for || every != 0 && round.next().0.is_multiple_of(every);
         let state = is_checkpoint.then(|| self.state.clone());
-        let applied = Applied { round, validation: None, parameters: None, state, trained: Vec::new() };
-        Some(FromDevice::Applied(applied))
+        let trained = stretch.trained.clone();
+        told.said.push(FromDevice::Applied(Applied {
+            round,
+            validation: None,
+            parameters: None,
+            state,
+            trained,
+        }));
+        self.before(stretch, next, told);
     }
 }

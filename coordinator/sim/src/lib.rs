@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is all test code")]
 
+mod books;
 mod bus;
 mod device;
 mod faults;
@@ -14,6 +15,7 @@ mod promises;
 mod wires;
 mod world;
 
+pub use books::Books;
 pub use faults::{Fault, random};
 pub use promises::check;
 pub use world::World;

@@ -11,7 +11,9 @@ use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_coordinator::run::ConnectionId;
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_member::{SyncEvent, Synchroniser};
-use longhaul_proto::control::message::{CheckpointOffer, CheckpointReport, Join, ToCoordinator, Welcome};
+use longhaul_proto::control::message::{
+    CheckpointOffer, CheckpointReport, Join, ToCoordinator, ToWorker, Welcome,
+};
 use tempfile::TempDir;
 
 use crate::bus::{Bus, Process};
@@ -41,7 +43,13 @@ pub struct Running {
     pub is_welcome: bool,
     pub session: Option<Session>,
     /// Stopped by a signal, with what has reached it since.
-    pub frozen: Option<Vec<SyncEvent>>,
+    pub frozen: Option<Vec<Held>>,
+}
+
+/// Something that a stopped process hears when it goes on.
+pub enum Held {
+    Event(SyncEvent),
+    Message(ConnectionId, ToWorker),
 }
 
 /// What it has of the run, from the first welcome on.

@@ -5,17 +5,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Round, RunId, WorkerId};
+use longhaul_common::id::{RunId, WorkerId};
 use longhaul_coordinator::run::{Command, ConnectionId, Event, Phase, Record, Run, State};
 use longhaul_member::{Outcome, SyncEvent};
-use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Hash, Heartbeat, ToCoordinator, ToWorker};
+use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Heartbeat, ToCoordinator, ToWorker};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use crate::books::Books;
 use crate::bus::{Bus, Process, Said};
 use crate::device::Told;
 use crate::faults::Fault;
-use crate::node::Node;
+use crate::node::{Held, Node};
 
 const RUN: RunId = RunId([7; 16]);
 const STEPS: u64 = 80;
@@ -31,7 +32,7 @@ enum Due {
     ToSync(Process, SyncEvent),
     FromPeer(WorkerId, SyncEvent),
     SyncTimer(Process),
-    Computed(Process, Round),
+    Computed(Process),
     Connect(Process),
     Heartbeat(Process),
     Start(WorkerId),
@@ -57,18 +58,18 @@ pub struct World {
     slow: BTreeMap<(WorkerId, WorkerId), Duration>,
     arrivals: BTreeMap<(WorkerId, WorkerId), Duration>,
     reachable_at: Duration,
-    states: Vec<(Round, Hash)>,
+    books: Books,
     log: Vec<String>,
     rng: ChaCha8Rng,
 }
 
-fn config(workers: u32) -> RunConfig {
+fn config(workers: u32, overlap: u64) -> RunConfig {
     RunConfig::parse(&format!(
         "[run]\nname = \"sim\"\nworkers = {workers}\nsteps = {STEPS}\n\
          [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
          [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {}\n\
          [checkpoint]\nevery_rounds = 8\n\
-         [sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = 0\n\
+         [sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = {overlap}\n\
          deadline_floor_ms = 100\ndeadline_ceiling_ms = 1000\n\
          [parallel]\nplan = \"fixed\"\n[faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
         workers * 3
@@ -80,7 +81,7 @@ impl World {
     /// A run of so many workers, each of which is a site.
     #[must_use]
     pub fn new(seed: u64, workers: u32) -> Self {
-        let config = config(workers);
+        let config = config(workers, seed % 2);
         let stored = State::new(RUN, &config);
         let mut world = Self {
             bus: Bus::default(),
@@ -95,7 +96,7 @@ impl World {
             slow: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             reachable_at: Duration::ZERO,
-            states: Vec::new(),
+            books: Books::default(),
             log: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             config,
@@ -130,9 +131,10 @@ impl World {
         &self.stored
     }
 
-    /// The hash that a member has told of its state after each round, in order.
-    pub fn states_after_rounds(&self) -> impl Iterator<Item = (Round, Hash)> {
-        self.states.iter().copied()
+    /// What devices have trained on, and what members have told.
+    #[must_use]
+    pub fn books(&self) -> &Books {
+        &self.books
     }
 
     /// What the coordinator has told, with faults between.
@@ -184,7 +186,7 @@ impl World {
                 }
             }
             Due::SyncTimer(process) => self.wake(process),
-            Due::Computed(process, round) => self.computed(process, round),
+            Due::Computed(process) => self.computed(process),
             Due::Connect(process) => self.connect(process),
             Due::Heartbeat(process) => self.beat(process),
             Due::Start(worker) => self.start(worker),
@@ -288,6 +290,9 @@ impl World {
     fn hear(&mut self, connection: ConnectionId, message: ToWorker) {
         let Some(process) = self.of(connection) else { return };
         let Some(node) = self.nodes.get_mut(&process.worker) else { return };
+        if let Some(held) = node.running.as_mut().and_then(|running| running.frozen.as_mut()) {
+            return held.push(Held::Message(connection, message));
+        }
         match &message {
             ToWorker::Welcome(welcome) => {
                 let had_session = node.running.as_ref().is_some_and(|running| running.session.is_some());
@@ -342,7 +347,7 @@ impl World {
         let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
         let Some(running) = &mut node.running else { return };
         if let Some(held) = &mut running.frozen {
-            held.extend(event);
+            held.extend(event.map(Held::Event));
             return;
         }
         let Some(session) = &mut running.session else { return };
@@ -375,13 +380,16 @@ impl World {
         self.device_says(process, told);
     }
 
-    fn device_says(&mut self, process: Process, Told { said, computes }: Told) {
+    fn device_says(&mut self, process: Process, Told { said, is_computing, trained }: Told) {
         for message in said {
             self.after(0, Due::ToSync(process, SyncEvent::Device(message)));
         }
-        if let Some(round) = computes {
-            let takes = self.draw(40..160);
-            self.after(takes, Due::Computed(process, round));
+        if let Some((round, positions)) = trained {
+            self.books.trained(process.worker, round, positions);
+        }
+        if is_computing {
+            let takes = self.draw(20..80);
+            self.after(takes, Due::Computed(process));
         }
     }
 
@@ -405,15 +413,16 @@ impl World {
         }
     }
 
-    fn computed(&mut self, process: Process, round: Round) {
+    fn computed(&mut self, process: Process) {
         let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
         let Some(running) = &mut node.running else { return };
         if running.frozen.is_some() {
-            return self.after(100, Due::Computed(process, round));
+            return self.after(100, Due::Computed(process));
         }
         let Some(session) = &mut running.session else { return };
-        let told = session.device.computed(round);
+        let told = session.device.computed();
         self.device_says(process, told);
+        self.follow(process);
     }
 
     /// Takes all that was said on its way.
@@ -460,7 +469,7 @@ impl World {
 
     fn report(&mut self, from: Process, message: ToCoordinator) {
         if let ToCoordinator::RoundApplied(report) = &message {
-            self.states.push((report.round, report.state_hash));
+            self.books.applied(report);
         }
         let Some(node) = self.nodes.get_mut(&from.worker).filter(|node| node.is(from)) else { return };
         let Some(running) = &mut node.running else { return };
@@ -501,7 +510,13 @@ impl World {
     fn thaw(&mut self, process: Process) {
         let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
         let held = node.running.as_mut().and_then(|running| running.frozen.take());
-        held.unwrap_or_default().into_iter().for_each(|event| self.after(0, Due::ToSync(process, event)));
+        for held in held.unwrap_or_default() {
+            let due = match held {
+                Held::Event(event) => Due::ToSync(process, event),
+                Held::Message(connection, message) => Due::ToNode(connection, message),
+            };
+            self.after(0, due);
+        }
         self.after(0, Due::SyncTimer(process));
     }
 

@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use longhaul_sim::{World, check, random};
+use longhaul_common::id::WorkerId;
+use longhaul_sim::{Fault, World, check, random};
 
-const MOST: Duration = Duration::from_secs(240);
+/// Faults end after 18 s, and 40 rounds take 8 s.
+const MOST: Duration = Duration::from_secs(90);
 
 fn seeds() -> Option<Range<u64>> {
     let text = std::env::var("LONGHAUL_SEEDS").ok()?;
@@ -27,6 +29,17 @@ fn finish(mut world: World, seed: u64) {
 #[test]
 fn a_run_without_faults_finishes_with_one_state() {
     finish(World::new(1, 3), 1);
+}
+
+/// Whichever it is: the owner of the model's only fragment is one of them.
+#[test]
+fn a_member_that_stands_still_for_good_is_gone_on_without() {
+    for worker in (1..=3).map(WorkerId) {
+        let mut world = World::new(worker.0.into(), 3);
+        world.fault_at(Duration::from_secs(3), Fault::Freeze(worker, Duration::from_secs(600)));
+        world.run_until(Duration::from_secs(30));
+        check(&world);
+    }
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! The world's own books: what devices have trained on, and which sites results name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
+use longhaul_proto::control::message::{Hash, RoundReport};
+
+/// Beside the coordinator's ledger, and made of other facts.
+#[derive(Debug, Default)]
+pub struct Books {
+    /// Positions that a worker has last contributed for a round.
+    trained: BTreeMap<(WorkerId, Round), Vec<u64>>,
+    /// Positions of contributions that were made anew with others.
+    replaced: BTreeSet<u64>,
+    /// What members have told of each round: in which generation, which sites its result names, and the states after it.
+    results: BTreeMap<Round, Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    generation: Generation,
+    sites: Vec<SiteId>,
+    states: BTreeSet<Hash>,
+}
+
+impl Books {
+    pub(crate) fn trained(&mut self, worker: WorkerId, round: Round, positions: Vec<u64>) {
+        let before = self.trained.insert((worker, round), positions);
+        self.replaced.extend(before.into_iter().flatten());
+    }
+
+    /// What is told of a later generation may be of a result that was made anew, and what is told of an earlier one of one that counts no more.
+    pub(crate) fn applied(&mut self, report: &RoundReport) {
+        let RoundReport { round, generation, sites, state_hash, .. } = report;
+        let new = || Told { generation: *generation, sites: sites.clone(), states: BTreeSet::new() };
+        let known = self.results.entry(*round).or_insert_with(new);
+        if known.generation < *generation {
+            *known = new();
+        }
+        if known.generation == *generation {
+            known.states.insert(*state_hash);
+        }
+    }
+
+    /// The last round that was told, and the states after it.
+    #[must_use]
+    pub fn last(&self) -> Option<(Round, &BTreeSet<Hash>)> {
+        self.results.last_key_value().map(|(round, told)| (*round, &told.states))
+    }
+
+    /// Whether each result names so many sites.
+    #[must_use]
+    pub fn all_name(&self, sites: usize) -> bool {
+        self.results.values().all(|told| told.sites.len() == sites)
+    }
+
+    /// Positions in the results, and those that are in none though they were trained on. `worker_at`: whose a site is.
+    ///
+    /// # Panics
+    /// A position is in two results.
+    #[must_use]
+    pub fn positions(&self, worker_at: impl Fn(SiteId) -> WorkerId) -> (BTreeSet<u64>, BTreeSet<u64>) {
+        let (mut applied, mut missed) = (BTreeSet::new(), self.replaced.clone());
+        for ((worker, round), positions) in &self.trained {
+            let told = self.results.get(round);
+            let is_named = told.is_some_and(|told| told.sites.iter().any(|site| worker_at(*site) == *worker));
+            for position in positions {
+                if !is_named {
+                    missed.insert(*position);
+                } else {
+                    assert!(applied.insert(*position), "position {position} is in two results");
+                }
+            }
+        }
+        (applied, missed)
+    }
+}
