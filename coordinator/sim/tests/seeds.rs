@@ -1,5 +1,7 @@
 //! Runs under faults that are drawn from a seed. `LONGHAUL_SEEDS=17..18 cargo test -p longhaul-sim` replays one.
 
+#![allow(clippy::print_stderr, reason = "a failure shows what happened before it")]
+
 use std::ops::Range;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ const MOST: Duration = Duration::from_secs(90);
 fn seeds() -> Option<Range<u64>> {
     let text = std::env::var("LONGHAUL_SEEDS").ok()?;
     let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
-    Some(from.parse().unwrap()..to.parse().unwrap())
+    Some(from.parse().expect("a seed")..to.parse().expect("a seed"))
 }
 
 fn finish(mut world: World, seed: u64) {

@@ -103,8 +103,11 @@ impl Core {
 
     /// The round that the most advanced member computes, by its heartbeats.
     pub(super) fn computing(&self) -> Round {
-        let steps =
-            self.peers.values().filter_map(|peer| peer.meter.latest()).map(|heartbeat| heartbeat.step);
+        let steps = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.progress.meter.latest())
+            .map(|heartbeat| heartbeat.step);
         self.state.schedule.round_of(steps.max().unwrap_or(0))
     }
 }

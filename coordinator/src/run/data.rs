@@ -30,7 +30,7 @@ pub(super) struct DataAvailability {
 impl DataAvailability {
     /// A worker is not here any more.
     pub(super) fn departed(&mut self, peer: &Peer) {
-        self.data_moved |= peer.data.is_some();
+        self.data_moved |= peer.data.at.is_some();
     }
 
     /// Others may have it than were told.
@@ -42,8 +42,8 @@ impl DataAvailability {
     pub(super) fn handle_data(&mut self, core: &mut Core, worker: WorkerId, at: DataAt) {
         self.data_moved = true;
         let Some(peer) = core.peers.get_mut(&worker) else { return };
-        (peer.told_holders, peer.has_data_to_tell) = (None, false);
-        let before = peer.data.replace(at);
+        (peer.data.told_holders, peer.data.has_to_tell) = (None, false);
+        let before = peer.data.at.replace(at);
         if before == Some(at) {
             return;
         }
@@ -54,8 +54,8 @@ impl DataAvailability {
             DataAt::Here(_) => return,
         };
         // Who says now this and now that leaves others their place among the events.
-        peer.data_notices = peer.data_notices.saturating_add(1);
-        if peer.data_notices <= DATA_NOTICES_MAX {
+        peer.data.notices = peer.data.notices.saturating_add(1);
+        if peer.data.notices <= DATA_NOTICES_MAX {
             core.notice(Severity::Info, Some(worker), text.to_owned());
         }
     }
@@ -64,7 +64,7 @@ impl DataAvailability {
     pub(super) fn tell_data_holders(&mut self, core: &mut Core) {
         self.say_that_nobody_has_data(core);
         // After a restart who fetches goes on with those it knows of, until it is known again who there is.
-        if core.peers.values().any(|peer| peer.has_data_to_tell) {
+        if core.peers.values().any(|peer| peer.data.has_to_tell) {
             return;
         }
         if !std::mem::take(&mut self.data_moved) {
@@ -75,14 +75,14 @@ impl DataAvailability {
         let asking: Vec<(WorkerId, SiteId)> = core
             .peers
             .iter()
-            .filter(|(_, peer)| peer.data.is_some())
+            .filter(|(_, peer)| peer.data.at.is_some())
             .map(|(worker, peer)| (*worker, peer.known.site))
             .collect();
         for (worker, site) in asking {
             let holders = of_site.entry(site).or_insert_with(|| core.holders_for(site, name));
             let Some(peer) = core.peers.get_mut(&worker) else { continue };
-            if peer.told_holders.as_ref() != Some(holders) {
-                peer.told_holders = Some(holders.clone());
+            if peer.data.told_holders.as_ref() != Some(holders) {
+                peer.data.told_holders = Some(holders.clone());
                 let message = ToWorker::DataHolders(holders.clone());
                 core.send(worker, message);
             }
@@ -108,8 +108,8 @@ impl DataAvailability {
 impl Core {
     /// Those who have all of it; where these are few, also those who have fetched some, which may be the only ones of another site that do.
     fn holders_for(&self, site: SiteId, name: Option<DataName>) -> DataHolders {
-        let has = |peer: &Peer| matches!(peer.data, Some(DataAt::Here(at)) if is_of(name, at));
-        let fetches = |peer: &Peer| matches!(peer.data, Some(DataAt::Fetched(at)) if is_of(name, at));
+        let has = |peer: &Peer| matches!(peer.data.at, Some(DataAt::Here(at)) if is_of(name, at));
+        let fetches = |peer: &Peer| matches!(peer.data.at, Some(DataAt::Fetched(at)) if is_of(name, at));
         let mut holders = of_all_sites(self.members_where(has), site, DATA_HOLDERS_MAX);
         let left = DATA_HOLDERS_MAX - holders.len();
         holders.extend(of_all_sites(self.members_where(fetches), site, left));
@@ -126,11 +126,11 @@ impl Core {
     /// The run's data: what its members train on, once there are such; before, what most of those have that have any. Of its catalogues the one that most have,
     /// so that a single worker cannot say what others are to fetch. None: nobody has any.
     fn data_name(&self) -> Option<DataName> {
-        let here = |peer: &Peer| match peer.data {
+        let here = |peer: &Peer| match peer.data.at {
             Some(DataAt::Here(name)) => Some(name),
             _ => None,
         };
-        let fetched = |peer: &Peer| peer.data.as_ref().and_then(DataAt::name);
+        let fetched = |peer: &Peer| peer.data.at.as_ref().and_then(DataAt::name);
         let known = self.state.facts.as_ref().map(|facts| facts.data_hash);
         self.most_common(known, here).or_else(|| self.most_common(known, fetched))
     }
@@ -147,7 +147,7 @@ impl Core {
 
     /// Workers that have nothing, where nobody has anything that they could have.
     pub(super) fn waiting_for_data(&self) -> Vec<WorkerId> {
-        let nowhere = |peer: &Peer| peer.data == Some(DataAt::Nowhere);
+        let nowhere = |peer: &Peer| peer.data.at == Some(DataAt::Nowhere);
         let waiting: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| nowhere(peer)).map(|(worker, _)| *worker).collect();
         if waiting.is_empty() || self.data_name().is_some() { Vec::new() } else { waiting }

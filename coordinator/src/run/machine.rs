@@ -211,10 +211,11 @@ impl Run {
                 self.recovery.handle_checkpoint(&mut self.core, worker, report)
             }
             ToCoordinator::Finished { next_round, validation_loss, validation_accuracy } => {
-                peer.finished = Some(next_round);
-                peer.validation_loss = validation_loss.filter(|loss| loss.is_finite());
-                peer.validation_accuracy = share(validation_accuracy);
-                let is_done = |peer: &Peer| peer.standing != Standing::Member || peer.finished.is_some();
+                peer.progress.finished = Some(next_round);
+                peer.progress.validation_loss = validation_loss.filter(|loss| loss.is_finite());
+                peer.progress.validation_accuracy = share(validation_accuracy);
+                let is_done =
+                    |peer: &Peer| peer.standing != Standing::Member || peer.progress.finished.is_some();
                 return self.core.peers.values().all(is_done);
             }
             ToCoordinator::Profile(profile) => self.planning.note_profile(&mut self.core, worker, profile),

@@ -42,19 +42,38 @@ pub(super) struct Peer {
     pub standing: Standing,
     /// Which part of the model it has, and with whom; none: it waits until there are enough workers for another copy.
     pub seat: Option<Seat>,
+    pub checkpoints: PeerCheckpoints,
+    pub data: PeerData,
+    pub start: PeerStart,
+    pub progress: PeerProgress,
+}
+
+/// Which checkpoints a worker has.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct PeerCheckpoints {
     pub offers: Vec<CheckpointOffer>,
     /// Whether it has said which checkpoints the archive has.
     pub has_told_archive: bool,
     /// It was asked to keep a copy of a checkpoint, and has not answered.
     pub is_keeping: bool,
-    /// What it has of the run's data; none: it has not said yet.
-    pub data: Option<DataAt>,
+}
+
+/// What a worker has of the run's data, and was told of who else has it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct PeerData {
+    /// None: it has not said yet.
+    pub at: Option<DataAt>,
     /// It has said so to another coordinator, which is gone.
-    pub has_data_to_tell: bool,
+    pub has_to_tell: bool,
     /// How often that was told to people.
-    pub data_notices: u8,
+    pub notices: u8,
     /// Who it was told has it; none: that is due.
     pub told_holders: Option<DataHolders>,
+}
+
+/// The state that a worker starts from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PeerStart {
     /// Its last answer to `Prepare` or `Heal`, and when that came.
     pub ready: Option<Ready>,
     pub ready_at: Duration,
@@ -64,11 +83,16 @@ pub(super) struct Peer {
     pub donors: Vec<WorkerId>,
     /// How often it was told to heal without becoming equal.
     pub heals: u32,
-    /// Rounds before this one are applied there; none until it says so.
-    pub next_round: Option<Round>,
     /// The earliest round that a settlement left open since it was told to heal. A state that contains it may come from
     /// a member that has died, and the survivors may have done that round again with another result.
     pub reopened: Option<Round>,
+}
+
+/// How far a worker has come, as it has told.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct PeerProgress {
+    /// Rounds before this one are applied there; none until it says so.
+    pub next_round: Option<Round>,
     /// After the last round that it reported.
     pub state_hash: Option<Hash>,
     /// The newest of the rounds that all have applied whose result has what it contributed. Only people want to know.
@@ -86,33 +110,24 @@ pub(super) struct Peer {
 
 impl Peer {
     pub fn new(known: Known, connection: Option<ConnectionId>, now: Duration) -> Self {
+        let start = PeerStart {
+            ready: None,
+            ready_at: now,
+            loads_own: false,
+            donors: Vec::new(),
+            heals: 0,
+            reopened: None,
+        };
         Self {
             known,
             connection,
             silence: Silence::new(now),
             standing: Standing::Waiting,
             seat: None,
-            offers: Vec::new(),
-            has_told_archive: false,
-            is_keeping: false,
-            data: None,
-            has_data_to_tell: false,
-            data_notices: 0,
-            told_holders: None,
-            ready: None,
-            ready_at: now,
-            loads_own: false,
-            donors: Vec::new(),
-            heals: 0,
-            next_round: None,
-            reopened: None,
-            state_hash: None,
-            contributed: None,
-            finished: None,
-            validation_loss: None,
-            validation_accuracy: None,
-            meter: Meter::default(),
-            punctuality: Punctuality::default(),
+            checkpoints: PeerCheckpoints::default(),
+            data: PeerData::default(),
+            start,
+            progress: PeerProgress::default(),
         }
     }
 
@@ -128,12 +143,12 @@ impl Peer {
 
     /// Whether it has not applied the first round that does not count yet, or has not said that it has.
     pub fn is_behind(&self, through: Round) -> bool {
-        self.next_round.is_none_or(|next| next <= through)
+        self.progress.next_round.is_none_or(|next| next <= through)
     }
 
     /// Whether its healed state may contain a round that was done again since.
     pub fn holds_undone(&self) -> bool {
-        self.reopened.zip(self.next_round).is_some_and(|(reopened, next)| next > reopened)
+        self.start.reopened.zip(self.progress.next_round).is_some_and(|(reopened, next)| next > reopened)
     }
 
     pub fn member(&self, worker: WorkerId) -> Member {

@@ -104,7 +104,8 @@ impl Accounting {
     }
 
     fn begin_window(&mut self, core: &mut Core, round: Round) {
-        let totals = |worker: WorkerId| Some((worker, Totals::of(core.peers.get(&worker)?.meter.latest()?)));
+        let totals =
+            |worker: WorkerId| Some((worker, Totals::of(core.peers.get(&worker)?.progress.meter.latest()?)));
         let totals = core.present_members().into_iter().filter_map(totals).collect();
         self.watch.from = Some(Began { round, totals });
         self.watch.window.clear();
@@ -177,7 +178,7 @@ impl Core {
     /// The share of its time since then that a member has waited; none: it has not said.
     fn waited(&self, worker: WorkerId, since: &Began) -> Option<f64> {
         let before = since.totals.get(&worker)?;
-        let now = Totals::of(self.peers.get(&worker)?.meter.latest()?);
+        let now = Totals::of(self.peers.get(&worker)?.progress.meter.latest()?);
         let done = now.continues(before).then(|| now.since(before))?;
         Some(1.0 - done.share_of_local_speed()?)
     }

@@ -62,11 +62,11 @@ impl Run {
             return true;
         }
         let was_behind = peer.is_behind(through);
-        peer.next_round = peer.next_round.max(Some(report.round.next()));
+        peer.progress.next_round = peer.progress.next_round.max(Some(report.round.next()));
         if was_behind && !peer.is_behind(through) {
             roll.behind = roll.behind.saturating_sub(1);
         }
-        peer.state_hash = Some(report.state_hash);
+        peer.progress.state_hash = Some(report.state_hash);
         self.accounting.latecomers.takes_part(worker);
         let rank = peer.seat.map_or(0, |seat| seat.rank);
         if rank > 0 {
@@ -112,7 +112,8 @@ impl Run {
     pub(in crate::run) fn count_rounds(&mut self) {
         let through = self.core.state.ledger.through();
         let members = self.core.peers.values().filter(|peer| peer.standing == Standing::Member);
-        let applied = members.map(|peer| peer.next_round.unwrap_or(through)).min().unwrap_or(through);
+        let applied =
+            members.map(|peer| peer.progress.next_round.unwrap_or(through)).min().unwrap_or(through);
         let mut lost = Vec::new();
         for mut summary in self.accounting.summaries.take_through(applied) {
             summary.learning_rate = self.core.learning_rate_of(summary.round);
@@ -125,7 +126,10 @@ impl Run {
             }
             lost.extend(self.core.state.late.applied(summary.round, &workers));
             for (worker, _) in workers.iter().filter(|(_, is_in_it)| *is_in_it) {
-                self.core.peers.entry(*worker).and_modify(|peer| peer.contributed = Some(summary.round));
+                self.core
+                    .peers
+                    .entry(*worker)
+                    .and_modify(|peer| peer.progress.contributed = Some(summary.round));
             }
             let rounds = self.core.state.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
@@ -180,8 +184,8 @@ impl Core {
     /// People are told who does not keep up, and who does again.
     fn note_punctuality(&mut self, worker: WorkerId, is_in_time: bool) {
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        let Some(is_slow) = peer.punctuality.note(is_in_time) else { return };
-        let late = peer.punctuality.describe();
+        let Some(is_slow) = peer.progress.punctuality.note(is_in_time) else { return };
+        let late = peer.progress.punctuality.describe();
         let (severity, text) = match is_slow {
             true => (Severity::Warning, format!("is slow: {late} were not in their round's result")),
             false => (Severity::Info, "keeps up again".to_owned()),

@@ -74,7 +74,7 @@ impl Run {
         }
         let site = known.site;
         let mut peer = Peer::new(known.clone(), Some(connection), self.core.now);
-        peer.offers = offers_of(join.checkpoints.iter());
+        peer.checkpoints.offers = offers_of(join.checkpoints.iter());
         self.core.peers.insert(worker, peer);
         if self.core.config.is_plan_open() {
             self.planning.joined(worker, site, (join.memory_bytes, join.host_memory_bytes));
@@ -122,8 +122,8 @@ impl Run {
         let has_moved = !peer.known.is_at(known.lan_address, known.wan_address);
         peer.known = known.clone();
         // Its answer about a copy may have been lost with the connection, and its checkpoint reports with an earlier coordinator.
-        peer.is_keeping = false;
-        peer.offers = offers_of(join.checkpoints.iter());
+        peer.checkpoints.is_keeping = false;
+        peer.checkpoints.offers = offers_of(join.checkpoints.iter());
         // That it was away says nothing of its link.
         peer.silence = Silence::new(self.core.now);
         self.listen_for_silence();
@@ -178,8 +178,8 @@ impl Run {
         }
         let (next_round, hash) = (ready.next_round, ready.state_hash);
         peer.standing = Standing::Ready;
-        peer.next_round = Some(next_round);
-        (peer.ready, peer.ready_at) = (Some(ready), self.core.now);
+        peer.progress.next_round = Some(next_round);
+        (peer.start.ready, peer.start.ready_at) = (Some(ready), self.core.now);
         let is_undone = peer.holds_undone();
         if let Some(preparing) = &mut self.generations.preparing {
             preparing.heard(worker);
@@ -201,8 +201,8 @@ impl Run {
     /// A worker that should hold the same bits, and does not, fetches them; after some attempts it is refused.
     pub(in crate::run) fn heal_again(&mut self, worker: WorkerId) {
         let Some(peer) = self.core.peers.get_mut(&worker) else { return };
-        peer.heals += 1;
-        if peer.heals > HEALS_MAX {
+        peer.start.heals += 1;
+        if peer.start.heals > HEALS_MAX {
             let reason = format!(
                 "its state differs from the others' after {HEALS_MAX} attempts to heal; look for faulty memory or a \
                  different build of worker or libtorch there"
@@ -262,9 +262,9 @@ impl Core {
         self.members_changed();
         let Some(peer) = self.peers.get_mut(&worker) else { return };
         peer.standing = Standing::Waiting;
-        peer.ready = None;
-        peer.next_round = None;
-        peer.donors.clear();
+        peer.start.ready = None;
+        peer.progress.next_round = None;
+        peer.start.donors.clear();
     }
 }
 

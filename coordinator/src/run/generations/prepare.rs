@@ -104,9 +104,9 @@ impl Run {
                 sources.insert(worker);
                 continue;
             }
-            peer.ready = None;
+            peer.start.ready = None;
             peer.standing = if start.is_some() { Standing::Preparing } else { Standing::Waiting };
-            peer.loads_own = matches!(&start, Some(Start::Checkpoint(offer)) if offer.private);
+            peer.start.loads_own = matches!(&start, Some(Start::Checkpoint(offer)) if offer.private);
             if let Some(start) = start {
                 if let Start::Held(_) = &start {
                     moved.extend(peer.seat.map(|seat| seat.rank));
@@ -204,7 +204,7 @@ impl Run {
     fn choose_reference(&mut self, preparing: &Preparing) -> Option<Vec<Ready>> {
         let ready = |worker: &WorkerId| {
             let peer = self.core.peers.get(worker).filter(|peer| peer.standing == Standing::Ready)?;
-            Some((peer.seat?.rank, *worker, peer.ready.clone()?))
+            Some((peer.seat?.rank, *worker, peer.start.ready.clone()?))
         };
         let mut all = preparing.sources.iter().map(ready).collect::<Option<Vec<_>>>()?;
         all.sort_by_key(|(rank, worker, _)| (*rank, *worker));
@@ -236,7 +236,7 @@ impl Run {
         self.core.state.ledger.cut_back(first_round);
         self.accounting.keep_pace(&mut self.core, first_round);
         self.core.state.releases.begin_at(first_round);
-        let keeps = |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.loads_own);
+        let keeps = |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.start.loads_own);
         let back = replicas.iter().flatten().copied().filter(keeps).collect();
         let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
         let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
@@ -282,7 +282,7 @@ impl Liveness {
             .collect();
         let orphaned = |peer: &Peer| {
             let is_here = |donor: &WorkerId| donors.iter().any(|(_, worker)| worker == donor);
-            peer.standing == Standing::Healing && !peer.donors.iter().any(is_here)
+            peer.standing == Standing::Healing && !peer.start.donors.iter().any(is_here)
         };
         let waiting = |peer: &Peer| peer.standing == Standing::Waiting || orphaned(peer);
         let waiting: Vec<WorkerId> =
@@ -305,11 +305,11 @@ impl Liveness {
             if let Some(peer) = core.peers.get_mut(&worker) {
                 // The answer of one that heals already may be on its way: it is of a state from before.
                 if peer.standing == Standing::Waiting {
-                    peer.reopened = None;
+                    peer.start.reopened = None;
                 }
                 peer.standing = Standing::Healing;
-                peer.loads_own = false;
-                peer.donors = members.iter().map(|member| member.worker).collect();
+                peer.start.loads_own = false;
+                peer.start.donors = members.iter().map(|member| member.worker).collect();
             }
             core.send(worker, ToWorker::Heal { donors: members });
         }
@@ -325,5 +325,5 @@ fn facts_of(parts: &[Ready]) -> Option<Facts> {
 
 fn holds(peer: &Peer, round: Round, hash: Hash) -> bool {
     let same = |ready: &Ready| (ready.next_round, ready.state_hash) == (round, hash);
-    peer.standing == Standing::Ready && peer.ready.as_ref().is_some_and(same)
+    peer.standing == Standing::Ready && peer.start.ready.as_ref().is_some_and(same)
 }

@@ -65,7 +65,7 @@ impl Run {
             return self.lose_members();
         }
         let Some(until) = self.core.state.until() else { return };
-        let has_finished = |peer: &Peer| peer.finished.is_some_and(|next| next >= until);
+        let has_finished = |peer: &Peer| peer.progress.finished.is_some_and(|next| next >= until);
         if members.iter().all(|worker| self.core.peers.get(worker).is_some_and(has_finished))
             && !self.core.drain_is_due()
         {
@@ -103,7 +103,7 @@ impl Run {
             let through = self.core.state.ledger.through();
             // A member that has not yet taken part may still be catching up.
             self.liveness.heal_waiting(&mut self.core, |peer| {
-                peer.is_present_member() && peer.next_round.is_none_or(|next| next >= through)
+                peer.is_present_member() && peer.progress.next_round.is_none_or(|next| next >= through)
             });
         }
     }
@@ -275,7 +275,7 @@ impl Run {
                 let Some(known) = self.core.state.workers.get(&member.worker) else { continue };
                 let mut peer = Peer::new(known.clone(), None, self.core.now);
                 peer.standing = Standing::Member;
-                peer.has_data_to_tell = self.core.config.may_be_shared();
+                peer.data.has_to_tell = self.core.config.may_be_shared();
                 peer.seat = Some(Seat { replica: self.generations.replicas_formed, rank });
                 self.core.peers.insert(member.worker, peer);
                 self.generations.grace_until =
@@ -289,7 +289,7 @@ impl Run {
         let workers: Vec<WorkerId> = self.core.peers.keys().copied().collect();
         if let Some(until) = self.core.state.until() {
             for peer in self.core.peers.values_mut().filter(|peer| peer.standing == Standing::Member) {
-                peer.next_round = Some(until);
+                peer.progress.next_round = Some(until);
             }
             self.count_rounds();
             self.core.lose_late(until);
@@ -297,8 +297,8 @@ impl Run {
         }
         let peers = self.core.peers.values();
         self.accounting.summaries_mut().evaluated(
-            peers.clone().filter_map(|peer| peer.validation_loss),
-            peers.filter_map(|peer| peer.validation_accuracy),
+            peers.clone().filter_map(|peer| peer.progress.validation_loss),
+            peers.filter_map(|peer| peer.progress.validation_accuracy),
         );
         self.core.state.last_snapshot = Some(self.last_snapshot());
         self.core.state.phase = Phase::Finished;
@@ -317,7 +317,7 @@ impl Core {
     /// When a generation begins with those who are ready: at once, or where others heal a little later, so that a site that comes back does so as a whole. None: nobody is.
     pub(in crate::run) fn joiners_are_due_at(&self) -> Option<Duration> {
         let ready = self.ready_replicas();
-        let ready_at = |worker: &WorkerId| Some(self.peers.get(worker)?.ready_at);
+        let ready_at = |worker: &WorkerId| Some(self.peers.get(worker)?.start.ready_at);
         // A copy is ready when the last of it is.
         let first = ready.iter().filter_map(|workers| workers.iter().filter_map(ready_at).max()).min()?;
         let others_heal = self.peers.values().any(|peer| peer.standing == Standing::Healing);

@@ -68,7 +68,7 @@ impl Departures {
     pub fn note(&mut self, now: Duration, worker: WorkerId, peer: &Peer, severity: Severity, why: &str) {
         let departure = Departure {
             last_seen: peer.silence.last(),
-            step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
+            step: peer.progress.meter.latest().map_or(0, |heartbeat| heartbeat.step),
             why: shorten(why),
             in_order: severity == Severity::Info,
             left: now,

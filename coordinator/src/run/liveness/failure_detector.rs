@@ -30,9 +30,9 @@ impl Core {
             heartbeat.tokens = 0;
             heartbeat.selected_tokens = 0;
         }
-        let first = peer.meter.latest().is_none();
+        let first = peer.progress.meter.latest().is_none();
         self.state.tally.note(worker, peer.known.incarnation, &heartbeat, first);
-        peer.meter.push(self.now, heartbeat);
+        peer.progress.meter.push(self.now, heartbeat);
     }
 
     /// A member of the generation speaks for others of its site. That they are alive is all that it can say of them, and not for long (`silence`).

@@ -193,7 +193,7 @@ impl Run {
         for Member { worker, .. } in members {
             if let Some(peer) = self.core.peers.get_mut(&worker) {
                 peer.standing = Standing::Member;
-                peer.heals = 0;
+                peer.start.heals = 0;
             }
             let own = || lineup.start_of(worker, checkpoint).map(Arc::new);
             if let Some(start) = common.clone().or_else(own) {
@@ -213,7 +213,8 @@ impl Core {
             let Some(seat) = peer.seat else { continue };
             let Some(&open_round) = open_rounds.get(seat.rank as usize) else { continue };
             if matches!(peer.standing, Standing::Healing | Standing::Ready) {
-                peer.reopened = Some(peer.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
+                peer.start.reopened =
+                    Some(peer.start.reopened.map_or(open_round, |earlier| earlier.min(open_round)));
             }
             if peer.standing == Standing::Ready && peer.holds_undone() {
                 stale.push(worker);

@@ -246,8 +246,9 @@ impl Core {
             return;
         }
         let through = self.state.ledger.through().0;
-        let is_stale =
-            |peer: &Peer| peer.next_round.is_some_and(|next| next.0 + SMALL_RESULTS_KEPT_ROUNDS < through);
+        let is_stale = |peer: &Peer| {
+            peer.progress.next_round.is_some_and(|next| next.0 + SMALL_RESULTS_KEPT_ROUNDS < through)
+        };
         let ready = self.ready_replicas();
         let stale: Vec<WorkerId> = ready
             .into_iter()

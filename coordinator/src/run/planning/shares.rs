@@ -95,7 +95,7 @@ impl Core {
     /// Tokens in a second of computing, of each of these; none of one that has not computed for long enough.
     fn speeds(&self, workers: &[WorkerId]) -> Vec<Option<f64>> {
         let speed = |worker: &WorkerId| {
-            let (_, done) = self.peers.get(worker)?.meter.recent()?;
+            let (_, done) = self.peers.get(worker)?.progress.meter.recent()?;
             let is_known = done.compute_s >= COMPUTED_MIN_S && done.tokens > 0;
             is_known.then(|| done.tokens as f64 / done.compute_s)
         };

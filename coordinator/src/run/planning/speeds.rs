@@ -118,13 +118,14 @@ impl Core {
         let mut rates = Vec::new();
         for workers in self.replicas_where(Peer::is_present_member) {
             let peers: Vec<&Peer> = workers.iter().filter_map(|worker| self.peers.get(worker)).collect();
-            let Some((steps, done)) = peers.first().and_then(|peer| peer.meter.recent_steps()) else {
+            let Some((steps, done)) = peers.first().and_then(|peer| peer.progress.meter.recent_steps())
+            else {
                 continue;
             };
             let (all, selected) = (done.tokens as f64, done.selected_tokens as f64);
             let tokens = (FORWARD_SHARE * all + (1.0 - FORWARD_SHARE) * selected) / steps as f64;
             for (worker, peer) in workers.iter().zip(peers) {
-                let Some((steps, done)) = peer.meter.recent_steps() else { continue };
+                let Some((steps, done)) = peer.progress.meter.recent_steps() else { continue };
                 let computes = done.compute_s >= COMPUTED_MIN_S && tokens > 0.0;
                 if let Some(seat) = peer.seat.filter(|_| computes) {
                     rates.push((*worker, seat, tokens * steps as f64 / done.compute_s));

@@ -59,7 +59,7 @@ impl Recovery {
         let has_it = |worker: &WorkerId| {
             core.peers
                 .get(worker)
-                .is_some_and(|peer| peer.offers.iter().any(|offer| offer.next_round == round))
+                .is_some_and(|peer| peer.checkpoints.offers.iter().any(|offer| offer.next_round == round))
         };
         let (mut kicked, mut absent, mut without) = (Vec::new(), Vec::new(), Vec::new());
         for worker in left.iter().filter(|worker| !has_it(worker)) {

@@ -8,14 +8,14 @@ use crate::run::peer::Peer;
 impl Peer {
     /// It can have these from the archive. What it has on its own disk it offers itself.
     pub fn note_archived(&mut self, archived: Vec<CheckpointOffer>) {
-        self.has_told_archive = true;
+        self.checkpoints.has_told_archive = true;
         let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts, of.state_hash);
         for offer in archived {
-            if let Some(own) = self.offers.iter_mut().find(|own| name(own) == name(&offer)) {
+            if let Some(own) = self.checkpoints.offers.iter_mut().find(|own| name(own) == name(&offer)) {
                 // The same state, that was written again later: nothing in it was undone until then.
                 own.generation = own.generation.max(offer.generation);
-            } else if self.offers.len() < CHECKPOINT_OFFERS_MAX {
-                self.offers.push(CheckpointOffer { private: false, ..offer });
+            } else if self.checkpoints.offers.len() < CHECKPOINT_OFFERS_MAX {
+                self.checkpoints.offers.push(CheckpointOffer { private: false, ..offer });
             }
         }
     }
@@ -25,7 +25,7 @@ impl Core {
     /// Whether somebody who is here has yet to say what the archive has. Before that, nobody can say that there is nothing to go on from. A run that never
     /// began has nothing there.
     pub(in crate::run) fn waits_for_archive(&self) -> bool {
-        let owes_it = |peer: &Peer| peer.connection.is_some() && !peer.has_told_archive;
+        let owes_it = |peer: &Peer| peer.connection.is_some() && !peer.checkpoints.has_told_archive;
         self.config.checkpoint.to.is_some() && self.state.facts.is_some() && self.peers.values().any(owes_it)
     }
 }

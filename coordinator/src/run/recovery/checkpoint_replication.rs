@@ -22,9 +22,9 @@ impl Peer {
     /// It has this checkpoint on its disk from now on.
     pub fn add_offer(&mut self, offer: CheckpointOffer) {
         let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts);
-        self.offers.retain(|old| name(old) != name(&offer));
-        self.offers.insert(0, offer);
-        self.offers.truncate(CHECKPOINT_OFFERS_MAX);
+        self.checkpoints.offers.retain(|old| name(old) != name(&offer));
+        self.checkpoints.offers.insert(0, offer);
+        self.checkpoints.offers.truncate(CHECKPOINT_OFFERS_MAX);
     }
 }
 
@@ -86,7 +86,7 @@ impl Recovery {
         offer: Option<CheckpointOffer>,
     ) {
         let Some(peer) = core.peers.get_mut(&worker) else { return };
-        if !std::mem::take(&mut peer.is_keeping) {
+        if !std::mem::take(&mut peer.checkpoints.is_keeping) {
             return;
         }
         match offer {
@@ -110,7 +110,7 @@ impl Core {
         may: impl Fn(WorkerId) -> bool,
     ) -> Option<WorkerId> {
         let site = self.peers.get(&writer)?.known.site;
-        let may_keep = |peer: &Peer| peer.connection.is_some() && !peer.is_keeping;
+        let may_keep = |peer: &Peer| peer.connection.is_some() && !peer.checkpoints.is_keeping;
         let others =
             self.peers.iter().filter(|(other, peer)| **other != writer && may_keep(peer) && may(**other));
         let nearest =
@@ -121,7 +121,7 @@ impl Core {
     pub(in crate::run) fn ask_to_keep(&mut self, keeper: WorkerId, writer: WorkerId, offer: CheckpointOffer) {
         let Some(holder) = self.peers.get(&writer).map(|peer| peer.member(writer)) else { return };
         if let Some(peer) = self.peers.get_mut(&keeper) {
-            peer.is_keeping = true;
+            peer.checkpoints.is_keeping = true;
         }
         self.send(keeper, ToWorker::Keep(HeldPart { offer, holders: vec![holder] }));
     }

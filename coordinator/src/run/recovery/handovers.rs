@@ -196,7 +196,7 @@ impl Run {
     pub(in crate::run) fn end_at(&mut self, round: Round, survivors: &BTreeSet<WorkerId>) {
         self.planning.training_stops(self.core.now);
         for peer in self.core.peers.values_mut() {
-            peer.next_round = peer.next_round.map(|next| next.max(round));
+            peer.progress.next_round = peer.progress.next_round.map(|next| next.max(round));
         }
         self.count_rounds();
         self.core.lose_late(round);
@@ -317,7 +317,8 @@ impl Recovery {
         if self.is_copied(core, worker, round) || core.own_checkpoint(worker, round).is_none() {
             return false;
         }
-        core.peers.values().any(|peer| peer.is_keeping) || self.unasked_keeper(core, worker).is_some()
+        core.peers.values().any(|peer| peer.checkpoints.is_keeping)
+            || self.unasked_keeper(core, worker).is_some()
     }
 
     fn unasked_keeper(&self, core: &Core, worker: WorkerId) -> Option<WorkerId> {
@@ -338,7 +339,7 @@ impl Recovery {
         else {
             return;
         };
-        if core.peers.values().any(|peer| peer.is_keeping) {
+        if core.peers.values().any(|peer| peer.checkpoints.is_keeping) {
             return;
         }
         let Some(keeper) = self.unasked_keeper(core, worker) else { return };
@@ -357,7 +358,7 @@ impl Core {
         }
         let left = self.state.left_with.as_ref().map(|left| left.0);
         let Some(newest) = left.max(self.choose_source().round()) else { return };
-        let has = |peer: &Peer| peer.offers.iter().any(|offer| offer.next_round == newest);
+        let has = |peer: &Peer| peer.checkpoints.offers.iter().any(|offer| offer.next_round == newest);
         let can_spare = self.choose_source_of(|other| other != worker).round() == Some(newest);
         if can_spare || !self.peers.get(&worker).is_some_and(has) {
             return;
@@ -389,7 +390,7 @@ impl Core {
     fn own_checkpoint(&self, worker: WorkerId, round: Round) -> Option<CheckpointOffer> {
         let part = (self.rank_of(worker)?, self.ranks());
         let name = |offer: &CheckpointOffer| (offer.next_round, (offer.rank, offer.parts));
-        self.peers.get(&worker)?.offers.iter().find(|offer| name(offer) == (round, part)).cloned()
+        self.peers.get(&worker)?.checkpoints.offers.iter().find(|offer| name(offer) == (round, part)).cloned()
     }
 
     /// Whether the generation is one that ends before the run does.

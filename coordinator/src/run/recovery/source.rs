@@ -92,6 +92,7 @@ impl Core {
         };
         for (_, peer) in self.peers.iter().filter(|(worker, _)| has(**worker)) {
             let ready = peer
+                .start
                 .ready
                 .as_ref()
                 .filter(|ready| peer.standing == Standing::Ready && ready.next_round > Round(0));
@@ -102,7 +103,8 @@ impl Core {
             }
             let name =
                 |offer: &CheckpointOffer| (offer.next_round, offer.parts, offer.rank, offer.state_hash);
-            let offers: BTreeSet<_> = peer.offers.iter().filter(|offer| counts(offer)).map(name).collect();
+            let offers: BTreeSet<_> =
+                peer.checkpoints.offers.iter().filter(|offer| counts(offer)).map(name).collect();
             for (round, parts, rank, hash) in offers.into_iter().filter(|(round, ..)| self.is_usable(*round))
             {
                 count((round, false, parts), rank, hash);
@@ -221,5 +223,5 @@ pub(in crate::run) fn offer_of(
     let is_it = |offer: &&CheckpointOffer| {
         (offer.next_round, offer.rank, offer.parts, offer.state_hash) == (round, rank, parts, hash)
     };
-    peer.offers.iter().find(is_it).cloned()
+    peer.checkpoints.offers.iter().find(is_it).cloned()
 }

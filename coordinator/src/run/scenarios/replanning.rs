@@ -209,8 +209,12 @@ fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f
     for _ in 0..seconds {
         story.now += Duration::from_secs(1);
         for (worker, share) in [1, 2].into_iter().zip(computes) {
-            let before =
-                story.run.core.peers.get(&WorkerId(worker)).and_then(|peer| peer.meter.latest().cloned());
+            let before = story
+                .run
+                .core
+                .peers
+                .get(&WorkerId(worker))
+                .and_then(|peer| peer.progress.meter.latest().cloned());
             let before = before.unwrap_or_default();
             let heartbeat = Heartbeat {
                 step: before.step + 1,
@@ -266,7 +270,7 @@ fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
     for _ in 0..40 {
         story.now += Duration::from_secs(1);
         for worker in [1, 2] {
-            let before = story.run.core.peers[&WorkerId(worker)].meter.latest().cloned().unwrap();
+            let before = story.run.core.peers[&WorkerId(worker)].progress.meter.latest().cloned().unwrap();
             // A third is for all samples, and of the rest a tenth.
             let heartbeat = Heartbeat {
                 step: before.step + 1,

@@ -137,19 +137,19 @@ impl Core {
 
     /// What all workers have done over the last interval.
     pub(in crate::run) fn recent(&self) -> Totals {
-        let recent = self.peers.values().filter_map(|peer| peer.meter.recent());
+        let recent = self.peers.values().filter_map(|peer| peer.progress.meter.recent());
         recent.fold(Totals::default(), |sum, (_, done)| sum.plus(&done))
     }
 
     pub(in crate::run) fn sum_of_speeds(&self) -> Option<f64> {
-        let speeds = self.peers.values().filter_map(|peer| peer.meter.recent());
+        let speeds = self.peers.values().filter_map(|peer| peer.progress.meter.recent());
         speeds.map(|(seconds, done)| done.tokens as f64 / seconds).reduce(|a, b| a + b)
     }
 
     fn eta_s(&self, step: u64) -> Option<f64> {
         let end = self.state.until().map(|until| self.state.schedule.steps_of(until).start)?;
         let members = self.peers.values().filter(|peer| peer.is_present_member());
-        let pace = members.filter_map(|peer| peer.meter.steps_per_s()).reduce(f64::min)?;
+        let pace = members.filter_map(|peer| peer.progress.meter.steps_per_s()).reduce(f64::min)?;
         (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)
     }
 }
@@ -162,17 +162,17 @@ impl Planning {
             Standing::Healing => "healing",
             Standing::Ready => "ready",
             Standing::Member if peer.is_awaited() => "awaited",
-            Standing::Member if peer.finished.is_some() => "finished",
+            Standing::Member if peer.progress.finished.is_some() => "finished",
             Standing::Member => "training",
         };
-        let health = match peer.punctuality.is_slow() {
+        let health = match peer.progress.punctuality.is_slow() {
             _ if peer.connection.is_some() && peer.silence.is_unusual(core.now) => Health::Silent,
             true => Health::Slow,
             false => Health::Steady,
         };
-        let counted = peer.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
+        let counted = peer.progress.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
         let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
-        let encoding = peer.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
+        let encoding = peer.progress.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
         MemberStatus {
             id: worker.to_string(),
             site: core.site_name(peer.known.site),
@@ -181,11 +181,11 @@ impl Planning {
             device: peer.known.device.clone(),
             state: state.to_owned(),
             health,
-            data: peer.data.map(|at| data_word(at).to_owned()),
-            step: peer.meter.latest().map_or(0, |heartbeat| heartbeat.step),
+            data: peer.data.at.map(|at| data_word(at).to_owned()),
+            step: peer.progress.meter.latest().map_or(0, |heartbeat| heartbeat.step),
             tokens_per_s,
-            state_hash: peer.state_hash.as_ref().map(hex),
-            contributed: peer.contributed.map(|round| round.0),
+            state_hash: peer.progress.state_hash.as_ref().map(hex),
+            contributed: peer.progress.contributed.map(|round| round.0),
             speed: self.known_speed(worker),
             density: encoding.map(|encoding| encoding.density.into()),
             value_bits: encoding.map(|encoding| encoding.value_bits.into()),

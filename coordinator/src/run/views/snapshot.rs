@@ -36,7 +36,7 @@ impl Run {
     pub fn heartbeats(&self) -> impl Iterator<Item = (WorkerId, &str, &Heartbeat)> {
         self.core.peers.iter().filter_map(|(&worker, peer)| {
             let site = self.core.state.sites.get(peer.known.site.0 as usize)?;
-            Some((worker, site.as_str(), peer.meter.latest()?))
+            Some((worker, site.as_str(), peer.progress.meter.latest()?))
         })
     }
 
@@ -64,7 +64,7 @@ impl Run {
     pub(in crate::run) fn last_snapshot(&self) -> Snapshot {
         let mut snapshot = self.snapshot();
         for (member, peer) in snapshot.members.iter_mut().zip(self.core.peers.values()) {
-            member.state = if peer.finished.is_some() { "finished" } else { "left" }.to_owned();
+            member.state = if peer.progress.finished.is_some() { "finished" } else { "left" }.to_owned();
         }
         snapshot
     }
