@@ -44,6 +44,32 @@ fn a_member_that_stands_still_for_good_is_gone_on_without() {
     }
 }
 
+/// What members have in memory is not lost with the coordinator, nor with the way to it.
+#[test]
+fn a_run_goes_on_where_it_was_whatever_becomes_of_the_coordinator() {
+    for seed in 0..30 {
+        let mut world = World::new(seed, 3);
+        for turn in 0..3 {
+            let at = Duration::from_millis(700 + 2900 * turn + 37 * seed);
+            // Less than those are waited for who were there.
+            let pause = Duration::from_millis(300 + 211 * (seed + turn) % 2000);
+            world.fault_at(
+                at,
+                match (seed + turn) % 3 {
+                    0 => Fault::Coordinator(pause),
+                    1 => Fault::CutOff(pause),
+                    _ => Fault::Disconnect(WorkerId(1 + (seed % 3) as u32)),
+                },
+            );
+        }
+        world.run_until(MOST);
+        check(&world);
+        let is_lost = |line: &&String| line.contains("goes on from") || line.contains("from the beginning");
+        let lost = world.log().iter().find(is_lost);
+        assert_eq!(lost, None, "seed {seed}: {:#?}", world.log());
+    }
+}
+
 #[test]
 fn whatever_happens_the_run_finishes_with_one_state_and_each_sample_once() {
     seeds().unwrap_or(0..60).for_each(|seed| finish(random(seed), seed));
