@@ -36,6 +36,8 @@ enum FoundBy {
     Chaos { checks: Vec<String>, arguments: Vec<String> },
     /// One of these seeds of the simulations: no status of a run tells.
     Simulation(Seeds),
+    /// A test of the simulation with members, with these seeds.
+    Members(Seeds),
 }
 
 impl KnownBug {
@@ -46,9 +48,10 @@ impl KnownBug {
         let needed =
             |name: &str| line(name).with_context(|| format!("{} has no line `{name} …`", patch.display()));
         let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let found_by = match line("Simulated:") {
-            Some(seeds) => FoundBy::Simulation(seeds.parse()?),
-            None => FoundBy::Chaos {
+        let found_by = match (line("Simulated:"), line("With members:")) {
+            (Some(seeds), _) => FoundBy::Simulation(seeds.parse()?),
+            (None, Some(seeds)) => FoundBy::Members(seeds.parse()?),
+            (None, None) => FoundBy::Chaos {
                 checks: needed("Found by:")?.split(',').map(|check| check.trim().to_owned()).collect(),
                 arguments: needed("Chaos:")?.split_whitespace().map(str::to_owned).collect(),
             },
@@ -87,7 +90,7 @@ impl KnownBug {
     fn seeds(&self) -> Option<Seeds> {
         match self.found_by {
             FoundBy::Simulation(seeds) => Some(seeds),
-            FoundBy::Chaos { .. } => None,
+            FoundBy::Members(_) | FoundBy::Chaos { .. } => None,
         }
     }
 
@@ -103,6 +106,10 @@ impl KnownBug {
             FoundBy::Simulation(seeds) => {
                 let broken = simulated::broken(copy, *seeds)?;
                 Ok(broken.map(str::to_owned).ok_or_else(|| "all seeds hold".to_owned()))
+            }
+            FoundBy::Members(seeds) => {
+                let broken = simulated::broken_with_members(copy, *seeds)?;
+                Ok(broken.ok_or_else(|| "all seeds hold".to_owned()))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Chaos in virtual time: seeds of the round protocol's simulation and of the run's, many more than the tests have.
+//! Chaos in virtual time: seeds of the simulations of the round protocol, of the run, and of the run with its members, many more than the tests have.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ const CHUNK: u64 = 1000;
 /// From so many seeds on, two minutes of a compiler that optimises are less than what they save. Checks that only tests have stay.
 const OPTIMISED_FROM: u64 = 20_000;
 /// What the simulations spend their time in.
-const OPTIMISED: [&str; 3] = ["longhaul-common", "longhaul-proto", "longhaul-coordinator"];
+const OPTIMISED: [&str; 5] =
+    ["longhaul-common", "longhaul-proto", "longhaul-coordinator", "longhaul-member", "longhaul-sim"];
 
 /// A test that takes its seeds from `LONGHAUL_SEEDS`.
 struct Simulation {
@@ -30,21 +31,35 @@ struct Simulation {
     /// What cargo builds.
     target: &'static [&'static str],
     test: &'static str,
+    /// Of so many seeds it tries one: each takes so much longer.
+    one_in: u64,
 }
 
-const SIMULATIONS: [Simulation; 2] = [
+/// Members as they ship, with codecs and checkpoints.
+const MEMBERS: Simulation = Simulation {
+    what: "the run with its members",
+    folder: "coordinator/sim",
+    target: &["--package", "longhaul-sim", "--test", "seeds"],
+    test: "whatever_happens_the_run_finishes_with_one_state_and_each_sample_once",
+    one_in: 50,
+};
+
+const SIMULATIONS: [Simulation; 3] = [
     Simulation {
         what: "the round protocol",
         folder: "proto",
         target: &["--package", "longhaul-proto", "--test", "integration"],
         test: "round_sim::any_mixture_of_faults_is_survived",
+        one_in: 1,
     },
     Simulation {
         what: "the run",
         folder: "coordinator",
         target: &["--package", "longhaul-coordinator", "--lib"],
         test: "run::simulation::whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied",
+        one_in: 1,
     },
+    MEMBERS,
 ];
 
 /// From one to another, without the other.
@@ -66,19 +81,27 @@ impl FromStr for Seeds {
     }
 }
 
+impl Seeds {
+    /// The first of them, one of so many.
+    fn one_in(self, share: u64) -> Self {
+        Self { from: self.from, to: self.from + (self.to - self.from).div_ceil(share) }
+    }
+}
+
 impl Default for Seeds {
     fn default() -> Self {
         Self { from: 0, to: 100_000 }
     }
 }
 
-/// Runs both simulations over these seeds.
+/// Runs all simulations over these seeds.
 ///
 /// # Errors
 /// They do not build, or some seed breaks a promise: which, and how to replay it.
 pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
     for simulation in &SIMULATIONS {
         let began = clock::now();
+        let seeds = seeds.one_in(simulation.one_in);
         let failures = simulation.run_in(checkout, seeds)?;
         if let Some(first) = failures.first() {
             eprintln!("{first}");
@@ -100,11 +123,31 @@ pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
 /// They do not build.
 pub fn broken(checkout: &Checkout, seeds: Seeds) -> Result<Option<&'static str>> {
     for simulation in &SIMULATIONS {
-        if !simulation.run_in(checkout, seeds)?.is_empty() {
+        if !simulation.run_in(checkout, seeds.one_in(simulation.one_in))?.is_empty() {
             return Ok(Some(simulation.what));
         }
     }
     Ok(None)
+}
+
+/// The test of the simulation with members that fails where these are the seeds; none: all hold.
+///
+/// # Errors
+/// It does not build.
+pub fn broken_with_members(checkout: &Checkout, seeds: Seeds) -> Result<Option<String>> {
+    let binary = build(checkout, &MEMBERS, seeds)?;
+    let mut command = Command::new(&binary);
+    command.current_dir(checkout.root().join(MEMBERS.folder)).stdin(Stdio::null());
+    let output = command.env("LONGHAUL_SEEDS", format!("{}..{}", seeds.from, seeds.to)).output();
+    let output = output.with_context(|| format!("start {}", binary.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    ensure!(
+        output.status.success() || failed.is_some(),
+        "{} ends with no test that failed",
+        binary.display()
+    );
+    Ok(failed.map(str::to_owned))
 }
 
 impl Simulation {
@@ -187,6 +230,8 @@ mod tests {
     #[test]
     fn seeds_are_a_range_with_something_in_it() {
         assert_eq!("7..9".parse::<Seeds>().unwrap(), Seeds { from: 7, to: 9 });
+        assert_eq!(Seeds { from: 7, to: 107 }.one_in(50), Seeds { from: 7, to: 9 });
+        assert_eq!(Seeds { from: 7, to: 8 }.one_in(50), Seeds { from: 7, to: 8 });
         for wrong in ["7", "7..x", "9..9", "9..7", "..", "-1..4"] {
             assert!(wrong.parse::<Seeds>().is_err(), "{wrong}");
         }

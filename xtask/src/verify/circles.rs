@@ -9,10 +9,11 @@ use anyhow::{Context, Result, bail};
 use crate::checkout::Checkout;
 
 /// Where crates are.
-const CRATES: [&str; 16] = [
+const CRATES: [&str; 17] = [
     "common",
     "proto",
     "coordinator",
+    "coordinator/sim",
     "worker",
     "worker/checkpoint",
     "worker/collective",

@@ -22,7 +22,7 @@ enum Tree {
     Demo,
 }
 
-const RULES: [Rule; 20] = [
+const RULES: [Rule; 21] = [
     whole("longhaul-common", &["tokio", "quinn", "socket2", "tch", "torch-sys"]),
     whole("longhaul-proto", &["tch", "torch-sys", "aws-lc-rs"]),
     whole("longhaul-coordinator", &["tch", "torch-sys"]),
@@ -49,6 +49,7 @@ const RULES: [Rule; 20] = [
     ),
     whole("longhaul-worker", &["longhaul-coordinator"]),
     whole("longhaul-worker-launch", &["tch", "torch-sys", "longhaul-worker"]),
+    whole("longhaul-sim", &["tch", "torch-sys", "longhaul-engine", "longhaul-peer", "longhaul-worker"]),
     whole("longhaul-emulator", &["tch", "torch-sys"]),
     whole("xtask", &["tch", "torch-sys"]),
     demo(
