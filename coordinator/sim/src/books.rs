@@ -42,6 +42,11 @@ impl Books {
         }
     }
 
+    /// A generation begins, for which this round and those behind it are to be made: what was told of them counts no more.
+    pub(crate) fn reopened(&mut self, generation: Generation, open: Round) {
+        self.results.retain(|round, told| *round < open || told.generation >= generation);
+    }
+
     /// The last round that was told, and the states after it.
     #[must_use]
     pub fn last(&self) -> Option<(Round, &BTreeSet<Hash>)> {

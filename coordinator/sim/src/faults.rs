@@ -21,6 +21,16 @@ pub enum Fault {
     CutOff(Duration),
     /// The coordinator's process ends, and another one is started after so long.
     Coordinator(Duration),
+    /// It asks to leave, and is started again so long after it was let go.
+    Leave(WorkerId, Duration),
+    /// An operator has nobody train for so long.
+    Pause(Duration),
+    /// An operator has all leave, and starts the coordinator and them again so long after that.
+    Suspend(Duration),
+    /// Its checkpoints have nowhere to go, for so long.
+    FullDisk(WorkerId, Duration),
+    /// It loses its connection, and has another address when it is back.
+    Move(WorkerId),
     /// What the two say to each other takes so much longer from now on.
     Slow(WorkerId, WorkerId, Duration),
 }
@@ -36,13 +46,18 @@ pub fn random(seed: u64) -> World {
         let mut time = |most: u64| Duration::from_millis(rng.random_range(100..most));
         let (long, short) = (time(6000), time(900));
         let [worker, other] = [(); 2].map(|()| WorkerId(rng.random_range(1..=workers)));
-        match rng.random_range(0..12) {
+        match rng.random_range(0..18) {
             0..4 => world.fault_at(at, Fault::Kill(worker, long)),
             4..6 => world.fault_at(at, Fault::Coordinator(long)),
             6 => world.fault_at(at, Fault::Freeze(worker, long)),
             7..9 => world.fault_at(at, Fault::Disconnect(worker)),
             9 => (1..=workers).for_each(|each| world.fault_at(at, Fault::Kill(WorkerId(each), long))),
             10 => world.fault_at(at, Fault::CutOff(long)),
+            11 => world.fault_at(at, Fault::Leave(worker, long)),
+            12 => world.fault_at(at, Fault::Pause(long)),
+            13 => world.fault_at(at, Fault::FullDisk(worker, long)),
+            14 => world.fault_at(at, Fault::Move(worker)),
+            15 if seed.is_multiple_of(3) => world.fault_at(at, Fault::Suspend(short)),
             _ => world.fault_at(at, Fault::Slow(worker, other, short)),
         }
     }

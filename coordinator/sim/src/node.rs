@@ -33,6 +33,13 @@ pub struct Node {
     /// It was let go, and is not started again.
     pub is_dismissed: bool,
     pub was_killed: bool,
+    /// It has asked to leave.
+    pub has_left: bool,
+    had_full_disk: bool,
+    /// It has asked to leave, and comes back so long after it was let go.
+    pub returns_after: Option<Duration>,
+    /// How often its address has changed.
+    pub moves: u16,
 }
 
 /// A process.
@@ -68,7 +75,18 @@ pub struct Session {
 impl Node {
     pub fn new(worker: WorkerId) -> Self {
         let disk = tempfile::tempdir().unwrap();
-        Self { worker, disk, started: 0, running: None, is_dismissed: false, was_killed: false }
+        Self {
+            worker,
+            disk,
+            started: 0,
+            running: None,
+            is_dismissed: false,
+            was_killed: false,
+            has_left: false,
+            had_full_disk: false,
+            returns_after: None,
+            moves: 0,
+        }
     }
 
     /// A new process.
@@ -87,7 +105,7 @@ impl Node {
     /// Its first message over a connection.
     pub fn join(&self, run: RunId) -> Option<Join> {
         let running = self.running.as_ref()?;
-        let address = SocketAddr::from(([127, 0, 0, 1], 7000 + self.worker.0 as u16));
+        let address = SocketAddr::from(([127, 0, 0, 1], 7000 + 100 * self.moves + self.worker.0 as u16));
         let (held, checkpoints) = match &running.session {
             Some(session) => (session.held, session.offers.clone()),
             None => (None, self.checkpoints(run)),
@@ -104,6 +122,24 @@ impl Node {
             too_late_ms: None,
             checkpoints,
         })
+    }
+
+    /// Whether there is room for checkpoints.
+    pub fn set_room(&mut self, run: RunId, has_room: bool) {
+        self.had_full_disk |= !has_room;
+        let (folder, aside) = (self.disk.path().join(run.to_string()), self.disk.path().join("aside"));
+        // A file stands where the folder is to be.
+        if has_room {
+            let _ = std::fs::remove_file(&folder);
+            let _ = std::fs::rename(&aside, &folder);
+        } else if !folder.is_file() {
+            let _ = std::fs::rename(&folder, &aside);
+            std::fs::write(&folder, "").unwrap();
+        }
+    }
+
+    pub fn had_full_disk(&self) -> bool {
+        self.had_full_disk
     }
 
     /// What is sound on its disk, the newest first.

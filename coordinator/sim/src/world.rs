@@ -36,8 +36,12 @@ enum Due {
     Connect(Process),
     Heartbeat(Process),
     Start(WorkerId),
+    /// The same of one that was let go.
+    Return(WorkerId),
     Thaw(Process),
     StartRun,
+    Resume,
+    Room(WorkerId),
     Fault(Fault),
 }
 
@@ -58,18 +62,20 @@ pub struct World {
     slow: BTreeMap<(WorkerId, WorkerId), Duration>,
     arrivals: BTreeMap<(WorkerId, WorkerId), Duration>,
     reachable_at: Duration,
+    /// An operator waits until all have left.
+    suspended_for: Option<Duration>,
     books: Books,
     log: Vec<String>,
     rng: ChaCha8Rng,
 }
 
-fn config(workers: u32, overlap: u64) -> RunConfig {
+fn config(workers: u32, overlap: u64, fragment_values: u32) -> RunConfig {
     RunConfig::parse(&format!(
         "[run]\nname = \"sim\"\nworkers = {workers}\nsteps = {STEPS}\n\
          [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
          [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {}\n\
          [checkpoint]\nevery_rounds = 8\n\
-         [sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = {overlap}\n\
+         [sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = {overlap}\nchunk = 16\nkeep = 4\nfragment_values = {fragment_values}\n\
          deadline_floor_ms = 100\ndeadline_ceiling_ms = 1000\n\
          [parallel]\nplan = \"fixed\"\n[faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
         workers * 3
@@ -81,7 +87,9 @@ impl World {
     /// A run of so many workers, each of which is a site.
     #[must_use]
     pub fn new(seed: u64, workers: u32) -> Self {
-        let config = config(workers, seed % 2);
+        // One fragment, or several with owners of their own.
+        let fragment_values = if seed % 4 < 2 { 1 << 20 } else { 256 };
+        let config = config(workers, seed % 2, fragment_values);
         let stored = State::new(RUN, &config);
         let mut world = Self {
             bus: Bus::default(),
@@ -96,6 +104,7 @@ impl World {
             slow: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             reachable_at: Duration::ZERO,
+            suspended_for: None,
             books: Books::default(),
             log: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -119,6 +128,7 @@ impl World {
             let ((at, _), due) = entry.remove_entry();
             self.bus.set_now(at);
             self.happen(due);
+            self.end_if_suspended();
             if self.run.as_ref().is_some_and(|run| run.state().phase == Phase::Finished) {
                 break;
             }
@@ -143,10 +153,17 @@ impl World {
         &self.log
     }
 
-    /// Whether each worker has been killed at some time.
+    /// Whether each worker was killed or has left at some time, and not all in order: who leaves does so for the sake of one that may have just been killed.
     #[must_use]
-    pub fn were_all_killed(&self) -> bool {
-        self.nodes.values().all(|node| node.was_killed)
+    pub fn were_all_away(&self) -> bool {
+        self.nodes.values().all(|node| node.was_killed || node.has_left)
+            && self.nodes.values().any(|node| node.was_killed)
+    }
+
+    /// Whether a disk had no room at some time.
+    #[must_use]
+    pub fn had_full_disk(&self) -> bool {
+        self.nodes.values().any(Node::had_full_disk)
     }
 
     fn now(&self) -> Duration {
@@ -190,11 +207,37 @@ impl World {
             Due::Connect(process) => self.connect(process),
             Due::Heartbeat(process) => self.beat(process),
             Due::Start(worker) => self.start(worker),
+            Due::Return(worker) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.is_dismissed = false;
+                }
+                self.start(worker);
+            }
             Due::Thaw(process) => self.thaw(process),
             Due::StartRun => self.start_run(),
+            // Who wants a run to go on asks again.
+            Due::Resume if self.run.is_none() => self.after(500, Due::Resume),
+            Due::Resume => self.tell_run(Event::Resume),
+            Due::Room(worker) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.set_room(RUN, true);
+                }
+            }
             Due::Fault(fault) => self.fail(fault),
         }
         self.deliver();
+    }
+
+    /// What its program does once all have left, and who starts it and its workers again.
+    fn end_if_suspended(&mut self) {
+        let is_over = self.run.as_ref().is_some_and(|run| run.suspended().is_some());
+        let Some(pause) = self.suspended_for.take_if(|_| is_over) else { return };
+        self.end_run();
+        let ms = pause.as_millis() as u64;
+        self.after(ms, Due::StartRun);
+        for worker in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.after(ms, Due::Return(worker));
+        }
     }
 
     // ---- the coordinator
@@ -203,6 +246,14 @@ impl World {
         let run = Run::new(self.config.clone(), self.stored.clone(), self.now()).unwrap();
         self.run = Some(run);
         self.tell_run(Event::Timer);
+    }
+
+    /// With the process go its connections.
+    fn end_run(&mut self) {
+        self.run = None;
+        for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.after(100, Due::ClosedAtNode(connection));
+        }
     }
 
     fn tell_run(&mut self, event: Event) {
@@ -312,6 +363,8 @@ impl World {
             }
             ToWorker::Speak => return self.say(connection, ToCoordinator::Heartbeat(Heartbeat::default())),
             ToWorker::Begin(start) => {
+                let open = start.settlement.as_ref().map_or(start.first_round, |settled| settled.open_round);
+                self.books.reopened(start.membership.generation, open);
                 if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
                     session.begins(start.membership.generation, start.first_round);
                 }
@@ -354,8 +407,11 @@ impl World {
         match session.sync.step(event).unwrap() {
             None => self.follow(process),
             Some(Outcome::Dismissed(_)) => {
-                node.is_dismissed = true;
-                node.running = None;
+                let returns = node.returns_after.take();
+                (node.is_dismissed, node.running) = (returns.is_none(), None);
+                if let Some(pause) = returns {
+                    self.after(pause.as_millis() as u64, Due::Start(process.worker));
+                }
             }
             Some(Outcome::Rejoin(_) | Outcome::TooLate(..)) => self.restart(process.worker, 100),
         }
@@ -555,13 +611,38 @@ impl World {
                 }
             }
             Fault::Coordinator(pause) => {
-                if self.run.take().is_none() {
-                    return;
+                if self.run.is_some() {
+                    self.end_run();
+                    self.after(ms(pause), Due::StartRun);
                 }
-                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
-                    self.after(100, Due::ClosedAtNode(connection));
+            }
+            Fault::Leave(worker, pause) => {
+                let Some(node) = self.nodes.get_mut(&worker) else { return };
+                let running = node.running.as_ref().filter(|running| running.is_welcome);
+                if let Some(connection) = running.and_then(|running| running.connection) {
+                    (node.returns_after, node.has_left) = (Some(pause), true);
+                    self.say(connection, ToCoordinator::Leaving);
                 }
-                self.after(ms(pause), Due::StartRun);
+            }
+            Fault::Pause(pause) => {
+                self.tell_run(Event::Pause);
+                self.after(ms(pause), Due::Resume);
+            }
+            Fault::Suspend(pause) => {
+                self.tell_run(Event::Suspend);
+                self.suspended_for = self.run.is_some().then_some(pause);
+            }
+            Fault::FullDisk(worker, pause) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.set_room(RUN, false);
+                    self.after(ms(pause), Due::Room(worker));
+                }
+            }
+            Fault::Move(worker) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.moves += 1;
+                }
+                self.fail(Fault::Disconnect(worker));
             }
             Fault::Slow(one, other, more) => {
                 self.slow.insert((one.min(other), one.max(other)), more);

@@ -70,6 +70,21 @@ fn a_run_goes_on_where_it_was_whatever_becomes_of_the_coordinator() {
     }
 }
 
+/// One after the other, before the first checkpoint or after it: whoever is last has what the others had.
+#[test]
+fn all_leave_in_order_and_nothing_is_lost() {
+    for seed in 0..30 {
+        let workers = 2 + (seed % 3) as u32;
+        let mut world = World::new(seed, workers);
+        for worker in 1..=workers {
+            let at = Duration::from_millis(700 + 61 * seed + u64::from(worker) * (seed * 37 % 400));
+            world.fault_at(at, Fault::Leave(WorkerId(worker), Duration::from_secs(9)));
+        }
+        world.run_until(MOST);
+        check(&world);
+    }
+}
+
 #[test]
 fn whatever_happens_the_run_finishes_with_one_state_and_each_sample_once() {
     seeds().unwrap_or(0..60).for_each(|seed| finish(random(seed), seed));
