@@ -80,3 +80,45 @@ impl Books {
         (applied, missed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn books(rounds: &[(u32, u64, &[u64])]) -> Books {
+        let mut books = Books::default();
+        for (worker, round, positions) in rounds {
+            books.trained(WorkerId(*worker), Round(*round), positions.to_vec());
+        }
+        for round in 0..2 {
+            let sites = vec![SiteId(1), SiteId(2)];
+            let told = Told { generation: Generation(1), sites, states: BTreeSet::new() };
+            books.results.insert(Round(round), told);
+        }
+        books
+    }
+
+    fn worker_at(site: SiteId) -> WorkerId {
+        WorkerId(site.0)
+    }
+
+    #[test]
+    fn samples_of_sites_that_a_result_names_are_in_it() {
+        let books = books(&[(1, 0, &[0, 1]), (3, 0, &[2]), (1, 1, &[3]), (1, 1, &[4])]);
+        let (applied, missed) = books.positions(worker_at);
+        assert_eq!((applied, missed), (BTreeSet::from([0, 1, 4]), BTreeSet::from([2, 3])));
+    }
+
+    #[test]
+    #[should_panic(expected = "position 1 is in two results")]
+    fn a_sample_in_two_results_is_found() {
+        let _ = books(&[(1, 0, &[0, 1]), (2, 1, &[1])]).positions(worker_at);
+    }
+
+    #[test]
+    fn what_is_told_of_rounds_that_are_made_anew_counts_no_more() {
+        let mut books = books(&[]);
+        books.reopened(Generation(2), Round(1));
+        assert_eq!(books.results.keys().copied().collect::<Vec<_>>(), [Round(0)]);
+    }
+}
