@@ -33,8 +33,8 @@ pub struct Node {
     /// It was let go, and is not started again.
     pub is_dismissed: bool,
     pub was_killed: bool,
-    /// It has asked to leave.
-    pub has_left: bool,
+    /// It could not be reached for a while.
+    pub was_away: bool,
     had_full_disk: bool,
     /// It has asked to leave, and comes back so long after it was let go.
     pub returns_after: Option<Duration>,
@@ -82,7 +82,7 @@ impl Node {
             running: None,
             is_dismissed: false,
             was_killed: false,
-            has_left: false,
+            was_away: false,
             had_full_disk: false,
             returns_after: None,
             moves: 0,

@@ -153,11 +153,10 @@ impl World {
         &self.log
     }
 
-    /// Whether each worker was killed or has left at some time, and not all in order: who leaves does so for the sake of one that may have just been killed.
+    /// Whether each worker was away at some time, and one was killed: then nobody may have the state.
     #[must_use]
     pub fn were_all_away(&self) -> bool {
-        self.nodes.values().all(|node| node.was_killed || node.has_left)
-            && self.nodes.values().any(|node| node.was_killed)
+        self.nodes.values().all(|node| node.was_away) && self.nodes.values().any(|node| node.was_killed)
     }
 
     /// Whether a disk had no room at some time.
@@ -579,6 +578,15 @@ impl World {
     fn fail(&mut self, fault: Fault) {
         self.log.push(format!("{:>8.3?} fault: {fault:?}", self.now()));
         let ms = |time: Duration| time.as_millis() as u64;
+        if let Fault::Kill(worker, _)
+        | Fault::Freeze(worker, _)
+        | Fault::Disconnect(worker)
+        | Fault::Leave(worker, _)
+        | Fault::Move(worker) = fault
+            && let Some(node) = self.nodes.get_mut(&worker)
+        {
+            node.was_away = true;
+        }
         match fault {
             Fault::Kill(worker, pause) => {
                 if let Some(node) = self.nodes.get_mut(&worker) {
@@ -605,6 +613,7 @@ impl World {
             }
             Fault::CutOff(pause) => {
                 self.reachable_at = self.now() + pause;
+                self.nodes.values_mut().for_each(|node| node.was_away = true);
                 for connection in self.connections.keys().copied().collect::<Vec<_>>() {
                     self.after(1, Due::ClosedAtRun(connection));
                     self.after(1, Due::ClosedAtNode(connection));
@@ -620,7 +629,7 @@ impl World {
                 let Some(node) = self.nodes.get_mut(&worker) else { return };
                 let running = node.running.as_ref().filter(|running| running.is_welcome);
                 if let Some(connection) = running.and_then(|running| running.connection) {
-                    (node.returns_after, node.has_left) = (Some(pause), true);
+                    node.returns_after = Some(pause);
                     self.say(connection, ToCoordinator::Leaving);
                 }
             }
