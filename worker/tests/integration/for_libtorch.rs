@@ -5,7 +5,7 @@ use std::fs::File;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache};
 
-/// The build script of another crate names it, and nothing here calls it: a linker that drops it, or hides it, says nothing (decision 0020).
+/// The build script of another crate names it, and nothing here calls it: a linker that drops it, or hides it, says nothing (decision 0003).
 const FUNCTION: &str = "mkl_serv_intel_cpu_true";
 
 #[test]

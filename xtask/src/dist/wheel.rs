@@ -1,7 +1,7 @@
 //! The Python package with the programs in it, as a wheel (PEP 427): `pip install` and no compiler.
 //!
 //! libtorch is in it, as in the tarball, and not a dependency on PyPI's torch: that one brings 2.7 GB of CUDA's libraries to
-//! machines that have no GPU, and its version would have to be this one to the letter. Decision 0087.
+//! machines that have no GPU, and its version would have to be this one to the letter. Decision 0071.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! What workers have found by looking at their own frames (decision 0073).
+//! What workers have found by looking at their own frames (decision 0014).
 
 use std::collections::BTreeMap;
 

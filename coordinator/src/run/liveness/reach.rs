@@ -1,4 +1,4 @@
-//! Members that cannot reach each other, by what they say (decision 0056).
+//! Members that cannot reach each other, by what they say (decision 0043).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

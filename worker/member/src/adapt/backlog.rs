@@ -67,7 +67,7 @@ pub struct Left {
 
 /// The bits with which the changes of about as many exchanges of a fragment wait in error feedback as may: what waits is late when it is applied.
 ///
-/// Begins with the inverse of the bound, about what the changes of a small transformer took (decision 0021), and follows what is measured, slowly. It falls only where it is what rounds had:
+/// Begins with the inverse of the bound, about what the changes of a small transformer took (decision 0009), and follows what is measured, slowly. It falls only where it is what rounds had:
 /// with more bits less waits, which says nothing of how few would do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BacklogFloor {

@@ -8,7 +8,7 @@ use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
 /// Cores that each member must have idle for turns to be given up where rounds stay close: the codec's work on the whole model, after each step, takes from
-/// nobody then (`docs/decisions/0016-cores-to-spare.md`).
+/// nobody then (`docs/decisions/0012-pace.md`).
 const CORES_FOR_FEWER_TURNS: f64 = 1.0;
 /// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
 const BITS_OF_A_VALUE: f64 = 2.02;
@@ -16,7 +16,7 @@ const BITS_OF_A_VALUE: f64 = 2.02;
 /// The pace at which everybody can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest, with
 /// the most turns.
 ///
-/// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-fewer-turns.md`): rounds stay as close as they are
+/// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-pace.md`): rounds stay as close as they are
 /// configured where links allow it, in fewer turns where members have cores for the codec's work besides. Where links do not allow it, results come later, and what can
 /// be made up for that is made up by fewer turns: as few as leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
 ///

@@ -23,7 +23,7 @@ const STEP_S: f64 = 0.73;
 const DELAY_S: f64 = 0.025;
 /// One packet in a thousand.
 const LOSS: f64 = 0.001;
-/// What links pass on at once: packets do not shrink with the model (decision 0022).
+/// What links pass on at once: packets do not shrink with the model (decision 0019).
 const PACKET_BYTES: u64 = 1500;
 
 /// What a link of so many Mbit/s carries, for each parameter and step.
