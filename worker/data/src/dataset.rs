@@ -189,7 +189,13 @@ impl Dataset {
         let data: Vec<Part> = training.iter().map(|source| part(source, 0..kept(source.items()))).collect();
         let ends = training.iter().map(|source| part(source, kept(source.items())..source.items()));
         let others = validation.iter().map(|source| part(source, 0..source.items()));
-        let held_out = ends.chain(others).collect();
+        let held_out: Vec<Part> = ends.chain(others).collect();
+        let is_asked_for = share > 0.0 || !validation.is_empty();
+        if is_asked_for && held_out.iter().all(|part| part.samples() == 0) {
+            tracing::warn!(
+                "what is held out is less than a sample, so that nothing is evaluated: raise data.validation_share, or say 0"
+            );
+        }
         let mixture = mixture(sources, &data)?;
         Ok(Self { training: data, held_out, mixture, shape })
     }

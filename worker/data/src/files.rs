@@ -97,7 +97,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
             if let Some(reason) = copies::told(&paths) {
                 return Err(DataError::Pattern { pattern: source.to_string(), reason });
             }
-            if is_strict && let Some(reason) = splits::several(&paths) {
+            if is_strict && let Some(reason) = splits::several(&paths, source.format() == DataFormat::Text) {
                 let reason = format!("{reason}; or, if it is meant so, strict_files = false");
                 return Err(DataError::Pattern { pattern: source.to_string(), reason });
             }

@@ -80,6 +80,10 @@ pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), D
         return Err(refused(folder, reason.to_owned()));
     }
     for (class, inner) in (0..).zip(classes_in(folder)?) {
+        if splits::are_splits_of_a_class(&class_names(&inner)?) {
+            let reason = "the folders in this class are splits: put those of each split into a folder of its own, and what is to be held out under data.validation";
+            return Err(refused(&inner, reason.to_owned()));
+        }
         let before = images.len();
         let files = images_of(class, &inner, &mut passed)?;
         let count = files.len() as u64;

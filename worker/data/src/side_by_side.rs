@@ -82,12 +82,17 @@ fn check_width(file: &Origin, vocabulary: u32) -> Result<(), DataError> {
 pub(super) fn check_held_out(plans: &[Plan<'_>], training: usize) -> Result<(), DataError> {
     let place = |file: &Origin| file.path().canonicalize().unwrap_or_else(|_| file.path().to_owned());
     let (training, held_out) = plans.split_at(training.min(plans.len()));
-    if held_out.is_empty() {
+    if plans.len() < 2 {
         return Ok(());
     }
     let mut trained = HashMap::new();
     for plan in training {
-        trained.extend(plan.files.iter().map(|(file, _)| (place(file), plan.source)));
+        for (file, _) in &plan.files {
+            if let Some(other) = trained.insert(place(file), plan.source) {
+                let path = file.path().display();
+                tracing::warn!(%path, source = %plan.source, %other, "a file is in two sources, and trained on in both");
+            }
+        }
     }
     for plan in held_out {
         for (file, _) in &plan.files {

@@ -7,32 +7,82 @@ use super::records::is_source_code;
 
 const TRAIN: [&str; 2] = ["train", "training"];
 /// Of validation and of tests.
-const OTHERS: [&str; 8] = ["validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
+const OTHERS: [&str; 12] = [
+    "validation",
+    "valid",
+    "val",
+    "dev",
+    "test",
+    "testing",
+    "eval",
+    "evaluation",
+    "heldout",
+    "holdout",
+    "devtest",
+    "development",
+];
+/// Endings of documents, whose names are titles: `train.md` may be of trains.
+const TITLED: [&str; 6] = ["md", "markdown", "mdx", "rst", "adoc", "tex"];
+/// Behind such a name: `trainset`, `test_images` is two words.
+const SETS: [&str; 2] = ["sets", "set"];
 
-/// Whether a name is that of a split.
-fn is_split(name: &str) -> bool {
-    is_train(name) || OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other))
+/// Whether a word is the name of a split.
+fn is_split(word: &str) -> bool {
+    is_train(word) || is_other(word)
 }
 
-fn is_train(name: &str) -> bool {
-    TRAIN.iter().any(|train| name.eq_ignore_ascii_case(train))
+fn is_train(word: &str) -> bool {
+    is_among(word, &TRAIN)
 }
 
-/// Why these files are of several splits; none: they are not. They are where they differ in the name of a split and in numbers alone.
-pub(super) fn several(files: &[PathBuf]) -> Option<String> {
+fn is_other(word: &str) -> bool {
+    is_among(word, &OTHERS)
+}
+
+fn is_among(word: &str, names: &[&str]) -> bool {
+    let word = word.to_ascii_lowercase();
+    let bare = SETS.iter().find_map(|set| word.strip_suffix(set)).unwrap_or(&word);
+    names.contains(&bare)
+}
+
+/// The words of a name, without its numbers.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
+}
+
+/// Why these files are of several splits; none: they are not. Plain texts are where they differ in the name of a split and in numbers alone; files of other formats, whose names are
+/// no titles, where some are called after a split that others evaluate with, and some are not.
+pub(super) fn several(files: &[PathBuf], are_texts: bool) -> Option<String> {
+    if !are_texts {
+        let is_evaluated = |path: &&PathBuf| {
+            let below = path.components().rev().take(2).collect::<Vec<_>>();
+            let mut parts = below.iter().filter_map(|part| part.as_os_str().to_str());
+            parts.next().is_some_and(|name| words(name).any(is_other)) || parts.any(is_other)
+        };
+        let (other, train) =
+            (files.iter().find(is_evaluated)?, files.iter().find(|path| !is_evaluated(path))?);
+        return Some(told(train, other));
+    }
     let mut trained = BTreeMap::<Vec<String>, &Path>::new();
     let mut others = BTreeMap::<Vec<String>, &Path>::new();
-    for path in files.iter().filter(|path| !is_source_code(path)) {
+    let is_title = |path: &Path| {
+        path.extension().is_some_and(|end| TITLED.iter().any(|titled| end.eq_ignore_ascii_case(titled)))
+    };
+    for path in files.iter().filter(|path| !is_source_code(path) && !is_title(path)) {
         for (split, around) in splits_of(path) {
             if is_train(&split) { &mut trained } else { &mut others }.entry(around).or_insert(path);
         }
     }
     let (train, other) = trained.iter().find_map(|(around, train)| Some((train, others.get(around)?)))?;
-    Some(format!(
+    Some(told(train, other))
+}
+
+fn told(train: &Path, other: &Path) -> String {
+    format!(
         "it matches {} and {}, which by their names are of different splits, and others evaluate with one of them: name each split by a pattern of its own, what is to be held out under data.validation",
         train.display(),
         other.display()
-    ))
+    )
 }
 
 /// The names of splits among the words of a path, and what is around each: all other words that are no numbers and no hashes, and of a folder those before it.
@@ -58,9 +108,17 @@ fn splits_of(path: &Path) -> Vec<(String, Vec<String>)> {
     places.into_iter().map(around).collect()
 }
 
-/// Whether the classes of a folder of images are splits, of which each has classes in it.
+/// Whether the classes of a folder of images are splits, of which each has classes in it: `train` and `val`, `training_set` and `test_set`, `seg_train` and `seg_test`.
 pub(super) fn are_splits(names: &[String]) -> bool {
-    names.len() > 1 && names.iter().any(|name| is_train(name)) && names.iter().all(|name| is_split(name))
+    let has = |name: &String, is_one: fn(&str) -> bool| words(name).any(is_one);
+    names.len() > 1
+        && names.iter().any(|name| has(name, is_train))
+        && names.iter().all(|name| has(name, is_split))
+}
+
+/// Whether folders in a class are splits of it.
+pub(super) fn are_splits_of_a_class(names: &[String]) -> bool {
+    names.iter().any(|name| is_train(name)) && names.iter().any(|name| is_other(name))
 }
 
 #[cfg(test)]
@@ -68,7 +126,11 @@ mod tests {
     use super::*;
 
     fn several_of(names: &[&str]) -> Option<String> {
-        several(&names.iter().map(PathBuf::from).collect::<Vec<_>>())
+        several_as(names, true)
+    }
+
+    fn several_as(names: &[&str], are_texts: bool) -> Option<String> {
+        several(&names.iter().map(PathBuf::from).collect::<Vec<_>>(), are_texts)
     }
 
     #[test]
@@ -100,6 +162,7 @@ mod tests {
             &["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"][..],
             &["validation.jsonl", "test.jsonl"],
             &["train.py", "test.py"],
+            &["docs/test.md", "docs/train.md"],
             &["train.txt", "testament.txt"],
             &["train_log.txt", "test_plan.txt"],
             &["trains/a.txt", "tests/a.txt"],
@@ -112,12 +175,39 @@ mod tests {
         }
     }
 
+    /// As The Pile, mC4 and others lay them out.
+    #[test]
+    fn of_other_files_than_texts_one_that_is_called_after_a_split_is_enough() {
+        for names in [
+            &["train/00.jsonl.zst", "val.jsonl.zst", "test.jsonl.zst"][..],
+            &["c4-de-validation.tfrecord-00000-of-00001.json.gz", "c4-de.tfrecord-00000-of-00001.json.gz"],
+            &["corpus-test.jsonl", "corpus.jsonl"],
+            &["corpus.jsonl", "corpus_heldout.jsonl"],
+            &["testset/a.csv", "trainset/a.csv"],
+            &["news.devtest.tsv", "news.train.tsv"],
+        ] {
+            assert!(several_as(names, false).is_some(), "{names:?}");
+        }
+        for names in [
+            &["test-0.jsonl", "test-1.jsonl"][..],
+            &["/d/test/a.jsonl", "/d/test/b.jsonl"],
+            &["contest.jsonl", "latest.jsonl"],
+            &["a.parquet", "b.parquet"],
+        ] {
+            assert_eq!(several_as(names, false), None, "{names:?}");
+        }
+    }
+
     #[test]
     fn classes_are_splits_where_all_of_them_are_called_so() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (of, is_one) in [
             (&["train", "val"][..], true),
             (&["Train", "Test", "valid"], true),
+            (&["test_set", "training_set"], true),
+            (&["seg_train", "seg_test"], true),
+            (&["train2017", "val2017"], true),
+            (&["testset", "trainset"], true),
             (&["train"], false),
             (&["test", "val"], false),
             (&["bus", "train"], false),

@@ -103,6 +103,10 @@ impl Tokenizer {
     /// It does.
     pub(super) fn check_separator(&self, separator: &str) -> Result<(), DataError> {
         let refused = |reason| DataError::Separator { separator: separator.to_owned(), reason };
+        if ["\\n", "\\t", "\\r", "\\0"].iter().any(|escape| separator.contains(escape)) {
+            let reason = "it has a backslash and a letter in place of what they stand for: write it in double quotes, as \"\\n\"";
+            return Err(refused(reason.to_owned()));
+        }
         let left_out = |reason| refused(format!("{reason}; or take another separator"));
         if !self.depends_on_place() {
             self.check_whole(separator).map_err(left_out)?;

@@ -130,8 +130,26 @@ impl Delimited {
             return Err(self.remedies.told(reason, found.remedy(self.packing)));
         }
         self.has_characters = self.has_characters || !text.is_ascii();
+        if self.row.iter().any(|value| holds_rows(value, self.dialect.delimiter, width)) {
+            return Err(HOLDS_ROWS.to_owned());
+        }
         Ok(format!("{text}{}", self.separator))
     }
+}
+
+const HOLDS_ROWS: &str = "a quote that opens in one row closes in another, as each line between has as many tabs as a row: where quotes are text as any other, say quote = \"\"";
+
+/// Lines of a value behind its first, which it takes to tell rows from a text of two lines with a tab.
+const HELD_ROWS_MIN: usize = 2;
+
+/// Whether a value in quotes has rows of a table with tabs in it: all of its lines but the first have the tabs of a row.
+fn holds_rows(value: &[u8], delimiter: u8, width: usize) -> bool {
+    let lines = || value.split(|byte| *byte == b'\n').skip(1);
+    if delimiter != b'\t' || width < 2 || lines().nth(HELD_ROWS_MIN - 1).is_none() {
+        return false;
+    }
+    let tabs = |line: &[u8]| line.iter().filter(|byte| **byte == delimiter).count();
+    lines().all(|line| tabs(line) + 1 == width)
 }
 
 /// Refuses a line of Excel's before the head.
@@ -243,7 +261,10 @@ impl Records for Delimited {
                     Some(Row { first, last, .. }) if last > first => format!("lines {first} to {last}"),
                     row => format!("line {}", row.map_or(line, |row| row.first)),
                 };
-                let count = row.map_or(1, |row| row.counts_for());
+                let count = row.map_or(1, |row| match reason == HOLDS_ROWS {
+                    true => row.last - row.first + 1,
+                    false => row.counts_for(),
+                });
                 Record::Bad { reason: format!("{}, {lines}: {reason}", self.path.display()), count }
             },
             Record::Text,

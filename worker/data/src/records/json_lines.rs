@@ -185,7 +185,7 @@ impl JsonLines {
         let each =
             |program: &str, does: &str| format!("{} {does}", command(self.packing, program, "OUT.jsonl"));
         match () {
-            () if words.contains("surrogate") => {
+            () if words.contains("surrogate") || words.contains("hex escape") => {
                 "an escape of half a character is left, as of a text that was cut: write the texts anew, and cut between characters".to_owned()
             }
             () if words.starts_with("trailing characters") && line.ends_with(b"}") => {

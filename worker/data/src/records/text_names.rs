@@ -8,7 +8,7 @@ const PROSE: [&str; 14] = [
     "textile", "log",
 ];
 /// Endings of programs' sources.
-const SOURCES: [&str; 104] = [
+const SOURCES: [&str; 116] = [
     "ada", "adb", "ads", "asm", "awk", "bash", "bat", "c", "cc", "cjs", "cl", "clj", "cljs", "cmake", "cpp",
     "cs", "cu", "cuh", "cxx", "d", "dart", "el", "elm", "erl", "ex", "exs", "f", "f03", "f08", "f77", "f90",
     "f95", "fish", "for", "fs", "fsx", "glsl", "go", "gradle", "graphql", "groovy", "h", "hh", "hlsl", "hpp",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 104] = [
     "mjs", "mk", "ml", "mli", "mm", "nim", "nix", "pas", "php", "pl", "pm", "pro", "proto", "ps1", "py",
     "pyi", "pyx", "r", "rb", "rkt", "rs", "s", "scala", "scm", "sed", "sh", "sol", "sv", "swift", "tcl",
     "tf", "thrift", "ts", "tsx", "v", "vb", "vert", "vhd", "vhdl", "vim", "wgsl", "zig", "zsh", "comp",
+    "css", "scss", "less", "vue", "svelte", "yaml", "yml", "toml", "bib", "diff", "patch", "ini",
 ];
 
 /// Other endings, and what helps with each.
@@ -137,7 +138,7 @@ mod tests {
             ("a.txt.bak", "named .bak, which is a backup"),
             ("a.crdownload", "named .crdownload, which is a backup, or a file that is not complete"),
             ("a.txt.1", "named .1, which is no ending of plain text that is known"),
-            ("a.yaml", "named .yaml, which is no ending"),
+            ("a.dat", "named .dat, which is no ending"),
         ] {
             let told = check(Path::new(name)).unwrap_err();
             assert!(told.starts_with(words) && told.contains("format = \"text\""), "{name}: {told}");

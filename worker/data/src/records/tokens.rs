@@ -23,12 +23,17 @@ pub(super) struct Tokens {
     read: u64,
     /// Where only a name says how wide numbers are.
     wide: Option<WideNumbers>,
+    /// Zeros that were read last, in a row.
+    zeros: u64,
 }
+
+/// So many zeros in a row are no tokens: a file that was laid out and not filled, as `numpy.memmap` leaves it.
+const ZEROS_MAX: u64 = 1 << 14;
 
 impl Tokens {
     pub(super) fn new(input: Input, width: usize, vocabulary: u32) -> Self {
         let Input { path, reader, position, .. } = input;
-        Self { path, reader, position, width, vocabulary, read: 0, wide: None }
+        Self { path, reader, position, width, vocabulary, read: 0, wide: None, zeros: 0 }
     }
 
     /// Numbers of two bytes, as the file's name says: all of it is looked through for wider ones.
@@ -43,6 +48,21 @@ impl Tokens {
             place: format!("token {index}"),
             reason,
         }
+    }
+
+    /// Refuses zeros without end.
+    fn check_zeros(&mut self, tokens: &[u32], first: u64) -> Result<(), DataError> {
+        for (index, token) in (first..).zip(tokens) {
+            self.zeros = if *token == 0 { self.zeros + 1 } else { 0 };
+            if self.zeros > ZEROS_MAX {
+                let reason = format!(
+                    "{} zeros are in a row up to here, as in a file that was laid out and not filled: write it anew; or say format = \"tokens-u16\" if that is a token",
+                    self.zeros
+                );
+                return Err(self.malformed(index, reason));
+            }
+        }
+        Ok(())
     }
 
     /// Why a token is none, and what helps.
@@ -81,6 +101,7 @@ impl Records for Tokens {
         if let Some(wide) = &mut self.wide {
             let other = |what| DataError::OtherContent { path: self.path.clone(), what };
             wide.see(&tokens).map_err(other)?;
+            self.check_zeros(&tokens, first)?;
         }
         if let Some(at) = tokens.iter().position(|token| *token >= self.vocabulary) {
             return Err(self.malformed(first + at as u64, self.beyond(tokens[at])));

@@ -69,6 +69,55 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
     assert!(message.contains("columns 1 and 2 are both called `text`"), "{message}");
 }
 
+/// Python's `csv` gives the rows between as one value; what wrote them did not mean quotes.
+#[test]
+fn a_quote_that_closes_in_a_later_row_of_a_table_with_tabs_is_a_bad_record() {
+    let table = "id\ttext\n1\t\"He left\n2\tthe house\n3\tand said bye\"\n4\tok\n";
+    let message = read_as("a.tsv", "", table.as_bytes()).unwrap_err();
+    assert!(message.contains("3 records of a source"), "{message}");
+    assert!(message.contains("lines 2 to 4: a quote that opens in one row closes in another"), "{message}");
+    let all = "\"He left|the house|and said bye\"|ok|";
+    assert_eq!(read_as("a.tsv", ", quote = \"\"", table.as_bytes()).as_deref(), Ok(all));
+    // Lines of a text, and tabs within one.
+    for (table, expected) in [
+        ("id\ttext\n1\t\"one\ntwo\"\n", "one\ntwo|"),
+        ("id\ttext\n1\t\"one\ttwo\"\n", "one\ttwo|"),
+        ("id\ttext\n1\t\"one\ntwo\tthree\"\n", "one\ntwo\tthree|"),
+        ("id\ttext\n1\t\"one\n\tx\ty\nend\"\n", "one\n\tx\ty\nend|"),
+    ] {
+        assert_eq!(read_as("a.tsv", "", table.as_bytes()).as_deref(), Ok(expected), "{table:?}");
+    }
+}
+
+/// As `numpy.memmap` leaves a file that a killed program was filling.
+#[test]
+fn tokens_without_end_that_are_zero_are_refused_unless_it_is_said_that_they_are_tokens() {
+    let text: Vec<u8> = (0..40_000_u32).flat_map(|at| ((at % 200 + 1) as u16).to_le_bytes()).collect();
+    for (name, content) in [
+        ("tail", [&text[..], &vec![0; 1 << 20]].concat()),
+        ("hole", [&text[..], &vec![0; 40_000], &text].concat()),
+        ("all", vec![0; 100_000]),
+    ] {
+        let message = read_as("a.bin", "", &content).unwrap_err();
+        assert!(message.contains("16385 zeros are in a row"), "{name}: {message}");
+        assert!(read_as("a.bin", ", format = \"tokens-u16\"", &content).is_ok(), "{name}");
+    }
+    assert!(read_as("a.bin", "", &[&text[..], &vec![0; 2 << 13], &text].concat()).is_ok());
+}
+
+#[test]
+fn a_separator_with_an_escape_that_was_not_one_is_refused() {
+    for separator in ["\\\\n", "\\\\t|", "\\\\0"] {
+        let folder = Folder::new();
+        folder.write("a.txt", "one");
+        let lines = format!(
+            "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"{separator}\"\nsources = [{{ glob = \"*.txt\" }}]"
+        );
+        let message = folder.open(&lines).unwrap_err().to_string();
+        assert!(message.contains("a backslash and a letter"), "{message}");
+    }
+}
+
 #[test]
 fn a_quote_that_never_ends_counts_for_each_line_that_it_takes() {
     let folder = Folder::new();

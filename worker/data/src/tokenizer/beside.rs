@@ -13,6 +13,7 @@ const BYTES_MAX: u64 = 64 << 20;
 const ADDED: &str = "added_tokens.json";
 const SPECIAL: &str = "special_tokens_map.json";
 const SETTINGS: &str = "tokenizer_config.json";
+const SPLITS: &str = "split_special_tokens";
 /// Of which the library takes `tokenizer.json` as it is, but for added tokens.
 const GENERIC: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 
@@ -55,6 +56,9 @@ pub(super) fn contradicted(json: &[u8], path: &Path) -> Option<String> {
         .or_else(|| lacking(&whole, SETTINGS, named(settings)))
         .or_else(|| decoder(&whole, settings))
         .or_else(|| other_setting(&whole, settings))?;
+    if why.contains(SPLITS) {
+        return Some(format!("{why}: name a copy of {WHOLE} in a folder of its own, where they are not"));
+    }
     Some(format!(
         "{why}: {}; or name a copy of {WHOLE} in a folder of its own, to have it as it is",
         command(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
@@ -106,10 +110,8 @@ fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
 
 /// A setting that says something else than the file's own steps.
 fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
-    if settings.get("split_special_tokens") == Some(&Value::Bool(true)) {
-        return Some(format!(
-            "{SETTINGS} beside it says split_special_tokens, so that special tokens would be text"
-        ));
+    if settings.get(SPLITS) == Some(&Value::Bool(true)) {
+        return Some(format!("{SETTINGS} beside it says {SPLITS}, so that special tokens are text"));
     }
     let class = settings.get("tokenizer_class").and_then(Value::as_str).unwrap_or(GENERIC[0]);
     if GENERIC.contains(&class) {
@@ -123,6 +125,9 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
     let bert = step(&whole.normalizer, "BertNormalizer");
     let byte_level = step(&whole.pre_tokenizer, "ByteLevel");
     let pairs = OF_BERT.iter().map(|(key, own)| (bert, *key, *own));
+    if let Some(why) = other_prefix(&whole.pre_tokenizer, class, settings) {
+        return Some(why);
+    }
     let mut pairs = pairs.chain([(byte_level, "add_prefix_space", "add_prefix_space")]);
     pairs.find_map(|(step, key, own)| {
         let (said, there) = (settings.get(key)?.as_bool()?, step?.get(own)?.as_bool());
@@ -130,6 +135,19 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
         let there = there.or_else(|| step?.get("lowercase")?.as_bool().filter(|_| own == "strip_accents"))?;
         (said != there)
             .then(|| format!("{SETTINGS} beside it says {key} = {said}, and the file itself {own} = {there}"))
+    })
+}
+
+/// Classes that put their mark of a space before a text as their setting says, where the step is `Metaspace`. Of others the file's own step counts.
+const BY_PREFIX: [&str; 4] = ["Llama", "XLMRoberta", "Camembert", "BigBird"];
+
+/// A mark of a space before a text that the setting says otherwise.
+fn other_prefix(steps: &Value, class: &str, settings: &Map<String, Value>) -> Option<String> {
+    let said = settings.get("add_prefix_space")?.as_bool()?;
+    let scheme = step(steps, "Metaspace")?.get("prepend_scheme")?.as_str()?;
+    let is_other = BY_PREFIX.iter().any(|begins| class.starts_with(begins)) && said != (scheme != "never");
+    is_other.then(|| {
+        format!("{SETTINGS} beside it says add_prefix_space = {said}, and the file itself prepend_scheme = {scheme:?}")
     })
 }
 
@@ -207,8 +225,27 @@ mod tests {
             ),
         ] {
             let told = told(&[(name, content)]).unwrap();
-            assert!(told.contains(words) && told.contains("save_pretrained('OUT')"), "{content}: {told}");
-            assert!(told.contains("or name a copy of tokenizer.json in a folder of its own"), "{told}");
+            let is_split = content.contains(SPLITS);
+            assert!(
+                told.contains(words) && told.contains("save_pretrained('OUT')") != is_split,
+                "{content}: {told}"
+            );
+            assert!(told.contains("name a copy of tokenizer.json in a folder of its own"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_mark_before_a_text_is_compared_for_classes_that_take_it_from_the_setting() {
+        let steps: Value = serde_json::from_str(r#"{"type":"Metaspace","prepend_scheme":"always"}"#).unwrap();
+        for (class, said, is_other) in [
+            ("LlamaTokenizer", false, true),
+            ("LlamaTokenizerFast", true, false),
+            ("XLMRobertaTokenizer", false, true),
+            ("T5Tokenizer", false, false),
+        ] {
+            let settings = serde_json::json!({ "add_prefix_space": said });
+            let told = other_prefix(&steps, class, settings.as_object().unwrap());
+            assert_eq!(told.is_some(), is_other, "{class} {said}");
         }
     }
 
