@@ -1,4 +1,4 @@
-//! Signs of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `docs/agent.md` has the design.
+//! Signs of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `worker/docs/agent.md` has the design.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Whether members are within reach: those to whom something is sent, and those that this worker waits for. `docs/agent.md` has the design.
+//! Whether members are within reach: those to whom something is sent, and those that this worker waits for. `worker/docs/agent.md` has the design.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
