@@ -29,7 +29,7 @@ impl Books {
         self.replaced.extend(before.into_iter().flatten());
     }
 
-    /// What is told of a later generation may be of a result that was made anew, and what is told of an earlier one of one that counts no more.
+    /// Reports of the latest generation count: earlier ones may be of a result that was replaced.
     pub(crate) fn applied(&mut self, report: &RoundReport) {
         let RoundReport { round, generation, sites, state_hash, .. } = report;
         let new = || Told { generation: *generation, sites: sites.clone(), states: BTreeSet::new() };
@@ -42,7 +42,7 @@ impl Books {
         }
     }
 
-    /// A generation begins, for which this round and those behind it are to be made: what was told of them counts no more.
+    /// A generation begins that makes this round and all later ones. Earlier reports of them are void.
     pub(crate) fn reopened(&mut self, generation: Generation, open: Round) {
         self.results.retain(|round, told| *round < open || told.generation >= generation);
     }

@@ -9,7 +9,7 @@ use longhaul_member::message::ToDevice;
 use longhaul_member::{Answer, Reply, SyncEvent};
 use longhaul_proto::control::message::ToCoordinator;
 
-/// A process of a worker: what is on its way to one is not for another.
+/// A process of a worker. Messages to one process never reach another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
     pub worker: WorkerId,

@@ -1,0 +1,126 @@
+//! Faults, and processes that end and begin.
+
+use super::*;
+
+impl World {
+    pub(super) fn start(&mut self, worker: WorkerId) {
+        let Some(node) = self.nodes.get_mut(&worker) else { return };
+        if node.running.is_some() || node.is_dismissed {
+            return;
+        }
+        node.start();
+        let process = node.running.as_ref().map(|running| running.process);
+        if let Some(process) = process {
+            self.after(1, Due::Connect(process));
+            self.after(HEARTBEAT_INTERVAL_MS, Due::Heartbeat(process));
+        }
+    }
+
+    /// The process ends, and another one is started.
+    pub(super) fn restart(&mut self, worker: WorkerId, ms: u64) {
+        let running = self.nodes.get_mut(&worker).and_then(|node| node.running.take());
+        let Some(running) = running else { return };
+        if let Some(connection) = running.connection {
+            let at = self.arrival(connection, 1);
+            self.push(at, Due::ClosedAtRun(connection));
+        }
+        self.after(ms, Due::Start(worker));
+    }
+
+    pub(super) fn thaw(&mut self, process: Process) {
+        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
+        let held = node.running.as_mut().and_then(|running| running.frozen.take());
+        for held in held.unwrap_or_default() {
+            let due = match held {
+                Held::Event(event) => Due::ToSync(process, event),
+                Held::Message(connection, message) => Due::ToNode(connection, message),
+            };
+            self.after(0, due);
+        }
+        self.after(0, Due::SyncTimer(process));
+    }
+
+    pub(super) fn fail(&mut self, fault: Fault) {
+        self.log.push(format!("{:>8.3?} fault: {fault:?}", self.now()));
+        let ms = |time: Duration| time.as_millis() as u64;
+        if let Fault::Kill(worker, _)
+        | Fault::Freeze(worker, _)
+        | Fault::Disconnect(worker)
+        | Fault::Leave(worker, _)
+        | Fault::Move(worker) = fault
+            && let Some(node) = self.nodes.get_mut(&worker)
+        {
+            node.was_away = true;
+        }
+        match fault {
+            Fault::Kill(worker, pause) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.was_killed |= node.running.is_some();
+                }
+                self.restart(worker, ms(pause));
+            }
+            Fault::Freeze(worker, pause) => {
+                let Some(running) = self.nodes.get_mut(&worker).and_then(|node| node.running.as_mut()) else {
+                    return;
+                };
+                if running.frozen.is_none() {
+                    running.frozen = Some(Vec::new());
+                    let process = running.process;
+                    self.after(ms(pause), Due::Thaw(process));
+                }
+            }
+            Fault::Disconnect(worker) => {
+                let running = self.nodes.get(&worker).and_then(|node| node.running.as_ref());
+                if let Some(connection) = running.and_then(|running| running.connection) {
+                    self.after(1, Due::ClosedAtRun(connection));
+                    self.after(1, Due::ClosedAtNode(connection));
+                }
+            }
+            Fault::CutOff(pause) => {
+                self.reachable_at = self.now() + pause;
+                self.nodes.values_mut().for_each(|node| node.was_away = true);
+                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                    self.after(1, Due::ClosedAtRun(connection));
+                    self.after(1, Due::ClosedAtNode(connection));
+                }
+            }
+            Fault::Coordinator(pause) => {
+                if self.run.is_some() {
+                    self.end_run();
+                    self.after(ms(pause), Due::StartRun);
+                }
+            }
+            Fault::Leave(worker, pause) => {
+                let Some(node) = self.nodes.get_mut(&worker) else { return };
+                let running = node.running.as_ref().filter(|running| running.is_welcome);
+                if let Some(connection) = running.and_then(|running| running.connection) {
+                    node.returns_after = Some(pause);
+                    self.say(connection, ToCoordinator::Leaving);
+                }
+            }
+            Fault::Pause(pause) => {
+                self.tell_run(Event::Pause);
+                self.after(ms(pause), Due::Resume);
+            }
+            Fault::Suspend(pause) => {
+                self.tell_run(Event::Suspend);
+                self.suspended_for = self.run.is_some().then_some(pause);
+            }
+            Fault::FullDisk(worker, pause) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.set_room(RUN, false);
+                    self.after(ms(pause), Due::Room(worker));
+                }
+            }
+            Fault::Move(worker) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    node.moves += 1;
+                }
+                self.fail(Fault::Disconnect(worker));
+            }
+            Fault::Slow(one, other, more) => {
+                self.slow.insert((one.min(other), one.max(other)), more);
+            }
+        }
+    }
+}
