@@ -75,9 +75,20 @@ pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), D
             false => passed.add(Reason::NoImage, &path),
         }
     }
-    if splits::are_splits(&class_names(folder)?) {
+    let names = class_names(folder)?;
+    if splits::are_splits(&names) {
         let reason = "its folders are splits and no classes: name the folder of one, and what is to be held out under data.validation";
         return Err(refused(folder, reason.to_owned()));
+    }
+    let inner: Vec<Vec<String>> =
+        classes_in(folder)?.iter().map(|class| class_names(class)).collect::<Result<_, _>>()?;
+    if splits::are_arranged(&names, &inner) {
+        let reason = format!(
+            "its folders ({}) hold the same folders each ({}), which are taken for no classes: name one of them as a source; where they are classes all the same, call them otherwise",
+            names.join(", "),
+            inner.first().map(|inner| inner.join(", ")).unwrap_or_default()
+        );
+        return Err(refused(folder, reason));
     }
     for (class, inner) in (0..).zip(classes_in(folder)?) {
         if splits::are_splits_of_a_class(&class_names(&inner)?) {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::image::{RawImage, black, class_of, decode, sample_bytes, stand_in};
+use super::odd_texts::OddTexts;
 use super::origin::Origin;
 use super::prepared::Maker;
 use super::records::{self, Record, Records};
@@ -101,6 +102,17 @@ impl Piece {
     /// Byte order marks in its texts: that of a file's beginning is none of them.
     pub(super) fn byte_order_marks(&self) -> u64 {
         self.texts().map(|text| text.matches(records::MARK).count() as u64).sum()
+    }
+
+    /// Its records that are odd, each without the separator behind it.
+    pub(super) fn odd_texts(&self, separator: &str) -> OddTexts {
+        let mut odd = OddTexts::default();
+        for record in &self.records {
+            if let Record::Text(text) = record {
+                odd.see(text.strip_suffix(separator).unwrap_or(text));
+            }
+        }
+        odd
     }
 
     /// Names what it becomes, in hexadecimal: the same records become the same tokens, in whichever file they are.

@@ -237,7 +237,8 @@ impl<'a> Maker<'a> {
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
         let unknown_tokens = self.unknown_tokens(&shard, file, recipe, piece)?;
         let (is_new, unknown_text) = (made.is_some(), made.unwrap_or_default());
-        let counts = TextCounts { unknown_tokens, byte_order_marks: piece.byte_order_marks(), unknown_text };
+        let (byte_order_marks, odd) = (piece.byte_order_marks(), piece.odd_texts(&recipe.separator));
+        let counts = TextCounts { unknown_tokens, byte_order_marks, unknown_text, odd };
         let (records, bad, classes) = (piece.records(), BadRecords::default(), Classes::new());
         Ok(MadeShard { shard, is_new, records, bad, classes, counts })
     }

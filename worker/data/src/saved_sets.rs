@@ -14,7 +14,7 @@ struct State {
     #[serde(rename = "_data_files")]
     files: Vec<DataFile>,
     /// A selection of rows, which earlier versions kept beside all of them.
-    #[serde(rename = "_indices_files", default)]
+    #[serde(rename = "_indices_files", alias = "_indices_data_files", default)]
     selected: Option<Vec<DataFile>>,
 }
 

@@ -1,7 +1,9 @@
-//! Files that say in their names of how many they are: `train-00002-of-00004.parquet`.
+//! Files that say in their names of how many they are: `train-00002-of-00004.parquet`, `part_2_of_4.jsonl`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+const BETWEEN: [&str; 3] = ["-of-", "_of_", ".of."];
 
 /// A file of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +13,8 @@ struct Numbered<'p> {
     before: &'p str,
     /// As it is written.
     number: &'p str,
+    /// Between the two numbers.
+    between: &'p str,
     of: &'p str,
     after: &'p str,
 }
@@ -18,11 +22,19 @@ struct Numbered<'p> {
 impl<'p> Numbered<'p> {
     fn of(path: &'p Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
-        let (head, tail) = name.rsplit_once("-of-")?;
+        let (between, (head, tail)) =
+            BETWEEN.iter().find_map(|between| Some((*between, name.rsplit_once(between)?)))?;
         let (of, after) = tail.split_at(tail.bytes().take_while(u8::is_ascii_digit).count());
         let (before, number) = head.split_at(head.trim_end_matches(|c: char| c.is_ascii_digit()).len());
         let is_one = !number.is_empty() && number.len() <= of.len() && before.ends_with(['-', '.', '_']);
-        is_one.then(|| Self { folder: path.parent().unwrap_or(Path::new("")), before, number, of, after })
+        is_one.then(|| Self {
+            folder: path.parent().unwrap_or(Path::new("")),
+            before,
+            number,
+            between,
+            of,
+            after,
+        })
     }
 
     /// What all of a set have in common. Behind the number may be a hash.
@@ -32,10 +44,10 @@ impl<'p> Numbered<'p> {
 
     /// Another one of its set, as wide as this one's number where that has zeros in front.
     fn with_number(&self, number: u64) -> PathBuf {
-        let Self { folder, before, of, after, .. } = self;
+        let Self { folder, before, between, of, after, .. } = self;
         let width = if self.number.starts_with('0') && self.number.len() > 1 { self.number.len() } else { 0 };
         let width = if self.number.len() == of.len() { of.len() } else { width };
-        folder.join(format!("{before}{number:0width$}-of-{of}{after}"))
+        folder.join(format!("{before}{number:0width$}{between}{of}{after}"))
     }
 }
 
@@ -139,6 +151,9 @@ mod tests {
             ),
             (&["c4-train.00000-of-00002.json.gz"], &["c4-train.00001-of-00002.json.gz"]),
             (&["text_0-of-2"], &["text_1-of-2"]),
+            (&["part_0_of_3.jsonl", "part_2_of_3.jsonl"], &["part_1_of_3.jsonl"]),
+            (&["a.2.of.2.txt"], &["a.1.of.2.txt"]),
+            (&["log_1_of_many.txt", "end_of_2.txt"], &[]),
             (&["a-00000-of-00002-0f3c.arrow"], &["a-00001-of-00002-0f3c.arrow"]),
             // Two sets, of different names, in different folders or of different kinds.
             (&["d/t-0-of-1.csv", "d/v-0-of-2.csv"], &["d/v-1-of-2.csv"]),

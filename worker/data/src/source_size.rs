@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::empty_classes::EmptyClasses;
+use super::odd_texts::OddTexts;
 use super::passed::PassedOver;
 use super::same_content::SameContent;
 use super::text_counts::{ByteOrderMarks, UnknownTokens};
@@ -26,6 +27,8 @@ pub struct SourceSize {
     pub unknown: UnknownTokens,
     /// Of text, byte order marks that are characters of it.
     pub marks: ByteOrderMarks,
+    /// Texts that are hardly meant.
+    pub odd: OddTexts,
     /// Of images, how many each class has.
     pub classes: BTreeMap<u32, u64>,
     /// Of images, classes that have none, as far as that is known here.

@@ -26,6 +26,28 @@ const TITLED: [&str; 6] = ["md", "markdown", "mdx", "rst", "adoc", "tex"];
 /// Behind such a name: `trainset`, `test_images` is two words.
 const SETS: [&str; 2] = ["sets", "set"];
 
+/// Of folders that hold the same classes each, in several states or parts.
+const ARRANGED: [&str; 18] = [
+    "aug",
+    "augmented",
+    "batch",
+    "cropped",
+    "fold",
+    "image",
+    "images",
+    "label",
+    "labels",
+    "mask",
+    "masks",
+    "orig",
+    "original",
+    "part",
+    "processed",
+    "raw",
+    "resized",
+    "split",
+];
+
 /// Whether a word is the name of a split.
 fn is_split(word: &str) -> bool {
     is_train(word) || is_other(word)
@@ -114,6 +136,13 @@ pub(super) fn are_splits(names: &[String]) -> bool {
     names.len() > 1
         && names.iter().any(|name| has(name, is_train))
         && names.iter().all(|name| has(name, is_split))
+}
+
+/// Whether the classes of a folder of images are versions or parts of one set of classes: `original` and `augmented`, `fold1` and `fold2`, each with the same `folders`.
+pub(super) fn are_arranged(names: &[String], folders: &[Vec<String>]) -> bool {
+    let is_arranged = |name: &String| words(name).any(|word| is_among(word, &ARRANGED));
+    let Some(first) = folders.first().filter(|first| first.len() > 1) else { return false };
+    names.len() > 1 && names.iter().all(is_arranged) && folders.iter().all(|folder| folder == first)
 }
 
 /// Whether folders in a class are splits of it.
@@ -213,6 +242,25 @@ mod tests {
             (&["bus", "train"], false),
         ] {
             assert_eq!(are_splits(&names(of)), is_one, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn classes_are_versions_or_parts_of_one_set_where_each_has_the_same_folders() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (two, other) = (names(&["cat", "dog"]), names(&["cat", "cow"]));
+        for (of, folders, is_one) in [
+            (&["augmented", "original"][..], [&two, &two], true),
+            (&["fold1", "fold2"], [&two, &two], true),
+            (&["raw_images", "resized_images"], [&two, &two], true),
+            (&["Part 1", "Part 2"], [&two, &two], true),
+            (&["augmented", "original"], [&two, &other], false),
+            (&["augmented", "original"], [&names(&[]), &names(&[])], false),
+            (&["indoor", "outdoor"], [&two, &two], false),
+            (&["parted", "folded"], [&two, &two], false),
+        ] {
+            let folders = folders.map(Clone::clone);
+            assert_eq!(are_arranged(&names(of), &folders), is_one, "{of:?} {folders:?}");
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Counts of a source's texts that people are told: unknown tokens and byte order marks.
+//! Counts of a source's texts that people are told: unknown tokens, byte order marks, and odd texts.
 
 use std::fmt;
 
 use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
+use super::odd_texts::OddTexts;
 use super::tokenizer::{UnknownText, UnknownToken};
 use crate::counted::{are, counted};
 
@@ -23,11 +24,14 @@ pub(super) struct TextCounts {
     /// The text under those tokens, of texts that were tokenised for the list: of a shard that was found nothing is known.
     #[serde(default, skip_serializing_if = "UnknownText::is_zero")]
     pub(super) unknown_text: UnknownText,
+    #[serde(default, skip_serializing_if = "OddTexts::are_none")]
+    pub(super) odd: OddTexts,
 }
 
 impl TextCounts {
     pub(super) fn add(&mut self, other: &Self) {
         self.unknown_text.add(&other.unknown_text);
+        self.odd.add(&other.odd);
         self.unknown_tokens += other.unknown_tokens;
         self.byte_order_marks += other.byte_order_marks;
     }
@@ -146,7 +150,7 @@ mod tests {
     /// Of a source whose records end with `|`.
     fn unknown(count: u64, all: u64, text: UnknownText) -> UnknownTokens {
         let token = UnknownToken { number: 3, name: "<unk>".to_owned(), is_added: true };
-        let counts = TextCounts { unknown_tokens: count, byte_order_marks: 0, unknown_text: text };
+        let counts = TextCounts { unknown_tokens: count, unknown_text: text, ..TextCounts::default() };
         UnknownTokens::of(&counts, all, Some(&token), "|")
     }
 
@@ -213,12 +217,13 @@ mod tests {
         assert!(counts.are_zero());
         let more = |unknown_tokens, byte_order_marks, characters| {
             let unknown_text = UnknownText { characters, unknown: 1, at_separators: 1 };
-            TextCounts { unknown_tokens, byte_order_marks, unknown_text }
+            TextCounts { unknown_tokens, byte_order_marks, unknown_text, odd: OddTexts::default() }
         };
         counts.add(&more(2, 0, 70));
         counts.add(&more(1, 5, 7));
         let unknown_text = UnknownText { characters: 77, unknown: 2, at_separators: 2 };
-        assert_eq!(counts, TextCounts { unknown_tokens: 3, byte_order_marks: 5, unknown_text });
+        let odd = OddTexts::default();
+        assert_eq!(counts, TextCounts { unknown_tokens: 3, byte_order_marks: 5, unknown_text, odd });
         assert!(!counts.are_zero());
     }
 

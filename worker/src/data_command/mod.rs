@@ -178,6 +178,10 @@ impl fmt::Display for Line<'_> {
         if size.same.count() > 0 {
             write!(f, "; {}", size.same)?;
         }
+        if size.odd.count() > 0 {
+            let warning = if size.odd.are_many() { "warning: " } else { "" };
+            write!(f, "; {warning}{}", size.odd)?;
+        }
         if size.marks.count() > 0 {
             write!(f, "; {}", size.marks)?;
         }

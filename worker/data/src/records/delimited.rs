@@ -30,6 +30,8 @@ pub(super) struct Delimited {
     rows: Rc<RefCell<Rows>>,
     position: Position,
     column: usize,
+    /// The names of the columns; none: they are given by number.
+    head: Option<ByteRecord>,
     /// Values that each row has, and whose number that is.
     width: Option<(usize, &'static str)>,
     separator: String,
@@ -61,19 +63,20 @@ impl Delimited {
             .flexible(true)
             .has_headers(is_named)
             .from_reader(watched);
-        let (column, width) = match &recipe.column {
-            Column::Number(number) => ((*number as usize).saturating_sub(1), None),
+        let (column, width, head) = match &recipe.column {
+            Column::Number(number) => ((*number as usize).saturating_sub(1), None, None),
             Column::Name(name) => {
-                let header = reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?;
+                let header =
+                    reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?.clone();
                 let at_end = at_end.get();
-                let head = Head { names: header, text: &ahead, dialect, packing, at_end };
+                let head = Head { names: &header, text: &ahead, dialect, packing, at_end };
                 let (column, width) = (head.place_of(name, &path)?, header.len());
                 if let Some(fault) =
                     rows.borrow_mut().take(reader.position().byte()).and_then(|row| row.fault)
                 {
                     return Err(malformed(&path, 1, fault.to_owned()));
                 }
-                (column, Some((width, "the head")))
+                (column, Some((width, "the head")), Some(header))
             }
         };
         Ok(Self {
@@ -84,6 +87,7 @@ impl Delimited {
             rows,
             position,
             column,
+            head,
             width,
             separator: recipe.separator.clone(),
             row: ByteRecord::new(),
@@ -116,6 +120,9 @@ impl Delimited {
                 "it has {values}, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
             ));
         }
+        if self.head.as_ref() == Some(&self.row) {
+            return Err(HEAD_AGAIN.to_owned());
+        }
         let (text, error) = match str::from_utf8(cell) {
             Ok(text) => (text, None),
             Err(error) => ("", Some((self.column, cell, error))),
@@ -137,6 +144,7 @@ impl Delimited {
     }
 }
 
+const HEAD_AGAIN: &str = "it is the head again: were tables joined with `cat`?";
 const HOLDS_ROWS: &str = "a quote that opens in one row closes in another, as each line between has as many tabs as a row: where quotes are text as any other, say quote = \"\"";
 
 /// Lines of a value behind its first, which it takes to tell rows from a text of two lines with a tab.

@@ -31,7 +31,7 @@ const ANSWERS_BEGIN: [&str; 4] =
     ["access to dataset ", "access to model ", "error code: ", "upstream connect error"];
 
 /// Beginnings of what has no plain text, in lower case, and what to do.
-const BEGINNINGS: [(&[&str], &str); 6] = [
+const BEGINNINGS: [(&[&str], &str); 7] = [
     (&["<!doctype html", "<html"], "a web page, as servers send it in place of a file: fetch that again"),
     (
         &["<?xml", "<mediawiki", "<doc id=", "<rss", "<feed", "<svg", "<tei", "<error>"],
@@ -39,6 +39,7 @@ const BEGINNINGS: [(&[&str], &str); 6] = [
     ),
     (&["warc/1."], "an archive of the web (WARC): write its texts as JSON lines"),
     (&["webvtt"], "subtitles (WebVTT): write their lines alone"),
+    (&["[script info]"], "subtitles (ASS or SSA): write their lines alone"),
     (&["{\\rtf1"], "text with its layout (RTF): write its text (`pandoc IN -t plain -o OUT.txt`)"),
     (&["%!ps-adobe"], "a PostScript document: convert it to text (`ps2ascii IN OUT.txt`)"),
 ];
@@ -60,6 +61,9 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
     let lines = Lines::of(text, head.len() >= PROSE_BYTES);
     if lines.are_subtitles() {
         return or_text("subtitles (SubRip): write their lines alone");
+    }
+    if lines.are_timed() {
+        return or_text("lines with their times (SBV or LRC): write the lines alone");
     }
     if lines.are_sql() {
         return or_text("a dump of a database (SQL): write its rows as CSV");
@@ -156,6 +160,28 @@ impl<'t> Lines<'t> {
             && times.is_some_and(|(from, to)| is_time(from) && is_time(to))
     }
 
+    /// From when to when before each line, as in `0:00:01.000,0:00:04.000`; or when, as in `[00:12.00]A line`.
+    fn are_timed(&self) -> bool {
+        let is_time = |time: &str| {
+            let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
+            let are_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+            clock.contains(':') && clock.split(':').all(are_digits) && are_digits(fraction)
+        };
+        let is_span =
+            |line: &str| line.split_once(',').is_some_and(|(from, to)| is_time(from) && is_time(to));
+        let is_stamped = |line: &str| {
+            line.strip_prefix('[')
+                .and_then(|line| line.split_once(']'))
+                .is_some_and(|(time, _)| is_time(time))
+        };
+        // Before them, LRC has its title: `[ar:A singer]`.
+        let is_tag = |line: &str| line.starts_with('[') && line.ends_with(']') && line.contains(':');
+        let mut sung =
+            self.0.iter().map(|line| line.trim()).skip_while(|line| is_tag(line) && !is_stamped(line));
+        let is_sung = (0..LINES_MIN).all(|_| sung.next().is_some_and(is_stamped));
+        is_sung || self.0.first().is_some_and(|line| is_span(line.trim()))
+    }
+
     /// As mysqldump, pg_dump and sqlite3 begin.
     fn are_sql(&self) -> bool {
         let mut statements = self.0.iter().map(|line| line.trim_start().to_ascii_lowercase());
@@ -213,6 +239,13 @@ mod tests {
             ("WARC/1.0\r\nWARC-Type: response\r\n", "an archive of the web"),
             ("WEBVTT\n\n00:01.000 --> 00:04.000\nHello\n", "subtitles (WebVTT)"),
             ("1\r\n00:00:01,000 --> 00:00:04,000\r\nHello\r\n", "subtitles (SubRip)"),
+            ("[Script Info]\nTitle: A\n[Events]\n", "subtitles (ASS or SSA)"),
+            ("0:00:01.000,0:00:04.000\nHello\n\n0:00:05.000,0:00:06.000\nAgain\n", "lines with their times"),
+            ("[00:12.00]One\n[00:15.30]Two\n[00:18]Three\n", "lines with their times"),
+            (
+                "[ar:A singer]\n[ti:A song]\n\n[01:02.3]One\n[01:05]Two\n[01:07]Three",
+                "lines with their times",
+            ),
             ("{\\rtf1\\ansi hello}", "text with its layout"),
             ("%!PS-Adobe-3.0\n", "a PostScript document"),
             ("-- MySQL dump 10.13  Distrib 8.0\n--\n", "a dump of a database"),
@@ -248,6 +281,9 @@ mod tests {
             "Name:\tA\nDate:\tB\n",
             "\tdef a():\n\tpass\n\treturn\n",
             "[Chapter 1]\n\"Quoted,\" he said.\n",
+            "[12:30] one\nsaid two\n",
+            "12:30, a train left\n13:45,14:00 no more\n",
+            "[a: b]\n[c: d]\ntext\n",
             "[\"Quoted speech\" begins]\n",
             "{curly}\n",
             "1\nThe first chapter --> begins\n",

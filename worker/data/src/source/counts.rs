@@ -44,6 +44,7 @@ impl Source {
         (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
         size.same = SameContent::of(self.contents());
         size.marks = ByteOrderMarks(counts.byte_order_marks);
+        size.odd = counts.odd.among(size.records);
         if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
             size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);
         }

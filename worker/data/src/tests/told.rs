@@ -218,3 +218,29 @@ fn byte_order_marks_within_a_text_are_counted_and_stay() {
         }
     }
 }
+
+/// From the file, and from its list.
+#[test]
+fn texts_that_are_hardly_meant_are_told_of_every_format() {
+    let all = "of 4 texts, 1 is blank, 1 is numbers alone, 1 is words for a missing value (such as `nan` or `null`)";
+    for (name, content, told) in [
+        ("a.csv", "id,text\n1,\n2,7\n3,NaN\n4,one\n", all),
+        ("b.tsv", "id\ttext\n1\t \n2\t1e5\n3\tNULL\n4\tone\n", all),
+        ("c.jsonl", "{\"text\": \"\"}\n{\"text\": \"0\"}\n{\"text\": \"N/A\"}\n{\"text\": \"one\"}\n", all),
+        ("d.csv", "text\ncaf\u{c3}\u{a9}\n", "of 1 text, 1 is decoded twice"),
+        ("e.txt", "one, and 7 are nan\n", ""),
+        ("f.txt", "Gru\u{c3}\u{9f}, it\u{e2}\u{20ac}\u{2122}s\n", "of 1 text, 1 is decoded twice"),
+    ] {
+        let folder = Folder::new();
+        folder.write(name, content);
+        let lines =
+            format!("sequence_length = 2\nvalidation_share = 0.0\nsources = [{{ path = \"{name}\" }}]");
+        for _ in 0..2 {
+            let odd = folder.open(&lines).unwrap().sources().remove(0).size.odd;
+            assert!(
+                odd.to_string().starts_with(told) && (odd.count() > 0) != told.is_empty(),
+                "{name}: {odd}"
+            );
+        }
+    }
+}

@@ -26,6 +26,8 @@ struct Whole {
     normalizer: Value,
     #[serde(default)]
     pre_tokenizer: Value,
+    #[serde(default)]
+    model: Value,
 }
 
 /// A token that is looked for before all else, as `tokenizer.json` and `added_tokens_decoder` have it.
@@ -108,6 +110,86 @@ fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
     })
 }
 
+/// Models that a class of the library builds, whatever the file has. Of Llama's, both kinds are about.
+const MODELS: [(&str, &[&str]); 3] = [
+    (
+        "WordPiece",
+        &[
+            "Bert",
+            "ConvBert",
+            "DistilBert",
+            "Electra",
+            "Funnel",
+            "LayoutLM",
+            "MPNet",
+            "MobileBert",
+            "SqueezeBert",
+        ],
+    ),
+    (
+        "Unigram",
+        &[
+            "Albert",
+            "Barthez",
+            "BigBird",
+            "Camembert",
+            "DebertaV2",
+            "MBart",
+            "MBart50",
+            "Pegasus",
+            "RemBert",
+            "T5",
+            "XLMRoberta",
+            "XLNet",
+        ],
+    ),
+    (
+        "BPE",
+        &[
+            "Bart",
+            "Bloom",
+            "CLIP",
+            "CodeGen",
+            "Cohere",
+            "GPT2",
+            "GPTNeoX",
+            "Gemma",
+            "LED",
+            "Longformer",
+            "Qwen2",
+            "Roberta",
+            "Whisper",
+        ],
+    ),
+];
+
+/// A class that builds another model than the file has.
+fn other_model(whole: &Whole, class: &str) -> Option<String> {
+    let name = class.strip_suffix("Fast").unwrap_or(class).strip_suffix("Tokenizer")?;
+    let there = whole.model.get("type")?.as_str()?;
+    let (built, _) = MODELS.iter().find(|(_, classes)| classes.contains(&name))?;
+    (*built != there).then(|| {
+        format!("{SETTINGS} beside it says tokenizer_class = {class:?}, which makes a {built} model, and the file itself has {there}")
+    })
+}
+
+/// Classes whose letters are made small by a step of its own.
+const BY_STEP: [&str; 4] = ["Albert", "FNet", "RemBert", "XLNet"];
+
+/// Letters that are made small though the setting says otherwise, or the other way around. A map of characters may do it as well.
+fn other_case(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Option<String> {
+    let said = settings.get("do_lower_case")?.as_bool()?;
+    let has = |kind| step(&whole.normalizer, kind).is_some();
+    let is_other = match said {
+        true => !has("Lowercase") && !has("Precompiled"),
+        false => has("Lowercase"),
+    };
+    (is_other && BY_STEP.iter().any(|begins| class.starts_with(begins))).then(|| {
+        let steps = if said { "no step that does" } else { "a step that does all the same" };
+        format!("{SETTINGS} beside it says do_lower_case = {said}, and the file itself has {steps}")
+    })
+}
+
 /// A setting that says something else than the file's own steps.
 fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
     if settings.get(SPLITS) == Some(&Value::Bool(true)) {
@@ -125,8 +207,11 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
     let bert = step(&whole.normalizer, "BertNormalizer");
     let byte_level = step(&whole.pre_tokenizer, "ByteLevel");
     let pairs = OF_BERT.iter().map(|(key, own)| (bert, *key, *own));
-    if let Some(why) = other_prefix(&whole.pre_tokenizer, class, settings) {
-        return Some(why);
+    let why = other_model(whole, class)
+        .or_else(|| other_prefix(&whole.pre_tokenizer, class, settings))
+        .or_else(|| other_case(whole, class, settings));
+    if why.is_some() {
+        return why;
     }
     let mut pairs = pairs.chain([(byte_level, "add_prefix_space", "add_prefix_space")]);
     pairs.find_map(|(step, key, own)| {
@@ -205,17 +290,23 @@ mod tests {
             (SETTINGS, r#"{"split_special_tokens": true}"#, "split_special_tokens"),
             (
                 SETTINGS,
-                r#"{"tokenizer_class": "BertTokenizer", "do_lower_case": true}"#,
+                r#"{"tokenizer_class": "ElectraTokenizer"}"#,
+                "says tokenizer_class = \"ElectraTokenizer\", which makes a WordPiece model, and the file itself has BPE",
+            ),
+            (SETTINGS, r#"{"tokenizer_class": "T5TokenizerFast"}"#, "which makes a Unigram model"),
+            (
+                SETTINGS,
+                r#"{"tokenizer_class": "BertGenerationTokenizer", "do_lower_case": true}"#,
                 "says do_lower_case = true, and the file itself lowercase = false",
             ),
             (
                 SETTINGS,
-                r#"{"tokenizer_class": "BertTokenizer", "strip_accents": true}"#,
+                r#"{"tokenizer_class": "BertJapaneseTokenizer", "strip_accents": true}"#,
                 "strip_accents = false",
             ),
             (
                 SETTINGS,
-                r#"{"tokenizer_class": "BertTokenizerFast", "tokenize_chinese_chars": false}"#,
+                r#"{"tokenizer_class": "MyBertTokenizerFast", "tokenize_chinese_chars": false}"#,
                 "handle_chinese",
             ),
             (
@@ -246,6 +337,25 @@ mod tests {
             let settings = serde_json::json!({ "add_prefix_space": said });
             let told = other_prefix(&steps, class, settings.as_object().unwrap());
             assert_eq!(told.is_some(), is_other, "{class} {said}");
+        }
+    }
+
+    #[test]
+    fn letters_that_a_class_makes_small_otherwise_than_the_file_are_told() {
+        let small = r#"{"type":"Sequence","normalizers":[{"type":"NFKD"},{"type":"Lowercase"}]}"#;
+        let map = r#"{"type":"Sequence","normalizers":[{"type":"Precompiled"}]}"#;
+        for (class, said, normalizer, is_other) in [
+            ("AlbertTokenizer", false, small, true),
+            ("AlbertTokenizer", true, small, false),
+            ("XLNetTokenizerFast", true, r#"{"type":"NFC"}"#, true),
+            ("XLNetTokenizerFast", false, r#"{"type":"NFC"}"#, false),
+            ("RemBertTokenizer", true, map, false),
+            ("T5Tokenizer", false, small, false),
+        ] {
+            let whole: Whole = serde_json::from_str(&format!(r#"{{"normalizer":{normalizer}}}"#)).unwrap();
+            let settings = serde_json::json!({ "do_lower_case": said });
+            let told = other_case(&whole, class, settings.as_object().unwrap());
+            assert_eq!(told.is_some(), is_other, "{class} {said}: {told:?}");
         }
     }
 

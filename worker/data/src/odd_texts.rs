@@ -1,0 +1,173 @@
+//! Texts that are hardly meant to be trained on: blank, a number, a word for a missing value, or decoded twice.
+
+use std::fmt;
+
+use indicatif::HumanCount;
+use serde::{Deserialize, Serialize};
+
+use crate::counted::{are, counted};
+
+/// Words for a missing value, in lower case, as pandas, R, SQL and Python write them.
+const MISSING: [&str; 9] = ["nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nil", "undefined"];
+/// A longer text is none of these words and no number.
+const WORD_BYTES_MAX: usize = 32;
+/// One in so many texts of a source is worth a warning.
+const MANY_IN: u64 = 20;
+
+/// How many texts of a piece, a file or a source are odd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OddTexts {
+    /// Without a character but blanks.
+    blank: u64,
+    /// One number.
+    numbers: u64,
+    /// One of [`MISSING`].
+    missing: u64,
+    /// With characters of UTF-8 that was read as Windows-1252 and written as UTF-8 again.
+    decoded_twice: u64,
+    /// All of the source.
+    #[serde(skip)]
+    texts: u64,
+}
+
+impl OddTexts {
+    /// Looks at a text, without its separator.
+    pub(super) fn see(&mut self, text: &str) {
+        let word = text.trim();
+        if word.is_empty() {
+            self.blank += 1;
+        } else if word.len() <= WORD_BYTES_MAX {
+            let lower = word.to_ascii_lowercase();
+            if MISSING.contains(&lower.as_str()) {
+                self.missing += 1;
+            } else if is_number(&lower) {
+                self.numbers += 1;
+            }
+        }
+        self.decoded_twice += u64::from(is_decoded_twice(text));
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.blank += other.blank;
+        self.numbers += other.numbers;
+        self.missing += other.missing;
+        self.decoded_twice += other.decoded_twice;
+    }
+
+    /// The same of a source with so many texts.
+    pub(super) fn among(self, texts: u64) -> Self {
+        if self.are_none() { Self::default() } else { Self { texts, ..self } }
+    }
+
+    /// Whether a list has nothing of them to keep.
+    pub(super) fn are_none(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.blank + self.numbers + self.missing + self.decoded_twice
+    }
+
+    /// Whether more than one in [`MANY_IN`] texts is odd.
+    #[must_use]
+    pub fn are_many(&self) -> bool {
+        self.count().saturating_mul(MANY_IN) > self.texts
+    }
+}
+
+/// With digits: `inf` and `nan` are words.
+fn is_number(word: &str) -> bool {
+    let plain = word.trim_start_matches(['+', '-', '$', '€', '£']).trim_end_matches('%');
+    plain.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        && plain.ends_with(|c: char| c.is_ascii_digit() || c == '.')
+        && plain.replace([',', '_'], "").parse::<f64>().is_ok()
+}
+
+/// Whether `é` stands there as `Ã©`, or `’` as `â€™`: a letter of a first byte of UTF-8, and signs of the bytes behind it.
+fn is_decoded_twice(text: &str) -> bool {
+    memchr::memchr_iter(0xc3, text.as_bytes()).any(|at| {
+        let behind = &text.as_bytes()[at + 1..];
+        // Ã, and U+00A0 to U+00BF; â€.
+        matches!(behind, [0x83, 0xc2, 0xa0..=0xbf, ..]) || behind.starts_with(b"\xa2\xe2\x82\xac")
+    })
+}
+
+/// `3 of 1,200 texts are hardly meant: 2 are numbers, 1 is a word for a missing value (`nan`, `null`, …)`
+impl fmt::Display for OddTexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { blank, numbers, missing, decoded_twice, texts } = *self;
+        write!(f, "of {}, ", counted(texts, "text"))?;
+        let kinds = [
+            (blank, "blank"),
+            (numbers, "numbers alone"),
+            (missing, "words for a missing value (such as `nan` or `null`)"),
+            (decoded_twice, "decoded twice (`cafÃ©` for `café`)"),
+        ];
+        let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
+        for (index, (count, kind)) in kinds.enumerate() {
+            let before = if index == 0 { "" } else { ", " };
+            write!(f, "{before}{} {} {kind}", HumanCount(count), are(count))?;
+        }
+        f.write_str(": check the column or the field")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(texts: &[&str]) -> OddTexts {
+        let mut odd = OddTexts::default();
+        texts.iter().for_each(|text| odd.see(text));
+        odd.among(texts.len() as u64)
+    }
+
+    #[test]
+    fn texts_that_are_hardly_meant_are_counted_by_kind() {
+        for text in ["", " ", "\n\t", "\u{a0}"] {
+            assert_eq!(of(&[text]).blank, 1, "{text:?}");
+        }
+        for text in ["0", "-1.5", "1e9", "1,234.50", "$12", "99%", " 7\n", ".5", "2024"] {
+            assert_eq!(of(&[text]).numbers, 1, "{text:?}");
+        }
+        for text in ["nan", "NaN", "NULL", "None", "NA", "N/A", "#N/A", "<NA>", " null "] {
+            assert_eq!(of(&[text]).missing, 1, "{text:?}");
+        }
+        for text in ["cafÃ©", "Ã¼ber", "itâ€™s", "a long text with Ã± in it"] {
+            assert_eq!(of(&[text]).decoded_twice, 1, "{text:?}");
+        }
+        let in_order = [
+            "a",
+            "café",
+            "Ãlvaro",
+            "SÃO PAULO",
+            "1 2",
+            "1.2.3",
+            "12:30",
+            "inf",
+            "no",
+            "null and void",
+            "-",
+            "%",
+            "…",
+            "Ã",
+            "âge",
+            "2024-01-01",
+        ];
+        assert_eq!(of(&in_order).count(), 0);
+    }
+
+    #[test]
+    fn counts_are_told_with_all_texts_and_many_of_them_are_a_warning() {
+        let odd = of(&["", "1", "2", "a"]);
+        let told = "of 4 texts, 1 is blank, 2 are numbers alone: check the column or the field";
+        assert_eq!((odd.to_string().as_str(), odd.count(), odd.are_many()), (told, 3, true));
+        let mut all = of(&["nan"]);
+        all.add(&of(&["a"; 19]));
+        assert!(all.among(19).are_many(), "{all}");
+        assert!(!all.among(20).are_many() && !all.are_none(), "{all}");
+        assert!(of(&["a"]).are_none());
+    }
+}
