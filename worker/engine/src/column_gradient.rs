@@ -17,7 +17,7 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails.
     pub fn collect_columns(&mut self) -> Result<(), EngineError> {
-        self.collects = true;
+        self.settings.collects = true;
         self.build_chunks()
     }
 
@@ -27,7 +27,7 @@ impl Engine {
     /// # Errors
     /// Where gradients are not of columns; where libtorch fails.
     pub fn column_gradient(&self, batch: &Batch) -> Result<(StepOutcome, ColumnGradient), EngineError> {
-        let Some(sparse) = self.sparse.as_ref().filter(|_| self.collects) else {
+        let Some(sparse) = self.settings.sparse.as_ref().filter(|_| self.settings.collects) else {
             return Err(EngineError::Part);
         };
         let places = places(self.parameters.views());
@@ -45,7 +45,7 @@ impl Engine {
         let chunk = self.whole_chunk()?;
         let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
         let (mut shares, mut samples) = (Vec::new(), Vec::new());
-        for micro in batch.micro_batches(self.micro_batch) {
+        for micro in batch.micro_batches(self.settings.micro_batch) {
             let targets = self.targets(batch.sequences(), &micro)?;
             let tokens = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
             let (loss, kept) = chunk.forward(&tokens, Some(targets))?;

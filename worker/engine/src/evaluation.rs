@@ -24,7 +24,7 @@ impl Engine {
         let model = self.whole()?;
         let (mut sum, mut hits, mut samples) = (0.0, None, 0);
         for batch in batches {
-            for micro in batch.borrow().micro_batches(self.micro_batch) {
+            for micro in batch.borrow().micro_batches(self.settings.micro_batch) {
                 let judged = tch::no_grad(|| {
                     let (loss, right) = model.judge(&micro.to_tensor(self.device)?)?;
                     let right = right.as_ref().map(|right: &Tensor| right.f_int64_value(&[])).transpose()?;

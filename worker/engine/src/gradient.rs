@@ -34,8 +34,8 @@ impl Engine {
         into: &mut Vec<f32>,
         arrived: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<StepOutcome, EngineError> {
-        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
-        let is_in_one_pass = self.rank.is_none() && self.group.is_none() && !self.recompute;
+        let micros: Vec<_> = batch.micro_batches(self.settings.micro_batch).collect();
+        let is_in_one_pass = self.rank.is_none() && self.group.is_none() && !self.settings.recompute;
         let (Some((last, before)), Device::Cpu, true) = (micros.split_last(), self.device, is_in_one_pass)
         else {
             return self.gradient(batch, into);
@@ -81,7 +81,7 @@ impl Engine {
             let (outcome, sums) = self.explained(self.accumulate_in_pipeline(batch))?;
             return Ok((Unread::Read(outcome), sums));
         }
-        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
+        let micros: Vec<_> = batch.micro_batches(self.settings.micro_batch).collect();
         let (losses, sums) = self.explained(self.sum(batch.sequences(), &micros))?;
         Ok((Unread::OnDevice(losses), sums))
     }

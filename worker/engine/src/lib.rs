@@ -68,13 +68,7 @@ pub struct Engine {
     spec: ModelSpec,
     device: Device,
     link: HostLink,
-    micro_batch: usize,
-    precision: Precision,
-    recompute: bool,
-    sparse: Option<SparseBackwardConfig>,
-    /// Whether gradients are of columns: see [`Engine::collect_columns`].
-    collects: bool,
-    gradient_clip: f64,
+    settings: Settings,
     learning_rate: LearningRate,
     parameters: Parameters,
     /// One for each chunk of blocks that is here.
@@ -88,6 +82,33 @@ pub struct Engine {
     rank: Option<PipelineRank>,
     /// Where only a share of these layers is here: how to work with those that have the others.
     group: Option<Membership>,
+}
+
+/// How steps are computed.
+#[derive(Debug)]
+struct Settings {
+    /// Samples of a micro-batch.
+    micro_batch: usize,
+    precision: Precision,
+    recompute: bool,
+    sparse: Option<SparseBackwardConfig>,
+    /// Whether gradients are of columns: see [`Engine::collect_columns`].
+    collects: bool,
+    /// The largest L2 norm of a gradient.
+    gradient_clip: f64,
+}
+
+impl Settings {
+    fn new(train: &TrainConfig) -> Self {
+        Self {
+            micro_batch: train.micro_batch as usize,
+            precision: train.precision,
+            recompute: train.recompute,
+            sparse: train.sparse_backward.clone(),
+            collects: false,
+            gradient_clip: train.gradient_clip,
+        }
+    }
 }
 
 /// What became of the samples of one step.
@@ -138,12 +159,7 @@ impl Engine {
             spec: spec.clone(),
             device,
             link: HostLink::new(device)?,
-            micro_batch: train.micro_batch as usize,
-            precision: train.precision,
-            recompute: train.recompute,
-            sparse: train.sparse_backward.clone(),
-            collects: false,
-            gradient_clip: train.gradient_clip,
+            settings: Settings::new(train),
             learning_rate: LearningRate::new(train, steps),
             parameters,
             chunks: Vec::new(),
@@ -177,11 +193,11 @@ impl Engine {
         let group = self.group.as_ref().map(Membership::group);
         self.chunks = Vec::new();
         if self.spec.shard.is_whole() || group.is_some() {
-            let (precision, recompute) = (self.precision, self.recompute);
+            let (precision, recompute) = (self.settings.precision, self.settings.recompute);
             let schedule = self.rank.as_ref().map(PipelineRank::schedule);
             let in_two_parts = schedule == Some(PipelineSchedule::ZeroBubble);
-            let sparse = self.sparse.as_ref();
-            let collects = self.collects;
+            let sparse = self.settings.sparse.as_ref();
+            let collects = self.settings.collects;
             let computing = Computing { precision, recompute, sparse, in_two_parts, collects, group };
             let chunk = |blocks| Chunk::new(&self.spec, blocks, &self.parameters, computing);
             self.chunks = self.spec.chunks.iter().map(chunk).collect::<Result<_, TchError>>()?;
@@ -230,7 +246,7 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails; then the step did not happen, or the engine must be dropped.
     pub fn train_step(&mut self, step: u64, batch: &Batch) -> Result<StepOutcome, EngineError> {
-        let clip = self.gradient_clip;
+        let clip = self.settings.gradient_clip;
         self.step(batch, clip, |engine, gradients, divisor| engine.update(step, gradients, divisor))
     }
 
@@ -275,7 +291,7 @@ impl Engine {
     /// When `gradient` is not as long as the model has parameters; where libtorch fails.
     pub fn apply_gradient(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
         let gradients = views_of(&self.spec, &self.to_device(gradient)?)?;
-        let divisor = self.clip_divisor(&gradients, self.gradient_clip)?;
+        let divisor = self.clip_divisor(&gradients, self.settings.gradient_clip)?;
         self.update(step, &gradients, divisor.as_ref())
     }
 

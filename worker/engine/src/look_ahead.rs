@@ -23,7 +23,7 @@ impl Engine {
         self.step_back()?;
         let gradient = self.to_device(gradient)?; // [P]
         let tensors = views_of(&self.spec, &gradient)?;
-        let gradient = match self.clip_divisor(&tensors, self.gradient_clip)? {
+        let gradient = match self.clip_divisor(&tensors, self.settings.gradient_clip)? {
             Some(divisor) => gradient.f_div(&divisor)?,
             None => gradient,
         };

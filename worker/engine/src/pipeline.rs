@@ -221,7 +221,7 @@ impl Engine {
         batch: &Batch,
     ) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
-        let micros: Vec<_> = batch.micro_batches(self.micro_batch).collect();
+        let micros: Vec<_> = batch.micro_batches(self.settings.micro_batch).collect();
         if micros.is_empty() {
             return Ok((StepOutcome::default(), Vec::new()));
         }
@@ -262,8 +262,10 @@ impl Engine {
     ) -> Result<Option<f32>, EngineError> {
         let Some(rank) = &self.rank else { return Err(EngineError::Part) };
         let batches: Vec<_> = batches.into_iter().collect();
-        let micros: Vec<_> =
-            batches.iter().flat_map(|batch| batch.borrow().micro_batches(self.micro_batch)).collect();
+        let micros: Vec<_> = batches
+            .iter()
+            .flat_map(|batch| batch.borrow().micro_batches(self.settings.micro_batch))
+            .collect();
         let sequences: usize = micros.iter().map(|micro| micro.sequences()).sum();
         let mut sum = 0.0;
         self.through_pipeline(micros, &mut |model, x, micro| {

@@ -31,7 +31,7 @@ impl Engine {
     /// # Errors
     /// Where libtorch fails.
     pub fn momentum(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
-        let outcome = self.clipped_gradient(batch, self.gradient_clip, into)?;
+        let outcome = self.clipped_gradient(batch, self.settings.gradient_clip, into)?;
         let beta1 = self.optimiser.beta1();
         let gradient = self.to_device(into)?; // [P]
         let momentum =

@@ -18,7 +18,7 @@ impl Engine {
             return Ok(losses);
         }
         let model = self.whole()?;
-        for micro in batch.micro_batches(self.micro_batch) {
+        for micro in batch.micro_batches(self.settings.micro_batch) {
             let means = tch::no_grad(|| {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
                 model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
@@ -29,9 +29,10 @@ impl Engine {
     }
 
     fn sample_losses_in_pipeline(&self, batch: &Batch, losses: &mut Vec<f32>) -> Result<(), EngineError> {
-        self.through_pipeline(batch.micro_batches(self.micro_batch).collect(), &mut |model, x, micro| {
-            append(&model.losses_behind(x, &micro.to_tensor(self.device)?)?, losses)
-        })
+        self.through_pipeline(
+            batch.micro_batches(self.settings.micro_batch).collect(),
+            &mut |model, x, micro| append(&model.losses_behind(x, &micro.to_tensor(self.device)?)?, losses),
+        )
     }
 
     /// Replaces these values on all workers of this copy of the model, which have as many each, by those of the one that decides: the first of those that have its last

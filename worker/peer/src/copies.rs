@@ -141,7 +141,7 @@ async fn fetch_from(
     holder: &Member,
     wanted: Wanted<'_>,
 ) -> Result<()> {
-    let name = PeerName::Worker(holder.worker).in_run(network.run);
+    let name = PeerName::Worker(holder.worker).in_run(network.own.run);
     let connecting = network.endpoint.connect_with(network.client(), network.address_of(holder), &name);
     let connection = timeout(CONNECT_MAX, connecting.context("dial")?).await.context("no answer")?;
     let connection = connection.context("connect")?;
@@ -254,7 +254,7 @@ pub(super) async fn send_list(network: &Network, mut reply: PullReply, of: Check
         }
     };
     let body = postcard::to_stdvec(&files).context("write the list of files")?;
-    let meta = meta(FrameKind::State, network.worker, of.next_round, FragmentId(0), of.rank);
+    let meta = meta(FrameKind::State, network.own.worker, of.next_round, FragmentId(0), of.rank);
     reply.send(&Frame::new(meta, body.into())?).await?;
     Ok(reply.finish().await?)
 }
@@ -283,7 +283,7 @@ pub(super) async fn send_file(
         if count == 0 {
             break;
         }
-        let meta = meta(FrameKind::State, network.worker, of.next_round, FragmentId(index), of.rank);
+        let meta = meta(FrameKind::State, network.own.worker, of.next_round, FragmentId(index), of.rank);
         reply.send(&Frame::new(meta, Bytes::copy_from_slice(&buffer[..count]))?).await?;
     }
     Ok(reply.finish().await?)

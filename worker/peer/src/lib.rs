@@ -75,9 +75,7 @@ const STAGE_LOOK: Duration = Duration::from_millis(100);
 /// This worker's connections to the others, for one session.
 pub struct Network {
     endpoint: Endpoint,
-    run: RunId,
-    worker: WorkerId,
-    site: SiteId,
+    own: Own,
     queue: mpsc::Sender<SyncEvent>,
     progress: Arc<Progress>,
     runtime: Handle,
@@ -95,11 +93,24 @@ pub struct Network {
     shelf: Shelf,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
-    /// Workers that are out of the run for good.
-    revoked: watch::Sender<BTreeSet<WorkerId>>,
-    /// Those that this worker waits for and that do not answer.
-    out_of_reach: watch::Sender<BTreeSet<WorkerId>>,
+    excluded: Excluded,
     stopped: watch::Sender<bool>,
+}
+
+/// This worker.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    run: RunId,
+    worker: WorkerId,
+    site: SiteId,
+}
+
+/// Workers that are not waited for.
+struct Excluded {
+    /// Those that are out of the run for good.
+    revoked: watch::Sender<BTreeSet<WorkerId>>,
+    /// Those that this worker waited for and that did not answer.
+    out_of_reach: watch::Sender<BTreeSet<WorkerId>>,
 }
 
 struct State {
@@ -116,7 +127,7 @@ impl Network {
     /// Whose it is.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
-        self.worker
+        self.own.worker
     }
 
     /// Starts to accept connections of peers at `endpoint`; `limits` bounds the memory of the frames that they send, from a frame's header
@@ -137,9 +148,7 @@ impl Network {
         let state = State { client, peers, door, healing: None, checkpoints: None };
         let network = Arc::new(Self {
             endpoint,
-            run: identity.run(),
-            worker: identity.worker(),
-            site,
+            own: Own { run: identity.run(), worker: identity.worker(), site },
             queue,
             progress,
             runtime: Handle::current(),
@@ -151,8 +160,10 @@ impl Network {
             signs: PeerLiveness::default(),
             shelf: Shelf::default(),
             group_stop: Stop::default(),
-            revoked: watch::channel(BTreeSet::new()).0,
-            out_of_reach: watch::channel(BTreeSet::new()).0,
+            excluded: Excluded {
+                revoked: watch::channel(BTreeSet::new()).0,
+                out_of_reach: watch::channel(BTreeSet::new()).0,
+            },
             stopped: watch::channel(false).0,
         });
         network.spawn(reach::watch_over(Arc::clone(&network)));
@@ -165,7 +176,7 @@ impl Network {
         let mut state = self.lock();
         state.peers.retain(|worker, _| members.iter().any(|member| member.worker == *worker));
         // What the coordinator said before it took somebody out may come after.
-        let is_other = |member: &&Member| member.worker != self.worker && !self.is_revoked(member.worker);
+        let is_other = |member: &&Member| member.worker != self.own.worker && !self.is_revoked(member.worker);
         for member in members.iter().filter(is_other) {
             let address = self.address_of(member);
             if state.peers.get(&member.worker).is_none_or(|peer| peer.address != address) {
@@ -183,7 +194,7 @@ impl Network {
             generation: header.generation,
             round: header.round,
             fragment: header.fragment,
-            sender: self.worker,
+            sender: self.own.worker,
             weight: header.weight,
             part: header.site.0,
         };
@@ -197,7 +208,7 @@ impl Network {
 
     /// Queues a frame, counted before it goes: who has it finds it in the count.
     fn fill(&self, peer: &Peer, room: Room<'_>, meta: FrameMeta, body: Bytes, hash: Option<Hash>) {
-        self.progress.sent((body.len() + FRAME_HEADER_BYTES) as u64, peer.site != self.site);
+        self.progress.sent((body.len() + FRAME_HEADER_BYTES) as u64, peer.site != self.own.site);
         room.put(meta, body, hash);
     }
 
@@ -277,7 +288,7 @@ impl Network {
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         let peers: Vec<_> =
-            self.lock().peers.values().filter(|peer| peer.site != self.site).cloned().collect();
+            self.lock().peers.values().filter(|peer| peer.site != self.own.site).cloned().collect();
         peers.iter().filter_map(|peer| peer.round_trip()).max().unwrap_or_default()
     }
 
@@ -325,7 +336,7 @@ impl Network {
     }
 
     fn address_of(&self, member: &Member) -> SocketAddr {
-        if member.site == self.site { member.lan_address } else { member.wan_address }
+        if member.site == self.own.site { member.lan_address } else { member.wan_address }
     }
 
     fn client(&self) -> ClientConfig {

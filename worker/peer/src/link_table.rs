@@ -12,7 +12,7 @@ impl Network {
     #[must_use]
     pub fn ways(&self) -> BTreeMap<SiteId, MeasuredLink> {
         let peers: Vec<_> =
-            self.lock().peers.values().filter(|peer| peer.site != self.site).cloned().collect();
+            self.lock().peers.values().filter(|peer| peer.site != self.own.site).cloned().collect();
         let mut ways: BTreeMap<SiteId, MeasuredLink> = BTreeMap::new();
         for (site, link) in peers.iter().filter_map(|peer| Some((peer.site, peer.way()?))) {
             ways.entry(site).and_modify(|known| *known = faster(*known, link)).or_insert(link);

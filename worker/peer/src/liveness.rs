@@ -140,8 +140,8 @@ impl Network {
     #[must_use]
     pub fn speaker(&self) -> Option<WorkerId> {
         let state = self.lock();
-        let first = state.peers.iter().find(|(_, peer)| peer.site == self.site);
-        first.map(|(&worker, _)| worker).filter(|worker| *worker < self.worker)
+        let first = state.peers.iter().find(|(_, peer)| peer.site == self.own.site);
+        first.map(|(&worker, _)| worker).filter(|worker| *worker < self.own.worker)
     }
 
     /// Shows another worker of this site that this one, of this incarnation, is alive.

@@ -147,9 +147,9 @@ impl Peer {
         {
             return Ok(sender.clone());
         }
-        let name = PeerName::Worker(self.worker).in_run(network.run);
+        let name = PeerName::Worker(self.worker).in_run(network.own.run);
         let client = network.client();
-        let client = if self.site == network.site { transport::within_site(client) } else { client };
+        let client = if self.site == network.own.site { transport::within_site(client) } else { client };
         let connecting = network.endpoint.connect_with(client, self.address, &name);
         let connecting = connecting.with_context(|| format!("dial {}", self.worker))?;
         let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?;

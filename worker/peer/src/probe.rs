@@ -36,7 +36,7 @@ impl Network {
     }
 
     async fn probe_one(&self, peer: &Member) -> Result<MeasuredLink> {
-        let name = PeerName::Worker(peer.worker).in_run(self.run);
+        let name = PeerName::Worker(peer.worker).in_run(self.own.run);
         let address = self.address_of(peer);
         let connecting = self.endpoint.connect_with(self.client(), address, &name).context("dial")?;
         let connection = connecting.await.context("connect")?;

@@ -52,7 +52,7 @@ pub(super) async fn watch_over(network: Arc<Network>) {
         }
         looked = now;
         let out_of_reach = network.look_at_all(&awaited, &mut unanswered, now);
-        network.out_of_reach.send_if_modified(|before| {
+        network.excluded.out_of_reach.send_if_modified(|before| {
             let is_news = *before != out_of_reach;
             *before = out_of_reach;
             is_news
@@ -63,7 +63,7 @@ pub(super) async fn watch_over(network: Arc<Network>) {
 impl Network {
     /// Members that are out of reach, whenever that changes.
     pub fn out_of_reach(&self) -> watch::Receiver<BTreeSet<WorkerId>> {
-        self.out_of_reach.subscribe()
+        self.excluded.out_of_reach.subscribe()
     }
 
     /// Those that the device may be waiting for: owners of results, who computes with it, and who is at its site. Nobody, where it does not wait.
@@ -79,10 +79,11 @@ impl Network {
         }
         let mut awaited = answer.await.unwrap_or_default();
         awaited.extend(self.stage_inbox.workers());
-        awaited.remove(&self.worker);
+        awaited.remove(&self.own.worker);
         let state = self.lock();
-        awaited
-            .extend(state.peers.iter().filter(|(_, peer)| peer.site == self.site).map(|(&worker, _)| worker));
+        awaited.extend(
+            state.peers.iter().filter(|(_, peer)| peer.site == self.own.site).map(|(&worker, _)| worker),
+        );
         awaited
     }
 
@@ -241,7 +242,7 @@ mod tests {
             round: Round(0),
             fragment: FragmentId(0),
             weight: 1,
-            site: network.site,
+            site: network.own.site,
         };
         network.send(WorkerId(2), header, vec![0; 100].into(), None);
         becomes(&[2]).await;
@@ -255,7 +256,7 @@ mod tests {
         let (authority, limits) = (authority(), ReceiveLimits::default());
         let Worker { network, mut queue, .. } = Worker::start(&authority, 1, limits);
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let near = Member { site: network.site, ..member(2, address) };
+        let near = Member { site: network.own.site, ..member(2, address) };
         network.set_members(&[near, member(3, address), member(4, address)], 0);
         let workers = vec![WorkerId(1), WorkerId(3)];
         network.join_replica(Some(Replica { session: Generation(1), workers }));

@@ -27,7 +27,7 @@ impl Network {
             revoked.len() > known
         };
         // First, so that whoever connects meanwhile finds it.
-        if !self.revoked.send_if_modified(is_new) {
+        if !self.excluded.revoked.send_if_modified(is_new) {
             return;
         }
         let gone: Vec<_> = {
@@ -41,12 +41,12 @@ impl Network {
 
     /// Whether this worker is out of the run.
     pub(super) fn is_revoked(&self, worker: WorkerId) -> bool {
-        self.revoked.borrow().contains(&worker)
+        self.excluded.revoked.borrow().contains(&worker)
     }
 
     /// Returns when this worker is out of the run.
     pub(super) async fn until_revoked(&self, worker: WorkerId) {
-        let mut revoked = self.revoked.subscribe();
+        let mut revoked = self.excluded.revoked.subscribe();
         // The sender lives as long as this network.
         let _ = revoked.wait_for(|revoked| revoked.contains(&worker)).await;
     }

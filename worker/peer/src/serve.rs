@@ -73,7 +73,7 @@ async fn serve(
 ) -> Result<()> {
     let handshake = strangers.shake_hands(incoming, Instant::now() + HANDSHAKE_MAX);
     let (connection, place) = handshake.await.context("shake hands")?;
-    let worker = peer_worker(&connection, network.run).context("read the peer's certificate")?;
+    let worker = peer_worker(&connection, network.own.run).context("read the peer's certificate")?;
     drop(place);
     let Ok(_connected) = connections.try_acquire() else {
         CloseCode::Full.close(&connection, "there are too many connections of workers");
@@ -127,7 +127,7 @@ async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame
             fragment: meta.fragment,
             bytes: frame.header().body_len,
         });
-        if network.site_of(meta.sender).is_some_and(|site| site != network.site) {
+        if network.site_of(meta.sender).is_some_and(|site| site != network.own.site) {
             network.progress.received_over_wan((frame.body().len() + FRAME_HEADER_BYTES) as u64);
         }
         if meta.kind == FrameKind::Stage {
@@ -190,7 +190,9 @@ async fn answer(
             let ask = SyncEvent::ServeResult { round, fragment, reply: answer };
             network.queue.send(ask).await.ok().context("the synchroniser is gone")?;
             match found.await.ok().flatten() {
-                Some((body, hash)) => send_result(reply, network.worker, round, fragment, body, hash).await,
+                Some((body, hash)) => {
+                    send_result(reply, network.own.worker, round, fragment, body, hash).await
+                }
                 None => {
                     reply.refuse();
                     Ok(())
@@ -201,7 +203,7 @@ async fn answer(
             offer_state(network, (connection, peer), reply, (from, known)).await
         }
         Request::StatePiece(hash) => match network.snapshots.piece(peer, &hash, Instant::now()) {
-            Some(piece) => send_piece(reply, network.worker, piece.values()).await,
+            Some(piece) => send_piece(reply, network.own.worker, piece.values()).await,
             None => {
                 reply.refuse();
                 Ok(())
@@ -216,12 +218,12 @@ async fn answer(
         Request::Block { shard, block, to_be_fetched } => {
             send_block(network, reply, peer, BlockName { shard, block }, to_be_fetched).await
         }
-        Request::Probe { bytes } => send_probe(reply, network.worker, bytes).await,
+        Request::Probe { bytes } => send_probe(reply, network.own.worker, bytes).await,
         Request::Alive { incarnation } => {
-            let is_neighbour = network.site_of(peer) == Some(network.site);
+            let is_neighbour = network.site_of(peer) == Some(network.own.site);
             let shown = is_neighbour.then(|| network.signs.show(peer, incarnation, Instant::now()));
             match shown.flatten() {
-                Some(next_in) => answer_sign(reply, network.worker, next_in).await,
+                Some(next_in) => answer_sign(reply, network.own.worker, next_in).await,
                 None => {
                     reply.refuse();
                     Ok(())
@@ -233,7 +235,7 @@ async fn answer(
             let ask = SyncEvent::ServeMaskSecret { generation, peer, reply: answer };
             network.queue.send(ask).await.ok().context("the synchroniser is gone")?;
             match found.await.ok().flatten() {
-                Some(secret) => send_mask_secret(reply, network.worker, secret).await,
+                Some(secret) => send_mask_secret(reply, network.own.worker, secret).await,
                 None => {
                     reply.refuse();
                     Ok(())
@@ -259,7 +261,7 @@ async fn offer_state(
         reply.refuse();
         return Ok(());
     };
-    send_manifest(reply, network.worker, &manifest).await
+    send_manifest(reply, network.own.worker, &manifest).await
 }
 
 /// None: there is no state, or no room for it.

@@ -60,24 +60,50 @@ pub(super) struct Session {
     progress: Arc<Progress>,
     barrier: Arc<StepBarrier>,
     network: Arc<Network>,
-    to_sync: mpsc::Sender<SyncEvent>,
-    from_sync: mpsc::Receiver<ToCoordinator>,
-    outcome: oneshot::Receiver<Result<Outcome>>,
-    threads: Vec<JoinHandle<()>>,
-    reports: Reports,
-    offers: RefCell<Offers>,
-    told_ways: ToldWays,
+    synchroniser: Synchronising,
+    /// That of the device.
+    device_thread: JoinHandle<()>,
+    telling: Telling,
     voice: Voice,
-    began: Instant,
     /// The part of the model that it was last given, and of how many.
     part: (u32, u32),
     /// The last generation and round that were reported, for `Join.held`.
     held: Option<(Generation, Round)>,
+    departure: Departure,
+}
+
+/// The synchroniser, which has a thread of its own, and its channels.
+struct Synchronising {
+    events: mpsc::Sender<SyncEvent>,
+    reports: mpsc::Receiver<ToCoordinator>,
+    outcome: oneshot::Receiver<Result<Outcome>>,
+    thread: JoinHandle<()>,
+}
+
+/// Of what the coordinator is told, what it has been told and what waits.
+struct Telling {
+    reports: Reports,
+    offers: RefCell<Offers>,
+    links: ToldWays,
+    began: Instant,
+}
+
+/// A worker's way out of the run.
+#[derive(Debug, Default)]
+struct Departure {
     /// Since when it has been asked to stop, and waits to be dismissed.
-    leaving: Option<Instant>,
+    asked: Option<Instant>,
     /// Whether it waits for longer, as others have yet to get what it alone has.
     hands_over: bool,
     dismissed: bool,
+}
+
+impl Departure {
+    /// Until when it waits to be dismissed.
+    fn farewell(&self) -> Option<Instant> {
+        let most = if self.hands_over { HANDOVER_MAX.saturating_add(FAREWELL_MAX) } else { FAREWELL_MAX };
+        self.asked.map(|since| since + most)
+    }
 }
 
 /// More entries than any tokenizer has.
@@ -157,7 +183,7 @@ impl Session {
             Box::new(links),
         )
         .with_archive(archive);
-        let (sync_thread, outcome) = member::start(synchroniser, inbox, Arc::clone(&barrier))?;
+        let (thread, outcome) = member::start(synchroniser, inbox, Arc::clone(&barrier))?;
         let voice = Voice::new(Arc::clone(&network), Arc::clone(&progress), join.incarnation, &config.faults);
         let device = DeviceThread {
             membership: Arc::clone(&membership),
@@ -178,20 +204,18 @@ impl Session {
             progress,
             barrier,
             network,
-            to_sync,
-            from_sync,
-            outcome,
-            threads: vec![sync_thread, device_thread],
-            reports: Reports::default(),
-            offers,
-            told_ways: ToldWays::default(),
+            synchroniser: Synchronising { events: to_sync, reports: from_sync, outcome, thread },
+            device_thread,
+            telling: Telling {
+                reports: Reports::default(),
+                offers,
+                links: ToldWays::default(),
+                began: Instant::now(),
+            },
             voice,
-            began: Instant::now(),
             part: (0, parts),
             held: None,
-            leaving: None,
-            hands_over: false,
-            dismissed: false,
+            departure: Departure::default(),
         })
     }
 
@@ -224,10 +248,12 @@ impl Session {
                 }
                 return over;
             }
-            if self.dismissed {
-                return ending_of((&mut self.outcome).await.context("the synchroniser is gone")?);
+            if self.departure.dismissed {
+                return ending_of(
+                    (&mut self.synchroniser.outcome).await.context("the synchroniser is gone")?,
+                );
             }
-            if self.leaving.is_some() && !self.hands_over {
+            if self.departure.asked.is_some() && !self.departure.hands_over {
                 return Ok(Ending::Over("asked to stop".into()));
             }
             if sender.was_replaced().await && self.membership.yields_to_a_twin() {
@@ -238,13 +264,13 @@ impl Session {
                 Reconnected::Resumed(next) => next,
                 Reconnected::Ended(ending) => return Ok(ending),
             };
-            self.reports.repeat();
-            self.told_ways.repeat();
-            if self.leaving.is_some() {
+            self.telling.reports.repeat();
+            self.telling.links.repeat();
+            if self.departure.asked.is_some() {
                 // That it is to leave is not known any more, where the coordinator was started anew. A connection that is gone again is noticed soon.
                 let _ = next.sender.send(&ToCoordinator::Leaving);
             }
-            match self.reports.forgotten() {
+            match self.telling.reports.forgotten() {
                 0 => tracing::info!("the coordinator is back"),
                 lost => tracing::warn!(
                     lost,
@@ -260,8 +286,10 @@ impl Session {
         self.join.held = self.held;
         // If the one that was lost still leads, another one says so at once; if it is gone, nobody waits for its answer first.
         self.membership.dialler.coordinators.go_on(None);
-        let farewell = self.farewell();
-        let Self { membership, identity, join, from_sync, outcome, reports, offers, part, .. } = self;
+        let farewell = self.departure.farewell();
+        let Self { membership, identity, join, synchroniser, telling, part, .. } = self;
+        let Telling { reports, offers, .. } = telling;
+        let Synchronising { reports: from_sync, outcome, .. } = synchroniser;
         let message = || Join { checkpoints: offers.borrow().current(), ..join.clone() };
         let mut connecting = std::pin::pin!(membership.dialler.connect(identity, message));
         let found = loop {
@@ -308,19 +336,19 @@ impl Session {
         let mut backlog = ticks(REPORTS_PAUSE);
         let mut words = Words::new(&self.network);
         loop {
-            let farewell = self.farewell();
+            let farewell = self.departure.farewell();
             let wake = tokio::select! {
                 message = receiver.receive() => Wake::Message(message.unwrap_or_else(|error| {
                     tracing::debug!(%error, "the conversation broke off");
                     None
                 })),
-                report = self.from_sync.recv() => Wake::Report(report),
-                _ = backlog.tick(), if self.reports.next().is_some() => Wake::Backlog,
+                report = self.synchroniser.reports.recv() => Wake::Report(report),
+                _ = backlog.tick(), if self.telling.reports.next().is_some() => Wake::Backlog,
                 shown = self.voice.wait() => Wake::Alive(shown),
                 _ = looks.tick() => Wake::Ways,
                 about = words.wait() => Wake::Words(about),
                 _ = renewals.tick() => Wake::Renewal,
-                outcome = &mut self.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
+                outcome = &mut self.synchroniser.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
                 () = stop.asked() => Wake::Stop,
                 () = sleep_until(farewell.unwrap_or_else(Instant::now)), if farewell.is_some() => Wake::FarewellOver,
             };
@@ -332,7 +360,7 @@ impl Session {
                 Wake::Message(Some(ToWorker::Speak)) => self.voice.answer(sender),
                 Wake::Message(Some(message)) => {
                     self.note(&message);
-                    self.to_sync.send(SyncEvent::Coordinator(message)).await.is_ok()
+                    self.synchroniser.events.send(SyncEvent::Coordinator(message)).await.is_ok()
                 }
                 // The outcome says why.
                 Wake::Report(None) => true,
@@ -352,16 +380,16 @@ impl Session {
                     return Err(error);
                 }
                 // It was asked to stop, and does not join again.
-                Wake::Outcome(Ok(Outcome::Rejoin(reason))) if self.leaving.is_some() => {
+                Wake::Outcome(Ok(Outcome::Rejoin(reason))) if self.departure.asked.is_some() => {
                     return Ok(Some(Ending::Over(reason)));
                 }
                 Wake::Outcome(outcome) => return ending_of(outcome).map(Some),
-                Wake::Stop if self.leaving.is_some() => {
+                Wake::Stop if self.departure.asked.is_some() => {
                     return Ok(Some(Ending::Over("asked twice to stop".into())));
                 }
                 Wake::Stop => {
                     tracing::info!("leaving; once more leaves without a farewell");
-                    self.leaving = Some(Instant::now());
+                    self.departure.asked = Some(Instant::now());
                     sender.send(&ToCoordinator::Leaving).is_ok()
                 }
                 Wake::FarewellOver => {
@@ -379,28 +407,28 @@ impl Session {
             ToCoordinator::RoundApplied(applied) => {
                 self.held = self.held.max(Some((applied.generation, applied.round.next())));
             }
-            report => self.offers.get_mut().note_report(self.part, report),
+            report => self.telling.offers.get_mut().note_report(self.part, report),
         }
-        let behind_others = self.reports.next().is_some();
-        self.reports.push(report);
+        let behind_others = self.telling.reports.next().is_some();
+        self.telling.reports.push(report);
         behind_others || self.say_backlog(sender, 1)
     }
 
     /// Says the oldest reports that wait; false: the connection is lost.
     fn say_backlog(&mut self, sender: &ControlSender<ToCoordinator>, at_most: usize) -> bool {
         for _ in 0..at_most {
-            let Some(report) = self.reports.next() else { break };
+            let Some(report) = self.telling.reports.next() else { break };
             if sender.send(&as_of_now(report, &self.progress)).is_err() {
                 return false;
             }
-            self.reports.said();
+            self.telling.reports.said();
         }
         true
     }
 
     /// Says what has been seen of the ways to other sites; false: the connection is lost.
     fn tell_ways(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
-        let news = self.told_ways.news(self.began.elapsed(), &self.network.ways());
+        let news = self.telling.links.news(self.telling.began.elapsed(), &self.network.ways());
         news.is_empty() || sender.send(&ToCoordinator::Ways(news)).is_ok()
     }
 
@@ -410,9 +438,9 @@ impl Session {
                 self.held = self.held.max(Some((start.membership.generation, start.first_round)));
             }
             ToWorker::Seat { rank: Some(rank) } => self.part.0 = *rank,
-            ToWorker::Dismiss { .. } => self.dismissed = true,
+            ToWorker::Dismiss { .. } => self.departure.dismissed = true,
             ToWorker::Handover => {
-                self.hands_over = true;
+                self.departure.hands_over = true;
                 tracing::info!(
                     "this worker is needed until its state is on a disk, and with another worker where one stays: {} minutes at most",
                     HANDOVER_MAX.as_secs() / 60
@@ -423,12 +451,6 @@ impl Session {
             ToWorker::Revoked { workers } => self.network.revoke(workers),
             _ => {}
         }
-    }
-
-    /// Until when a worker that was asked to stop waits to be dismissed.
-    fn farewell(&self) -> Option<Instant> {
-        let most = if self.hands_over { HANDOVER_MAX.saturating_add(FAREWELL_MAX) } else { FAREWELL_MAX };
-        self.leaving.map(|since| since + most)
     }
 
     async fn renew_if_due(&mut self) {
@@ -454,15 +476,16 @@ impl Session {
 
     /// Stops the threads and answers once they have ended, or the user does not want to wait for them.
     async fn end(self, stop: &mut StopSignal) -> Identity {
-        let Self { identity, barrier, network, to_sync, from_sync, threads, .. } = self;
+        let Self { identity, barrier, network, synchroniser, device_thread, .. } = self;
+        let Synchronising { events, reports, thread, .. } = synchroniser;
         barrier.stop();
         network.stop();
         let ended = async move {
             // A synchroniser with an outcome has ended already, and takes nothing more.
-            let _ = to_sync.send(SyncEvent::Stop).await;
-            drop((to_sync, from_sync, network));
+            let _ = events.send(SyncEvent::Stop).await;
+            drop((events, reports, network));
             // The device finishes its step first. A thread that panicked has said so on standard error.
-            let _ = spawn_blocking(move || threads.into_iter().for_each(|t| drop(t.join()))).await;
+            let _ = spawn_blocking(move || drop((thread.join(), device_thread.join()))).await;
         };
         tokio::select! {
             ended = timeout(FAREWELL_MAX, ended) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use super::super::cache::{document, read_document};
 use super::super::folder::{name_into as name_in_folder, seen_of};
@@ -15,13 +16,16 @@ use super::super::stamp::{Stamp, State};
 use super::super::text_counts::TextCounts;
 use super::*;
 
+/// After so long it is looked again for what could not be done, or who has died.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Fills until all is in shards, somebody else has filled it, or nobody wants it any more.
 pub(super) fn run(filling: &Filling) {
     decoders::give_way();
     let mut told = String::new();
     loop {
         match filling.fill() {
-            Ok(true) => return filling.finish(End::Complete),
+            Ok(true) => return filling.ending.set(End::Complete),
             Ok(false) => {}
             Err(error) if is_passing(&error) => {
                 let reason = error.to_string();
@@ -32,11 +36,11 @@ pub(super) fn run(filling: &Filling) {
             }
             Err(error) => {
                 let reason = filling.fails(error).to_string();
-                return filling.finish(End::Failed(reason.into()));
+                return filling.ending.set(End::Failed(reason.into()));
             }
         }
-        filling.pause();
-        if filling.has_ended.load(Ordering::Relaxed) {
+        filling.ending.wait_for(LOOK_AGAIN);
+        if filling.ending.is_there() {
             return;
         }
     }

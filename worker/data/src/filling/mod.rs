@@ -1,18 +1,18 @@
 //! A folder of images that is trained on while it is prepared: see `docs/data.md`, *While it is trained on*.
 
 mod draft;
+mod ending;
 mod filler;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use longhaul_common::config::ImageConfig;
 
 use self::draft::{Draft, Kind, Layout};
+use self::ending::{End, Ending};
 use super::bounds::RECORD_BYTES_MAX;
 use super::cache::Cache;
 use super::folder::{FolderImage, read_image, seen_of};
@@ -25,9 +25,6 @@ use super::shard::Head;
 use super::source_size::SourceSize;
 use super::stamp::Seen;
 use super::{DataError, Recipe, decoders};
-
-/// After so long it is looked again for what could not be done, or who has died.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Nothing is known of an image.
 const UNSEEN: u8 = 0;
@@ -63,29 +60,8 @@ pub(super) struct Filling {
     bad_records_max: u64,
     /// Images that cannot be decoded, and why; none: another process has found it out.
     bad: Mutex<BTreeMap<u64, Option<String>>>,
-    end: Mutex<End>,
-    ended: Condvar,
-    /// Whether there is an end: for those who look often.
-    has_ended: AtomicBool,
+    ending: Ending,
     has_warned: AtomicBool,
-}
-
-/// How it went.
-#[derive(Clone, Debug, Default)]
-enum End {
-    /// It goes on.
-    #[default]
-    Open,
-    /// All is in shards.
-    Complete,
-    /// Nobody wants it any more.
-    Stopped,
-    /// More is bad than may be.
-    Bad(BadRecords),
-    /// An image is another one than when the folder was listed.
-    Changed(PathBuf),
-    /// It cannot go on for another reason.
-    Failed(Arc<str>),
 }
 
 /// What there is of an image.
@@ -104,7 +80,7 @@ pub(super) struct Preparing(Arc<Filling>);
 
 impl Drop for Preparing {
     fn drop(&mut self) {
-        self.0.finish(End::Stopped);
+        self.0.ending.set(End::Stopped);
     }
 }
 
@@ -146,7 +122,7 @@ impl Coming {
 
     /// Nobody waits for it any more: whoever reads what is not there is told so.
     pub fn stop(&self) {
-        self.0.iter().for_each(|filling| filling.finish(End::Stopped));
+        self.0.iter().for_each(|filling| filling.ending.set(End::Stopped));
     }
 
     /// Waits until all is prepared, or the dataset is dropped.
@@ -199,9 +175,7 @@ impl Filling {
             starts,
             bad_records_max,
             bad: Mutex::default(),
-            end: Mutex::default(),
-            ended: Condvar::new(),
-            has_ended: AtomicBool::new(false),
+            ending: Ending::default(),
             has_warned: AtomicBool::new(false),
         })
     }
@@ -374,7 +348,7 @@ impl Filling {
         }
         let refused = self.told(&bad);
         drop(bad);
-        self.finish(End::Bad(refused));
+        self.ending.set(End::Bad(refused));
         self.goes_on()
     }
 
@@ -431,7 +405,7 @@ impl Filling {
     /// An error of an image after which nothing can go on.
     fn fails(&self, error: DataError) -> DataError {
         if let DataError::Changed { path } = &error {
-            self.finish(End::Changed(path.clone()));
+            self.ending.set(End::Changed(path.clone()));
         }
         error
     }
@@ -444,14 +418,14 @@ impl Filling {
 
     /// An error once there is an end, unless it is a good one.
     fn goes_on(&self) -> Result<(), DataError> {
-        if !self.has_ended.load(Ordering::Relaxed) {
+        if !self.ending.is_there() {
             return Ok(());
         }
-        match &*self.end() {
+        match self.ending.get() {
             End::Open | End::Complete => Ok(()),
             End::Stopped => Err(DataError::Stopped),
-            End::Bad(bad) => Err(bad.clone().refused(self.bad_records_max)),
-            End::Changed(path) => Err(DataError::Changed { path: path.clone() }),
+            End::Bad(bad) => Err(bad.refused(self.bad_records_max)),
+            End::Changed(path) => Err(DataError::Changed { path }),
             End::Failed(reason) => {
                 let reason = std::io::Error::other(reason.to_string());
                 Err(DataError::io("prepare", self.origin.path())(reason))
@@ -459,34 +433,13 @@ impl Filling {
         }
     }
 
-    /// The first end counts.
-    fn finish(&self, with: End) {
-        let mut end = self.end();
-        if matches!(*end, End::Open) {
-            *end = with;
-            self.has_ended.store(true, Ordering::Relaxed);
-            self.ended.notify_all();
-        }
-    }
-
-    fn end(&self) -> MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until all is in shards.
     ///
     /// # Errors
     /// It came to another end.
     pub(super) fn wait(&self) -> Result<(), DataError> {
-        let open = |end: &mut End| matches!(end, End::Open);
-        drop(self.ended.wait_while(self.end(), open).unwrap_or_else(PoisonError::into_inner));
+        self.ending.wait();
         self.goes_on()
-    }
-
-    /// Waits a while, unless there is an end before.
-    fn pause(&self) {
-        let open = |end: &mut End| matches!(end, End::Open);
-        drop(self.ended.wait_timeout_while(self.end(), LOOK_AGAIN, open));
     }
 }
 

@@ -149,7 +149,7 @@ async fn attempt(
     let known = before.as_ref().map(|transfer| transfer.manifest().clone());
     let mut asking = ask_all(network, donors, shape, known.as_ref().map(Manifest::name));
     let sources = gather(&mut asking, failures).await;
-    let is_near = |source: &Source| source.donor.site == network.site;
+    let is_near = |source: &Source| source.donor.site == network.own.site;
     let near_alone = sources.iter().any(is_near);
     let is_of_use = |source: &Source| !near_alone || is_near(source);
     let of_use = sources.iter().filter(|source| is_of_use(source));
@@ -259,7 +259,7 @@ async fn fetch_while_of_run(
 }
 
 async fn ask(network: &Arc<Network>, donor: &Member, shape: Shape, known: Option<Hash>) -> Result<Source> {
-    let name = PeerName::Worker(donor.worker).in_run(network.run);
+    let name = PeerName::Worker(donor.worker).in_run(network.own.run);
     let address = network.address_of(donor);
     let connecting = network.endpoint.connect_with(network.client(), address, &name).context("dial")?;
     let connection = timeout(CONNECT_MAX, connecting).await.context("no answer")?.context("connect")?;

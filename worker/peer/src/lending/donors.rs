@@ -87,7 +87,7 @@ impl Donors {
             if network.is_revoked(member.worker) {
                 bail!("it was taken out of the run");
             }
-            let name = PeerName::Worker(member.worker).in_run(network.run);
+            let name = PeerName::Worker(member.worker).in_run(network.own.run);
             let connecting =
                 network.endpoint.connect_with(network.client(), network.address_of(member), &name);
             let connection = timeout(CONNECT_MAX, connecting.context("dial")?).await.context("no answer")?;

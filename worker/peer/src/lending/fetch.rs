@@ -128,7 +128,8 @@ impl Network {
         holders: &[Member],
     ) -> Result<FoundData, Vec<String>> {
         let (mut failures, now) = (Vec::new(), Instant::now());
-        let mut others: Vec<&Member> = holders.iter().filter(|member| member.worker != self.worker).collect();
+        let mut others: Vec<&Member> =
+            holders.iter().filter(|member| member.worker != self.own.worker).collect();
         others.sort_by_key(|member| donors.is_passed_over(member.worker, now));
         for member in others {
             let holder = member.worker;

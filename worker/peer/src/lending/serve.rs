@@ -106,7 +106,7 @@ async fn find(
 
 /// Whether this worker is the keeper.
 fn is_own_to_fetch(network: &Network, name: BlockName) -> bool {
-    let place = Place { worker: network.worker, site: network.site };
+    let place = Place { worker: network.own.worker, site: network.own.site };
     is_keeper(&network.shelf.holders.borrow(), place, name)
 }
 
@@ -145,6 +145,6 @@ fn lent(network: &Network) -> Option<Lent> {
 }
 
 fn frame(network: &Network, index: u32, body: Bytes) -> Result<Frame> {
-    let sender: WorkerId = network.worker;
+    let sender: WorkerId = network.own.worker;
     Ok(Frame::new(meta(FrameKind::State, sender, Round(0), FragmentId(index), 0), body)?)
 }

@@ -200,7 +200,7 @@ impl Supplier {
         name: BlockName,
         open: &Open,
     ) -> Result<(Member, Fetched), NotGiven> {
-        let place = Place { worker: network.worker, site: network.site };
+        let place = Place { worker: network.own.worker, site: network.own.site };
         let holders = network.shelf.holders.borrow().clone();
         let asks = route(&holders, place, name, &self.donors.round_trips());
         let mut asks: VecDeque<(Ask, bool)> = asks.into_iter().map(|ask| (ask, false)).collect();
@@ -217,7 +217,7 @@ impl Supplier {
                 }
                 continue;
             };
-            open.now_asks(match (ask.is_to_fetch, ask.member.site == network.site) {
+            open.now_asks(match (ask.is_to_fetch, ask.member.site == network.own.site) {
                 (true, _) => Asked::Keeper,
                 (false, true) => Asked::Near,
                 (false, false) => Asked::Afar,
@@ -258,7 +258,7 @@ impl Supplier {
         fetched: Fetched,
     ) -> Result<(), String> {
         let (stock, bytes) = (Arc::clone(&self.stock), (fetched.head.len() + fetched.bytes.len()) as u64);
-        let is_wan = from.site != network.site;
+        let is_wan = from.site != network.own.site;
         network.progress.fetched_data(bytes, is_wan);
         let kept = spawn_blocking(move || stock.keep(name, &fetched.head, &fetched.bytes)).await;
         kept.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
