@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use crate::id::{FragmentId, Round};
 use crate::plan::FragmentLayout;
 
-/// The steps between rounds over the whole run: an *opening* with rounds close together (a young model moves fast
+/// The steps between rounds over the whole run: a *warm-up* with rounds close together (a young model moves fast
 /// and its updates do not compress well), then a steady pace, and later others where links have changed.
 ///
 /// A step is counted over the run, from zero; round `r` is contributed after its last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundSchedule {
-    /// Rounds of the opening.
-    pub opening_rounds: u64,
-    /// Local steps in a round of the opening.
-    pub opening_every: u64,
+    /// Rounds of the warm-up.
+    pub warmup_rounds: u64,
+    /// Local steps in a round of the warm-up.
+    pub warmup_every: u64,
     /// Local steps in a round after it, up to the first of `changes`.
     pub every: u64,
-    /// Fragments take turns after the opening: each is due in every so-manieth round. At most as many as there are fragments.
+    /// Fragments take turns after the warm-up: each is due in every so-manieth round. At most as many as there are fragments.
     pub groups: u32,
-    /// Rounds in which the steps of one round are exchanged after the opening: the second and later ones have no steps of their own.
+    /// Rounds in which the steps of one round are exchanged after the warm-up: the second and later ones have no steps of their own.
     pub exchanges: u32,
     /// Steps of the run: the last round is shortened to end with them.
     pub steps: u64,
-    /// Where rounds after the opening have another pace than `every` and `groups`.
+    /// Where rounds after the warm-up have another pace than `every` and `groups`.
     pub changes: Changes,
 }
 
@@ -37,9 +37,9 @@ impl RoundSchedule {
     /// The rounds of the run.
     #[must_use]
     pub fn rounds(&self) -> u64 {
-        let opening = self.opening_steps();
-        if self.steps <= opening {
-            return self.steps.div_ceil(self.opening_every);
+        let warmup = self.warmup_steps();
+        if self.steps <= warmup {
+            return self.steps.div_ceil(self.warmup_every);
         }
         let Change { round, step, pace } =
             self.changes.kept().last().copied().unwrap_or_else(|| self.first());
@@ -54,8 +54,8 @@ impl RoundSchedule {
     }
 
     fn start_of(&self, round: Round) -> u64 {
-        if self.is_opening(round) {
-            return round.0.saturating_mul(self.opening_every).min(self.steps);
+        if self.is_warmup(round) {
+            return round.0.saturating_mul(self.warmup_every).min(self.steps);
         }
         let Change { round: from, step, pace } = self.change_at(round);
         let turns = round.0.saturating_sub(from.0).div_ceil(u64::from(self.exchanges));
@@ -86,8 +86,8 @@ impl RoundSchedule {
     /// The round that a step belongs to: the first one that exchanges it.
     #[must_use]
     pub fn round_of(&self, step: u64) -> Round {
-        if step < self.opening_steps() {
-            return Round(step / self.opening_every);
+        if step < self.warmup_steps() {
+            return Round(step / self.warmup_every);
         }
         let change = self.changes.kept().iter().rfind(|change| change.step <= step);
         let change = change.or(self.changes.cut_at()).copied();
@@ -95,13 +95,13 @@ impl RoundSchedule {
         Round(round.0 + step.saturating_sub(from) / pace.every * u64::from(self.exchanges))
     }
 
-    /// Whether a round belongs to the opening.
+    /// Whether a round belongs to the warm-up.
     #[must_use]
-    pub fn is_opening(&self, round: Round) -> bool {
-        round.0 < self.opening_rounds
+    pub fn is_warmup(&self, round: Round) -> bool {
+        round.0 < self.warmup_rounds
     }
 
-    /// The pace of a round after the opening; of one in it, the one that follows.
+    /// The pace of a round after the warm-up; of one in it, the one that follows.
     #[must_use]
     pub fn pace_in(&self, round: Round) -> Pace {
         self.change_at(round).pace
@@ -113,17 +113,17 @@ impl RoundSchedule {
         self.changes.kept().last().map_or(self.first().pace, |change| change.pace)
     }
 
-    /// The same with this pace from a round on, or from the opening's end on where that is later. What was to come from there on is not.
+    /// The same with this pace from a round on, or from the warm-up's end on where that is later. What was to come from there on is not.
     /// Where no steps are left, nothing changes.
     #[must_use]
     pub fn changed_at(mut self, round: Round, pace: Pace) -> Self {
-        let round = Round(round.0.max(self.opening_rounds));
+        let round = Round(round.0.max(self.warmup_rounds));
         let step = self.start_of(round);
         if step >= self.steps {
             return self;
         }
         self.changes.truncate(round);
-        if self.changes.kept().is_empty() && round.0 == self.opening_rounds {
+        if self.changes.kept().is_empty() && round.0 == self.warmup_rounds {
             return Self { every: pace.every, groups: pace.groups, ..self };
         }
         // Where a run was extended, a round begins before the pace leads to it.
@@ -134,7 +134,7 @@ impl RoundSchedule {
     }
 
     /// The same for a run that goes on to more steps, once all rounds before `round` are done. If the last of them was shortened to end with the run, the next one
-    /// begins where it ended. None: there are not more steps, or the run ended within a round of its opening.
+    /// begins where it ended. None: there are not more steps, or the run ended within a round of its warm-up.
     #[must_use]
     pub fn extended(self, round: Round, steps: u64) -> Option<Self> {
         let step = self.start_of(round);
@@ -147,7 +147,7 @@ impl RoundSchedule {
         }
         let pace = self.last_pace();
         let changes = longer.changes.with(Change { round, step, pace });
-        (round.0 > self.opening_rounds).then_some(Self { changes, ..longer })
+        (round.0 > self.warmup_rounds).then_some(Self { changes, ..longer })
     }
 
     /// Whether each change begins where the pace before it leads to, or within a round before it that was the run's last, and before the end.
@@ -159,7 +159,7 @@ impl RoundSchedule {
                 .changes
                 .kept()
                 .last()
-                .map_or(change.round.0 > self.opening_rounds, |last| change.round > last.round);
+                .map_or(change.round.0 > self.warmup_rounds, |last| change.round > last.round);
             let steps = before.start_of(Round(change.round.0.saturating_sub(u64::from(self.exchanges))))
                 ..before.start_of(change.round);
             // Within it, where a run was extended.
@@ -177,7 +177,7 @@ impl RoundSchedule {
     #[must_use]
     pub fn is_due(&self, round: Round, fragment: FragmentId) -> bool {
         let Change { round: from, pace, .. } = self.change_at(round);
-        if pace.groups <= 1 || self.is_opening(round) {
+        if pace.groups <= 1 || self.is_warmup(round) {
             return true;
         }
         let turn = round.0.saturating_sub(from.0) % u64::from(pace.groups);
@@ -216,23 +216,23 @@ impl RoundSchedule {
         Self { groups: self.groups.min(most), changes, ..self }
     }
 
-    /// The change that a round follows: the opening's end, where there is none.
+    /// The change that a round follows: the warm-up's end, where there is none.
     fn change_at(&self, round: Round) -> Change {
         self.changes.before(round).copied().unwrap_or_else(|| match self.changes.cut_at() {
             // Nobody knows how many steps those rounds had.
-            Some(oldest) if !self.is_opening(round) => *oldest,
+            Some(oldest) if !self.is_warmup(round) => *oldest,
             _ => self.first(),
         })
     }
 
-    /// The opening's end.
+    /// The warm-up's end.
     fn first(&self) -> Change {
         let pace = Pace { every: self.every, groups: self.groups };
-        Change { round: Round(self.opening_rounds), step: self.opening_steps(), pace }
+        Change { round: Round(self.warmup_rounds), step: self.warmup_steps(), pace }
     }
 
-    fn opening_steps(&self) -> u64 {
-        self.opening_rounds.saturating_mul(self.opening_every)
+    fn warmup_steps(&self) -> u64 {
+        self.warmup_rounds.saturating_mul(self.warmup_every)
     }
 }
 
@@ -242,10 +242,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_opening_is_followed_by_the_steady_pace() {
+    fn a_warmup_is_followed_by_the_steady_pace() {
         let schedule = RoundSchedule {
-            opening_rounds: 2,
-            opening_every: 3,
+            warmup_rounds: 2,
+            warmup_every: 3,
             every: 10,
             groups: 1,
             exchanges: 1,
@@ -257,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn fragments_take_turns_between_the_opening_and_the_last_round() {
+    fn fragments_take_turns_between_the_warmup_and_the_last_round() {
         let schedule = RoundSchedule {
-            opening_rounds: 1,
-            opening_every: 1,
+            warmup_rounds: 1,
+            warmup_every: 1,
             every: 1,
             groups: 3,
             exchanges: 1,
@@ -284,8 +284,8 @@ mod tests {
     }
 
     const STEADY: RoundSchedule = RoundSchedule {
-        opening_rounds: 2,
-        opening_every: 1,
+        warmup_rounds: 2,
+        warmup_every: 1,
         every: 2,
         groups: 2,
         exchanges: 1,
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(slower.changed_at(Round(9), pace(1, 1)), slower, "no steps are left");
         assert_eq!(slower.changed_at(Round(7), pace(10, 1)), slower, "nothing changes");
         let after = RoundSchedule { every: 5, groups: 1, ..STEADY };
-        assert_eq!(STEADY.changed_at(Round(1), pace(5, 1)), after, "the opening stays as it is");
+        assert_eq!(STEADY.changed_at(Round(1), pace(5, 1)), after, "the warm-up stays as it is");
     }
 
     /// Turns begin anew with a pace.
@@ -379,11 +379,11 @@ mod tests {
     proptest! {
         #[test]
         fn a_run_that_is_extended_goes_on_where_it_ended(
-            opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400, more in 1u64..200, later in 0u64..9,
+            warmup_rounds in 0u64..9, warmup_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400, more in 1u64..200, later in 0u64..9,
             changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..10),
         ) {
-            let mut schedule = RoundSchedule { opening_rounds, opening_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
-            let mut at = opening_rounds;
+            let mut schedule = RoundSchedule { warmup_rounds, warmup_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
+            let mut at = warmup_rounds;
             for (later, every, groups) in changes {
                 at += later * u64::from(exchanges);
                 schedule = schedule.changed_at(Round(at), Pace { every, groups });
@@ -391,7 +391,7 @@ mod tests {
             let rounds = Round(schedule.rounds());
             prop_assert_eq!(schedule.extended(rounds, steps), None);
             let Some(extended) = schedule.extended(rounds, steps + more) else {
-                prop_assert!(rounds.0 <= opening_rounds && steps % opening_every > 0);
+                prop_assert!(rounds.0 <= warmup_rounds && steps % warmup_every > 0);
                 return Ok(());
             };
             prop_assert!(extended.is_consistent());
@@ -418,11 +418,11 @@ mod tests {
 
         #[test]
         fn rounds_tile_the_steps_of_any_run(
-            opening_rounds in 0u64..9, opening_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400,
+            warmup_rounds in 0u64..9, warmup_every in 1u64..9, every in 1u64..30, exchanges in 1u32..4, steps in 1u64..400,
             changes in proptest::collection::vec((1u64..9, 1u64..30, 1u32..6), 0..20),
         ) {
-            let mut schedule = RoundSchedule { opening_rounds, opening_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
-            let mut at = opening_rounds;
+            let mut schedule = RoundSchedule { warmup_rounds, warmup_every, every, groups: 1, exchanges, steps, changes: Changes::NONE };
+            let mut at = warmup_rounds;
             for (later, every, groups) in changes {
                 at += later * u64::from(exchanges);
                 schedule = schedule.changed_at(Round(at), Pace { every, groups });

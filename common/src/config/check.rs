@@ -153,14 +153,14 @@ mod tests {
         );
         assert_eq!([sync("every = 5").every_max, sync("every = 500").every_max], [100, 500]);
         let sparse = sync("preset = \"sparse-local\"\nvalues = \"int8\"");
-        assert_eq!(sparse.opening_values, ValueFormat::Int8);
+        assert_eq!(sparse.warmup_values, ValueFormat::Int8);
         let robust = sync("preset = \"diloco\"\nrobust = \"trim\"\nnorm_limit = 0");
         assert_eq!((robust.robust, robust.trim, robust.norm_limit), (RobustRule::Trim, 1, 0.0));
     }
 
-    /// An opening that the preset has and the user did not think of must not stand in the way.
+    /// A warm-up that the preset has and the user did not think of must not stand in the way.
     #[test]
-    fn an_opening_follows_what_is_exchanged_after_it() {
+    fn a_warmup_follows_what_is_exchanged_after_it() {
         let sync = |lines: &str| {
             let text = format!("{SMALL}[sync]\npreset = \"sparse-local\"\n{lines}");
             RunConfig::parse(&text).unwrap().sync
@@ -168,10 +168,10 @@ mod tests {
         let all = sync(
             "selection = \"all\"\nvalues = \"int8\"\nerror_decay = 0.0\nresult = \"mean\"\nrobust = \"trim\"",
         );
-        assert_eq!((all.opening_keep, all.opening_values), (4096, ValueFormat::Int8));
+        assert_eq!((all.warmup_keep, all.warmup_values), (4096, ValueFormat::Int8));
         let gradients = sync("source = \"gradient\"\napply = \"inner\"\nevery = 1\noverlap = 0");
-        assert!(!gradients.has_opening());
-        assert!(sync("").opening_selects());
+        assert!(!gradients.has_warmup());
+        assert!(sync("").warmup_selects());
     }
 
     #[test]
@@ -260,17 +260,14 @@ mod tests {
             ("[sync]\npreset = \"powersgd\"\ntransform = \"dct\"", "sync.rank = 4: factors have no tiles"),
             ("[sync]\npreset = \"powersgd\"\nresult_keep = 64", "sync.rank = 4: what an owner leaves out"),
             ("[sync]\npreset = \"powersgd\"\nresult_values = \"1bit\"", "sync.rank = 4: what few bits take"),
-            ("[sync]\npreset = \"powersgd\"\nopening_values = \"1bit\"", "sync.error_decay = 0: at 1bit"),
-            (
-                "[sync]\npreset = \"diloco\"\nopening_rounds = 2\nopening_values = \"2bit\"",
-                "sync.error_decay",
-            ),
+            ("[sync]\npreset = \"powersgd\"\nwarmup_values = \"1bit\"", "sync.error_decay = 0: at 1bit"),
+            ("[sync]\npreset = \"diloco\"\nwarmup_rounds = 2\nwarmup_values = \"2bit\"", "sync.error_decay"),
             ("[sync]\npreset = \"onebit-adam\"\napply = \"inner\"", "sync.apply"),
-            ("[sync]\npreset = \"onebit-adam\"\nopening_share = 0", "sync.opening_share"),
-            ("[sync]\npreset = \"onebit-adam\"\nopening_share = 1.5", "sync.opening_share"),
+            ("[sync]\npreset = \"onebit-adam\"\nwarmup_share = 0", "sync.warmup_share"),
+            ("[sync]\npreset = \"onebit-adam\"\nwarmup_share = 1.5", "sync.warmup_share"),
             ("[sync]\npreset = \"dense\"\ninner = \"frozen-adamw\"", "sync.inner"),
-            ("[sync]\ninner = \"frozen-adamw\"\nopening_rounds = 0\nopening_share = 0", "sync.opening_share"),
-            ("[sync]\ninner = \"frozen-adamw\"\nopening_every = 2", "sync.opening_every"),
+            ("[sync]\ninner = \"frozen-adamw\"\nwarmup_rounds = 0\nwarmup_share = 0", "sync.warmup_share"),
+            ("[sync]\ninner = \"frozen-adamw\"\nwarmup_every = 2", "sync.warmup_every"),
             ("[sync]\ninner = \"frozen-adamw\"\nouter_momentum = 0.9", "sync.outer_momentum"),
             ("[sync]\npreset = \"sparse-local\"\nouter_momentum = 1.0", "sync.outer_momentum"),
             ("[sync]\npreset = \"sparse-local\"\nnorm_limit = 0.5", "sync.norm_limit"),
@@ -279,9 +276,9 @@ mod tests {
             ("[sync]\npreset = \"sparse-local\"\nrobust = \"clip\"", "sync.robust"),
             ("[sync]\npreset = \"sparse-local\"\nresult = \"mean\"\nrobust = \"trim\"", "sync.robust"),
             ("[sync]\npreset = \"diloco\"\nrobust = \"trim\"\ntrim = 2", "sync.trim"),
-            ("[sync]\npreset = \"diloco\"\nopening_rounds = 2\nopening_keep = 64", "sync.error_decay"),
+            ("[sync]\npreset = \"diloco\"\nwarmup_rounds = 2\nwarmup_keep = 64", "sync.error_decay"),
             (
-                "[sync]\npreset = \"diloco\"\nopening_rounds = 2\nopening_keep = 64\nerror_decay = 1\nrobust = \"trim\"",
+                "[sync]\npreset = \"diloco\"\nwarmup_rounds = 2\nwarmup_keep = 64\nerror_decay = 1\nrobust = \"trim\"",
                 "sync.robust",
             ),
             ("[train]\nbeta1 = 1.0", "train.beta1"),

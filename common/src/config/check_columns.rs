@@ -22,8 +22,8 @@ impl RunConfig {
             "no gradient would be of columns, as all columns of each product are kept, or only the tied output projection is meant: take a smaller train.sparse_backward.keep, or other layers, or another selection"
         } else if sync.source != Source::Gradient {
             "only gradients are of columns, as AdamW's steps change all values: take source = \"gradient\" (preset = \"dense\"), or another selection"
-        } else if sync.has_opening() {
-            "an opening exchanges all values: take opening_share = 0 and opening_rounds = 0, or another selection"
+        } else if sync.has_warmup() {
+            "a warm-up exchanges all values: take warmup_share = 0 and warmup_rounds = 0, or another selection"
         } else if sync.adapt {
             "with adapt = true the controller selects values: take adapt = false, or another selection"
         } else if sync.rank > 0 || sync.transform != Transform::None || sync.random_keep < sync.chunk {
@@ -106,7 +106,7 @@ mod tests {
             (refusal(&format!("{SPARSE}mode = \"rows\"\n{SYNC}")), "mode = \"columns\""),
             (refusal(&format!("{SPARSE}{}", SYNC.replace("bundle", "mean"))), "result = \"bundle\""),
             (refusal(&format!("{SPARSE}{}", SYNC.replace("direct", "ring"))), "within_site = \"direct\""),
-            (with("opening_rounds = 3"), "opening_rounds = 0"),
+            (with("warmup_rounds = 3"), "warmup_rounds = 0"),
             (with("overlap = 1\nlook_ahead = true"), "look_ahead = false"),
             (with("random_keep = 64"), "another selection"),
             (with("[parallel]\nplan = \"fixed\"\nstages = 2"), "stages = 1"),

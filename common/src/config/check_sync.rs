@@ -48,7 +48,7 @@ impl SyncConfig {
 
     fn check_when(&self) -> Result<(), ConfigError> {
         positive("sync.every", self.every)?;
-        positive("sync.opening_every", self.opening_every)?;
+        positive("sync.warmup_every", self.warmup_every)?;
         positive("sync.groups", self.groups)?;
         if self.groups > GROUPS_MAX {
             return Err(ConfigError::value(
@@ -101,9 +101,9 @@ impl SyncConfig {
                           error_decay = 1, or source = \"gradient\"";
             return Err(ConfigError::value("sync.source", shown(&self.source), reason));
         }
-        if self.source == Source::Momentum && !self.has_opening() {
-            let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.2";
-            return Err(ConfigError::value("sync.opening_share", self.opening_share, reason));
+        if self.source == Source::Momentum && !self.has_warmup() {
+            let reason = "AdamW's second moment is learnt in the warm-up and frozen after it: take about 0.2";
+            return Err(ConfigError::value("sync.warmup_share", self.warmup_share, reason));
         }
         if self.look_ahead && (self.apply != Application::Inner || self.overlap == 0) {
             let reason = "what AdamW will make of a mean gradient that is on its way is all that can be foreseen: take apply = \"inner\" \
@@ -118,8 +118,8 @@ impl SyncConfig {
                           late = \"keep\"";
             return Err(ConfigError::value("sync.late", "mix", reason));
         }
-        let opening_every = if self.has_opening() { self.opening_every } else { 1 };
-        for (key, every) in [("sync.every", self.every), ("sync.opening_every", opening_every)] {
+        let warmup_every = if self.has_warmup() { self.warmup_every } else { 1 };
+        for (key, every) in [("sync.every", self.every), ("sync.warmup_every", warmup_every)] {
             if every != 1 {
                 let reason = "gradients are exchanged after each step, as nobody trains by itself: take 1, or \
                               source = \"delta\" (for larger batches, see train.batch)";
@@ -143,12 +143,12 @@ impl SyncConfig {
         if self.source != Source::Delta {
             let reason = "nobody trains by itself with gradients and momenta: take inner = \"adamw\", or source = \"delta\"";
             refuse("sync.inner", &"frozen-adamw", reason)
-        } else if !self.has_opening() {
-            let reason = "AdamW's second moment is learnt in the opening and frozen after it: take about 0.1";
-            refuse("sync.opening_share", &self.opening_share, reason)
-        } else if self.opening_every != 1 {
-            let reason = "this opening exchanges gradients after each step: take 1, or inner = \"adamw\"";
-            refuse("sync.opening_every", &self.opening_every, reason)
+        } else if !self.has_warmup() {
+            let reason = "AdamW's second moment is learnt in the warm-up and frozen after it: take about 0.1";
+            refuse("sync.warmup_share", &self.warmup_share, reason)
+        } else if self.warmup_every != 1 {
+            let reason = "this warm-up exchanges gradients after each step: take 1, or inner = \"adamw\"";
+            refuse("sync.warmup_every", &self.warmup_every, reason)
         } else if self.outer_momentum != 0.0 {
             let reason =
                 "local steps have momentum already, and all of them count: take 0, or inner = \"adamw\"";
@@ -237,7 +237,7 @@ impl SyncConfig {
         for (key, keep) in [
             ("sync.keep", self.keep),
             ("sync.random_keep", self.random_keep),
-            ("sync.opening_keep", self.opening_keep),
+            ("sync.warmup_keep", self.warmup_keep),
             ("sync.result_keep", self.result_keep),
         ] {
             if keep == 0 || keep > self.chunk {
@@ -287,12 +287,12 @@ impl SyncConfig {
     /// What is not sent must stay somewhere, or sparse updates and signs lose most of what was learnt.
     fn check_losses(&self) -> Result<(), ConfigError> {
         let leaves_out = self.selects_values() || self.random_keep < self.chunk;
-        if (leaves_out || self.opening_selects()) && !self.has_residual() {
+        if (leaves_out || self.warmup_selects()) && !self.has_residual() {
             let reason = "what is not selected would be lost in every round: take more than 0, or selection = \"all\" and \
-                          opening_keep = chunk";
+                          warmup_keep = chunk";
             return Err(ConfigError::value("sync.error_decay", self.error_decay, reason));
         }
-        let opens_with = self.has_opening().then_some(("opening_values", self.opening_values));
+        let opens_with = self.has_warmup().then_some(("warmup_values", self.warmup_values));
         let mut lossy = [("values", self.values)].into_iter().chain(opens_with);
         if let Some((key, format)) = lossy.find(|(_, format)| format.sends_means() && !self.has_residual()) {
             let reason = format!(
@@ -332,10 +332,10 @@ impl SyncConfig {
                           this: take result = \"mean\", or \"none\"";
             return Err(ConfigError::value("sync.robust", shown(&self.robust), reason));
         }
-        let selects = self.adapt || self.selection != SelectionRule::All || self.opening_selects();
+        let selects = self.adapt || self.selection != SelectionRule::All || self.warmup_selects();
         if self.robust == RobustRule::Trim && selects {
             let reason = "a value that few sites select is always the largest or smallest of its coordinate, so that trimming \
-                          would leave out most of what is sent: take \"clip\", or selection = \"all\" and opening_keep = chunk with \
+                          would leave out most of what is sent: take \"clip\", or selection = \"all\" and warmup_keep = chunk with \
                           adapt = false";
             return Err(ConfigError::value("sync.robust", "trim", reason));
         }
@@ -344,7 +344,7 @@ impl SyncConfig {
 
     fn check_rates(&self) -> Result<(), ConfigError> {
         for (key, value, low, high) in [
-            ("sync.opening_share", self.opening_share as f32, 0.0, 1.0),
+            ("sync.warmup_share", self.warmup_share as f32, 0.0, 1.0),
             ("sync.early_share", self.early_share as f32, 0.0, 1.0),
             ("sync.momentum", self.momentum, 0.0, 0.999),
             ("sync.error_decay", self.error_decay, 0.0, 1.0),

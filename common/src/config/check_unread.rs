@@ -19,7 +19,7 @@ impl SyncConfig {
         refused.map_or(Ok(()), |(key, value, reason)| Err(ConfigError::value(key, value, reason)))
     }
 
-    /// What is sent, in the opening and after it, and what is published.
+    /// What is sent, in the warm-up and after it, and what is published.
     fn unread_of_chains(&self) -> Vec<Rule> {
         vec![
             (
@@ -29,8 +29,8 @@ impl SyncConfig {
                     "sync.keep",
                     "sync.values",
                     "sync.rounding",
-                    "sync.opening_keep",
-                    "sync.opening_values",
+                    "sync.warmup_keep",
+                    "sync.warmup_values",
                     "sync.result_keep",
                     "sync.result_values",
                 ],
@@ -38,14 +38,14 @@ impl SyncConfig {
                  links carry: bound it with bits_min and bits_max instead, or take adapt = false",
             ),
             (
-                !self.has_opening(),
-                &["sync.opening_every", "sync.opening_keep", "sync.opening_values"],
-                "there is no opening: take an opening_share or opening_rounds above 0, or leave it out",
+                !self.has_warmup(),
+                &["sync.warmup_every", "sync.warmup_keep", "sync.warmup_values"],
+                "there is no warm-up: take a warmup_share or warmup_rounds above 0, or leave it out",
             ),
             (
-                !self.reads_opening_keep(),
-                &["sync.opening_keep"],
-                "this opening exchanges gradients, and all of them: bound its bytes with opening_values, or leave it out",
+                !self.reads_warmup_keep(),
+                &["sync.warmup_keep"],
+                "this warm-up exchanges gradients, and all of them: bound its bytes with warmup_values, or leave it out",
             ),
             (
                 !self.reads_keep(),
@@ -125,9 +125,9 @@ impl SyncConfig {
                 "only robust = \"trim\" has it: take that, or leave it out",
             ),
             (
-                self.rank > 0 && !self.has_opening() && self.norm_limit != 0.0,
+                self.rank > 0 && !self.has_warmup() && self.norm_limit != 0.0,
                 &["sync.norm_limit"],
-                "norms of thin factors are not judged, and there is no opening: take norm_limit = 0, or rank = 0",
+                "norms of thin factors are not judged, and there is no warm-up: take norm_limit = 0, or rank = 0",
             ),
         ]
     }
@@ -137,14 +137,14 @@ impl SyncConfig {
         matches!(self.selection, SelectionRule::TopK | SelectionRule::Threshold)
     }
 
-    /// Whether `keep` says how much is sent after the opening.
+    /// Whether `keep` says how much is sent after the warm-up.
     pub(super) fn reads_keep(&self) -> bool {
         !self.adapt && self.selects_values()
     }
 
-    /// Whether `opening_keep` says how much is sent in the opening.
-    pub(super) fn reads_opening_keep(&self) -> bool {
-        !self.adapt && self.has_opening() && !self.opens_with_gradients()
+    /// Whether `warmup_keep` says how much is sent in the warm-up.
+    pub(super) fn reads_warmup_keep(&self) -> bool {
+        !self.adapt && self.has_warmup() && !self.opens_with_gradients()
     }
 
     /// Whether `result_keep` says how much is published.
@@ -159,14 +159,14 @@ impl SyncConfig {
         self.result != ResultForm::Bundle && self.rank == 0 && is_lossy
     }
 
-    /// Whether selection or rounding leaves anything behind, in the opening or after it.
+    /// Whether selection or rounding leaves anything behind, in the warm-up or after it.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
         let sends_all = !self.selects_values() && self.random_keep == self.chunk;
         let is_exact =
             sends_all && self.values.is_exact() && self.transform == Transform::None && !self.adapt;
-        let opens_exactly = self.opening_values.is_exact() && !self.opening_selects();
-        !is_exact || self.has_opening() && !opens_exactly
+        let opens_exactly = self.warmup_values.is_exact() && !self.warmup_selects();
+        !is_exact || self.has_warmup() && !opens_exactly
     }
 }
 
@@ -198,10 +198,10 @@ mod tests {
         ("every_max", "333"),
         ("late", "\"mix\""),
         ("mix", "0.3"),
-        ("opening_rounds", "7"),
-        ("opening_every", "1"),
-        ("opening_keep", "9"),
-        ("opening_values", "\"f16\""),
+        ("warmup_rounds", "7"),
+        ("warmup_every", "1"),
+        ("warmup_keep", "9"),
+        ("warmup_values", "\"f16\""),
         ("selection", "\"threshold\""),
         ("keep", "7"),
         ("values", "\"f16\""),
@@ -237,8 +237,8 @@ mod tests {
                 ("values = \"int4\"", "sync.values = int4"),
                 ("selection = \"threshold\"", "sync.selection = threshold"),
                 ("values = \"int8\"\nrounding = \"stochastic\"", "sync.values = int8"),
-                ("opening_keep = 128", "sync.opening_keep = 128"),
-                ("opening_values = \"f16\"", "sync.opening_values = f16"),
+                ("warmup_keep = 128", "sync.warmup_keep = 128"),
+                ("warmup_values = \"f16\"", "sync.warmup_values = f16"),
                 ("result = \"mean\"\nresult_keep = 128", "sync.result_keep = 128"),
                 ("result = \"mean\"\nresult_values = \"f16\"", "sync.result_values = f16"),
             ] {
@@ -262,13 +262,10 @@ mod tests {
                 "preset = \"cocktail\"\nselection = \"all\"\nkeep = 8",
                 "sync.keep = 8: with selection = \"all\"",
             ),
-            (
-                "preset = \"dense\"\nopening_values = \"f16\"",
-                "sync.opening_values = f16: there is no opening",
-            ),
-            ("preset = \"diloco\"\nopening_every = 5", "sync.opening_every = 5: there is no opening"),
-            ("preset = \"dgc\"\nopening_keep = 8", "sync.opening_keep = 8: this opening exchanges gradients"),
-            ("preset = \"auto\"\nadapt = false\nopening_keep = 8", "sync.opening_keep = 8: this opening"),
+            ("preset = \"dense\"\nwarmup_values = \"f16\"", "sync.warmup_values = f16: there is no warm-up"),
+            ("preset = \"diloco\"\nwarmup_every = 5", "sync.warmup_every = 5: there is no warm-up"),
+            ("preset = \"dgc\"\nwarmup_keep = 8", "sync.warmup_keep = 8: this warm-up exchanges gradients"),
+            ("preset = \"auto\"\nadapt = false\nwarmup_keep = 8", "sync.warmup_keep = 8: this warm-up"),
             ("preset = \"dgc\"\nresult_values = \"f16\"", "sync.result_values = f16: a bundle holds"),
             ("preset = \"sparse-local\"\nresult_keep = 8", "sync.result_keep = 8: a bundle holds"),
             ("preset = \"dense\"\nerror_decay = 0.5", "sync.error_decay = 0.5: all values are sent in f32"),
@@ -303,7 +300,7 @@ mod tests {
             ),
             ("preset = \"diloco\"\nrobust = \"clip\"\ntrim = 2", "sync.trim = 2: only robust = \"trim\""),
             (
-                "preset = \"powersgd\"\nopening_share = 0\nnorm_limit = 20",
+                "preset = \"powersgd\"\nwarmup_share = 0\nnorm_limit = 20",
                 "sync.norm_limit = 20.0: norms of thin factors",
             ),
         ] {
@@ -318,16 +315,16 @@ mod tests {
             "preset = \"auto\"\nbits_min = 0.1\nbits_max = 2.1\nevery_max = 1\nbacklog_max = 0\nearly_share = 0",
             "preset = \"auto\"\nadapt = false\nkeep = 8\nvalues = \"int4\"\nrounding = \"stochastic\"\nresult_keep = 8",
             "preset = \"auto\"\nresult = \"bundle\"\nlate = \"mix\"\nmix = 0.25",
-            "preset = \"sparse-local\"\nkeep = 8\nopening_keep = 8\nopening_values = \"f16\"\nopening_every = 5",
+            "preset = \"sparse-local\"\nkeep = 8\nwarmup_keep = 8\nwarmup_values = \"f16\"\nwarmup_every = 5",
             "preset = \"sparse-local\"\nresult = \"union\"\nresult_keep = 8\nresult_values = \"f16\"",
             "preset = \"dense\"\nvalues = \"bf16\"\nerror_decay = 0.5",
-            "preset = \"dense\"\nopening_rounds = 5\nopening_values = \"int8\"\nerror_decay = 0.5",
+            "preset = \"dense\"\nwarmup_rounds = 5\nwarmup_values = \"int8\"\nerror_decay = 0.5",
             "preset = \"diloco\"\nrandom_keep = 64\nerror_decay = 1\nouter_momentum = 0.5",
             "preset = \"diloco\"\nrobust = \"trim\"\ntrim = 1\nnorm_limit = 5",
-            "preset = \"dgc\"\nmomentum = 0.5\nkeep = 8\nopening_values = \"f16\"",
+            "preset = \"dgc\"\nmomentum = 0.5\nkeep = 8\nwarmup_values = \"f16\"",
             "preset = \"powersgd\"\nnorm_limit = 20",
             // They say what happens anyway.
-            "preset = \"powersgd\"\nopening_share = 0\nnorm_limit = 0",
+            "preset = \"powersgd\"\nwarmup_share = 0\nnorm_limit = 0",
             "preset = \"dense\"\nrank = 4\nerror_decay = 0",
             "preset = \"streaming-diloco\"\nsource = \"gradient\"\napply = \"inner\"\nevery = 1\noverlap = 0\ngroups = 1\nlate = \"keep\"",
         ] {
@@ -341,8 +338,8 @@ mod tests {
         for sync in [
             "preset = \"dense\"\nvalues = \"bf16\"",
             "preset = \"diloco\"\nevery = 500",
-            "preset = \"cocktail\"\nselection = \"all\"\nopening_share = 0\nchunk = 1024\nresult_keep = 8\nrandom_keep = 512",
-            "preset = \"sparse-local\"\nchunk = 256\nopening_share = 0",
+            "preset = \"cocktail\"\nselection = \"all\"\nwarmup_share = 0\nchunk = 1024\nresult_keep = 8\nrandom_keep = 512",
+            "preset = \"sparse-local\"\nchunk = 256\nwarmup_share = 0",
         ] {
             assert_written_alike(sync);
         }
@@ -369,9 +366,9 @@ mod tests {
     #[test]
     fn chunks_of_any_size_fit_where_nothing_reads_how_much_of_them_is_kept() {
         let auto = with("preset = \"auto\"\nchunk = 32").unwrap();
-        assert_eq!([auto.keep, auto.opening_keep, auto.result_keep, auto.random_keep], [32; 4]);
+        assert_eq!([auto.keep, auto.warmup_keep, auto.result_keep, auto.random_keep], [32; 4]);
         let dense = with("preset = \"dense\"\nchunk = 32").unwrap();
-        assert_eq!([dense.keep, dense.opening_keep], [32; 2]);
+        assert_eq!([dense.keep, dense.warmup_keep], [32; 2]);
         let message = with("preset = \"sparse-local\"\nchunk = 32").unwrap_err();
         assert!(message.starts_with("sync.keep = 64: must lie between 1 and sync.chunk = 32"), "{message}");
         assert_written_alike("preset = \"auto\"\nchunk = 32");

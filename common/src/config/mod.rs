@@ -19,6 +19,7 @@ mod other_names;
 mod parallel;
 mod presets;
 mod privacy;
+mod renamed;
 mod sections;
 mod secure_aggregation;
 mod selective_backward;
@@ -39,6 +40,7 @@ pub use fragments::FRAGMENTS_MAX;
 pub use image::ImageConfig;
 pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
 pub use privacy::PrivacyConfig;
+pub use renamed::renamed_keys;
 pub use sections::{
     CheckpointConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS,
     ShareRule, TrainConfig,

@@ -33,11 +33,11 @@ fn auto() -> SyncConfig {
         every: 1,
         groups: 5,
         overlap: 1,
-        opening_rounds: 100,
-        opening_share: 0.05,
-        opening_every: 1,
-        opening_keep: 4096,
-        opening_values: ValueFormat::Int8,
+        warmup_rounds: 100,
+        warmup_share: 0.05,
+        warmup_every: 1,
+        warmup_keep: 4096,
+        warmup_values: ValueFormat::Int8,
         inner: InnerRule::FrozenAdamw,
         error_decay: 1.0,
         result: ResultForm::Mean,
@@ -48,7 +48,7 @@ fn auto() -> SyncConfig {
         // Finer values buy nothing (decision 0012), and take time from training on a busy processor.
         bits_max: 4.2,
         backlog_max: 4.0,
-        // The bits of a contribution change, and what waited comes at once; a value that was never seen in the opening takes a long first step.
+        // The bits of a contribution change, and what waited comes at once; a value that was never seen in the warm-up takes a long first step.
         norm_limit: 200.0,
         fragment_values: 32_768,
         ..sparse_local()
@@ -60,8 +60,8 @@ fn dense() -> SyncConfig {
         preset: SyncPreset::Dense,
         every: 1,
         overlap: 0,
-        opening_share: 0.0,
-        opening_every: 1,
+        warmup_share: 0.0,
+        warmup_every: 1,
         source: Source::Gradient,
         selection: SelectionRule::All,
         values: ValueFormat::F32,
@@ -79,8 +79,8 @@ fn dense() -> SyncConfig {
 fn dgc() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Dgc,
-        opening_share: 0.1,
-        opening_values: ValueFormat::F32,
+        warmup_share: 0.1,
+        warmup_values: ValueFormat::F32,
         source: Source::CorrectedGradient,
         selection: SelectionRule::Threshold,
         keep: 4,
@@ -94,8 +94,8 @@ fn dgc() -> SyncConfig {
 fn demo() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Demo,
-        opening_share: 0.1,
-        opening_values: ValueFormat::F32,
+        warmup_share: 0.1,
+        warmup_values: ValueFormat::F32,
         transform: Transform::Dct,
         selection: SelectionRule::TopK,
         keep: 32,
@@ -113,13 +113,13 @@ fn cocktail() -> SyncConfig {
         preset: SyncPreset::Cocktail,
         every: 1,
         overlap: 1,
-        opening_every: 1,
+        warmup_every: 1,
         random_keep: 410,
         keep: 819,
         values: ValueFormat::Int4,
-        opening_values: ValueFormat::Int8,
-        opening_keep: 4096,
-        opening_share: 0.1,
+        warmup_values: ValueFormat::Int8,
+        warmup_keep: 4096,
+        warmup_share: 0.1,
         error_decay: 1.0,
         result: ResultForm::Mean,
         result_keep: 164,
@@ -128,12 +128,12 @@ fn cocktail() -> SyncConfig {
     }
 }
 
-/// Rank 4 is the paper's for language models. A dense opening, as PyTorch's own has one.
+/// Rank 4 is the paper's for language models. A dense warm-up, as PyTorch's own has one.
 fn powersgd() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Powersgd,
-        opening_share: 0.1,
-        opening_values: ValueFormat::F32,
+        warmup_share: 0.1,
+        warmup_values: ValueFormat::F32,
         rank: 4,
         error_decay: 0.0,
         ..dense()
@@ -144,8 +144,8 @@ fn powersgd() -> SyncConfig {
 fn onebit_adam() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::OnebitAdam,
-        opening_share: 0.2,
-        opening_values: ValueFormat::F32,
+        warmup_share: 0.2,
+        warmup_values: ValueFormat::F32,
         source: Source::Momentum,
         values: ValueFormat::Sign,
         result_values: ValueFormat::Sign,
@@ -161,9 +161,9 @@ fn diloco() -> SyncConfig {
         every: 50,
         overlap: 0,
         // Outer momentum goes on for many rounds, which has no place in rounds that are a step or two apart.
-        opening_share: 0.0,
-        opening_keep: 4096,
-        opening_values: ValueFormat::F32,
+        warmup_share: 0.0,
+        warmup_keep: 4096,
+        warmup_values: ValueFormat::F32,
         selection: SelectionRule::All,
         values: ValueFormat::F32,
         error_decay: 0.0,
@@ -183,7 +183,7 @@ fn streaming_diloco() -> SyncConfig {
         overlap: 2,
         late: LateRule::Mix,
         values: ValueFormat::E3M0,
-        opening_values: ValueFormat::E3M0,
+        warmup_values: ValueFormat::E3M0,
         result: ResultForm::Bundle,
         result_values: ValueFormat::E3M0,
         ..diloco()
@@ -201,11 +201,11 @@ fn sparse_local() -> SyncConfig {
         look_ahead: false,
         late: LateRule::Keep,
         mix: 0.5,
-        opening_rounds: 0,
-        opening_share: 0.1,
-        opening_every: 2,
-        opening_keep: 1024,
-        opening_values: ValueFormat::TwoBit,
+        warmup_rounds: 0,
+        warmup_share: 0.1,
+        warmup_every: 2,
+        warmup_keep: 1024,
+        warmup_values: ValueFormat::TwoBit,
         source: Source::Delta,
         inner: InnerRule::Adamw,
         rank: 0,

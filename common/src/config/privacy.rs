@@ -79,7 +79,7 @@ impl PrivacyConfig {
                           noisy: take rank = 0, or leave [privacy] out";
             return Err(ConfigError::value("sync.rank", sync.rank, reason));
         }
-        if sync.parts_after_the_opening() {
+        if sync.parts_after_the_warmup() {
             let reason = "a member that heals is given a first moment that a donor has made of its data without noise, and one clip does not fit \
                           gradients and deltas: take preset = \"diloco\" or inner = \"adamw\", or leave [privacy] out";
             return Err(ConfigError::value("sync.inner", "frozen-adamw", reason));

@@ -461,12 +461,12 @@ impl RunConfig {
     /// When rounds happen.
     #[must_use]
     pub fn round_schedule(&self) -> RoundSchedule {
-        let SyncConfig { opening_rounds, opening_share, opening_every, every, groups, .. } = self.sync;
-        let shared_steps = (opening_share * self.run.steps as f64).ceil() as u64;
-        let opening_rounds = opening_rounds.max(shared_steps.div_ceil(opening_every));
+        let SyncConfig { warmup_rounds, warmup_share, warmup_every, every, groups, .. } = self.sync;
+        let shared_steps = (warmup_share * self.run.steps as f64).ceil() as u64;
+        let warmup_rounds = warmup_rounds.max(shared_steps.div_ceil(warmup_every));
         RoundSchedule {
-            opening_rounds,
-            opening_every,
+            warmup_rounds,
+            warmup_every,
             every,
             groups,
             exchanges: self.sync.exchanges(),

@@ -26,7 +26,7 @@ impl SecureAggregationConfig {
             );
             return Err(ConfigError::value("secure_aggregation.range", self.range, reason));
         }
-        let formats = [sync.values, if sync.has_opening() { sync.opening_values } else { sync.values }];
+        let formats = [sync.values, if sync.has_warmup() { sync.warmup_values } else { sync.values }];
         let refuse = |key, value: &dyn ToString, reason: &str| {
             let reason = format!("{reason}, or leave [secure_aggregation] out");
             Err(ConfigError::value(key, value.to_string(), reason))
@@ -38,9 +38,9 @@ impl SecureAggregationConfig {
             let reason = "sites must send the same positions for their values to add up: take selection = \"all\", with random_keep for fewer \
                           (preset = \"diloco\" or \"dense\" has that)";
             refuse("sync.selection", &shown(&sync.selection), reason)
-        } else if sync.opening_selects() {
-            let reason = "sites must send the same positions for their values to add up: take opening_keep = chunk, or no opening";
-            refuse("sync.opening_keep", &sync.opening_keep, reason)
+        } else if sync.warmup_selects() {
+            let reason = "sites must send the same positions for their values to add up: take warmup_keep = chunk, or no warm-up";
+            refuse("sync.warmup_keep", &sync.warmup_keep, reason)
         } else if formats.iter().any(|format| *format != ValueFormat::F32) {
             let reason = "masks are for whole numbers of 32 bits, which take the place of a format: take values = \"f32\"";
             refuse("sync.values", &sync.values, reason)
@@ -96,12 +96,12 @@ mod tests {
             ),
             ("preset = \"cocktail\"\nvalues = \"f32\"", "sync.selection = top-k"),
             (
-                "preset = \"diloco\"\nopening_rounds = 2\nopening_keep = 64\nerror_decay = 1",
-                "sync.opening_keep = 64",
+                "preset = \"diloco\"\nwarmup_rounds = 2\nwarmup_keep = 64\nerror_decay = 1",
+                "sync.warmup_keep = 64",
             ),
             ("preset = \"diloco\"\nvalues = \"bf16\"", "sync.values = bf16"),
             (
-                "preset = \"diloco\"\nopening_rounds = 2\nopening_keep = 4096\nopening_values = \"int8\"",
+                "preset = \"diloco\"\nwarmup_rounds = 2\nwarmup_keep = 4096\nwarmup_values = \"int8\"",
                 "sync.values = f32",
             ),
             ("preset = \"powersgd\"\nnorm_limit = 0", "sync.rank = 4"),

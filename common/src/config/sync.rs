@@ -6,14 +6,14 @@ use super::error::shown;
 use super::{Rounding, ValueFormat};
 use crate::id::Round;
 
-/// Of the rounds of an opening of common steps that adapts, one in so many is measured. The others take less time, as they leave while gradients are computed.
+/// Of the rounds of a warm-up of common steps that adapts, one in so many is measured. The others take less time, as they leave while gradients are computed.
 const MEASURED_EVERY: u64 = 4;
 
 /// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncPreset {
-    /// An opening of common steps, then deltas under its second moment, a part of the model at a time, with as many bits as the link has to
+    /// A warm-up of common steps, then deltas under its second moment, a part of the model at a time, with as many bits as the link has to
     /// spare, by measurement.
     #[default]
     Auto,
@@ -23,7 +23,7 @@ pub enum SyncPreset {
     Dgc,
     /// Gradients as products of thin matrices, after each step (PowerSGD, 1905.13727).
     Powersgd,
-    /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense opening (1-bit Adam, 2102.02888).
+    /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense warm-up (1-bit Adam, 2102.02888).
     OnebitAdam,
     /// The largest components of slowly decaying momenta, and the sign of what comes together (DeMo, 2411.19870).
     Demo,
@@ -134,7 +134,7 @@ pub enum Application {
 pub enum InnerRule {
     /// AdamW, each member with moments of its own.
     Adamw,
-    /// AdamW under a second moment that is the same on all members and does not change any more: it is learnt in the opening, in which
+    /// AdamW under a second moment that is the same on all members and does not change any more: it is learnt in the warm-up, in which
     /// gradients are exchanged after each step. Steps are then linear in the gradients, and local training drifts far less (0/1 Adam:
     /// Lu et al. 2022, 2202.06009).
     FrozenAdamw,
@@ -177,7 +177,7 @@ pub enum LateRule {
 
 /// Declares `[sync]` twice from one list of keys: as it is written, where every key may be missing, and as it is used.
 macro_rules! sync_keys {
-    ($(#[$of_preset:meta])* preset: $preset:ty, $( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
+    ($(#[$of_preset:meta])* preset: $preset:ty, $( $(#[$attribute:meta])* $key:ident $(was $old:literal)?: $type:ty, )*) => {
         /// `[sync]`, with the preset's value for every key that the file does not set.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(from = "SyncKeys")]
@@ -192,14 +192,14 @@ macro_rules! sync_keys {
         #[serde(deny_unknown_fields, default)]
         struct SyncKeys {
             preset: $preset,
-            $( $key: Option<$type>, )*
+            $( $(#[serde(alias = $old)])? $key: Option<$type>, )*
         }
 
         impl From<SyncKeys> for SyncConfig {
             fn from(keys: SyncKeys) -> Self {
                 let preset = Self::of(keys.preset);
                 let keys = keys.with_followers(&preset);
-                let unset = [keys.keep, keys.opening_keep, keys.result_keep].map(|count| count.is_none());
+                let unset = [keys.keep, keys.warmup_keep, keys.result_keep].map(|count| count.is_none());
                 let config = Self { preset: keys.preset, $( $key: keys.$key.unwrap_or(preset.$key), )* };
                 config.with_fitting_counts(unset)
             }
@@ -234,7 +234,7 @@ sync_keys! {
     preset: SyncPreset,
     /// Steps between rounds (H).
     every: u64,
-    /// `adapt`: the most that `every` may become, at the end of the opening or later, where links or their round trips are too slow for it. As much as `every`:
+    /// `adapt`: the most that `every` may become, at the end of the warm-up or later, where links or their round trips are too slow for it. As much as `every`:
     /// `groups` stays as it is too.
     every_max: u64,
     /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.
@@ -248,20 +248,20 @@ sync_keys! {
     late: LateRule,
     /// α of `late = "mix"`: the share of what was trained meanwhile.
     mix: f32,
-    /// Rounds at the start that follow `opening_every`, `opening_keep` and `opening_values`, with all fragments in each: a young
+    /// Rounds at the start that follow `warmup_every`, `warmup_keep` and `warmup_values`, with all fragments in each: a young
     /// model moves fast, and its updates are not sparse.
-    opening_rounds: u64,
-    /// The share of the run's steps that belongs to the opening, unless `opening_rounds` is longer.
-    opening_share: f64,
-    /// Steps between the opening's rounds.
-    opening_every: u64,
-    /// Values kept of each chunk in the opening; all of a chunk means that none is selected.
-    opening_keep: u32,
-    /// Number format on the wire in the opening.
-    opening_values: ValueFormat,
-    /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the opening, `gradient` or `delta`.
+    warmup_rounds was "opening_rounds": u64,
+    /// The share of the run's steps that belongs to the warm-up, unless `warmup_rounds` is longer.
+    warmup_share was "opening_share": f64,
+    /// Steps between the warm-up's rounds.
+    warmup_every was "opening_every": u64,
+    /// Values kept of each chunk in the warm-up; all of a chunk means that none is selected.
+    warmup_keep was "opening_keep": u32,
+    /// Number format on the wire in the warm-up.
+    warmup_values was "opening_values": ValueFormat,
+    /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the warm-up, `gradient` or `delta`.
     source: Source,
-    /// `source = "delta"`: what local steps are made with, `adamw` or `frozen-adamw`. With the latter, the opening exchanges gradients.
+    /// `source = "delta"`: what local steps are made with, `adamw` or `frozen-adamw`. With the latter, the warm-up exchanges gradients.
     inner: InnerRule,
     /// The rank of the products that stand for the gradients of matrices, exchanged in two rounds after each step; 0: gradients as they are.
     rank: u32,
@@ -296,17 +296,17 @@ sync_keys! {
     robust: RobustRule,
     /// `robust = "trim"`: how many are left out at each end of a coordinate; as many as leave a median where fewer sites contribute.
     trim: u32,
-    /// What is done with the mean: `inner`, `sgd`, `sign`, `frozen-adamw` or `outer`. In the opening, `inner` or `outer`.
+    /// What is done with the mean: `inner`, `sgd`, `sign`, `frozen-adamw` or `outer`. In the warm-up, `inner` or `outer`.
     apply: Application,
     /// `apply = "outer"`: the step size for the mean delta.
     outer_learning_rate: f32,
     /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
     outer_momentum: f32,
     /// Whether the bits of a value follow the link: then they decide which values are sent and in which format, in place of `selection`, `keep`,
-    /// `values`, `rounding`, `opening_keep`, `opening_values`, `result_keep` and `result_values`, which are refused beside it.
+    /// `values`, `rounding`, `warmup_keep`, `warmup_values`, `result_keep` and `result_values`, which are refused beside it.
     adapt: bool,
     /// `adapt`: the share of the run's steps, from the first, in which a value has two bits at least, whatever the link: what a young model
-    /// learns in one part, the others need soon. At least three times the opening, unless it is 0.
+    /// learns in one part, the others need soon. At least three times the warm-up, unless it is 0.
     early_share: f64,
     /// `adapt`: the share of the time between a contribution and the step that needs its result that communication may fill.
     target_utilisation: f64,
@@ -330,7 +330,7 @@ sync_keys! {
 }
 
 impl SyncKeys {
-    /// Who sets the number format alone means it for the opening and the results as well, where the preset has one format for them; and
+    /// Who sets the number format alone means it for the warm-up and the results as well, where the preset has one format for them; and
     /// all of a chunk is still all of it when chunks have another size.
     fn with_followers(mut self, preset: &SyncConfig) -> Self {
         // Who asks for rounds that are far apart means it.
@@ -343,17 +343,17 @@ impl SyncKeys {
         }
         if self.selection == Some(SelectionRule::All) {
             // Who wants all values sent wants so from the start.
-            self.opening_keep = self.opening_keep.or(Some(self.chunk.unwrap_or(preset.chunk)));
+            self.warmup_keep = self.warmup_keep.or(Some(self.chunk.unwrap_or(preset.chunk)));
         }
         if self.source.is_some_and(Source::is_gradient) && !preset.source.is_gradient() {
-            // The preset's opening is one of deltas.
-            self.opening_share = self.opening_share.or(Some(0.0));
+            // The preset's warm-up is one of deltas.
+            self.warmup_share = self.warmup_share.or(Some(0.0));
         }
-        if preset.opening_keep == preset.chunk {
-            self.opening_keep = self.opening_keep.or(self.chunk);
+        if preset.warmup_keep == preset.chunk {
+            self.warmup_keep = self.warmup_keep.or(self.chunk);
         }
-        if preset.opening_values == preset.values {
-            self.opening_values = self.opening_values.or(self.values);
+        if preset.warmup_values == preset.values {
+            self.warmup_values = self.warmup_values.or(self.values);
         }
         if preset.result_values == preset.values {
             self.result_values = self.result_values.or(self.values);
@@ -369,11 +369,11 @@ impl Default for SyncConfig {
 }
 
 impl SyncConfig {
-    /// A preset's count that nothing reads must not stand in the way of smaller chunks. `unset`: which of `keep`, `opening_keep` and `result_keep`
+    /// A preset's count that nothing reads must not stand in the way of smaller chunks. `unset`: which of `keep`, `warmup_keep` and `result_keep`
     /// nobody has set.
     fn with_fitting_counts(mut self, unset: [bool; 3]) -> Self {
-        let read = [self.reads_keep(), self.reads_opening_keep(), self.reads_result_keep()];
-        let counts = [&mut self.keep, &mut self.opening_keep, &mut self.result_keep];
+        let read = [self.reads_keep(), self.reads_warmup_keep(), self.reads_result_keep()];
+        let counts = [&mut self.keep, &mut self.warmup_keep, &mut self.result_keep];
         for ((count, is_unset), is_read) in counts.into_iter().zip(unset).zip(read) {
             if is_unset && !is_read {
                 *count = self.chunk.min(*count);
@@ -382,10 +382,10 @@ impl SyncConfig {
         self
     }
 
-    /// Whether the opening sends some of all values: one of common steps sends all.
+    /// Whether the warm-up sends some of all values: one of common steps sends all.
     #[must_use]
-    pub fn opening_selects(&self) -> bool {
-        self.has_opening() && !self.opens_with_gradients() && self.opening_keep < self.chunk
+    pub fn warmup_selects(&self) -> bool {
+        self.has_warmup() && !self.opens_with_gradients() && self.warmup_keep < self.chunk
     }
 
     /// Whether what selection or rounding leaves behind is kept for the next contribution.
@@ -394,44 +394,44 @@ impl SyncConfig {
         self.error_decay > 0.0
     }
 
-    /// Rounds in which the steps of one round are exchanged, after the opening.
+    /// Rounds in which the steps of one round are exchanged, after the warm-up.
     #[must_use]
     pub fn exchanges(&self) -> u32 {
         if self.rank > 0 { 2 } else { 1 }
     }
 
-    /// Whether there is an opening.
+    /// Whether there is a warm-up.
     #[must_use]
-    pub fn has_opening(&self) -> bool {
-        self.opening_rounds > 0 || self.opening_share > 0.0
+    pub fn has_warmup(&self) -> bool {
+        self.warmup_rounds > 0 || self.warmup_share > 0.0
     }
 
-    /// What a worker contributes to a round: in the opening, what all optimisers begin with.
+    /// What a worker contributes to a round: in the warm-up, what all optimisers begin with.
     #[must_use]
-    pub fn source_in(&self, is_opening: bool) -> Source {
-        if is_opening && self.opens_with_gradients() { Source::Gradient } else { self.source }
+    pub fn source_in(&self, is_warmup: bool) -> Source {
+        if is_warmup && self.opens_with_gradients() { Source::Gradient } else { self.source }
     }
 
     /// Whether parts of a contribution leave while the rest is computed: the device waits for the result (where it does not, there is time enough, and the round
     /// before is still on its way), nothing is done to the contribution as a whole, and nobody measures what it takes.
     #[must_use]
-    pub fn streams_in(&self, round: Round, is_opening: bool) -> bool {
-        let is_by_value = self.transform == Transform::None && (is_opening || self.rank == 0);
-        let waits = is_opening || self.overlap == 0;
-        self.source_in(is_opening) == Source::Gradient
+    pub fn streams_in(&self, round: Round, is_warmup: bool) -> bool {
+        let is_by_value = self.transform == Transform::None && (is_warmup || self.rank == 0);
+        let waits = is_warmup || self.overlap == 0;
+        self.source_in(is_warmup) == Source::Gradient
             && self.selection != SelectionRule::Columns
             && waits
             && is_by_value
-            && !self.measures(round, is_opening)
+            && !self.measures(round, is_warmup)
     }
 
-    /// Whether the controller goes by what this round takes, from the end of a contribution to its result. In an opening some rounds are enough to know the link.
+    /// Whether the controller goes by what this round takes, from the end of a contribution to its result. In a warm-up some rounds are enough to know the link.
     #[must_use]
-    pub fn measures(&self, round: Round, is_opening: bool) -> bool {
-        self.adapt && (!is_opening || round.0.is_multiple_of(self.measured_every()))
+    pub fn measures(&self, round: Round, is_warmup: bool) -> bool {
+        self.adapt && (!is_warmup || round.0.is_multiple_of(self.measured_every()))
     }
 
-    /// One round in so many of an opening is measured, and is contributed as a whole where others may not be; 1: they are all alike.
+    /// One round in so many of a warm-up is measured, and is contributed as a whole where others may not be; 1: they are all alike.
     #[must_use]
     pub fn measured_every(&self) -> u64 {
         if self.adapt && self.opens_with_gradients() { MEASURED_EVERY } else { 1 }
@@ -443,28 +443,28 @@ impl SyncConfig {
         if self.overlap == self.every { every } else { self.overlap }
     }
 
-    /// Whether all members make the same steps in the opening.
+    /// Whether all members make the same steps in the warm-up.
     #[must_use]
     pub fn opens_with_gradients(&self) -> bool {
         self.source.is_gradient() || self.inner == InnerRule::FrozenAdamw
     }
 
-    /// Whether members go apart after an opening in which all made the same steps.
+    /// Whether members go apart after a warm-up in which all made the same steps.
     #[must_use]
-    pub fn parts_after_the_opening(&self) -> bool {
+    pub fn parts_after_the_warmup(&self) -> bool {
         self.opens_with_gradients() && !self.source.is_gradient()
     }
 
-    /// Whether what an opening leaves in error feedback is of another kind than what is contributed after it, so that it cannot be part of that.
+    /// Whether what a warm-up leaves in error feedback is of another kind than what is contributed after it, so that it cannot be part of that.
     #[must_use]
-    pub fn changes_kind_after_the_opening(&self) -> bool {
+    pub fn changes_kind_after_the_warmup(&self) -> bool {
         self.opens_with_gradients() && matches!(self.source, Source::Momentum | Source::Delta)
     }
 
     /// What is done with the mean of a round.
     #[must_use]
-    pub fn application_in(&self, is_opening: bool) -> Application {
-        if is_opening && self.opens_with_gradients() { Application::Inner } else { self.apply }
+    pub fn application_in(&self, is_warmup: bool) -> Application {
+        if is_warmup && self.opens_with_gradients() { Application::Inner } else { self.apply }
     }
 }
 
@@ -474,19 +474,19 @@ mod tests {
 
     #[test]
     fn gradients_leave_in_parts_where_their_mean_is_waited_for_and_nobody_measures() {
-        let rounds = |preset, is_opening| {
+        let rounds = |preset, is_warmup| {
             let sync = SyncConfig::of(preset);
-            (0..16).filter(|round| sync.streams_in(Round(*round), is_opening)).collect::<Vec<_>>()
+            (0..16).filter(|round| sync.streams_in(Round(*round), is_warmup)).collect::<Vec<_>>()
         };
         let all: Vec<u64> = (0..16).collect();
         assert_eq!(rounds(SyncPreset::Auto, true), [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15]);
         assert_eq!(rounds(SyncPreset::Dense, false), all);
-        // An opening of gradients, then low rank, and signs of momenta.
+        // A warm-up of gradients, then low rank, and signs of momenta.
         assert_eq!(rounds(SyncPreset::Powersgd, true), all);
         for preset in [SyncPreset::Auto, SyncPreset::Powersgd, SyncPreset::OnebitAdam, SyncPreset::Diloco] {
             assert_eq!(rounds(preset, false), [0; 0], "{preset:?}");
         }
-        // Gradients of an adaptive run are measured all the time once the opening is over.
+        // Gradients of an adaptive run are measured all the time once the warm-up is over.
         let dense = SyncConfig { adapt: true, ..SyncConfig::of(SyncPreset::Dense) };
         assert!(!dense.streams_in(Round(1), false));
     }

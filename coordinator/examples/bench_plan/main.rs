@@ -83,7 +83,7 @@ fn plan(preset: &str, memory_gib: f64, lan: &str) -> Result<()> {
 fn simulated(sites: usize, workers: usize, faults: &str) -> Result<()> {
     let all = sites * workers;
     let rest = format!(
-        "[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\n[parallel]\nplan = \"fixed\"\n[faults]\n{faults}"
+        "[sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\n[parallel]\nplan = \"fixed\"\n[faults]\n{faults}"
     );
     // Some are always away: the run begins with the others.
     let config = config(all * 9 / 10, 12, 768, 1500, &rest)?;

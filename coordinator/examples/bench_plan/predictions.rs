@@ -183,7 +183,7 @@ impl Case<'_> {
             "[run]\nname = \"measured\"\nworkers = 2\nsteps = 600\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 384\nheads = 6\n\
              context = 128\ntied_embeddings = false\n[data]\npath = \"text\"\nsequence_length = 128\n\
              [train]\nbatch = {}\nmicro_batch = {micro_batch}\n[parallel]\n{parallel}\n\
-             [sync]\npreset = \"{preset}\"\nopening_share = 0.0\nopening_rounds = 2\n{early}[checkpoint]\nevery_rounds = 0\n",
+             [sync]\npreset = \"{preset}\"\nwarmup_share = 0.0\nwarmup_rounds = 2\n{early}[checkpoint]\nevery_rounds = 0\n",
             2 * sequences
         );
         let config = RunConfig::parse(&text)?;

@@ -77,7 +77,7 @@ fn config(workers: u32, overlap: u64, fragment_values: u32) -> RunConfig {
          [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
          [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {}\n\
          [checkpoint]\nevery_rounds = 8\n\
-         [sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = {overlap}\nchunk = 16\nkeep = 4\nfragment_values = {fragment_values}\n\
+         [sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = {overlap}\nchunk = 16\nkeep = 4\nfragment_values = {fragment_values}\n\
          deadline_floor_ms = 100\ndeadline_ceiling_ms = 1000\n\
          [parallel]\nplan = \"fixed\"\n[faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
         workers * 3

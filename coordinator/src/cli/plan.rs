@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::up::read_config;
 use super::whole_run::in_words;
-use super::{CliError, PlanArgs, print};
+use super::{CliError, LogFormat, PlanArgs, print};
 use crate::plan::{
     Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, WholeRun, Workload,
     choose_among, choose_with_groups, parallel_of, phases, shape, whole_run, why,
@@ -42,7 +42,7 @@ second, memory and bytes between sites. A file describes the machines and the li
 examples/machines.toml is a complete file.";
 
 pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
-    let config = read_config(&args.config)?;
+    let config = read_config(&args.config, LogFormat::Text)?;
     let topology = read_topology(&args.topology)?;
     let spec = spec_of(&config)?;
     let (topology, choice) = chosen(&config, topology, &spec)?;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// From the first step to the last, with the opening.
+/// From the first step to the last, with the warm-up.
 fn whole_run_of(
     config: &RunConfig,
     spec: &ModelSpec,

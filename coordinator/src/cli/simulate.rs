@@ -8,7 +8,7 @@ use serde_json::json;
 use super::plan::{read_topology, spec_of};
 use super::up::read_config;
 use super::whole_run::time;
-use super::{CliError, SimulateArgs, print, say};
+use super::{CliError, LogFormat, SimulateArgs, print, say};
 use crate::plan::Topology;
 use crate::simulate::{Faults, Report, Setup, SimulateError, simulate};
 
@@ -28,7 +28,7 @@ Machines and links are as for `coordinator plan`. A file describes the faults:
     for_s = 120";
 
 pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
-    let config = read_config(&args.config)?;
+    let config = read_config(&args.config, LogFormat::Text)?;
     let topology = read_topology(&args.topology)?;
     let faults = args.faults.as_deref().map(|path| read_faults(path, &topology)).transpose()?;
     let spec = spec_of(&config)?;
@@ -74,8 +74,8 @@ fn describe(report: &Report) -> Vec<String> {
         line("the coordinator", plan.clone());
     }
     line("training began after", report.first_generation_s.map_or("never".to_owned(), time));
-    if let Some((steps, took)) = report.opening {
-        line("the opening took", format!("{}, {steps} steps", time(took)));
+    if let Some((steps, took)) = report.warmup {
+        line("the warm-up took", format!("{}, {steps} steps", time(took)));
     }
     line(
         "of local speed, the whole run",

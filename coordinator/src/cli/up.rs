@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use anyhow::Context as _;
-use longhaul_common::config::RunConfig;
+use longhaul_common::config::{RunConfig, renamed_keys};
 
-use super::{CliError, Up, print, progress};
+use super::{CliError, LogFormat, Up, print, progress};
 use crate::history::Folder;
 use crate::http::{ApiTokens, TOKEN_LIFE_S};
 use crate::inbox::NewToken;
@@ -24,7 +24,7 @@ const TOKEN_REUSED_S: u64 = 3600;
 
 pub(super) fn run(up: &Up) -> Result<(), CliError> {
     up.log_format.start();
-    let config = read_config(&up.config)?;
+    let config = read_config(&up.config, up.log_format)?;
     if up.print_config {
         print(config.to_toml().context("write the configuration")?.trim_end());
         return Ok(());
@@ -38,10 +38,13 @@ pub(super) fn run(up: &Up) -> Result<(), CliError> {
     result
 }
 
-pub(super) fn read_config(path: &Path) -> Result<RunConfig, CliError> {
+pub(super) fn read_config(path: &Path, log_format: LogFormat) -> Result<RunConfig, CliError> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| CliError::Misuse(format!("read the configuration {shown}: {error}")))?;
+    for renamed in renamed_keys(&text) {
+        log_format.say(&format!("note: {shown}: {renamed}"));
+    }
     RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
@@ -209,7 +212,7 @@ impl Turn<'_> {
     /// Takes up the run, or founds it, and tells people.
     fn begin(&self, store: Store) -> Result<(Owner, ApiTokens), Ending> {
         let Self { up, wanted, clock, served, advertised, exports } = *self;
-        let Founded { state, desk, api_tokens, taken } =
+        let Founded { state, issuer, api_tokens, taken } =
             found(&store, &up.state_dir, wanted, clock.unix_s())?;
         let config = &wanted.config;
         let (name, another) = (&config.run.name, store.place().another);
@@ -220,7 +223,7 @@ impl Turn<'_> {
             Folder::renew_last(&up.state_dir, clock.unix_ms(), run.status(clock.started_unix_ms()))
                 .context("write the run's records")?;
         }
-        let mut owner = owner(run, desk, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
+        let mut owner = owner(run, issuer, store, &up.state_dir, clock, advertised.to_owned(), up.stay);
         owner.export(exports);
         if let Some(dir) = &up.tensorboard {
             owner

@@ -21,7 +21,7 @@ pub(super) fn in_words(whole: &WholeRun) -> Vec<String> {
 
 fn phase_in_words(phase: &PhaseTime) -> String {
     let name = match phase.kind {
-        PhaseKind::Opening => "opening",
+        PhaseKind::Warmup => "warm-up",
         PhaseKind::Early => "early part",
         PhaseKind::Steady => "steady pace",
     };
@@ -43,17 +43,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_has_a_line_of_its_own() {
+    fn a_warmup_has_a_line_of_its_own() {
         let phase = |kind, steps, step_s| PhaseTime { kind, steps, step_s, sync_s: 0.0 };
         let mut whole = WholeRun {
             seconds: 470.0,
             local_s: 300.0,
             share_of_local_speed: 300.0 / 470.0,
-            phases: vec![phase(PhaseKind::Opening, 100, 2.0), phase(PhaseKind::Steady, 900, 0.3)],
+            phases: vec![phase(PhaseKind::Warmup, 100, 2.0), phase(PhaseKind::Steady, 900, 0.3)],
         };
         let told = in_words(&whole).join("\n");
         assert!(told.contains("run of 1000 steps would take 7.8 min, 64 % of local speed"), "{told}");
-        assert!(told.contains("  opening          100 steps of 2.00 s: 3.3 min"), "{told}");
+        assert!(told.contains("  warm-up          100 steps of 2.00 s: 3.3 min"), "{told}");
         assert!(told.contains("  steady pace      900 steps of 300.0 ms: 4.5 min"), "{told}");
         whole.phases.truncate(1);
         assert_eq!(in_words(&whole).len(), 2, "one phase is the run");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::activity::Activity;
 use super::news::Open;
-use super::note::{FORMAT, History, Kept, Meta, ROUNDS_MAX, SAMPLES_MAX, SITES_MAX, WAYS_MAX};
+use super::note::{FORMAT, History, Kept, LINKS_MAX, Meta, ROUNDS_MAX, SAMPLES_MAX, SITES_MAX};
 use super::points::{RoundPoint, Sample};
 use super::thinned::Thinned;
 
@@ -101,7 +101,7 @@ impl Lines {
         match line {
             Line::PerPoint(samples, rounds) => self.per_point = Some((samples, rounds)),
             Line::Site(at, site) if at < SITES_MAX => put(&mut self.sites, at, site),
-            Line::Way(at, from, to) if at < WAYS_MAX => put(&mut self.ways, at, (from, to)),
+            Line::Way(at, from, to) if at < LINKS_MAX => put(&mut self.ways, at, (from, to)),
             Line::Sample(sample) if self.samples.len() < SAMPLES_MAX => self.samples.push(sample),
             Line::Round(round) if self.rounds.len() < ROUNDS_MAX => self.rounds.push(round),
             Line::Run(_) | Line::Site(..) | Line::Way(..) | Line::Sample(_) | Line::Round(_) => return false,

@@ -26,7 +26,7 @@ const RECENT_KEPT: usize = 16;
 /// Sites with curves of their own. Those beyond are in the run's.
 pub const SITES_MAX: usize = 64;
 /// Ways with curves of their own: as many as the status has.
-pub const WAYS_MAX: usize = 64;
+pub const LINKS_MAX: usize = 64;
 
 /// What a history is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -321,7 +321,7 @@ impl History {
         if let Some(at) = self.ways.iter().position(|(from, to)| *from == link.from && *to == link.to) {
             return Some(at);
         }
-        if self.ways.len() == WAYS_MAX {
+        if self.ways.len() == LINKS_MAX {
             return None;
         }
         self.ways.push((link.from.clone(), link.to.clone()));
@@ -337,8 +337,8 @@ impl RoundPoint {
             at_ms,
             round: summary.round.0,
             step: schedule.steps_of(summary.round).end,
-            every: if schedule.is_opening(summary.round) {
-                schedule.opening_every
+            every: if schedule.is_warmup(summary.round) {
+                schedule.warmup_every
             } else {
                 schedule.pace_in(summary.round).every
             },

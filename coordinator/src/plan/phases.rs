@@ -2,7 +2,7 @@
 
 use longhaul_common::config::{ResultForm, RunConfig, SelectionRule, SyncConfig, Transform, ValueFormat};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::codec::chain::{opening, opening_downlink};
+use longhaul_proto::codec::chain::{warmup, warmup_downlink};
 use longhaul_proto::codec::{CodecSpec, Selection};
 use serde::Serialize;
 
@@ -25,18 +25,18 @@ pub struct Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseKind {
-    /// `opening_rounds` and `opening_share`.
-    Opening,
+    /// `warmup_rounds` and `warmup_share`.
+    Warmup,
     /// What is left then of `early_share`.
     Early,
     /// All the rest.
     Steady,
 }
 
-/// In an opening of common steps, bits that follow the link may take as long as two steps (decision 0011).
-const OPENING_WINDOW_STEPS: f64 = 2.0;
-/// The early part of a run is as long as so many openings at least.
-const OPENINGS: u64 = 3;
+/// In a warm-up of common steps, bits that follow the link may take as long as two steps (decision 0011).
+const WARMUP_WINDOW_STEPS: f64 = 2.0;
+/// The early part of a run is as long as so many warm-ups at least.
+const WARMUPS: u64 = 3;
 
 /// The phases of a run that have steps, in order.
 #[must_use]
@@ -44,44 +44,44 @@ pub fn phases(config: &RunConfig, spec: &ModelSpec) -> Vec<Phase> {
     let sync = &config.sync;
     let schedule = config.round_schedule();
     let steady = Exchange::of(config, spec);
-    let opening = schedule.opening_rounds.saturating_mul(schedule.opening_every).min(schedule.steps);
-    let early = early_steps(sync, opening, schedule.steps).saturating_sub(opening);
-    let window_steps = if sync.adapt && sync.opens_with_gradients() { OPENING_WINDOW_STEPS } else { 1.0 };
+    let warmup = schedule.warmup_rounds.saturating_mul(schedule.warmup_every).min(schedule.steps);
+    let early = early_steps(sync, warmup, schedule.steps).saturating_sub(warmup);
+    let window_steps = if sync.adapt && sync.opens_with_gradients() { WARMUP_WINDOW_STEPS } else { 1.0 };
     let all = [
-        (PhaseKind::Opening, opening, in_opening(sync, &steady), window_steps),
+        (PhaseKind::Warmup, warmup, in_warmup(sync, &steady), window_steps),
         (PhaseKind::Early, early, early_part(sync, &steady), 1.0),
-        (PhaseKind::Steady, schedule.steps - opening - early, steady, 1.0),
+        (PhaseKind::Steady, schedule.steps - warmup - early, steady, 1.0),
     ];
     let phase = |(kind, steps, exchange, window_steps)| Phase { kind, steps, exchange, window_steps };
     all.into_iter().filter(|(_, steps, ..)| *steps > 0).map(phase).collect()
 }
 
 /// Steps from the first one on in which `auto` sends two bits at least.
-fn early_steps(sync: &SyncConfig, opening: u64, steps: u64) -> u64 {
+fn early_steps(sync: &SyncConfig, warmup: u64, steps: u64) -> u64 {
     if !sync.adapt || sync.early_share == 0.0 {
         return 0;
     }
     let share = (sync.early_share * steps as f64).ceil() as u64;
-    share.max(opening.saturating_mul(OPENINGS)).min(steps)
+    share.max(warmup.saturating_mul(WARMUPS)).min(steps)
 }
 
 /// All fragments in each round, as gradients or as deltas.
-fn in_opening(sync: &SyncConfig, steady: &Exchange) -> Exchange {
-    let turns = sync.opening_every as f64;
+fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
+    let turns = sync.warmup_every as f64;
     let with_gradients = sync.opens_with_gradients();
     let least = if with_gradients { ValueFormat::Int4 } else { ValueFormat::TwoBit };
     let (up, down) = match sync.adapt {
         true => [least_bits(least, sync); 2].into(),
         false => {
-            let up = opening(sync).bits_per_value();
+            let up = warmup(sync).bits_per_value();
             let is_bundle = sync.result == ResultForm::Bundle;
-            (up, if is_bundle { up } else { opening_downlink(sync).bits_per_value() })
+            (up, if is_bundle { up } else { warmup_downlink(sync).bits_per_value() })
         }
     };
     Exchange {
         up_bits: up / turns,
         down_bits: down / turns,
-        overlaps: !with_gradients && sync.overlap_at(sync.opening_every) > 0,
+        overlaps: !with_gradients && sync.overlap_at(sync.warmup_every) > 0,
         streams: with_gradients
             && sync.transform == Transform::None
             && sync.selection != SelectionRule::Columns,
@@ -126,17 +126,17 @@ mod tests {
 
     #[test]
     fn a_run_has_its_steps_in_its_phases() {
-        use PhaseKind::{Early, Opening, Steady};
+        use PhaseKind::{Early, Steady, Warmup};
         assert_eq!(
             lengths(&of(SyncPreset::Auto, 1500)),
-            [(Opening, 100), (Early, 200), (Steady, 1200)],
-            "three openings, or a fifth of the run"
+            [(Warmup, 100), (Early, 200), (Steady, 1200)],
+            "three warm-ups, or a fifth of the run"
         );
-        assert_eq!(lengths(&of(SyncPreset::Auto, 6000)), [(Opening, 300), (Early, 900), (Steady, 4800)]);
-        assert_eq!(lengths(&of(SyncPreset::Auto, 150)), [(Opening, 100), (Early, 50)]);
-        assert_eq!(lengths(&of(SyncPreset::Auto, 60)), [(Opening, 60)]);
+        assert_eq!(lengths(&of(SyncPreset::Auto, 6000)), [(Warmup, 300), (Early, 900), (Steady, 4800)]);
+        assert_eq!(lengths(&of(SyncPreset::Auto, 150)), [(Warmup, 100), (Early, 50)]);
+        assert_eq!(lengths(&of(SyncPreset::Auto, 60)), [(Warmup, 60)]);
         assert_eq!(lengths(&of(SyncPreset::Dense, 1500)), [(Steady, 1500)]);
-        assert_eq!(lengths(&of(SyncPreset::OnebitAdam, 1500)), [(Opening, 300), (Steady, 1200)]);
+        assert_eq!(lengths(&of(SyncPreset::OnebitAdam, 1500)), [(Warmup, 300), (Steady, 1200)]);
     }
 
     /// Of four sites, as the benchmark counted them over 1500 steps (docs/benchmarks/sync.md, quality).
@@ -164,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn auto_sends_four_bits_in_its_opening_and_two_early_whatever_the_link_carries() {
+    fn auto_sends_four_bits_in_its_warmup_and_two_early_whatever_the_link_carries() {
         let phases = of(SyncPreset::Auto, 1500);
-        let [opening, early, steady] = &phases[..] else { panic!("{phases:?}") };
-        assert!((opening.exchange.up_bits - 4.125).abs() < 0.01 && opening.window_steps == 2.0);
-        assert!(!opening.exchange.overlaps && opening.exchange.streams, "{opening:?}");
+        let [warmup, early, steady] = &phases[..] else { panic!("{phases:?}") };
+        assert!((warmup.exchange.up_bits - 4.125).abs() < 0.01 && warmup.window_steps == 2.0);
+        assert!(!warmup.exchange.overlaps && warmup.exchange.streams, "{warmup:?}");
         // A fifth of the model in each round.
         assert!((early.exchange.up_bits - 2.0 / 5.0).abs() < 0.01, "{early:?}");
         assert!(steady.exchange.up_bits < early.exchange.up_bits && early.exchange.overlaps);

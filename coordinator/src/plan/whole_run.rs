@@ -1,4 +1,4 @@
-//! What a whole run would take under a plan, with its opening.
+//! What a whole run would take under a plan, with its warm-up.
 
 use serde::Serialize;
 
@@ -92,18 +92,18 @@ mod tests {
     /// One device of 10¹¹ FLOPs a second computes 8 sequences. Without overlap or streams (a cosine transform keeps back what leaves), and with a round every step: all values in
     /// f32 there and back in 150 of 1500 steps, over the 90.6 % of 100 Mbit/s that arrive as updates, and one and a half round trips.
     #[test]
-    fn an_opening_takes_what_its_own_exchange_takes() {
+    fn a_warmup_takes_what_its_own_exchange_takes() {
         let whole = run_over(100.0, 1500, "preset = \"demo\"");
         let flops = 3.0 * (6.0 * 24.0 * 384.0 * 384.0 + 6.0 * 4.0 * 128.0 * 384.0 + 2.0 * 384.0 * 256.0);
         let compute_s = flops * 8.0 * 128.0 / 1e11;
         // Half of a site's update goes to the other owner, and both sites' updates of what it owns come back.
         let bytes = 4.0 * 10_893_312.0 * (0.5 + 1.0);
         let sync_s = bytes / (0.906 * 12.5e6) + 0.075;
-        let [opening, steady] = whole.phases[..] else { panic!("{whole:?}") };
-        assert_eq!((opening.kind, opening.steps, steady.steps), (PhaseKind::Opening, 150, 1350));
-        assert!((opening.sync_s / sync_s - 1.0).abs() < 1e-3, "{opening:?} for {sync_s}");
-        assert!((opening.step_s - (compute_s + opening.sync_s)).abs() < 1e-9, "{opening:?}");
-        let seconds = 150.0 * opening.step_s + 1350.0 * steady.step_s;
+        let [warmup, steady] = whole.phases[..] else { panic!("{whole:?}") };
+        assert_eq!((warmup.kind, warmup.steps, steady.steps), (PhaseKind::Warmup, 150, 1350));
+        assert!((warmup.sync_s / sync_s - 1.0).abs() < 1e-3, "{warmup:?} for {sync_s}");
+        assert!((warmup.step_s - (compute_s + warmup.sync_s)).abs() < 1e-9, "{warmup:?}");
+        let seconds = 150.0 * warmup.step_s + 1350.0 * steady.step_s;
         assert!((whole.seconds / seconds - 1.0).abs() < 1e-12 && whole.local_s == 1500.0 * compute_s);
         assert!((whole.share_of_local_speed - 1500.0 * compute_s / seconds).abs() < 1e-12);
     }
@@ -115,13 +115,13 @@ mod tests {
             let by_link = [100.0, 10.0, 1.0].map(|mbit| share(mbit, 1500));
             assert!(by_link.is_sorted_by(|faster, slower| faster > slower), "{sync}: {by_link:?}");
         }
-        // The opening of `auto` has a hundred rounds in a run of 1500 steps, and a twentieth of 6000.
+        // The warm-up of `auto` has a hundred rounds in a run of 1500 steps, and a twentieth of 6000.
         let share = |steps| run_over(10.0, steps, "preset = \"auto\"").share_of_local_speed;
         assert!(share(6000) > share(1500), "{} and {}", share(6000), share(1500));
     }
 
     #[test]
-    fn a_run_without_an_opening_has_the_pace_of_its_steps() {
+    fn a_run_without_a_warmup_has_the_pace_of_its_steps() {
         let whole = run_over(100.0, 1500, "preset = \"dense\"");
         assert_eq!(whole.phases.len(), 1);
         assert!((whole.seconds - 1500.0 * whole.phases[0].step_s).abs() < 1e-6);

@@ -37,7 +37,7 @@ pub struct Workload {
     pub exchange: Exchange,
 }
 
-/// What the sync group of a stage exchanges, after the opening.
+/// What the sync group of a stage exchanges, after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Bits of a parameter that a site contributes in a step,

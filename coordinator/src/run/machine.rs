@@ -45,11 +45,10 @@ impl Run {
         if let Some(decided) = &state.plan {
             decided.apply_to(&mut config);
         }
-        // A run that was extended had its opening and its early part: those are no shares of all its steps.
+        // A run that was extended had its warm-up and its early part: those are no shares of all its steps.
         if let Some(first) = state.first_steps {
-            if config.round_schedule().opening_rounds != state.schedule.opening_rounds {
-                (config.sync.opening_rounds, config.sync.opening_share) =
-                    (state.schedule.opening_rounds, 0.0);
+            if config.round_schedule().warmup_rounds != state.schedule.warmup_rounds {
+                (config.sync.warmup_rounds, config.sync.warmup_share) = (state.schedule.warmup_rounds, 0.0);
             }
             if config.sync.adapt {
                 config.sync.early_share *= first as f64 / state.schedule.steps.max(first) as f64;
@@ -224,7 +223,7 @@ impl Run {
                 return self.recovery.waits_for_handovers();
             }
             ToCoordinator::Archived(archived) => peer.note_archived(archived),
-            ToCoordinator::Ways(mut ways) => {
+            ToCoordinator::SeenLinks(mut ways) => {
                 let from = peer.known.site;
                 ways.retain(|way| (way.to.0 as usize) < self.core.state.sites.len());
                 self.core.state.ways.seen(self.core.now, from, &ways);

@@ -33,7 +33,7 @@ pub use accounting::tally::Tally;
 pub use command::{Command, Notice, Record, Severity};
 pub use encoding::plausible;
 pub use event::{ConnectionId, Event};
-pub use generations::lineup::{Lineup, SyncGroup};
+pub use generations::generation_config::{GenerationConfig, SyncGroup};
 pub use generations::operate::Suspended;
 pub use liveness::departures::GoneStatus;
 pub use machine::Run;

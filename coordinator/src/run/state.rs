@@ -14,7 +14,7 @@ use crate::run::accounting::ledger::Ledger;
 use crate::run::accounting::releases::Releases;
 use crate::run::accounting::residuals::ResidualsLost;
 use crate::run::accounting::tally::Tally;
-use crate::run::generations::lineup::Lineup;
+use crate::run::generations::generation_config::GenerationConfig;
 use crate::run::planning::replanning::Moving;
 use crate::run::recovery::rewinds::Rewinds;
 use crate::run::views::snapshot::Snapshot;
@@ -54,7 +54,7 @@ pub struct State {
     /// Every worker that ever joined.
     pub workers: BTreeMap<WorkerId, Known>,
     /// The generation that runs; none before the first, or when all its members were lost.
-    pub generation: Option<Lineup>,
+    pub generation: Option<GenerationConfig>,
     /// The highest generation that any worker was told of, begun or not. Numbers are never used twice.
     pub announced: Generation,
     /// How copies of the model are cut, where that was the coordinator's to decide and it has.
@@ -86,7 +86,7 @@ pub struct State {
     /// What died or left with workers before it was sent.
     pub residuals_lost: ResidualsLost,
     /// While nobody trains: who trained last, and those whose own checkpoints may have what they had yet to send.
-    pub resting: Option<(Lineup, BTreeSet<WorkerId>)>,
+    pub resting: Option<(GenerationConfig, BTreeSet<WorkerId>)>,
     /// How often each site has contributed.
     pub releases: Releases,
     /// The newest checkpoints, newest first.
@@ -216,7 +216,7 @@ impl State {
         let Some(schedule) = before.extended(round, steps) else {
             let done = before.steps_of(round).start;
             return Err(match steps > done {
-                true => "it ended within its opening, before a round of that was whole".to_owned(),
+                true => "it ended within its warm-up, before a round of that was whole".to_owned(),
                 false => format!("its {done} steps are done"),
             });
         };

@@ -14,7 +14,7 @@ impl Run {
             self.planning.telling_ends(&self.core),
             self.generations.backlog_settle_at(&self.core),
             self.core.joiners_are_due_at(),
-            self.accounting.latecomers_are_looked_at(&self.core),
+            self.accounting.slow_joiners_are_looked_at(&self.core),
             self.liveness.moves_are_told_at(&self.core),
             self.plan_is_looked_at(),
             self.planning.move_waits_until(&self.core),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{MeasuredLink, SeenWay, WAYS_MAX, WAYS_REPEATED_S};
+use longhaul_proto::control::message::{LINKS_MAX, LINKS_REPEATED_S, MeasuredLink, SeenLink};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Link;
@@ -17,7 +17,7 @@ const WAYS_KEPT: usize = 4096;
 /// Ways that the status shows.
 const WAYS_SHOWN: usize = 64;
 /// Several workers of a site tell of the same way, and each sees what its own connection was given. For so long the fastest of them counts.
-const SIDE_BY_SIDE: Duration = Duration::from_secs(2 * WAYS_REPEATED_S);
+const SIDE_BY_SIDE: Duration = Duration::from_secs(2 * LINKS_REPEATED_S);
 
 /// One way in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,9 +47,9 @@ impl Ways {
     }
 
     /// A worker at `from` tells what its frames have shown. Of its own site they show nothing.
-    pub fn seen(&mut self, now: Duration, from: SiteId, ways: &[SeenWay]) {
-        for SeenWay { to, link } in
-            ways.iter().take(WAYS_MAX).filter(|way| way.to != from && is_sound(&way.link))
+    pub fn seen(&mut self, now: Duration, from: SiteId, ways: &[SeenLink]) {
+        for SeenLink { to, link } in
+            ways.iter().take(LINKS_MAX).filter(|way| way.to != from && is_sound(&way.link))
         {
             let mut way =
                 KnownWay { bytes_per_s: link.bytes_per_s, round_trip_s: link.round_trip_s, at: Some(now) };
@@ -87,10 +87,10 @@ impl Ways {
     }
 }
 
-/// What is left of a rate that was seen at `at`: half of it after [`WAYS_REPEATED_S`].
+/// What is left of a rate that was seen at `at`: half of it after [`LINKS_REPEATED_S`].
 fn fading(now: Duration, at: Option<Duration>) -> f64 {
     let age_s = at.map_or(0.0, |at| now.saturating_sub(at).as_secs_f64());
-    (-age_s / WAYS_REPEATED_S as f64).exp2()
+    (-age_s / LINKS_REPEATED_S as f64).exp2()
 }
 
 /// Whether there may be such a way.
@@ -126,7 +126,7 @@ mod tests {
 
     fn seen(ways: &mut Ways, at_s: u64, from: SiteId, to: SiteId, mbit: f64) {
         let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.05 };
-        ways.seen(Duration::from_secs(at_s), from, &[SeenWay { to, link }]);
+        ways.seen(Duration::from_secs(at_s), from, &[SeenLink { to, link }]);
     }
 
     fn mbit(ways: &Ways) -> f64 {

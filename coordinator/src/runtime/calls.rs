@@ -44,12 +44,12 @@ impl Owner {
             }
             ApiCall::ListTokens(reply) => {
                 let now = self.clock.unix_s();
-                let _ = reply.send(self.desk.tokens().map(|record| token_status(record, now)).collect());
+                let _ = reply.send(self.issuer.tokens().map(|record| token_status(record, now)).collect());
             }
             ApiCall::RevokeToken(id, reply) => {
-                let known = self.desk.revoke_token(id);
+                let known = self.issuer.revoke_token(id);
                 if known {
-                    block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+                    block_in_place(|| self.store.put_enrolment(self.issuer.state()))?;
                 }
                 let _ = reply.send(known);
             }
@@ -100,12 +100,12 @@ impl Owner {
     }
 
     fn kick(&mut self, worker: WorkerId) -> Result<Result<Kicked, CallRefusal>, OwnerError> {
-        let Some((_, record)) = self.desk.workers().find(|(known, _)| *known == worker) else {
+        let Some((_, record)) = self.issuer.workers().find(|(known, _)| *known == worker) else {
             return Ok(Err(unknown(worker, &self.here(), "has never enrolled")));
         };
         let token = record.token;
-        self.desk.revoke_worker(worker);
-        block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+        self.issuer.revoke_worker(worker);
+        block_in_place(|| self.store.put_enrolment(self.issuer.state()))?;
         let open = self.open.values().filter(|open| open.worker == worker);
         let connections: Vec<quinn::Connection> = open.map(|open| open.quic.clone()).collect();
         self.step(Event::Kick { worker })?;
@@ -119,13 +119,13 @@ impl Owner {
         self.publish();
         let now = self.clock.unix_s();
         let token_is_valid =
-            self.desk.tokens().any(|record| record.id == token && token_status(record, now).valid);
+            self.issuer.tokens().any(|record| record.id == token && token_status(record, now).valid);
         Ok(Ok(Kicked { id: worker.to_string(), token: token.to_string(), token_is_valid }))
     }
 
     /// A coordinator that was killed while it took a worker out goes on with that.
     pub(super) fn take_up_revocations(&mut self) -> Result<(), OwnerError> {
-        let revoked = self.desk.workers().filter(|(_, record)| record.revoked);
+        let revoked = self.issuer.workers().filter(|(_, record)| record.revoked);
         let revoked: Vec<WorkerId> = revoked.map(|(worker, _)| worker).collect();
         for worker in revoked {
             if !self.run.state().revoked.contains(&worker) {
@@ -150,15 +150,15 @@ impl Owner {
         uses: Option<u32>,
     ) -> Result<Result<NewToken, String>, OwnerError> {
         let now = self.clock.unix_s();
-        let token = match Token::create(self.desk.authority().fingerprint()) {
+        let token = match Token::create(self.issuer.authority().fingerprint()) {
             Ok(token) => token,
             Err(error) => return Ok(Err(error.to_string())),
         };
         let expires_at_unix_s = now.saturating_add(life_s);
-        if let Err(error) = self.desk.add_token(TokenRecord::new(&token, expires_at_unix_s, uses), now) {
+        if let Err(error) = self.issuer.add_token(TokenRecord::new(&token, expires_at_unix_s, uses), now) {
             return Ok(Err(error.to_string()));
         }
-        block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+        block_in_place(|| self.store.put_enrolment(self.issuer.state()))?;
         Ok(Ok(self.describe(&token, expires_at_unix_s, uses)))
     }
 
@@ -168,8 +168,8 @@ impl Owner {
         let good_until = self.clock.unix_s().saturating_add(life_s);
         let good =
             |record: &&TokenRecord| token_status(record, good_until).valid && record.uses_left.is_none();
-        let record = self.desk.tokens().filter(good).max_by_key(|record| record.expires_at_unix_s)?;
-        let authority = self.desk.authority().fingerprint();
+        let record = self.issuer.tokens().filter(good).max_by_key(|record| record.expires_at_unix_s)?;
+        let authority = self.issuer.authority().fingerprint();
         let token = Token { id: record.id, secret: record.secret.clone(), authority };
         Some(self.describe(&token, record.expires_at_unix_s, record.uses_left))
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
 use longhaul_proto::control::{
-    Applicant, ControlError, Door, EnrolRefusal, EnrolReply, Guest, ServeEnrolError, accept, serve_enrol,
+    Acceptor, Applicant, AuthenticatedPeer, ControlError, EnrolRefusal, EnrolReply, ServeEnrolError, accept,
+    serve_enrol,
 };
 use longhaul_proto::identity::TokenRefusal;
 use quinn::{Connection, Incoming};
@@ -26,7 +27,7 @@ const ADDRESS_LOOKS: u32 = 4;
 /// Where connections come in.
 #[derive(Clone, Debug)]
 pub struct Reception {
-    pub door: Door,
+    pub acceptor: Acceptor,
     pub inputs: mpsc::Sender<Input>,
     pub numbers: Arc<AtomicU64>,
     /// Where those who guess tokens wait.
@@ -37,9 +38,9 @@ impl Reception {
     /// Handles one connection to its end.
     pub async fn receive(self, incoming: Incoming) {
         let address = incoming.remote_address();
-        match self.door.admit(incoming).await {
-            Ok(Guest::Worker { worker, connection }) => self.converse(worker, connection).await,
-            Ok(Guest::Applicant(applicant)) => self.enrol(address, applicant).await,
+        match self.acceptor.admit(incoming).await {
+            Ok(AuthenticatedPeer::Worker { worker, connection }) => self.converse(worker, connection).await,
+            Ok(AuthenticatedPeer::Applicant(applicant)) => self.enrol(address, applicant).await,
             Err(error) => tracing::debug!(%address, %error, "turned a connection away"),
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::RunId;
-use longhaul_proto::control::{EnrolDesk, EnrolState};
+use longhaul_proto::control::{CertificateIssuer, EnrolState};
 use longhaul_proto::identity::{Authority, AuthorityError};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
@@ -20,7 +20,7 @@ pub struct Founded {
     /// Its durable state.
     pub state: State,
     /// Its authority and register.
-    pub desk: EnrolDesk,
+    pub issuer: CertificateIssuer,
     /// What calls to the HTTP API must show.
     pub api_tokens: ApiTokens,
     /// Whether it was there before.
@@ -140,8 +140,8 @@ pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> 
         None if wanted.extend => return Err(FoundError::NoRun { place: store.place().clone() }),
         None => begin(store, &wanted.config, now_unix_s)?,
     };
-    let (state, desk, taken) = founded;
-    Ok(Founded { state, desk, api_tokens: api_tokens(store, folder)?, taken })
+    let (state, issuer, taken) = founded;
+    Ok(Founded { state, issuer, api_tokens: api_tokens(store, folder)?, taken })
 }
 
 /// Whether a run that was founded is the one that is wanted. One that is extended may have another number of steps.
@@ -166,7 +166,7 @@ fn with_steps_of(founding: &Founding, config: &RunConfig) -> Result<String, Foun
     Ok(config.to_toml()?)
 }
 
-type Parts = (State, EnrolDesk, Taken);
+type Parts = (State, CertificateIssuer, Taken);
 
 fn take_up(store: &Store, founding: Founding, wanted: &Wanted) -> Result<Parts, FoundError> {
     check_config(store.place(), &founding, wanted)?;
@@ -181,7 +181,7 @@ fn take_up(store: &Store, founding: Founding, wanted: &Wanted) -> Result<Parts, 
     // Asked for once more: it went on, and is over again.
     let is_done = !is_longer && state.ledger.through().0 >= state.schedule.rounds();
     if !is_over && !is_longer || is_over && (!wanted.extend || is_done) {
-        return Ok((state, EnrolDesk::new(authority, enrolment), Taken::Resumed));
+        return Ok((state, CertificateIssuer::new(authority, enrolment), Taken::Resumed));
     }
     let refused = |reason| FoundError::NotExtended { place: store.place().clone(), reason };
     if !is_over {
@@ -193,7 +193,7 @@ fn take_up(store: &Store, founding: Founding, wanted: &Wanted) -> Result<Parts, 
     let done = state.schedule.steps_of(state.ledger.through()).start;
     state.extend(wanted.config.run.steps).map_err(refused)?;
     store.found(&Founding { config, ..founding }, &state, &enrolment)?;
-    Ok((state, EnrolDesk::new(authority, enrolment), Taken::Extended { done }))
+    Ok((state, CertificateIssuer::new(authority, enrolment), Taken::Extended { done }))
 }
 
 fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, FoundError> {
@@ -202,7 +202,7 @@ fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, Fo
     let (state, enrolment) = (State::new(run, config), EnrolState::default());
     let founding = Founding { run, config: config.to_toml()?, authority: authority.to_pem() };
     store.found(&founding, &state, &enrolment)?;
-    Ok((state, EnrolDesk::new(authority, enrolment), Taken::New))
+    Ok((state, CertificateIssuer::new(authority, enrolment), Taken::New))
 }
 
 fn api_tokens(store: &Store, folder: &Path) -> Result<ApiTokens, FoundError> {
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(first.api_tokens.write, second.api_tokens.write);
         assert_eq!(first.api_tokens.read, second.api_tokens.read);
         assert_ne!(first.api_tokens.read, first.api_tokens.write);
-        assert_eq!(first.desk.authority().fingerprint(), second.desk.authority().fingerprint());
+        assert_eq!(first.issuer.authority().fingerprint(), second.issuer.authority().fingerprint());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct HistoryWriter {
 }
 
 /// What the thread has.
-struct Desk {
+struct HistoryThread {
     history: SharedHistory,
     journal: Arc<Journal>,
     state_dir: PathBuf,
@@ -43,11 +43,12 @@ impl HistoryWriter {
     /// Where there can be no thread.
     pub fn start(history: SharedHistory, journal: Arc<Journal>, state_dir: &Path) -> io::Result<Self> {
         let last = Newest::default();
-        let desk = Desk { history, journal, state_dir: state_dir.to_owned(), last: Arc::clone(&last) };
+        let thread =
+            HistoryThread { history, journal, state_dir: state_dir.to_owned(), last: Arc::clone(&last) };
         let (wake, woken) = sync_channel(1);
         let (has_ended, ended) = sync_channel(1);
         thread::Builder::new().name("history".to_owned()).spawn(move || {
-            desk.write_until_the_end(&woken);
+            thread.write_until_the_end(&woken);
             drop::<SyncSender<()>>(has_ended);
         })?;
         Ok(Self { last, wake: Some(wake), ended })
@@ -76,7 +77,7 @@ impl Drop for HistoryWriter {
     }
 }
 
-impl Desk {
+impl HistoryThread {
     fn write_until_the_end(self, woken: &Receiver<()>) {
         let written = self.begin().and_then(|mut folder| {
             while woken.recv().is_ok() {

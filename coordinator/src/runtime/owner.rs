@@ -9,7 +9,7 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::ToWorker;
 use longhaul_proto::control::{
-    CloseCode, ControlSender, EnrolDesk, EnrolRefusal, EnrolReply, EnrolRequest, Visitor,
+    CertificateIssuer, CloseCode, ControlSender, EnrolRefusal, EnrolReply, EnrolRequest, Visitor,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, block_in_place};
@@ -70,7 +70,7 @@ pub struct Owner {
     /// The decisions.
     pub run: Run,
     /// The register.
-    pub desk: EnrolDesk,
+    pub issuer: CertificateIssuer,
     /// The disk.
     pub store: Store,
     /// The time.
@@ -195,7 +195,7 @@ impl Owner {
     fn take(&mut self, input: Input) -> Result<(), OwnerError> {
         match input {
             Input::Opened { connection, worker, address, sender, quic } => {
-                if !self.desk.is_welcome(worker) {
+                if !self.issuer.is_welcome(worker) {
                     CloseCode::Stranger.close(&quic, "this worker was revoked, or is not registered here");
                     return Ok(());
                 }
@@ -284,10 +284,10 @@ impl Owner {
         visitor: &Visitor,
         reply: oneshot::Sender<EnrolReply>,
     ) -> Result<(), OwnerError> {
-        let decision = self.desk.decide(request, visitor, self.clock.unix_s());
+        let decision = self.issuer.decide(request, visitor, self.clock.unix_s());
         match &decision {
             EnrolReply::Admitted { .. } => {
-                block_in_place(|| self.store.put_enrolment(self.desk.state()))?;
+                block_in_place(|| self.store.put_enrolment(self.issuer.state()))?;
                 tracing::info!(site = %request.site, "a worker enrolled");
             }
             EnrolReply::Refused(refusal) => log_refusal(refusal),

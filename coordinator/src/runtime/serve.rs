@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::Router;
-use longhaul_proto::control::{CloseCode, Door};
+use longhaul_proto::control::{Acceptor, CloseCode};
 use longhaul_proto::identity::{Authority, TlsError, coordinator_server};
 use longhaul_proto::transport::{
     BindError, ResetKey, SocketBuffers, bind_udp, endpoint_that_resets, transport_config,
@@ -103,22 +103,22 @@ impl Served {
     }
 
     /// Shows a certificate of this run to whoever comes from now on.
-    pub(super) fn open(&self, authority: &Authority, now_unix_s: u64) -> Result<Door, ServeError> {
-        let door = Door::new(authority.run());
+    pub(super) fn open(&self, authority: &Authority, now_unix_s: u64) -> Result<Acceptor, ServeError> {
+        let acceptor = Acceptor::new(authority.run());
         self.reset_key.set(&authority.reset_secret());
-        self.endpoint.set_server_config(Some(server_config(authority, &door, now_unix_s)?));
-        Ok(door)
+        self.endpoint.set_server_config(Some(server_config(authority, &acceptor, now_unix_s)?));
+        Ok(acceptor)
     }
 }
 
 fn server_config(
     authority: &Authority,
-    door: &Door,
+    acceptor: &Acceptor,
     now_unix_s: u64,
 ) -> Result<quinn::ServerConfig, TlsError> {
     let mut config = quinn::ServerConfig::with_crypto(coordinator_server(authority, now_unix_s)?);
     let mut transport = transport_config();
-    door.limit(&mut transport);
+    acceptor.limit(&mut transport);
     config.transport_config(Arc::new(transport));
     Ok(config)
 }
@@ -141,12 +141,13 @@ pub async fn serve(
     let api = Api::new(owner.status.subscribe(), inputs.clone(), journal, recorded, api_tokens, loopback);
     let (http_stop, stopped) = watch::channel(false);
     let serving = served.answer_http(router(api), stopped)?;
-    let door = served.open(owner.desk.authority(), clock.unix_s())?;
+    let acceptor = served.open(owner.issuer.authority(), clock.unix_s())?;
     let (numbers, slowdown) = (Arc::new(AtomicU64::new(0)), Slowdown::default());
-    let reception = Reception { door: door.clone(), inputs, numbers, slowdown };
+    let reception = Reception { acceptor: acceptor.clone(), inputs, numbers, slowdown };
     let accepting = AbortOnDrop(tokio::spawn(accept(endpoint.clone(), reception)).abort_handle());
-    let authority = Authority::from_pem(&owner.desk.authority().to_pem()).ok();
-    let renewing = AbortOnDrop(tokio::spawn(renew(endpoint.clone(), door, authority, clock)).abort_handle());
+    let authority = Authority::from_pem(&owner.issuer.authority().to_pem()).ok();
+    let renewing =
+        AbortOnDrop(tokio::spawn(renew(endpoint.clone(), acceptor, authority, clock)).abort_handle());
 
     let ended = owner.own(queue, stop).await;
     // With the tasks go their connections, as far as they are still open.
@@ -194,7 +195,7 @@ fn bind(listen: SocketAddr) -> Result<(std::net::UdpSocket, SocketBuffers), Bind
 }
 
 /// Keeps the coordinator's own certificate fresh: it is renewed when it is old, and at once when the calendar has moved.
-async fn renew(endpoint: Endpoint, door: Door, authority: Option<Authority>, mut clock: Clock) {
+async fn renew(endpoint: Endpoint, acceptor: Acceptor, authority: Option<Authority>, mut clock: Clock) {
     let Some(authority) = authority else { return };
     let mut look = interval(Duration::from_secs(CALENDAR_INTERVAL_S));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -205,7 +206,7 @@ async fn renew(endpoint: Endpoint, door: Door, authority: Option<Authority>, mut
             continue;
         }
         due = clock.now() + CERTIFICATE_INTERVAL;
-        match server_config(&authority, &door, clock.unix_s()) {
+        match server_config(&authority, &acceptor, clock.unix_s()) {
             Ok(config) => endpoint.set_server_config(Some(config)),
             Err(error) => tracing::error!(%error, "cannot renew the coordinator's certificate"),
         }
@@ -224,7 +225,7 @@ impl Drop for AbortOnDrop {
 #[must_use]
 pub fn owner(
     run: crate::run::Run,
-    desk: longhaul_proto::control::EnrolDesk,
+    issuer: longhaul_proto::control::CertificateIssuer,
     store: crate::store::Store,
     folder: &std::path::Path,
     clock: Clock,
@@ -239,7 +240,7 @@ pub fn owner(
     let (status, _) = watch::channel(Arc::new(run.status(clock.started_unix_ms())));
     Owner {
         run,
-        desk,
+        issuer,
         store,
         clock,
         recorder,

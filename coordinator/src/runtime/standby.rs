@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_proto::control::{Door, NotLeader};
+use longhaul_proto::control::{Acceptor, NotLeader};
 use longhaul_proto::identity::Authority;
 use quinn::Endpoint;
 use tokio::sync::watch;
@@ -121,8 +121,8 @@ impl Standby {
                 && let Some(founding) = self.look_for_founding().await?
             {
                 let authority = Authority::from_pem(&founding.authority).map_err(FoundError::from)?;
-                let door = served.open(&authority, self.clock.unix_s())?;
-                let task = tokio::spawn(refuse(served.endpoint.clone(), door, leader.subscribe()));
+                let acceptor = served.open(&authority, self.clock.unix_s())?;
+                let task = tokio::spawn(refuse(served.endpoint.clone(), acceptor, leader.subscribe()));
                 refusing = Some(AbortOnDrop(task.abort_handle()));
             }
         }
@@ -172,16 +172,16 @@ impl Standby {
 }
 
 /// Tells whoever comes who leads, and hangs up.
-async fn refuse(endpoint: Endpoint, door: Door, leader: watch::Receiver<Option<String>>) {
+async fn refuse(endpoint: Endpoint, acceptor: Acceptor, leader: watch::Receiver<Option<String>>) {
     // The door bounds how many are inside.
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) => {
-                    let (door, leader) = (door.clone(), leader.clone());
+                    let (acceptor, leader) = (acceptor.clone(), leader.clone());
                     tasks.spawn(async move {
-                        let Ok(guest) = door.admit(incoming).await else { return };
+                        let Ok(guest) = acceptor.admit(incoming).await else { return };
                         let advertised = leader.borrow().clone().unwrap_or_default();
                         // The leader's own address is the first.
                         let leader = advertised.split(',').next().filter(|own| !own.is_empty());

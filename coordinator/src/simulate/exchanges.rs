@@ -12,7 +12,7 @@ const EXCHANGE_MAX_S: f64 = 1e9;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exchanges {
     phases: Vec<(u64, f64)>,
-    opening_steps: u64,
+    warmup_steps: u64,
 }
 
 impl Exchanges {
@@ -21,10 +21,10 @@ impl Exchanges {
             *end += phase.steps;
             Some((*end, phase.sync_s))
         };
-        let is_opening = |phase: &&crate::plan::PhaseTime| phase.kind == PhaseKind::Opening;
+        let is_warmup = |phase: &&crate::plan::PhaseTime| phase.kind == PhaseKind::Warmup;
         Self {
             phases: whole.phases.iter().scan(0, end).collect(),
-            opening_steps: whole.phases.iter().find(is_opening).map_or(0, |phase| phase.steps),
+            warmup_steps: whole.phases.iter().find(is_warmup).map_or(0, |phase| phase.steps),
         }
     }
 
@@ -36,9 +36,9 @@ impl Exchanges {
         Duration::from_secs_f64((step_s * count).min(EXCHANGE_MAX_S))
     }
 
-    /// Steps of the opening.
-    pub fn opening_steps(&self) -> u64 {
-        self.opening_steps
+    /// Steps of the warm-up.
+    pub fn warmup_steps(&self) -> u64 {
+        self.warmup_steps
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
             local_s: 100.0,
             share_of_local_speed: 1.0,
             phases: vec![
-                phase(PhaseKind::Opening, 10, 3.0),
+                phase(PhaseKind::Warmup, 10, 3.0),
                 phase(PhaseKind::Early, 20, 2.0),
                 phase(PhaseKind::Steady, 70, 0.5),
             ],
@@ -63,6 +63,6 @@ mod tests {
         let exchanges = Exchanges::of(&whole);
         let takes = |steps| exchanges.takes(steps).as_secs_f64();
         assert_eq!([takes(9..10), takes(10..11), takes(29..30), takes(30..35)], [3.0, 2.0, 2.0, 2.5]);
-        assert_eq!((takes(100..100), exchanges.opening_steps()), (0.0, 10));
+        assert_eq!((takes(100..100), exchanges.warmup_steps()), (0.0, 10));
     }
 }

@@ -48,8 +48,8 @@ pub struct Report {
     pub workers: usize,
     /// Steps that count.
     pub steps: u64,
-    /// The steps of the opening, and the seconds from the first generation until they counted; none: there is no opening, or it was not over.
-    pub opening: Option<(u64, f64)>,
+    /// The steps of the warm-up, and the seconds from the first generation until they counted; none: there is no warm-up, or it was not over.
+    pub warmup: Option<(u64, f64)>,
     /// The time in which the slowest copy would compute those steps that count, over the time from the first generation on; none where there were several generations.
     pub share_of_local_speed: Option<f64>,
     /// Of each step of the last nine tenths of the run, in seconds.

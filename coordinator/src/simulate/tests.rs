@@ -20,7 +20,7 @@ fn setup(topology: &str, parallel: &str, sync: &str, faults: &str) -> Setup {
     Setup { config, spec, topology, faults, seed: 1, until: Duration::from_secs(3600) }
 }
 
-const SPARSE: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 5\noverlap = 1";
+const SPARSE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 5\noverlap = 1";
 const WHOLE: &str = "plan = \"fixed\"";
 
 fn report(setup: Setup) -> Report {
@@ -174,9 +174,9 @@ fn too_few_machines_are_refused() {
     assert!(error.contains("parallel.tensor = 2: the topology has 1 groups"), "{error}");
 }
 
-/// Four bits of each value in the opening, which takes more of the run the slower the link is and the shorter the run.
+/// Four bits of each value in the warm-up, which takes more of the run the slower the link is and the shorter the run.
 #[test]
-fn an_opening_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
+fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
     let with = |mbit: u32, steps: u64| {
         let sites = SITES.replace("mbit = 100", &format!("mbit = {mbit}"));
         let mut setup = setup(&sites, WHOLE, "preset = \"auto\"", "");
@@ -189,12 +189,12 @@ fn an_opening_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
         (planned, report(setup))
     };
     let (planned, simulated) = with(2, 1500);
-    let [opening, ..] = planned.phases[..] else { panic!("{planned:?}") };
-    let (steps, took) = simulated.opening.unwrap();
+    let [warmup, ..] = planned.phases[..] else { panic!("{planned:?}") };
+    let (steps, took) = simulated.warmup.unwrap();
     // Nothing streams in a simulation, and what is computed takes up to 5 % longer.
-    let most = steps as f64 * (planned.local_s / 1500.0 + opening.sync_s);
+    let most = steps as f64 * (planned.local_s / 1500.0 + warmup.sync_s);
     assert!(
-        steps == 100 && took > 0.97 * opening.seconds() && took < 1.06 * most,
+        steps == 100 && took > 0.97 * warmup.seconds() && took < 1.06 * most,
         "{simulated:#?} {planned:?}"
     );
     let share = |report: &Report| report.share_of_local_speed.unwrap();

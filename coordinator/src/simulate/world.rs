@@ -93,7 +93,7 @@ struct Tally {
     told: u64,
     thinking: Duration,
     began: Option<Duration>,
-    /// When the opening's steps counted.
+    /// When the warm-up's steps counted.
     opened: Option<Duration>,
     /// When a tenth of all steps counted, and how many did.
     tenth: Option<(Duration, u64)>,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_proto::control::EnrolDesk;
+use longhaul_proto::control::CertificateIssuer;
 use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker};
 use longhaul_proto::identity::{Authority, Token, TokenRecord};
 
@@ -139,7 +139,7 @@ fn at_each_crash(write: impl Fn(&Storage) -> usize, mut check: impl FnMut(Crash,
 fn desks() -> Vec<EnrolState> {
     let authority = Authority::create(RUN, 0).unwrap();
     let tokens: Vec<Token> = (0..3).map(|_| Token::create(authority.fingerprint()).unwrap()).collect();
-    let mut desk = EnrolDesk::new(authority, EnrolState::default());
+    let mut desk = CertificateIssuer::new(authority, EnrolState::default());
     let mut states = vec![desk.state().clone()];
     for token in &tokens {
         desk.add_token(TokenRecord::new(token, 3600, None), 0).unwrap();

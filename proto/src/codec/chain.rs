@@ -5,7 +5,7 @@ use longhaul_common::id::{FragmentId, Round, RunId};
 
 use super::{CodecSpec, Dct, RandomK, Selection, Stage, Threshold, TopK};
 
-/// From a site to the owner, after the opening, for a fragment that begins with so many tiles.
+/// From a site to the owner, after the warm-up, for a fragment that begins with so many tiles.
 #[must_use]
 pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
     let SyncConfig { values, rounding, .. } = *config;
@@ -18,7 +18,7 @@ pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
     CodecSpec { stage, rounding, ..with_entropy_where_it_pays(CodecSpec::new(selection, values)) }
 }
 
-/// What chooses the positions that all sites contribute after the opening; none: they contribute all, or each chooses its own.
+/// What chooses the positions that all sites contribute after the warm-up; none: they contribute all, or each chooses its own.
 #[must_use]
 pub fn random_mask(config: &SyncConfig) -> Option<RandomK> {
     let SyncConfig { chunk, random_keep, .. } = *config;
@@ -32,7 +32,7 @@ pub fn with_entropy_where_it_pays(spec: CodecSpec) -> CodecSpec {
     CodecSpec { entropy: spec.selection != Selection::All, ..spec }
 }
 
-/// From the owner to everybody, where it publishes means, after the opening.
+/// From the owner to everybody, where it publishes means, after the warm-up.
 #[must_use]
 pub fn downlink(config: &SyncConfig) -> CodecSpec {
     let selection = match config.result {
@@ -42,24 +42,24 @@ pub fn downlink(config: &SyncConfig) -> CodecSpec {
     with_entropy_where_it_pays(CodecSpec::new(selection, config.result_values))
 }
 
-/// The same in the opening.
+/// The same in the warm-up.
 #[must_use]
-pub fn opening_downlink(config: &SyncConfig) -> CodecSpec {
+pub fn warmup_downlink(config: &SyncConfig) -> CodecSpec {
     if config.result == ResultForm::Union && !config.opens_with_gradients() {
-        let chain = CodecSpec::new(all_but_zeros(config.chunk), config.opening_values);
+        let chain = CodecSpec::new(all_but_zeros(config.chunk), config.warmup_values);
         return with_entropy_where_it_pays(chain);
     }
-    opening(config)
+    warmup(config)
 }
 
-/// From a site to the owner in the opening.
+/// From a site to the owner in the warm-up.
 #[must_use]
-pub fn opening(config: &SyncConfig) -> CodecSpec {
+pub fn warmup(config: &SyncConfig) -> CodecSpec {
     let selection = match config.opens_with_gradients() {
         true => Selection::All,
-        false => TopK::or_all(config.chunk, config.opening_keep),
+        false => TopK::or_all(config.chunk, config.warmup_keep),
     };
-    with_entropy_where_it_pays(CodecSpec::new(selection, config.opening_values))
+    with_entropy_where_it_pays(CodecSpec::new(selection, config.warmup_values))
 }
 
 /// What random masks and stochastic rounding are drawn from: the same on all members, another for each fragment and round.
@@ -94,8 +94,8 @@ mod tests {
                 uplink(&config, 0),
                 uplink(&config, 3),
                 downlink(&config),
-                opening(&config),
-                opening_downlink(&config),
+                warmup(&config),
+                warmup_downlink(&config),
             ] {
                 assert_eq!(spec.validate(), Ok(()), "{preset:?}: {spec:?}");
             }

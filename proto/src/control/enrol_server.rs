@@ -1,7 +1,7 @@
 use quinn::{ConnectionError, ReadError};
 use tokio::time::timeout_at;
 
-use super::door::Applicant;
+use super::acceptor::Applicant;
 use super::probe_server::serve_probe;
 use super::{CloseCode, ControlError, EnrolReply, EnrolRequest, FromDesk, ToDesk, Visitor, accept};
 use crate::identity::{Exporter, ExporterError};

@@ -18,7 +18,7 @@ pub use super::report::{
 };
 
 /// What both sides of a control connection must agree on.
-pub const PROTOCOL_VERSION: u16 = 24;
+pub const PROTOCOL_VERSION: u16 = 25;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -58,9 +58,9 @@ pub enum ToCoordinator {
     Profile(Profile),
     /// Answers [`ToWorker::Probe`]: what was reached, in the order of the peers that were named; none: nobody answered there.
     Links(Vec<Option<MeasuredLink>>),
-    /// What this worker's own frames have shown of the ways to other sites: at most [`WAYS_MAX`] at a time, when something has changed and every
-    /// [`WAYS_REPEATED_S`].
-    Ways(Vec<SeenWay>),
+    /// What this worker's own frames have shown of the ways to other sites: at most [`LINKS_MAX`] at a time, when something has changed and every
+    /// [`LINKS_REPEATED_S`].
+    SeenLinks(Vec<SeenLink>),
     /// A copy of another worker's checkpoint, as [`ToWorker::Keep`] asks for, is on this worker's disk; none: it could not be had.
     Kept(Option<CheckpointOffer>),
     /// What this worker can have from the run's archive of checkpoints (`checkpoint.to`), newest first. Said once in each session without being asked, also where there
@@ -159,18 +159,18 @@ pub struct MeasuredLink {
 
 /// What traffic has shown of the way to another site.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SeenWay {
+pub struct SeenLink {
     /// Which site.
     pub to: SiteId,
     /// What one connection delivered there when it had enough to send, and its round trip without queues.
     pub link: MeasuredLink,
 }
 
-/// Sites in one [`ToCoordinator::Ways`].
-pub const WAYS_MAX: usize = 32;
+/// Sites in one [`ToCoordinator::SeenLinks`].
+pub const LINKS_MAX: usize = 32;
 
 /// How often a worker tells again of a way that has not changed, in seconds: a coordinator that was started anew knows of all after that.
-pub const WAYS_REPEATED_S: u64 = 60;
+pub const LINKS_REPEATED_S: u64 = 60;
 
 /// Peers that a worker is asked to probe, at most: each takes about a second.
 pub const PROBED_MAX: usize = 32;

@@ -1,10 +1,10 @@
 //! The conversation between a worker and the coordinator. `docs/identity.md` is the design of all but the messages.
 
+mod acceptor;
+mod certificate_issuer;
 mod channel;
 mod close;
 mod data;
-mod desk;
-mod door;
 mod enrol;
 mod enrol_client;
 mod enrol_server;
@@ -19,13 +19,18 @@ mod settlement;
 mod visit;
 mod wire;
 
+pub use acceptor::{
+    Acceptor, AcceptorError, Applicant, AuthenticatedPeer, STRANGER_WINDOW_BYTES,
+    UNAUTHENTICATED_CONNECTIONS_MAX,
+};
+pub use certificate_issuer::{
+    CertificateIssuer, EnrolState, TOKENS_MAX, TooManyTokens, Visitor, WORKERS_MAX, WorkerRecord,
+};
 pub use channel::{
     ControlError, ControlReceiver, ControlSender, Ear, QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, SendError,
     accept, open,
 };
 pub use close::{CloseCode, NotLeader};
-pub use desk::{EnrolDesk, EnrolState, TOKENS_MAX, TooManyTokens, Visitor, WORKERS_MAX, WorkerRecord};
-pub use door::{Applicant, Door, DoorError, Guest, STRANGER_WINDOW_BYTES, UNAUTHENTICATED_CONNECTIONS_MAX};
 pub use enrol::{ENROL_DEADLINE, EnrolRefusal, EnrolReply, EnrolRequest, Grounds, SITE_NAME_BYTES_MAX};
 pub use enrol_client::{EnrolError, enrol, renew};
 pub use enrol_server::{ServeEnrolError, serve_enrol};

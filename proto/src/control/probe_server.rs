@@ -6,7 +6,7 @@ use quinn::{Connection, VarInt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::door::Applicant;
+use super::acceptor::Applicant;
 use super::probe::{PROBE_BYTES_MAX, PROBE_REQUESTS_MAX, PROBE_STREAMS, PROBE_UPLOAD_MAX};
 use super::{
     ControlReceiver, ControlSender, FromDesk, ProbeReply, ProbeRequest, STRANGER_WINDOW_BYTES,

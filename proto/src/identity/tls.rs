@@ -111,7 +111,7 @@ pub fn data_server(identity: &Identity) -> Result<Arc<QuicServerConfig>, TlsErro
 }
 
 /// For the coordinator, with a new certificate. Peers without certificate pass the handshake, as they must enrol:
-/// [`crate::control::Door`] keeps them from anything else.
+/// [`crate::control::Acceptor`] keeps them from anything else.
 ///
 /// # Errors
 /// [`TlsError`]

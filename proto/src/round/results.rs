@@ -237,8 +237,8 @@ mod tests {
     fn kept(fragment_values: u32, bytes: usize) -> u64 {
         let layout = FragmentLayout { values: 2 * u64::from(fragment_values), fragment_values };
         let schedule = RoundSchedule {
-            opening_rounds: 0,
-            opening_every: 1,
+            warmup_rounds: 0,
+            warmup_every: 1,
             every: 1,
             groups: 1,
             exchanges: 1,

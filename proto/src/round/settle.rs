@@ -105,8 +105,8 @@ mod tests {
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 2, fragment_values: 1 };
     const SCHEDULE: RoundSchedule = RoundSchedule {
-        opening_rounds: 0,
-        opening_every: 1,
+        warmup_rounds: 0,
+        warmup_every: 1,
         every: 1,
         groups: 1,
         exchanges: 1,

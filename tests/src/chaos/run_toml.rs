@@ -58,7 +58,7 @@ plan = "fixed"
 
 [sync]
 preset = "sparse-local"
-opening_share = 0.0
+warmup_share = 0.0
 every = {every}
 overlap = {overlap}
 keep = 256

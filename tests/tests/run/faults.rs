@@ -22,7 +22,7 @@ fn survival_and_exactly_once_hold_when_a_worker_is_killed_and_comes_back() {
 #[test]
 #[ignore = "nightly: covered by powersgd_follows_the_reference, a_joiner_goes_on_from_what_the_others_hold"]
 fn low_rank_gradients_survive_a_death_and_a_return() {
-    let sync = "preset = \"powersgd\"\nopening_share = 0\nfragment_values = 16384";
+    let sync = "preset = \"powersgd\"\nwarmup_share = 0\nfragment_values = 16384";
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
 }
 
@@ -52,9 +52,9 @@ fn columns_of_gradients_survive_a_death_and_a_return() {
 
 /// A death and a return among members that make common steps.
 #[test]
-#[ignore = "nightly: covered by a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing, a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_it"]
-fn an_opening_of_common_steps_survives_a_death_and_a_return() {
-    let sync = "opening_rounds = 150\nevery_max = 1\nfragment_values = 8192";
+#[ignore = "nightly: covered by a_settlement_amid_a_streamed_step_of_a_mixed_warmup_loses_nothing, a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_it"]
+fn a_warmup_of_common_steps_survives_a_death_and_a_return() {
+    let sync = "warmup_rounds = 150\nevery_max = 1\nfragment_values = 8192";
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
 }
 
@@ -62,7 +62,7 @@ fn an_opening_of_common_steps_survives_a_death_and_a_return() {
 #[test]
 #[ignore = "nightly: covered by auto_follows_the_reference, moments_that_are_another_workers_alone_or_nowhere_start_from_zero"]
 fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
-    let sync = "opening_rounds = 20\nopening_share = 0\nevery_max = 1\nfragment_values = 8192";
+    let sync = "warmup_rounds = 20\nwarmup_share = 0\nevery_max = 1\nfragment_values = 8192";
     let setup = Setup { steps: 600, sync, ..Setup::default() };
     survives_a_death_in(setup, 40);
 }

@@ -9,13 +9,13 @@ use crate::scenario::{RUN_MAX, Setup, at_once};
 /// What makes a preset fit a run of a minute: its own rhythm is for thousands of steps.
 fn sync(preset: SyncPreset) -> &'static str {
     match preset {
-        SyncPreset::Auto => "preset = \"auto\"\nopening_rounds = 20",
+        SyncPreset::Auto => "preset = \"auto\"\nwarmup_rounds = 20",
         SyncPreset::Dense => "preset = \"dense\"",
         SyncPreset::Dgc => "preset = \"dgc\"\nkeep = 256",
         SyncPreset::Demo => "preset = \"demo\"\nkeep = 512",
         SyncPreset::Cocktail => "preset = \"cocktail\"",
         SyncPreset::Powersgd => "preset = \"powersgd\"",
-        SyncPreset::OnebitAdam => "preset = \"onebit-adam\"\nopening_share = 0.5",
+        SyncPreset::OnebitAdam => "preset = \"onebit-adam\"\nwarmup_share = 0.5",
         SyncPreset::Diloco => "preset = \"diloco\"\nevery = 10",
         SyncPreset::StreamingDiloco => "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3",
         SyncPreset::SparseLocal => "preset = \"sparse-local\"\nevery = 5\noverlap = 5\nkeep = 256",
@@ -79,8 +79,8 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
 #[test]
 #[ignore = "nightly: covered by dense_with_look_ahead_follows_the_reference"]
 fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
-    let sync = "preset = \"dense\"\noverlap = 1\nlook_ahead = true\nvalues = \"int4\"\nopening_rounds = 10\n\
-                opening_values = \"int8\"\nfragment_values = 16384";
+    let sync = "preset = \"dense\"\noverlap = 1\nlook_ahead = true\nvalues = \"int4\"\nwarmup_rounds = 10\n\
+                warmup_values = \"int8\"\nfragment_values = 16384";
     let mut scenario = Setup { steps: 60, sync, ..Setup::default() }.start();
     let loss = scenario.finish()["loss"].as_f64().unwrap();
     assert!(loss < 4.2, "the loss is {loss}");
@@ -94,8 +94,8 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
     for result in ["mean", "union"] {
         let sync = format!(
             "preset = \"sparse-local\"\nevery = 2\noverlap = 2\nkeep = 512\nresult = \"{result}\"\nresult_keep = 512\n\
-             result_values = \"int4\"\nopening_rounds = 4\nopening_every = 2\nopening_keep = 4096\n\
-             opening_values = \"int8\"\nfragment_values = 16384"
+             result_values = \"int4\"\nwarmup_rounds = 4\nwarmup_every = 2\nwarmup_keep = 4096\n\
+             warmup_values = \"int8\"\nfragment_values = 16384"
         );
         let mut scenario = Setup { steps: 60, sync: &sync, ..Setup::default() }.start();
         let loss = scenario.finish()["loss"].as_f64().unwrap();
@@ -107,7 +107,7 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
 #[test]
 fn the_bits_of_a_value_follow_the_link() {
     let wan_bytes = |link| {
-        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nopening_rounds = 20\nopening_share = 0\n\
+        let sync = "preset = \"auto\"\nevery = 10\noverlap = 10\ngroups = 1\nwarmup_rounds = 20\nwarmup_share = 0\n\
                     early_share = 0\nbits_max = 8.2\nfragment_values = 16384";
         let sites = vec![1, 1];
         let setup = Setup {
@@ -126,11 +126,11 @@ fn the_bits_of_a_value_follow_the_link() {
     assert!(fast > 2.0 * slow, "{fast} bytes over the fast link, {slow} over the slow one");
 }
 
-/// Steps of a few milliseconds, and round trips of a hundred: the opening shows it, and the rest of the run has fewer rounds.
+/// Steps of a few milliseconds, and round trips of a hundred: the warm-up shows it, and the rest of the run has fewer rounds.
 #[test]
-#[ignore = "nightly: covered by long_round_trips_move_rounds_apart_after_the_opening"]
+#[ignore = "nightly: covered by long_round_trips_move_rounds_apart_after_the_warmup"]
 fn rounds_move_apart_where_round_trips_are_long() {
-    let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
+    let sync = "warmup_rounds = 20\nwarmup_share = 0\nfragment_values = 8192";
     let link = "rate_mbit=50,delay_ms=50";
     let setup =
         Setup { steps: 320, sites: vec![1, 1], link, width: 64, sync, alone: true, ..Setup::default() };
@@ -141,11 +141,11 @@ fn rounds_move_apart_where_round_trips_are_long() {
     assert!(loss < 4.2, "the loss is {loss}");
 }
 
-/// The same, where the opening has seen short round trips, and they become long after it: members report it, and the coordinator moves rounds apart.
+/// The same, where the warm-up has seen short round trips, and they become long after it: members report it, and the coordinator moves rounds apart.
 #[test]
 #[ignore = "nightly: covered by a_link_that_becomes_slow_moves_rounds_apart_and_one_that_recovers_brings_them_back"]
-fn rounds_move_apart_when_a_link_becomes_slow_after_the_opening() {
-    let sync = "opening_rounds = 20\nopening_share = 0\nfragment_values = 8192";
+fn rounds_move_apart_when_a_link_becomes_slow_after_the_warmup() {
+    let sync = "warmup_rounds = 20\nwarmup_share = 0\nfragment_values = 8192";
     let link = "rate_mbit=50,delay_ms=1";
     let setup = Setup {
         steps: 1500,

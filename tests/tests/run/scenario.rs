@@ -106,7 +106,7 @@ impl Default for Setup<'_> {
             selective: None,
             sparse: None,
             parallel: "plan = \"fixed\"",
-            sync: "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
+            sync: "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
             checkpoint: "every_rounds = 4",
             own_checkpoints: false,
@@ -121,7 +121,7 @@ impl Default for Setup<'_> {
 impl Setup<'_> {
     /// However slow the machine is, nobody is left out of a round or taken for lost: the same run gives the same bits.
     pub fn reproducible() -> Self {
-        let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\n\
+        let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\n\
                     deadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
         Self { sites: vec![1, 1], sync, silent_after_ms: 240_000, ..Self::default() }
     }

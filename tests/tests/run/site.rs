@@ -44,7 +44,7 @@ fn gradients_leave_a_site_of_several_while_they_are_computed() {
 #[test]
 #[ignore = "nightly: covered by a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal"]
 fn members_of_a_site_that_are_told_to_send_directly_have_no_ring() {
-    let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\nwithin_site = \"direct\"";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\nwithin_site = \"direct\"";
     let mut scenario = Setup { sync, ..Setup::default() }.start();
     let loss = scenario.finish()["loss"].as_f64().unwrap();
     assert!(loss < 4.0, "the loss is {loss}");

@@ -13,7 +13,7 @@ use super::cache::Cache;
 use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
-use super::lent::{Catalogue, LentBlock, Stock, Supply};
+use super::lent::{BlockStore, Catalogue, LentBlock, Supply};
 use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
@@ -133,7 +133,7 @@ impl Dataset {
     pub fn elsewhere(
         config: &DataConfig,
         catalogue: &Catalogue,
-        stock: &Arc<Stock>,
+        stock: &Arc<BlockStore>,
         supply: &Arc<dyn Supply>,
     ) -> Result<Self, DataError> {
         let sources = config.training();

@@ -69,7 +69,7 @@ pub use error::DataError;
 pub use filling::Coming;
 pub use folder::class_names;
 pub use image::{augment, image_sample};
-pub use lent::{BlockName, Catalogue, Lending, LentBlock, NotTheBlock, Stock, Supply};
+pub use lent::{BlockName, BlockStore, Catalogue, Lending, LentBlock, NotTheBlock, Supply};
 pub use looked::{Defects, Looked, SourceFile};
 pub use odd_texts::OddTexts;
 pub use owned::abandon;

@@ -12,7 +12,9 @@ use longhaul_common::config::DataSource;
 use super::cache::Cache;
 use super::filling::{Filling, Preparing};
 use super::lease::Lease;
-use super::lent::{BlockName, LentBlock, ListedShard, ListedSource, NotTheBlock, Stock, Supply, shard_name};
+use super::lent::{
+    BlockName, BlockStore, LentBlock, ListedShard, ListedSource, NotTheBlock, Supply, shard_name,
+};
 use super::names::{Named, Names};
 use super::passed::PassedOver;
 use super::pipeline::with_makers;
@@ -45,7 +47,7 @@ enum Made {
     /// They are made.
     FromFiles { recipe: Box<Recipe>, tokenizer: Tokenizer, lease: Arc<Lease>, files: Vec<Prepared> },
     /// Other workers have them.
-    Elsewhere { stock: Arc<Stock>, supply: Arc<dyn Supply> },
+    Elsewhere { stock: Arc<BlockStore>, supply: Arc<dyn Supply> },
 }
 
 /// A shard that is mapped when it is needed.
@@ -113,7 +115,7 @@ impl Source {
     pub(super) fn elsewhere(
         source: &DataSource,
         listed: &ListedSource,
-        stock: Arc<Stock>,
+        stock: Arc<BlockStore>,
         supply: Arc<dyn Supply>,
     ) -> Self {
         let named = |shard: &ListedShard| Named {
@@ -286,7 +288,7 @@ impl Source {
         index: usize,
         shard: Option<&Shard>,
         range: &Range<u64>,
-        stock: &Stock,
+        stock: &BlockStore,
     ) -> Vec<BlockName> {
         let blocks = match shard {
             Some(shard) => shard.damaged(range.clone()),
@@ -366,7 +368,7 @@ impl Source {
         &self,
         index: usize,
         range: Range<u64>,
-        stock: &Stock,
+        stock: &BlockStore,
         supply: &dyn Supply,
     ) -> Result<Arc<Shard>, DataError> {
         // Where the file that is mapped was damaged as a whole, there is another one after the first time, which has what was missing then.

@@ -27,7 +27,7 @@ pub enum EngineError {
         reason: String,
     },
     /// A second moment that is to be used as it is, and was never made.
-    #[error("AdamW's second moment is to be frozen, but there is none: it is learnt in the opening")]
+    #[error("AdamW's second moment is to be frozen, but there is none: it is learnt in the warm-up")]
     NothingFrozen,
     /// Something that takes the whole model, of which only a part is here.
     #[error("only a part of the model is here")]

@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// m ← `momentum`, θ ← (1 − γλ)·θ − γ·m / (√v + ε), with v as it is: 1-bit Adam after its warm-up (Tang et al. 2021). v is at least φ²
-    /// times its mean over the tensor, as in local steps under a frozen v: what had no gradient in the opening has v = 0, and a sign, whose size
+    /// times its mean over the tensor, as in local steps under a frozen v: what had no gradient in the warm-up has v = 0, and a sign, whose size
     /// is that of the others.
     ///
     /// # Errors

@@ -108,7 +108,7 @@ impl Adaptation {
     /// What a value has at least, whatever the link carries, and for whose sake.
     fn least_bits(&self, round: Round) -> (f64, &'static str) {
         let (least, least_for) = match self.is_common(round) {
-            true => (int4_bits(), "the opening"),
+            true => (int4_bits(), "the warm-up"),
             false if self.layouts.schedule().step_of(round) < self.early_steps => {
                 (two_bits(), "the run's early part")
             }
@@ -134,13 +134,13 @@ impl Adaptation {
     }
 
     fn is_common(&self, round: Round) -> bool {
-        self.config.opens_with_gradients() && self.layouts.schedule().is_opening(round)
+        self.config.opens_with_gradients() && self.layouts.schedule().is_warmup(round)
     }
 
     /// A round is contributed now, after steps that took so long to compute each, and left so many cores idle.
     pub fn contributed(&mut self, round: Round, now: Duration, step: Duration, spare_cores: f32) {
         let schedule = self.layouts.schedule();
-        if !self.config.measures(round, schedule.is_opening(round)) {
+        if !self.config.measures(round, schedule.is_warmup(round)) {
             // What is sent while a step is computed takes cores from it.
             self.watched = None;
             return;
@@ -149,7 +149,7 @@ impl Adaptation {
         let known = if self.step.is_zero() { step } else { self.step };
         self.step = known.mul_f64(1.0 - STEP_WEIGHT) + step.mul_f64(STEP_WEIGHT);
         let steps = match self.is_common(round) {
-            true => OPENING_STEPS,
+            true => WARMUP_STEPS,
             false => {
                 let until_next = schedule.steps_of(round.next()).count() as u64;
                 self.config.overlap_at(schedule.pace_in(round).every).min(until_next) as u32
@@ -207,18 +207,18 @@ const STEP_WEIGHT: f64 = 0.1;
 /// Rounds of which the shortest round trip counts: few, as the path may have changed, and more than a burst on the link lasts.
 const ROUND_TRIPS_KEPT: usize = 16;
 
-/// In an opening of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
+/// In a warm-up of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
 /// it needs many of them. Two bits are too few for it, whatever the link (decision 0011).
-const OPENING_STEPS: u32 = 2;
+const WARMUP_STEPS: u32 = 2;
 
-/// Steps of the run's start: in a short run, the opening is the better measure of how long a model is young.
+/// Steps of the run's start: in a short run, the warm-up is the better measure of how long a model is young.
 fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
-    const OPENINGS: u64 = 3;
+    const WARMUPS: u64 = 3;
     if config.early_share == 0.0 {
         return 0;
     }
     let share = (config.early_share * schedule.steps as f64).ceil() as u64;
-    share.max(OPENINGS.saturating_mul(schedule.opening_rounds).saturating_mul(schedule.opening_every))
+    share.max(WARMUPS.saturating_mul(schedule.warmup_rounds).saturating_mul(schedule.warmup_every))
 }
 
 /// Bits for each value, in a round's results that hold something: the mean over what owners have sent, who send as they contribute. A round takes as long as
@@ -261,14 +261,14 @@ mod tests {
 
     use super::*;
 
-    /// An opening of 100 rounds, then two bits to the 300th, over a link for a hundredth of a bit.
+    /// A warm-up of 100 rounds, then two bits to the 300th, over a link for a hundredth of a bit.
     #[test]
     fn after_the_start_of_a_run_bits_fall_as_far_as_what_waits_allows() {
         let config = SyncConfig::of(SyncPreset::Auto);
-        let (opening_rounds, every, groups) = (100, 1, 5);
+        let (warmup_rounds, every, groups) = (100, 1, 5);
         let schedule = RoundSchedule {
-            opening_rounds,
-            opening_every: 1,
+            warmup_rounds,
+            warmup_every: 1,
             every,
             groups,
             exchanges: 1,
@@ -298,13 +298,13 @@ mod tests {
         assert!((0.55..0.6).contains(&more), "{more} bits with twice the backlog for 200 rounds");
     }
 
-    /// Of the rounds of an opening, those that leave while gradients are computed are over long before a whole one would be.
+    /// Of the rounds of a warm-up, those that leave while gradients are computed are over long before a whole one would be.
     #[test]
     fn what_a_bit_takes_is_known_from_the_rounds_that_are_exchanged_as_a_whole() {
         let config = SyncConfig::of(SyncPreset::Auto);
         let schedule = RoundSchedule {
-            opening_rounds: 100,
-            opening_every: 1,
+            warmup_rounds: 100,
+            warmup_every: 1,
             every: 1,
             groups: 5,
             exchanges: 1,

@@ -81,8 +81,8 @@ mod tests {
 
     fn layouts(groups: u32) -> Layouts {
         let schedule = RoundSchedule {
-            opening_rounds: 0,
-            opening_every: 1,
+            warmup_rounds: 0,
+            warmup_every: 1,
             every: 1,
             groups,
             exchanges: 1,

@@ -44,7 +44,7 @@ impl Synchroniser {
         };
         let momentum = Arc::clone(running.replica.momentum());
         let is_frozen =
-            self.config.sync.parts_after_the_opening() && !running.rounds.schedule.is_opening(next_round);
+            self.config.sync.parts_after_the_warmup() && !running.rounds.schedule.is_warmup(next_round);
         let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
         let parameters = Arc::clone(running.replica.parameters());
         let next_step = running.rounds.schedule.steps_of(next_round).start;

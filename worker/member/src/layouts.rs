@@ -4,7 +4,7 @@ use longhaul_common::id::Round;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
-/// The model's layout; with low-rank gradients, those of the factors in rounds after the opening, in as many fragments.
+/// The model's layout; with low-rank gradients, those of the factors in rounds after the warm-up, in as many fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layouts {
     model: FragmentLayout,
@@ -40,7 +40,7 @@ impl Layouts {
     /// Which exchange of factors a round is, if it is one.
     #[must_use]
     pub fn exchange_in(&self, round: Round) -> Option<u32> {
-        let is_exchange = self.exchanges.is_some() && !self.schedule.is_opening(round);
+        let is_exchange = self.exchanges.is_some() && !self.schedule.is_warmup(round);
         is_exchange.then(|| self.schedule.exchange_of(round))
     }
 
@@ -90,8 +90,8 @@ mod tests {
     fn factors_are_cut_into_as_many_fragments_as_the_model() {
         let model = FragmentLayout { values: 100, fragment_values: 30 };
         let schedule = RoundSchedule {
-            opening_rounds: 2,
-            opening_every: 1,
+            warmup_rounds: 2,
+            warmup_every: 1,
             every: 1,
             groups: 1,
             exchanges: 2,
@@ -111,8 +111,8 @@ mod tests {
     fn what_is_due_in_a_round_is_counted_by_values() {
         let model = FragmentLayout { values: 100, fragment_values: 30 };
         let schedule = RoundSchedule {
-            opening_rounds: 1,
-            opening_every: 1,
+            warmup_rounds: 1,
+            warmup_every: 1,
             every: 1,
             groups: 2,
             exchanges: 1,

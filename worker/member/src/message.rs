@@ -37,7 +37,7 @@ pub enum ToDevice {
 /// A part of a contribution that is in no result (low-rank gradients, whose residual the device keeps).
 #[derive(Clone, Debug, PartialEq)]
 pub struct PutBack {
-    /// Which exchange of its step it was; none: it is of the opening, a gradient.
+    /// Which exchange of its step it was; none: it is of the warm-up, a gradient.
     pub exchange: Option<u32>,
     /// Index of its first value in the contribution.
     pub start: usize,
@@ -243,7 +243,7 @@ pub struct LocalUpdate {
     pub loss: Option<f32>,
     /// Root mean square over the round's steps of the norm of this worker's gradient before clipping, as far as it has it; none when it had no samples.
     pub gradient_norm: Option<f32>,
-    /// Cores that had nothing to do during the steps of the opening, on average.
+    /// Cores that had nothing to do during the steps of the warm-up, on average.
     pub spare_cores: f32,
 }
 

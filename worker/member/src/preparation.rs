@@ -197,7 +197,7 @@ impl Synchroniser {
             parameters: model.parameters.clone(),
             first_moments: vec![0.0; count],
             second_moments,
-            updates: self.config.round_schedule().opening_rounds,
+            updates: self.config.round_schedule().warmup_rounds,
             ..DeviceState::default()
         };
         (state.second_moments.len() == count).then(|| Saved { state, ..Saved::default() })
@@ -224,9 +224,9 @@ impl Synchroniser {
             .context("set up the codec")?
             .with_mechanism(mechanism_of(&self.config, next_round)?);
         let mut reducer = Reducer::new(sync, layouts).context("set up the codec")?;
-        if !schedule.is_opening(next_round) {
-            compressor.leave_opening();
-            reducer.leave_opening();
+        if !schedule.is_warmup(next_round) {
+            compressor.leave_warmup();
+            reducer.leave_warmup();
         }
         compressor.restore(kept.memories);
         compressor.restore_columns(fitting(kept.columns, layout));
@@ -441,8 +441,8 @@ mod tests {
             RoundSchedule { every: 8, ..own },
             RoundSchedule { groups: 0, ..own },
             RoundSchedule { groups: 6, ..own },
-            RoundSchedule { opening_rounds: 1, ..own },
-            RoundSchedule { opening_every: 0, ..own },
+            RoundSchedule { warmup_rounds: 1, ..own },
+            RoundSchedule { warmup_every: 0, ..own },
             RoundSchedule { exchanges: 2, ..own },
             RoundSchedule { steps: 1, ..own },
         ] {
@@ -456,7 +456,7 @@ mod tests {
         }
 
         // Its last round had four steps of seven; then it was extended.
-        let fixed = config("preset = \"sparse-local\"\nevery = 7\nopening_share = 0");
+        let fixed = config("preset = \"sparse-local\"\nevery = 7\nwarmup_share = 0");
         let mut longer = fixed.clone();
         longer.run.steps = 1000;
         let own = fixed.round_schedule();

@@ -53,8 +53,8 @@ impl Synchroniser {
         let from = running.replica.next_round();
         let dense = self.shares_everything_in(from);
         if running.results.completed.iter().any(|(round, _)| self.shares_everything_in(*round) != dense) {
-            // What the opening led to is on the device, and what came after it applies to what is here.
-            let reason = "the others were faster, and have left the opening";
+            // What the warm-up led to is on the device, and what came after it applies to what is here.
+            let reason = "the others were faster, and have left the warm-up";
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
@@ -163,11 +163,11 @@ impl Synchroniser {
             running.replica.advance(round, parameters);
         }
         if is_common
-            && !running.rounds.schedule.is_opening(round.next())
-            && running.codec.compressor.leave_opening()
+            && !running.rounds.schedule.is_warmup(round.next())
+            && running.codec.compressor.leave_warmup()
         {
             // What is left of gradients cannot be part of a delta, or of a momentum.
-            running.codec.reducer.leave_opening();
+            running.codec.reducer.leave_warmup();
             running.contributions.carry = None;
         }
         if let Some(mut report) = running.results.reports.remove(&round) {

@@ -201,8 +201,8 @@ mod tests {
     use std::sync::Arc;
 
     const SCHEDULE: RoundSchedule = RoundSchedule {
-        opening_rounds: 0,
-        opening_every: 1,
+        warmup_rounds: 0,
+        warmup_every: 1,
         every: 1,
         groups: 1,
         exchanges: 1,

@@ -346,7 +346,7 @@ impl Synchroniser {
 
     /// Whether members update their parameters from results alone in this round, and are equal in all they have when it begins.
     pub(super) fn shares_everything_in(&self, round: Round) -> bool {
-        let is_opening = self.config.round_schedule().is_opening(round);
-        self.config.sync.source_in(is_opening).is_gradient()
+        let is_warmup = self.config.round_schedule().is_warmup(round);
+        self.config.sync.source_in(is_warmup).is_gradient()
     }
 }

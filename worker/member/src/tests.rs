@@ -2,10 +2,10 @@ pub(super) mod finished;
 mod healing;
 mod masking;
 mod members;
-mod opening;
 mod owner;
 mod privacy;
 mod refused;
+mod warmup;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
 #[test]
 fn chains_that_change_from_round_to_round_lose_nothing() {
     let rig =
-        Rig::new([1, 2], "preset = \"auto\"\nopening_rounds = 1\nopening_share = 0.0\nfragment_values = 96");
+        Rig::new([1, 2], "preset = \"auto\"\nwarmup_rounds = 1\nwarmup_share = 0.0\nfragment_values = 96");
     let layout = longhaul_common::plan::FragmentLayout { values: VALUES as u64, fragment_values: 96 };
     let layouts = Layouts::new(layout, None, rig.schedule());
     let sync = &rig.workers[0].sync.config.sync;

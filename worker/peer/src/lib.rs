@@ -53,13 +53,13 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use self::lending::FoundData;
-use self::lending::Shelf;
+use self::lending::PeerData;
 use self::liveness::PeerLiveness;
 pub use self::liveness::{ANSWER_MAX, Shown};
 use self::peer::{Peer, Room};
 use self::reply::reply;
-use self::site::SiteDoor;
-pub use self::site::{SiteDoorError, bind};
+use self::site::SiteAcceptor;
+pub use self::site::{SiteAcceptorError, bind};
 use self::snapshots::Snapshots;
 pub use self::stage_inbox::Replica;
 use self::stage_inbox::{Interrupted, StageInbox};
@@ -90,7 +90,7 @@ pub struct Network {
     /// Workers of this site that have shown that they are alive.
     signs: PeerLiveness,
     /// Training data of this worker and of others.
-    shelf: Shelf,
+    peer_data: PeerData,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
     excluded: Excluded,
@@ -116,7 +116,7 @@ struct Excluded {
 struct State {
     client: ClientConfig,
     peers: BTreeMap<WorkerId, Arc<Peer>>,
-    door: SiteDoor,
+    acceptor: SiteAcceptor,
     /// What fetches the state of the run.
     healing: Option<AbortHandle>,
     /// Checkpoints of whatever part that peers may have copies of; none: they may not.
@@ -143,9 +143,9 @@ impl Network {
         progress: Arc<Progress>,
         limits: ReceiveLimits,
     ) -> Result<Arc<Self>> {
-        let door = SiteDoor::new(identity)?;
+        let acceptor = SiteAcceptor::new(identity)?;
         let (client, peers) = (client_of(identity)?, BTreeMap::new());
-        let state = State { client, peers, door, healing: None, checkpoints: None };
+        let state = State { client, peers, acceptor, healing: None, checkpoints: None };
         let network = Arc::new(Self {
             endpoint,
             own: Own { run: identity.run(), worker: identity.worker(), site },
@@ -158,7 +158,7 @@ impl Network {
             stage_inbox: StageInbox::default(),
             snapshots: Snapshots::default(),
             signs: PeerLiveness::default(),
-            shelf: Shelf::default(),
+            peer_data: PeerData::default(),
             group_stop: Stop::default(),
             excluded: Excluded {
                 revoked: watch::channel(BTreeSet::new()).0,
@@ -300,7 +300,7 @@ impl Network {
         let client = client_of(identity)?;
         let mut state = self.lock();
         state.client = client;
-        state.door.use_identity(identity)
+        state.acceptor.use_identity(identity)
     }
 
     /// Does something when all that this network does ends.
@@ -318,10 +318,10 @@ impl Network {
         self.stopped.send_replace(true);
         self.stage_inbox.open(None);
         self.group_stop.stop();
-        self.shelf.clear();
+        self.peer_data.clear();
         let mut state = self.lock();
         state.peers.clear();
-        state.door.close();
+        state.acceptor.close();
     }
 
     async fn fetch_result(

@@ -42,14 +42,14 @@ fn bind_to(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> 
 }
 
 /// What this worker shows its neighbours, and the listener, once it is needed.
-pub(super) struct SiteDoor {
+pub(super) struct SiteAcceptor {
     tls: SiteTls,
     listener: Option<Arc<TcpListener>>,
 }
 
 /// The door cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum SiteDoorError {
+pub enum SiteAcceptorError {
     /// The UDP socket does not say where it is.
     #[error("ask for the endpoint's port: {0}")]
     Socket(#[source] io::Error),
@@ -66,7 +66,7 @@ pub enum SiteDoorError {
     },
 }
 
-impl SiteDoor {
+impl SiteAcceptor {
     pub fn new(identity: &Identity) -> Result<Self> {
         Ok(Self { tls: tls_of(identity)?, listener: None })
     }
@@ -90,17 +90,17 @@ impl Network {
     ///
     /// # Errors
     /// The port is taken.
-    pub fn site_door(&self) -> Result<(Arc<TcpListener>, SiteTls), SiteDoorError> {
-        let address = self.endpoint.local_addr().map_err(SiteDoorError::Socket)?;
-        let door = &mut self.lock().door;
-        let listener = match &door.listener {
+    pub fn site_acceptor(&self) -> Result<(Arc<TcpListener>, SiteTls), SiteAcceptorError> {
+        let address = self.endpoint.local_addr().map_err(SiteAcceptorError::Socket)?;
+        let acceptor = &mut self.lock().acceptor;
+        let listener = match &acceptor.listener {
             Some(listener) => Arc::clone(listener),
             None => {
                 let listener = listen_tcp(address);
-                Arc::new(listener.map_err(|source| SiteDoorError::Listen { address, source })?)
+                Arc::new(listener.map_err(|source| SiteAcceptorError::Listen { address, source })?)
             }
         };
-        door.listener = Some(Arc::clone(&listener));
-        Ok((listener, door.tls.clone()))
+        acceptor.listener = Some(Arc::clone(&listener));
+        Ok((listener, acceptor.tls.clone()))
     }
 }

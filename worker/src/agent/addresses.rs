@@ -61,7 +61,7 @@ mod tests {
     use std::sync::Arc;
 
     use longhaul_common::id::RunId;
-    use longhaul_proto::control::{Door, EnrolRefusal, EnrolReply, Guest, serve_enrol};
+    use longhaul_proto::control::{Acceptor, AuthenticatedPeer, EnrolRefusal, EnrolReply, serve_enrol};
     use longhaul_proto::identity::{Authority, coordinator_server};
     use longhaul_proto::transport;
     use quinn::ServerConfig;
@@ -87,15 +87,15 @@ mod tests {
     fn answering(run: RunId) -> Endpoint {
         let authority = Authority::create(run, unix_s()).unwrap();
         let mut config = ServerConfig::with_crypto(coordinator_server(&authority, unix_s()).unwrap());
-        let door = Door::new(run);
-        door.limit(Arc::get_mut(&mut config.transport).unwrap());
+        let acceptor = Acceptor::new(run);
+        acceptor.limit(Arc::get_mut(&mut config.transport).unwrap());
         let endpoint = Endpoint::server(config, ([127, 0, 0, 1], 0).into()).unwrap();
         let accepting = endpoint.clone();
         tokio::spawn(async move {
             while let Some(incoming) = accepting.accept().await {
-                let door = door.clone();
+                let acceptor = acceptor.clone();
                 tokio::spawn(async move {
-                    if let Ok(Guest::Applicant(applicant)) = door.admit(incoming).await {
+                    if let Ok(AuthenticatedPeer::Applicant(applicant)) = acceptor.admit(incoming).await {
                         let nobody = async |_, _| EnrolReply::Refused(EnrolRefusal::Full);
                         let _ = serve_enrol(applicant, nobody).await;
                     }

@@ -12,7 +12,7 @@ use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::model::Share;
-use longhaul_data::{DataError, Dataset, Lending, ReadAhead, Stock, Tokenizer, Work};
+use longhaul_data::{BlockStore, DataError, Dataset, Lending, ReadAhead, Tokenizer, Work};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
@@ -213,7 +213,7 @@ impl DeviceThread {
             None => Tokenizer::Bytes,
         };
         let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
-        let stock = Stock::open(config, &catalogue, &tokenizer, cache)?;
+        let stock = BlockStore::open(config, &catalogue, &tokenizer, cache)?;
         let data = Dataset::elsewhere(config, &catalogue, &stock, &self.network.supplier(&stock))?;
         Ok((tokenizer, Arc::new(data)))
     }

@@ -6,9 +6,11 @@ mod control_group;
 mod coordinators;
 mod device_thread;
 mod ending;
+mod heartbeats;
 mod identity_slot;
 mod join;
 mod line;
+mod link_reports;
 mod memory;
 mod offers;
 mod reach;
@@ -18,14 +20,12 @@ mod reports;
 mod session;
 mod speaking;
 mod speed;
+mod status_updates;
 mod stop;
 mod survey;
 #[cfg_attr(not(feature = "otel"), path = "no_telemetry.rs")]
 mod telemetry;
 mod twins;
-mod voice;
-mod ways;
-mod words;
 
 pub(crate) use addresses::{first_that_answers, in_order};
 pub use join::{HANDING_OVER_MAX, LEAVING_MAX, cache_dir, join};

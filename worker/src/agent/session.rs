@@ -27,14 +27,14 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 use super::connection::{Conversation, Found, unix_s};
 use super::device_thread::DeviceThread;
 use super::ending::{Ending, ending_of};
+use super::heartbeats::Heartbeats;
 use super::join::Membership;
 use super::line::Line;
+use super::link_reports::{LOOK, ToldLinks};
 use super::offers::{Offers, tell_archived};
 use super::reports::{Reports, as_of_now};
+use super::status_updates::{About, StatusUpdates};
 use super::stop::StopSignal;
-use super::voice::Voice;
-use super::ways::{LOOK, ToldWays};
-use super::words::{About, Words};
 use crate::member::{self, Links};
 
 /// Messages to the device: at most an entry, a result and a request are ever under way.
@@ -64,7 +64,7 @@ pub(super) struct Session {
     /// That of the device.
     device_thread: JoinHandle<()>,
     telling: Telling,
-    voice: Voice,
+    heartbeats: Heartbeats,
     /// The part of the model that it was last given, and of how many.
     part: (u32, u32),
     /// The last generation and round that were reported, for `Join.held`.
@@ -84,7 +84,7 @@ struct Synchronising {
 struct Telling {
     reports: Reports,
     offers: RefCell<Offers>,
-    links: ToldWays,
+    links: ToldLinks,
     began: Instant,
 }
 
@@ -121,7 +121,7 @@ enum Wake {
     Backlog,
     Alive(Option<Shown>),
     Ways,
-    Words(About),
+    StatusUpdates(About),
     Renewal,
     Outcome(Result<Outcome>),
     Stop,
@@ -184,7 +184,8 @@ impl Session {
         )
         .with_archive(archive);
         let (thread, outcome) = member::start(synchroniser, inbox, Arc::clone(&barrier))?;
-        let voice = Voice::new(Arc::clone(&network), Arc::clone(&progress), join.incarnation, &config.faults);
+        let heartbeats =
+            Heartbeats::new(Arc::clone(&network), Arc::clone(&progress), join.incarnation, &config.faults);
         let device = DeviceThread {
             membership: Arc::clone(&membership),
             worker,
@@ -209,10 +210,10 @@ impl Session {
             telling: Telling {
                 reports: Reports::default(),
                 offers,
-                links: ToldWays::default(),
+                links: ToldLinks::default(),
                 began: Instant::now(),
             },
-            voice,
+            heartbeats,
             part: (0, parts),
             held: None,
             departure: Departure::default(),
@@ -237,9 +238,9 @@ impl Session {
     async fn follow(&mut self, first: Conversation, stop: &mut StopSignal) -> Result<Ending> {
         let Conversation { mut sender, mut receiver, .. } = first;
         loop {
-            self.voice.begin(&sender);
+            self.heartbeats.begin(&sender);
             let over = self.talk(&sender, &mut receiver, stop).await.transpose();
-            self.voice.end();
+            self.heartbeats.end();
             if let Some(over) = over {
                 // The last words: a farewell, or why this worker fails.
                 tokio::select! {
@@ -334,7 +335,7 @@ impl Session {
         let mut renewals = ticks(RENEWAL_CHECK);
         let mut looks = ticks(LOOK);
         let mut backlog = ticks(REPORTS_PAUSE);
-        let mut words = Words::new(&self.network);
+        let mut words = StatusUpdates::new(&self.network);
         loop {
             let farewell = self.departure.farewell();
             let wake = tokio::select! {
@@ -344,9 +345,9 @@ impl Session {
                 })),
                 report = self.synchroniser.reports.recv() => Wake::Report(report),
                 _ = backlog.tick(), if self.telling.reports.next().is_some() => Wake::Backlog,
-                shown = self.voice.wait() => Wake::Alive(shown),
+                shown = self.heartbeats.wait() => Wake::Alive(shown),
                 _ = looks.tick() => Wake::Ways,
-                about = words.wait() => Wake::Words(about),
+                about = words.wait() => Wake::StatusUpdates(about),
                 _ = renewals.tick() => Wake::Renewal,
                 outcome = &mut self.synchroniser.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
                 () = stop.asked() => Wake::Stop,
@@ -357,7 +358,7 @@ impl Session {
                 Wake::Message(Some(ToWorker::Refused { reason })) => {
                     anyhow::bail!("the coordinator: {reason}")
                 }
-                Wake::Message(Some(ToWorker::Speak)) => self.voice.answer(sender),
+                Wake::Message(Some(ToWorker::Speak)) => self.heartbeats.answer(sender),
                 Wake::Message(Some(message)) => {
                     self.note(&message);
                     self.synchroniser.events.send(SyncEvent::Coordinator(message)).await.is_ok()
@@ -366,9 +367,9 @@ impl Session {
                 Wake::Report(None) => true,
                 Wake::Report(Some(report)) => self.pass_on(sender, report),
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
-                Wake::Alive(shown) => self.voice.act(sender, shown),
+                Wake::Alive(shown) => self.heartbeats.act(sender, shown),
                 Wake::Ways => self.tell_ways(sender),
-                Wake::Words(about) => words.say(&about, sender),
+                Wake::StatusUpdates(about) => words.say(&about, sender),
                 Wake::Renewal => {
                     self.renew_if_due().await;
                     true
@@ -429,7 +430,7 @@ impl Session {
     /// Says what has been seen of the ways to other sites; false: the connection is lost.
     fn tell_ways(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
         let news = self.telling.links.news(self.telling.began.elapsed(), &self.network.ways());
-        news.is_empty() || sender.send(&ToCoordinator::Ways(news)).is_ok()
+        news.is_empty() || sender.send(&ToCoordinator::SeenLinks(news)).is_ok()
     }
 
     fn note(&mut self, message: &ToWorker) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
-use longhaul_common::config::{DataConfig, RunConfig};
+use longhaul_common::config::{DataConfig, RunConfig, renamed_keys};
 use longhaul_common::model::ModelSpec;
 use longhaul_data::counted::{are, counted, were};
 use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
@@ -48,6 +48,9 @@ impl Data {
     fn read(args: &DataRunArgs) -> Result<Self> {
         let text = std::fs::read_to_string(&args.config);
         let text = text.with_context(|| format!("read {}", args.config.display()))?;
+        for renamed in renamed_keys(&text) {
+            tracing::warn!("{}: {renamed}", args.config.display());
+        }
         let run = RunConfig::parse(&text).with_context(|| format!("read {}", args.config.display()))?;
         let config = args.data.as_ref().map_or_else(|| run.data.clone(), |place| run.data.found_at(place));
         let tokenizer = Tokenizer::load(&config.tokenizer)?;

@@ -31,7 +31,7 @@ impl NetworkSite {
 
 impl SiteLink for NetworkSite {
     fn join(&self, join: &SiteJoin<'_>) -> Result<Box<dyn Collective>> {
-        let (listener, tls) = self.network.site_door()?;
+        let (listener, tls) = self.network.site_acceptor()?;
         let setup = RingSetup {
             members: join.members.to_vec(),
             rank: join.rank,

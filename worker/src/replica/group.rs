@@ -15,7 +15,7 @@ use longhaul_engine::models::MEMBERS_MAX;
 use longhaul_flight::{Awaited, Progress};
 use longhaul_member::activity::Activity;
 use longhaul_nccl::{NcclCollective, NcclReach};
-use longhaul_peer::{Network, SiteDoorError};
+use longhaul_peer::{Network, SiteAcceptorError};
 use tch::Device;
 
 /// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
@@ -36,7 +36,7 @@ pub struct GroupSeat {
 pub enum GroupError {
     /// Where they would come in.
     #[error(transparent)]
-    Door(#[from] SiteDoorError),
+    Acceptor(#[from] SiteAcceptorError),
     /// They did not come.
     #[error("the tensor group is interrupted: {0}")]
     Collective(#[from] CollectiveError),
@@ -61,7 +61,7 @@ impl GroupSeat {
     /// # Errors
     /// [`GroupError`]
     pub fn join(self, device: Device) -> Result<Box<dyn Collective>, GroupError> {
-        let (listener, tls) = self.network.site_door()?;
+        let (listener, tls) = self.network.site_acceptor()?;
         let setup = RingSetup {
             members: self.members,
             rank: self.index,

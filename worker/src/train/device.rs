@@ -99,7 +99,7 @@ struct Stretch {
     own_gradient: Vec<f32>,
     /// Where gradients are of columns, that of the present round's step.
     columns: Option<ColumnGradient>,
-    /// During the opening, where it is decided how often to exchange what.
+    /// During the warm-up, where it is decided how often to exchange what.
     spare: SpareCores,
 }
 
@@ -238,7 +238,7 @@ impl Device<'_> {
         // Who is held up at the barrier, or by a result, is waited for here and not within a step.
         self.meet(Moment::Begins, stretch.round)?;
         let span = stretch.schedule.steps_of(stretch.round);
-        let is_opening = stretch.schedule.is_opening(stretch.round);
+        let is_warmup = stretch.schedule.is_warmup(stretch.round);
         self.barrier.forget_before(span.start);
         // What a checkpoint's state has trained on in this round counts with the rest of it.
         let given = stretch.trained.iter().map(Vec::len).sum();
@@ -256,7 +256,7 @@ impl Device<'_> {
                 self.engine.look_ahead(stretch.schedule.step_of(pending), &stretch.own_gradient)?;
             }
             let positions = self.positions(step);
-            if is_opening && self.config.sync.measures(stretch.round, is_opening) {
+            if is_warmup && self.config.sync.measures(stretch.round, is_warmup) {
                 stretch.spare.begin();
             }
             self.step(stretch, step, &positions, &mut gradient, &mut tally)?;
@@ -265,7 +265,7 @@ impl Device<'_> {
             stretch.trained.push(positions);
         }
         // Of the momentum that goes out, before a result that is due now replaces it.
-        let repeated = match self.config.sync.source_in(is_opening) {
+        let repeated = match self.config.sync.source_in(is_warmup) {
             Source::Momentum => self.share.synchronised(self.engine.decayed_momentum()?),
             Source::Gradient | Source::CorrectedGradient | Source::Delta => Vec::new(),
         };
@@ -281,8 +281,8 @@ impl Device<'_> {
         }
         self.contribute(stretch, gradient, repeated, &tally)?;
         stretch.trained.clear();
-        // With gradients, the opening is plain `dense`: a young model does not bear a mean that is late.
-        let is_plain = is_opening && self.config.sync.opens_with_gradients();
+        // With gradients, the warm-up is plain `dense`: a young model does not bear a mean that is late.
+        let is_plain = is_warmup && self.config.sync.opens_with_gradients();
         let every = stretch.schedule.pace_in(stretch.round).every;
         let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(every) };
         stretch.pending = Some((stretch.round, span.end + overlap));
@@ -338,8 +338,8 @@ impl Device<'_> {
         let _contributing = self.progress.begin(Activity::Contribute { round: stretch.round });
         let weight = stretch.exchanged;
         self.selector.iter_mut().for_each(Selector::contributed);
-        let is_opening = stretch.schedule.is_opening(stretch.round);
-        let low_rank = self.low_rank.as_mut().filter(|_| !is_opening && weight > 0);
+        let is_warmup = stretch.schedule.is_warmup(stretch.round);
+        let low_rank = self.low_rank.as_mut().filter(|_| !is_warmup && weight > 0);
         let columns = stretch.columns.take();
         let values = match low_rank {
             _ if columns.is_some() => SparseRanges::default(),
@@ -347,7 +347,7 @@ impl Device<'_> {
                 SparseRanges::whole(low_rank.first(&self.share.synchronised(gradient)))
             }
             Some(low_rank) => SparseRanges::whole(low_rank.second()),
-            None if self.config.sync.source_in(is_opening).is_gradient() => {
+            None if self.config.sync.source_in(is_warmup).is_gradient() => {
                 SparseRanges::whole(self.share.synchronised(gradient))
             }
             None => self.due_parameters(stretch)?,
@@ -407,8 +407,8 @@ impl Device<'_> {
 
     /// The step that all members make alike.
     fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: Vec<f32>) -> Result<()> {
-        let (step, is_opening) = (schedule.step_of(round), schedule.is_opening(round));
-        if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_opening) {
+        let (step, is_warmup) = (schedule.step_of(round), schedule.is_warmup(round));
+        if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_warmup) {
             if schedule.exchange_of(round) == 0 {
                 low_rank.take_first(&mean);
             } else {
@@ -419,7 +419,7 @@ impl Device<'_> {
             return Ok(());
         }
         let mean = &self.shared_mean(round, mean)?;
-        match self.config.sync.application_in(is_opening) {
+        match self.config.sync.application_in(is_warmup) {
             Application::Inner => self.engine.apply_gradient(step, mean)?,
             Application::Sgd => self.engine.apply_sgd(step, mean)?,
             Application::Sign => self.engine.apply_sign(step, mean)?,
@@ -435,8 +435,8 @@ impl Device<'_> {
         validation: Option<Evaluation>,
         trained: Vec<Vec<u64>>,
     ) -> Result<()> {
-        let is_opening = self.config.round_schedule().is_opening(round);
-        let is_common = self.config.sync.source_in(is_opening).is_gradient();
+        let is_warmup = self.config.round_schedule().is_warmup(round);
+        let is_common = self.config.sync.source_in(is_warmup).is_gradient();
         let parameters = if is_common { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state_for_checkpoint()?) } else { None };
         // A gradient leaves nothing in the parameters: a step that has begun is made again.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use longhaul_common::id::RunId;
-use longhaul_proto::control::{Door, EnrolRefusal, EnrolReply, Guest, serve_enrol};
+use longhaul_proto::control::{Acceptor, AuthenticatedPeer, EnrolRefusal, EnrolReply, serve_enrol};
 use longhaul_proto::identity::{Authority, Fingerprint, Token, coordinator_server};
 use quinn::{Endpoint, ServerConfig};
 use tokio::process::Command;
@@ -23,16 +23,16 @@ fn now_unix_s() -> u64 {
 fn open_front() -> (SocketAddr, Fingerprint) {
     let authority = Authority::create(RUN, now_unix_s()).unwrap();
     let mut config = ServerConfig::with_crypto(coordinator_server(&authority, now_unix_s()).unwrap());
-    let door = Door::new(RUN);
-    door.limit(Arc::get_mut(&mut config.transport).unwrap());
+    let acceptor = Acceptor::new(RUN);
+    acceptor.limit(Arc::get_mut(&mut config.transport).unwrap());
     let endpoint = Endpoint::server(config, ([127, 0, 0, 1], 0).into()).unwrap();
     let address = endpoint.local_addr().unwrap();
     tokio::spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
-            let door = door.clone();
+            let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 // A doctor that turns away from this coordinator fails the handshake.
-                if let Ok(Guest::Applicant(applicant)) = door.admit(incoming).await {
+                if let Ok(AuthenticatedPeer::Applicant(applicant)) = acceptor.admit(incoming).await {
                     let nobody = async |_, _| EnrolReply::Refused(EnrolRefusal::Full);
                     serve_enrol(applicant, nobody).await.unwrap();
                 }

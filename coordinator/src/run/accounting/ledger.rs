@@ -267,8 +267,8 @@ mod tests {
     /// Ten rounds of two steps, four samples a step, shared by two workers from round 0.
     fn books() -> Ledger {
         let schedule = RoundSchedule {
-            opening_rounds: 0,
-            opening_every: 1,
+            warmup_rounds: 0,
+            warmup_every: 1,
             every: 2,
             groups: 1,
             exchanges: 1,
@@ -402,8 +402,8 @@ mod tests {
     #[test]
     fn old_assignments_are_forgotten_and_old_checkpoints_with_them() {
         let schedule = RoundSchedule {
-            opening_rounds: 0,
-            opening_every: 1,
+            warmup_rounds: 0,
+            warmup_every: 1,
             every: 1,
             groups: 1,
             exchanges: 1,

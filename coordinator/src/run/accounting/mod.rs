@@ -26,7 +26,7 @@ use self::pace::Watch;
 use self::parity::{Parity, Verdict};
 use self::progress::Summaries;
 use self::refusals::Refusals;
-use self::slow_joiners::Latecomers;
+use self::slow_joiners::SlowJoiners;
 
 /// What members report of their rounds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub(super) struct Accounting {
     watch: Watch,
     /// By rank.
     parity: BTreeMap<u32, Parity>,
-    latecomers: Latecomers,
+    slow_joiners: SlowJoiners,
 }
 
 impl Accounting {
@@ -49,7 +49,7 @@ impl Accounting {
             audits: Audits::default(),
             watch: Watch::new(config),
             parity: BTreeMap::new(),
-            latecomers: Latecomers::default(),
+            slow_joiners: SlowJoiners::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! How far apart rounds are: decided in the opening, from what members have measured there, and again where links have changed since.
+//! How far apart rounds are: decided in the warm-up, from what members have measured there, and again where links have changed since.
 
 mod rule;
 mod watch;
@@ -16,10 +16,10 @@ use crate::run::accounting::Accounting;
 use crate::run::accounting::progress::Totals;
 use crate::run::command::Severity;
 use crate::run::core::Core;
-use crate::run::generations::lineup::Lineup;
+use crate::run::generations::generation_config::GenerationConfig;
 use crate::run::machine::Run;
 
-/// The share of the opening after which everything that was measured is taken for what the links are like.
+/// The share of the warm-up after which everything that was measured is taken for what the links are like.
 const MEASURED_AFTER: f64 = 0.5;
 /// The share of it after which those decide who have measured: one without samples never does.
 const LAST_CALL: f64 = 0.75;
@@ -81,16 +81,16 @@ impl Accounting {
         if !core.pace_follows() {
             return None;
         }
-        match core.state.schedule.is_opening(core.state.ledger.through()) {
-            true => self.wanted_in_opening(core),
+        match core.state.schedule.is_warmup(core.state.ledger.through()) {
+            true => self.wanted_in_warmup(core),
             false => self.watch.wanted.clone(),
         }
     }
 
     /// What the rest of the run should be like; none while that is not known, or when it was decided.
-    fn wanted_in_opening(&self, core: &Core) -> Option<Wanted> {
+    fn wanted_in_warmup(&self, core: &Core) -> Option<Wanted> {
         let schedule = core.state.schedule;
-        let through = core.state.ledger.through().0 as f64 / schedule.opening_rounds as f64;
+        let through = core.state.ledger.through().0 as f64 / schedule.warmup_rounds as f64;
         if core.state.paced_from.is_some() || through < MEASURED_AFTER {
             return None;
         }
@@ -131,8 +131,13 @@ impl Accounting {
         )
     }
 
-    /// Puts the wanted pace into effect from `first_round` on, which nobody has begun, or from the opening's end on.
-    pub(in crate::run) fn fix_pace(&mut self, core: &mut Core, old: &mut Lineup, first_round: Round) {
+    /// Puts the wanted pace into effect from `first_round` on, which nobody has begun, or from the warm-up's end on.
+    pub(in crate::run) fn fix_pace(
+        &mut self,
+        core: &mut Core,
+        old: &mut GenerationConfig,
+        first_round: Round,
+    ) {
         let Some(Wanted { pace, why }) = self.wanted_pace(core) else { return };
         self.watch.wanted = None;
         let (before, present) = (core.state.schedule, core.present_pace());
@@ -140,7 +145,7 @@ impl Accounting {
         if schedule == before {
             return;
         }
-        let from = Round(first_round.0.max(before.opening_rounds));
+        let from = Round(first_round.0.max(before.warmup_rounds));
         if old.until.0 == before.rounds() {
             old.until = Round(schedule.rounds());
         }
@@ -197,7 +202,7 @@ impl Run {
     /// Rounds were counted: judges a window of them, when it is full.
     pub(in crate::run) fn watch_pace(&mut self) {
         let (schedule, through) = (self.core.state.schedule, self.core.state.ledger.through());
-        if !self.core.pace_follows() || self.generations.is_settling() || schedule.is_opening(through) {
+        if !self.core.pace_follows() || self.generations.is_settling() || schedule.is_warmup(through) {
             return;
         }
         let Some(from) = &self.accounting.watch.from else {
@@ -211,7 +216,7 @@ impl Run {
         if !measured.is_empty() {
             let waited = members.iter().filter_map(|worker| self.core.waited(*worker, from)).reduce(f64::min);
             let wanted = rule::wanted(self.core.configured_pace(), &self.core.config.sync, &measured);
-            let paced_from = self.core.state.paced_from.map_or(schedule.opening_rounds, |round| round.0);
+            let paced_from = self.core.state.paced_from.map_or(schedule.warmup_rounds, |round| round.0);
             let rounds = through.0.saturating_sub(paced_from);
             let verdict = Verdict { pace: self.core.present_pace(), wanted, waited, rounds };
             let decided = self.accounting.watch.hysteresis.judge(verdict);

@@ -67,7 +67,7 @@ impl Run {
             roll.behind = roll.behind.saturating_sub(1);
         }
         peer.progress.state_hash = Some(report.state_hash);
-        self.accounting.latecomers.takes_part(worker);
+        self.accounting.slow_joiners.takes_part(worker);
         let rank = peer.seat.map_or(0, |seat| seat.rank);
         if rank > 0 {
             (report.samples, report.loss) = (0, None);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::command::Severity;
 use crate::run::core::Core;
-use crate::run::generations::lineup::Lineup;
+use crate::run::generations::generation_config::GenerationConfig;
 
 /// Fragments whose residual was lost, over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,13 +29,13 @@ pub struct ResidualsLost {
 }
 
 impl ResidualsLost {
-    /// `is_opening`: all rounds so far were, in which gradients are exchanged as they are.
+    /// `is_warmup`: all rounds so far were, in which gradients are exchanged as they are.
     fn of(
         config: &SyncConfig,
         membership: &Membership,
         fragments: u32,
         gone: &BTreeSet<WorkerId>,
-        is_opening: bool,
+        is_warmup: bool,
     ) -> Self {
         let is_lost = |holder: Option<WorkerId>| holder.is_some_and(|holder| gone.contains(&holder));
         let all = || (0..fragments).map(FragmentId);
@@ -48,7 +48,7 @@ impl ResidualsLost {
         };
         let of_owners = || all().filter(|&fragment| is_lost(membership.owner(fragment))).count();
         let results = if config.results_leave_something() { of_owners() } else { 0 };
-        let has_factors = config.rank > 0 && !is_opening;
+        let has_factors = config.rank > 0 && !is_warmup;
         let members =
             gone.iter().filter(|worker| has_factors && membership.member(**worker).is_some()).count();
         Self {
@@ -69,7 +69,11 @@ impl ResidualsLost {
 
 impl Core {
     /// Counts the residuals of members that are not here any more at the end of a generation, and says so.
-    pub(in crate::run) fn count_lost_residuals(&mut self, old: &Lineup, survivors: &BTreeSet<WorkerId>) {
+    pub(in crate::run) fn count_lost_residuals(
+        &mut self,
+        old: &GenerationConfig,
+        survivors: &BTreeSet<WorkerId>,
+    ) {
         let members = old.members().map(|member| member.worker);
         let gone: BTreeSet<WorkerId> = members.filter(|worker| !survivors.contains(worker)).collect();
         self.count_lost_with(old, &gone);
@@ -101,13 +105,13 @@ impl Core {
     /// The same where nobody knows who trained before: of parts of the model that are taken from checkpoints of workers that are not there, a site for each.
     fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
         let sync = &self.config.sync;
-        let is_opening = self.state.schedule.is_opening(self.state.ledger.through());
+        let is_warmup = self.state.schedule.is_warmup(self.state.ledger.through());
         let fragments: u64 = ranks.iter().map(|rank| u64::from(self.layout_of(*rank).count())).sum();
         let if_kept = |is_kept: bool| if is_kept { fragments } else { 0 };
         let lost = ResidualsLost {
             contributions: if_kept(sync.has_residual() && sync.leaves_something()),
             results: 0,
-            factors: if_kept(sync.rank > 0 && !is_opening),
+            factors: if_kept(sync.rank > 0 && !is_warmup),
         };
         if lost == ResidualsLost::default() {
             return;
@@ -119,13 +123,13 @@ impl Core {
         self.notice(Severity::Warning, None, text);
     }
 
-    fn count_lost_with(&mut self, old: &Lineup, gone: &BTreeSet<WorkerId>) {
+    fn count_lost_with(&mut self, old: &GenerationConfig, gone: &BTreeSet<WorkerId>) {
         if gone.is_empty() {
             return;
         }
-        let is_opening = self.state.schedule.is_opening(self.state.ledger.through());
+        let is_warmup = self.state.schedule.is_warmup(self.state.ledger.through());
         let of_group = |(rank, membership)| {
-            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), gone, is_opening)
+            ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), gone, is_warmup)
         };
         let lost = (0..).zip(old.groups.iter().map(|group| &group.membership)).map(of_group);
         let lost = lost.fold(ResidualsLost::default(), ResidualsLost::plus);
@@ -161,7 +165,7 @@ mod tests {
         lost_in(config, gone, false)
     }
 
-    fn lost_in(config: &SyncConfig, gone: &[u32], is_opening: bool) -> ResidualsLost {
+    fn lost_in(config: &SyncConfig, gone: &[u32], is_warmup: bool) -> ResidualsLost {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let member = |worker: u32| Member {
             worker: WorkerId(worker),
@@ -172,7 +176,7 @@ mod tests {
         };
         let membership = Membership::assign(Generation(1), (1..=4).map(member).collect(), LAYOUT);
         let gone = gone.iter().copied().map(WorkerId).collect();
-        ResidualsLost::of(config, &membership, LAYOUT.count(), &gone, is_opening)
+        ResidualsLost::of(config, &membership, LAYOUT.count(), &gone, is_warmup)
     }
 
     #[test]

@@ -24,7 +24,7 @@ const BETWEEN: u32 = 10;
 
 /// Who was too far behind, and has not taken part since.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(in crate::run) struct Latecomers {
+pub(in crate::run) struct SlowJoiners {
     /// What the state took.
     took: BTreeMap<WorkerId, Duration>,
     wait: Option<Wait>,
@@ -45,7 +45,7 @@ fn patience(took: Duration) -> Option<Duration> {
     (wanted <= WAIT_MAX).then_some(wanted)
 }
 
-impl Latecomers {
+impl SlowJoiners {
     /// A worker takes part.
     pub fn takes_part(&mut self, worker: WorkerId) {
         self.took.remove(&worker);
@@ -60,19 +60,19 @@ impl Latecomers {
 
 impl Accounting {
     /// A worker joins; `too_late`: it was too far behind when it came in, and the state had taken it so long.
-    pub(in crate::run) fn note_latecomer(
+    pub(in crate::run) fn note_slow_joiner(
         &mut self,
         core: &mut Core,
         worker: WorkerId,
         too_late: Option<Duration>,
     ) {
-        let Some(took) = too_late else { return self.latecomers.takes_part(worker) };
-        self.latecomers.took.insert(worker, took);
+        let Some(took) = too_late else { return self.slow_joiners.takes_part(worker) };
+        self.slow_joiners.took.insert(worker, took);
         let seconds = took.as_secs_f64();
         let what = match patience(took) {
             Some(_) => "rounds wait for it when it fetches the state again",
             None => {
-                "rounds do not wait for so long. It can come in where results are smaller, as after an opening that exchanges all values (sync.opening_share), or where its link is faster"
+                "rounds do not wait for so long. It can come in where results are smaller, as after a warm-up that exchanges all values (sync.warmup_share), or where its link is faster"
             }
         };
         let text = format!(
@@ -82,60 +82,61 @@ impl Accounting {
     }
 
     /// Whether rounds wait for somebody who fetches the state.
-    pub(in crate::run) fn waits_for_latecomer(&self, core: &Core) -> bool {
-        core.state.phase == Phase::Training && self.latecomers.wait.is_some_and(|wait| wait.until > core.now)
+    pub(in crate::run) fn waits_for_slow_joiner(&self, core: &Core) -> bool {
+        core.state.phase == Phase::Training
+            && self.slow_joiners.wait.is_some_and(|wait| wait.until > core.now)
     }
 
     /// When to look again whether rounds wait.
-    pub(in crate::run) fn latecomers_are_looked_at(&self, core: &Core) -> Option<Duration> {
-        match self.latecomers.wait {
+    pub(in crate::run) fn slow_joiners_are_looked_at(&self, core: &Core) -> Option<Duration> {
+        match self.slow_joiners.wait {
             Some(wait) => Some(wait.until),
-            None => self.fetching_latecomers(core).next().map(|_| self.latecomers.not_before),
+            None => self.fetching_slow_joiners(core).next().map(|_| self.slow_joiners.not_before),
         }
     }
 
     /// Those whom rounds wait for, and until when.
-    pub(in crate::run) fn awaited_latecomers(
+    pub(in crate::run) fn awaited_slow_joiners(
         &self,
         core: &Core,
     ) -> impl Iterator<Item = (WorkerId, Duration)> {
-        let wait = self.latecomers.wait.filter(|_| self.waits_for_latecomer(core));
+        let wait = self.slow_joiners.wait.filter(|_| self.waits_for_slow_joiner(core));
         wait.into_iter()
-            .flat_map(|wait| self.fetching_latecomers(core).map(move |(worker, _)| (worker, wait.until)))
+            .flat_map(|wait| self.fetching_slow_joiners(core).map(move |(worker, _)| (worker, wait.until)))
     }
 
     /// Those whose copies of the model are not complete yet, and for how long to wait for them.
-    fn fetching_latecomers(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
+    fn fetching_slow_joiners(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
         let heals = |peer: &Peer| {
             let replica = peer.seat.map(|seat| seat.replica);
             let is_of_it = |other: &&Peer| other.seat.map(|seat| seat.replica) == replica;
             core.peers.values().filter(is_of_it).any(|other| other.standing == Standing::Healing)
         };
-        self.latecomers.took.iter().filter_map(move |(&worker, &took)| {
+        self.slow_joiners.took.iter().filter_map(move |(&worker, &took)| {
             core.peers.get(&worker).filter(|peer| peer.standing != Standing::Member && heals(peer))?;
             Some((worker, patience(took)?))
         })
     }
 
     /// Rounds wait for those who fetch the state and were too late before, once in a while; no longer when they have it, or do not get it.
-    pub(in crate::run) fn look_at_latecomers(&mut self, core: &mut Core) {
-        let is_over = self.latecomers.wait.is_some_and(|wait| wait.until <= core.now);
-        if is_over || self.fetching_latecomers(core).next().is_none() || core.has_no_round_to_wait() {
-            self.latecomers.end_wait(core.now);
+    pub(in crate::run) fn look_at_slow_joiners(&mut self, core: &mut Core) {
+        let is_over = self.slow_joiners.wait.is_some_and(|wait| wait.until <= core.now);
+        if is_over || self.fetching_slow_joiners(core).next().is_none() || core.has_no_round_to_wait() {
+            self.slow_joiners.end_wait(core.now);
             if is_over {
                 let text = "rounds have waited for long enough for those who fetch the state: training goes on without them";
                 core.notice(Severity::Warning, None, text.to_owned());
             }
             return;
         }
-        if self.latecomers.wait.is_some() || self.latecomers.not_before > core.now {
+        if self.slow_joiners.wait.is_some() || self.slow_joiners.not_before > core.now {
             return;
         }
-        let Some(patience) = self.fetching_latecomers(core).map(|(_, patience)| patience).max() else {
+        let Some(patience) = self.fetching_slow_joiners(core).map(|(_, patience)| patience).max() else {
             return;
         };
-        self.latecomers.wait = Some(Wait { began: core.now, until: core.now + patience });
-        let who: Vec<WorkerId> = self.fetching_latecomers(core).map(|(worker, _)| worker).collect();
+        self.slow_joiners.wait = Some(Wait { began: core.now, until: core.now + patience });
+        let who: Vec<WorkerId> = self.fetching_slow_joiners(core).map(|(worker, _)| worker).collect();
         let text = format!(
             "rounds wait for {who:?}, while the state is fetched: for {} s at most",
             patience.as_secs()

@@ -14,7 +14,7 @@ use crate::run::command::{Command, Severity};
 use crate::run::core::{Core, shorten};
 use crate::run::event::ConnectionId;
 use crate::run::generations::Generations;
-use crate::run::generations::lineup::Lineup;
+use crate::run::generations::generation_config::GenerationConfig;
 use crate::run::liveness::silence::Silence;
 use crate::run::machine::Run;
 use crate::run::peer::{Peer, Standing, resolve, site_number};
@@ -88,7 +88,7 @@ impl Run {
         } else {
             self.core.notice(Severity::Info, Some(worker), format!("joined again from site {}", join.site));
         }
-        self.accounting.note_latecomer(
+        self.accounting.note_slow_joiner(
             &mut self.core,
             worker,
             join.too_late_ms.map(|ms| Duration::from_millis(ms.into())),
@@ -145,7 +145,7 @@ impl Run {
         }
         // What was on its way when the connection broke is said again.
         let newer = self.core.state.generation.as_ref().filter(|lineup| held < lineup.generation);
-        let start_of = |lineup: &Lineup| {
+        let start_of = |lineup: &GenerationConfig| {
             lineup.start_of(worker, self.core.state.checkpoint_in == Some(lineup.generation))
         };
         if let Some(start) = newer.and_then(start_of) {

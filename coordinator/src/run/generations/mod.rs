@@ -1,7 +1,7 @@
 //! How workers are admitted, and how one generation of members follows another.
 
 pub(super) mod admit;
-pub(super) mod lineup;
+pub(super) mod generation_config;
 pub(super) mod operate;
 pub(super) mod prepare;
 pub(super) mod settle;

@@ -8,7 +8,7 @@ use crate::run::accounting::Accounting;
 use crate::run::command::Severity;
 use crate::run::core::Core;
 use crate::run::event::ConnectionId;
-use crate::run::generations::lineup::Lineup;
+use crate::run::generations::generation_config::GenerationConfig;
 use crate::run::machine::Run;
 use crate::run::state::Phase;
 
@@ -25,7 +25,7 @@ pub enum Suspended {
 impl Accounting {
     /// Whether nobody is to begin a round. A run that is to end does not wait for that.
     pub(in crate::run) fn is_held(&self, core: &Core) -> bool {
-        (core.state.paused || self.waits_for_latecomer(core)) && !core.state.drain
+        (core.state.paused || self.waits_for_slow_joiner(core)) && !core.state.drain
     }
 
     /// Whether a generation has to begin for that.
@@ -37,7 +37,7 @@ impl Accounting {
 impl Core {
     /// The phase and what it implies for the last round: whether a joiner could still take part.
     pub(in crate::run) fn is_closing(&self) -> bool {
-        let at_end = |lineup: &Lineup| lineup.first_round >= lineup.until;
+        let at_end = |lineup: &GenerationConfig| lineup.first_round >= lineup.until;
         self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
     }
 

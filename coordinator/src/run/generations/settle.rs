@@ -57,7 +57,7 @@ impl Run {
             self.seat_waiting(&BTreeMap::new());
             self.core.refresh_ready();
         } else {
-            // They may have been seated before the first generation began, or before it went back into the opening.
+            // They may have been seated before the first generation began, or before it went back into the warm-up.
             self.core.unseat_joiners();
         }
         let members: BTreeSet<WorkerId> = self.core.present_members().into_iter().collect();
@@ -81,7 +81,7 @@ impl Run {
         self.planning.look_at_speeds(&mut self.core);
         self.look_at_plan();
         self.look_at_shares();
-        self.accounting.look_at_latecomers(&mut self.core);
+        self.accounting.look_at_slow_joiners(&mut self.core);
         self.look_at_those_outside();
         match &self.generations.settling {
             Some(settling) if settling.participants != members => {

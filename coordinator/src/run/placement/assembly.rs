@@ -10,14 +10,18 @@ use longhaul_proto::round::settle::{Outcome, settle};
 
 use crate::run::command::Severity;
 use crate::run::core::Core;
-use crate::run::generations::lineup::{Lineup, SyncGroup};
+use crate::run::generations::generation_config::{GenerationConfig, SyncGroup};
 use crate::run::generations::settle::Settling;
 use crate::run::machine::Run;
 use crate::run::peer::Standing;
 
 impl Core {
     /// What follows from the answers, for each part of the model. None: nobody is left who holds one of them.
-    pub(in crate::run) fn outcomes(&self, old: &Lineup, settling: &Settling) -> Option<Vec<Outcome>> {
+    pub(in crate::run) fn outcomes(
+        &self,
+        old: &GenerationConfig,
+        settling: &Settling,
+    ) -> Option<Vec<Outcome>> {
         let settle_group = |(rank, group): (u32, &SyncGroup)| {
             let layout = self.layout_of(rank);
             let schedule = self.state.schedule.for_fragments(layout.count());
@@ -45,7 +49,7 @@ impl Core {
     /// lost, unless their contribution is in the open round's results already, of all parts of the model. So is what was late of theirs.
     pub(in crate::run) fn lose_shares(
         &mut self,
-        old: &Lineup,
+        old: &GenerationConfig,
         outcomes: &[Outcome],
         first_round: Round,
         survivors: &BTreeSet<WorkerId>,
@@ -93,7 +97,7 @@ impl Core {
     }
 
     /// Whether all write a checkpoint after the first round of this generation: somebody has asked for one, or the generation before was to have one and ended before that.
-    fn takes_checkpoint(&mut self, lineup: &Lineup) -> bool {
+    fn takes_checkpoint(&mut self, lineup: &GenerationConfig) -> bool {
         let before =
             self.state.generation.as_ref().filter(|old| self.state.checkpoint_in == Some(old.generation));
         let is_owed = before.is_some_and(|old| self.state.ledger.through() <= old.first_round);
@@ -156,7 +160,7 @@ impl Run {
         let replicas: Vec<Replica> = replicas.iter().map(replica).collect();
         let firsts = replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
         self.planning.share_out(&mut self.core, first_round, firsts.collect());
-        self.begin(Lineup {
+        self.begin(GenerationConfig {
             generation,
             groups,
             replicas,
@@ -169,7 +173,7 @@ impl Run {
     }
 
     /// Starts a generation: durable first, then told.
-    fn begin(&mut self, lineup: Lineup) {
+    fn begin(&mut self, lineup: GenerationConfig) {
         let members: Vec<Member> = lineup.members().cloned().collect();
         let sites: BTreeSet<_> = members.iter().map(|member| member.site).collect();
         let copies = match self.core.ranks() {

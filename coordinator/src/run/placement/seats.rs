@@ -33,7 +33,7 @@ impl Core {
     /// them again together, and from the same one on; members of a tensor group in any case, as one of them has the means of what all hold.
     pub(in crate::run) fn copies_may_join(&self) -> bool {
         let (sync, through) = (&self.config.sync, self.state.ledger.through());
-        let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_opening(through);
+        let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_warmup(through);
         let is_alone = self.config.train.gradient_clip == 0.0 && self.config.parallel.tensor == 1;
         self.ranks() == 1 || is_alone || !makes_common_steps
     }

@@ -35,8 +35,8 @@ fn extended((mut config, mut state): (RunConfig, State), steps: u64) -> (Story, 
         let [config] = told.as_slice() else { panic!("{told:?}") };
         let (configured, schedule) = (config.round_schedule(), story.run.state().schedule);
         assert_eq!(
-            (configured.opening_rounds, configured.steps),
-            (schedule.opening_rounds, schedule.steps),
+            (configured.warmup_rounds, configured.steps),
+            (schedule.warmup_rounds, schedule.steps),
             "as the worker will find"
         );
     }
@@ -100,10 +100,10 @@ fn a_last_round_that_was_shortened_stays_as_it_was() {
 }
 
 #[test]
-fn the_opening_is_the_one_that_it_had() {
-    let with_opening = |config: &mut RunConfig| config.sync.opening_share = 0.5;
-    let (config, state) = over(20, with_opening);
-    assert_eq!(state.schedule.opening_rounds, 5);
+fn the_warmup_is_the_one_that_it_had() {
+    let with_warmup = |config: &mut RunConfig| config.sync.warmup_share = 0.5;
+    let (config, state) = over(20, with_warmup);
+    assert_eq!(state.schedule.warmup_rounds, 5);
     let (_, start) = extended((config, state), 60);
     assert_eq!((start.first_round, start.until), (Round(10), Round(30)));
 }
@@ -229,7 +229,7 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
 
 /// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
 #[test]
-fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
+fn warmup_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
     let text = config().to_toml().unwrap();
     let (head, tail) = (&text[..text.find("[sync]").unwrap()], "[parallel]\nplan = \"fixed\"\n");
     let head = &head[..head.find("[parallel]").unwrap()];
@@ -260,8 +260,8 @@ fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
             let told = RunConfig::parse(&run.core.config_toml).unwrap();
             let configured = told.round_schedule();
             assert_eq!(
-                (configured.opening_rounds, configured.steps),
-                (before.opening_rounds, steps),
+                (configured.warmup_rounds, configured.steps),
+                (before.warmup_rounds, steps),
                 "{preset}"
             );
             let early = |config: &RunConfig| config.sync.early_share * config.run.steps as f64;
@@ -269,6 +269,6 @@ fn opening_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
                 assert!((early(&told) - early(&read(4000))).abs() < 1e-6, "{preset}");
             }
         }
-        assert!(before.rounds() > rounds && before.opening_rounds < rounds, "{preset}");
+        assert!(before.rounds() > rounds && before.warmup_rounds < rounds, "{preset}");
     }
 }

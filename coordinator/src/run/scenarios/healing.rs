@@ -1,6 +1,6 @@
 //! Who is asked for the state.
 
-use longhaul_proto::control::message::{MeasuredLink, SeenWay};
+use longhaul_proto::control::message::{MeasuredLink, SeenLink};
 
 use super::*;
 
@@ -17,12 +17,12 @@ fn a_joiner_asks_its_own_site_first_and_then_the_nearest_of_the_others() {
         story.say(worker, ready(0, 7));
     }
     assert_eq!(story.run.state().phase, Phase::Training);
-    let way = |to: u32, round_trip_s| SeenWay {
+    let way = |to: u32, round_trip_s| SeenLink {
         to: SiteId(to),
         link: MeasuredLink { bytes_per_s: 1e6, round_trip_s },
     };
     // Sites are numbered as they come. Nobody knows how far the third is.
-    story.say(4, ToCoordinator::Ways(vec![way(0, 0.2), way(1, 0.05)]));
+    story.say(4, ToCoordinator::SeenLinks(vec![way(0, 0.2), way(1, 0.05)]));
     story.join_from(5, "site-4");
     let [ToWorker::Welcome(_), ToWorker::Heal { donors }] = &story.told(5)[..] else {
         panic!("{:?}", story.told(5))

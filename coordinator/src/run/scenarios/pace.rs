@@ -5,8 +5,8 @@ use longhaul_proto::control::message::{Heartbeat, Measured};
 
 use super::*;
 
-/// Twenty steps, of which the first eight are the opening.
-const AUTO: &str = "preset = \"auto\"\nopening_rounds = 8\nopening_share = 0";
+/// Twenty steps, of which the first eight are the warm-up.
+const AUTO: &str = "preset = \"auto\"\nwarmup_rounds = 8\nwarmup_share = 0";
 
 fn story(sync: &str) -> Story {
     let text = config().to_toml().unwrap();
@@ -33,12 +33,12 @@ fn applied_by(story: &mut Story, round: u64, round_trips: [Option<f32>; 2]) {
 }
 
 #[test]
-fn long_round_trips_move_rounds_apart_after_the_opening() {
+fn long_round_trips_move_rounds_apart_after_the_warmup() {
     let mut story = story(AUTO);
     assert_eq!(story.run.state().generation.as_ref().unwrap().until, Round(20));
     for round in 0..3 {
         applied(&mut story, round, 0.5);
-        assert_eq!(story.told(2), [], "half of the opening is to come");
+        assert_eq!(story.told(2), [], "half of the warm-up is to come");
     }
     applied(&mut story, 3, 0.5);
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
@@ -51,7 +51,7 @@ fn long_round_trips_move_rounds_apart_after_the_opening() {
     assert_eq!((start.schedule, start.until, start.first_round), (paced, Round(14), Round(6)));
     assert_eq!(story.run.state().schedule, paced);
 
-    // In the opening it is decided once.
+    // In the warm-up it is decided once.
     for round in 4..6 {
         applied(&mut story, round, 3.0);
     }
@@ -63,8 +63,8 @@ fn long_round_trips_move_rounds_apart_after_the_opening() {
 }
 
 const AUTO_SCHEDULE: RoundSchedule = RoundSchedule {
-    opening_rounds: 8,
-    opening_every: 1,
+    warmup_rounds: 8,
+    warmup_every: 1,
     every: 1,
     groups: 5,
     exchanges: 1,
@@ -85,7 +85,7 @@ fn nothing_changes_where_rounds_fit_or_are_not_to_be_changed() {
     }
 }
 
-/// A run of 400 steps that is past its opening of eight.
+/// A run of 400 steps that is past its warm-up of eight.
 fn long_story() -> Story {
     let text = config().to_toml().unwrap().replace("steps = 20", "steps = 400");
     let (before, _) = text.split_once("[sync]").unwrap();
@@ -186,7 +186,7 @@ fn a_run_that_goes_back_keeps_its_pace() {
     assert_eq!(story.run.state().schedule, before, "no change is to come");
 }
 
-/// Somebody is past the opening when the last one has applied the round that would have decided it.
+/// Somebody is past the warm-up when the last one has applied the round that would have decided it.
 #[test]
 fn rounds_that_were_begun_are_never_changed() {
     let mut story = story(AUTO);
@@ -204,7 +204,7 @@ fn rounds_that_were_begun_are_never_changed() {
 
 /// A member without samples has nothing to measure.
 #[test]
-fn late_in_the_opening_those_decide_who_have_measured() {
+fn late_in_the_warmup_those_decide_who_have_measured() {
     let mut story = story(AUTO);
     for round in 0..5 {
         applied_by(&mut story, round, [None, Some(0.5)]);

@@ -341,9 +341,9 @@ fn who_loses_a_seat_starts_over() {
 /// Gradients that are clipped by the norm of the whole model cannot be applied again by one rank alone.
 #[test]
 fn copies_join_others_only_where_what_they_have_missed_can_be_made_up_for() {
-    let text = config_in_parts().to_toml().unwrap().replace("opening_rounds = 0", "opening_rounds = 3");
+    let text = config_in_parts().to_toml().unwrap().replace("warmup_rounds = 0", "warmup_rounds = 3");
     let config = RunConfig::parse(&text).unwrap();
-    assert_eq!(config.sync.opening_rounds, 3);
+    assert_eq!(config.sync.warmup_rounds, 3);
     let mut story = training_of(config);
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.settled(3, 2, 0, 0);
@@ -355,7 +355,7 @@ fn copies_join_others_only_where_what_they_have_missed_can_be_made_up_for() {
         story.told(5)
     );
     let problems = story.run.status(0).problems;
-    assert!(problems.iter().any(|problem| problem.contains("after the opening")), "{problems:?}");
+    assert!(problems.iter().any(|problem| problem.contains("after the warm-up")), "{problems:?}");
     for round in 0..3 {
         for (worker, hash) in [(3, 7), (4, 8)] {
             let report = RoundReport { generation: Generation(2), ..report(round, hash) };
@@ -402,17 +402,17 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
 #[test]
 fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
     let text = config_in_parts().to_toml().unwrap().replace("workers = 4", "workers = 2");
-    let began = |opening: &str| {
-        let mut story = Story::of(RunConfig::parse(&text.replace("opening_rounds = 0", opening)).unwrap());
+    let began = |warmup: &str| {
+        let mut story = Story::of(RunConfig::parse(&text.replace("warmup_rounds = 0", warmup)).unwrap());
         (1..=4).for_each(|worker| story.join(worker, &[]));
         (1..=2).for_each(|worker| story.say(worker, ready_with(worker - 1, 0, 6 + worker as u8)));
         assert_eq!(lineup(&story), [[1, 2]]);
         story
     };
-    let story = began("opening_rounds = 0");
+    let story = began("warmup_rounds = 0");
     assert_eq!(seat_in(&story.told(3)), Some(0), "what it misses is of use to it alone");
 
-    let mut story = began("opening_rounds = 3");
+    let mut story = began("warmup_rounds = 3");
     for worker in [3, 4] {
         assert_eq!(story.told(worker).iter().rev().find_map(seat_told), Some(None));
     }

@@ -2,7 +2,7 @@
 
 use longhaul_common::config::ShareRule;
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{MeasuredLink, Profile, SeenWay};
+use longhaul_proto::control::message::{MeasuredLink, Profile, SeenLink};
 
 use super::super::LinkStatus;
 use super::*;
@@ -362,7 +362,7 @@ fn what_traffic_shows_of_ways_takes_the_place_of_what_was_measured_and_the_statu
     story.say(1, links(100.0));
     story.say(2, links(100.0));
     let link = MeasuredLink { bytes_per_s: 3.0 * 125e3, round_trip_s: 0.2 };
-    story.say(1, ToCoordinator::Ways(vec![SeenWay { to: SiteId(1), link }]));
+    story.say(1, ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(1), link }]));
     story.now = Duration::from_secs(2);
     story.say(2, heartbeat(0));
     let shown: Vec<_> = story.run.status(0).links.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Plans that change while a run goes on.
 
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{Heartbeat, HeldPart, MeasuredLink, SeenWay};
+use longhaul_proto::control::message::{Heartbeat, HeldPart, MeasuredLink, SeenLink};
 
 use super::moves::{held, offer};
 use super::pipelines::{lineup, ready_with, seat_in};
@@ -28,8 +28,8 @@ fn whole() -> Story {
 /// What traffic shows of the link between the two.
 pub(super) fn shows(story: &mut Story, mbit: f64) {
     let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.02 };
-    story.say(1, ToCoordinator::Ways(vec![SeenWay { to: SiteId(1), link }]));
-    story.say(2, ToCoordinator::Ways(vec![SeenWay { to: SiteId(0), link }]));
+    story.say(1, ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(1), link }]));
+    story.say(2, ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(0), link }]));
 }
 
 /// Time goes by, in which these workers say that they live. Whatever is asked is answered; what was answered, and what the workers were told.

@@ -21,7 +21,7 @@ pub(super) struct Story {
 
 pub(crate) fn config() -> RunConfig {
     let text = "[run]\nname = \"story\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = 1\n\
+                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 1\n\
                 [parallel]\nplan = \"fixed\"\n";
     RunConfig::parse(text).unwrap()
 }

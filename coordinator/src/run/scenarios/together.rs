@@ -7,7 +7,7 @@ use super::*;
 /// A copy that came apart, and could not join while others train: all begin anew together, and not more often than it is worth.
 #[test]
 fn a_copy_that_cannot_join_while_others_train_comes_in_when_all_begin_anew() {
-    let text = config_in_parts().to_toml().unwrap().replace("opening_rounds = 0", "opening_rounds = 9");
+    let text = config_in_parts().to_toml().unwrap().replace("warmup_rounds = 0", "warmup_rounds = 9");
     let mut story = training_of(RunConfig::parse(&text).unwrap());
     let alive = |story: &mut Story, workers: &[u32], until: Duration| {
         while story.now < until {

@@ -30,7 +30,7 @@ fn config(workers: u32) -> RunConfig {
         "[run]\nname = \"simulated\"\nworkers = {workers}\nsteps = {STEPS}\n\
          [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
          [data]\npath = \"none\"\nsequence_length = 8\n\
-         [train]\nbatch = {}\n[sync]\npreset = \"sparse-local\"\nopening_share = 0.0\nevery = 2\noverlap = 1\n\
+         [train]\nbatch = {}\n[sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 1\n\
          [parallel]\nplan = \"fixed\"\n[faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
         workers * 3
     );

@@ -13,7 +13,7 @@ impl Run {
         if self.core.is_paused() {
             problems.push("the run is paused, and nobody trains; `coordinator resume` goes on".to_owned());
         }
-        problems.extend(self.accounting.awaited_latecomers(&self.core).map(|(worker, until)| {
+        problems.extend(self.accounting.awaited_slow_joiners(&self.core).map(|(worker, until)| {
             let still = until.saturating_sub(self.core.now).as_secs();
             format!("rounds wait for {worker}, which fetches the state: for {still} s at most")
         }));
@@ -53,7 +53,7 @@ impl Run {
         }
         if unseated > 0 && self.core.state.phase == Phase::Training && !self.core.copies_may_join() {
             problems.push(
-                "copies of the model join others that train after the opening; before, and under a strategy that exchanges clipped gradients, when all begin anew together, which is \
+                "copies of the model join others that train after the warm-up; before, and under a strategy that exchanges clipped gradients, when all begin anew together, which is \
                  done for a whole copy and not often".to_owned(),
             );
         }

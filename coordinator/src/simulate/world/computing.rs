@@ -25,7 +25,7 @@ impl World {
         let schedule = self.schedule();
         let sync = &self.config.sync;
         let steps = schedule.steps_of(round);
-        let is_plain = round.0 > 0 && schedule.is_opening(Round(round.0 - 1)) && sync.opens_with_gradients();
+        let is_plain = round.0 > 0 && schedule.is_warmup(Round(round.0 - 1)) && sync.opens_with_gradients();
         let overlap = if is_plain { 0 } else { sync.overlap_at(schedule.pace_in(round).every) };
         overlap.min(steps.end - steps.start)
     }
@@ -196,7 +196,7 @@ impl World {
     pub(super) fn note_progress(&mut self) {
         let schedule = self.schedule();
         let counted = schedule.steps_of(self.run.state().ledger.through()).start;
-        if counted > 0 && counted >= self.exchanges.opening_steps() {
+        if counted > 0 && counted >= self.exchanges.warmup_steps() {
             self.tally.opened.get_or_insert(self.now);
         }
         if self.tally.tenth.is_none() && counted * 10 >= schedule.steps {

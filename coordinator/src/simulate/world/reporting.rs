@@ -37,8 +37,8 @@ impl World {
             if all.is_zero() { 0.0 } else { of.as_secs_f64() / all.as_secs_f64() }
         };
         let step_s = tally.tenth.filter(|(_, counted)| steps > *counted);
-        let opening = self.exchanges.opening_steps();
-        let opened = tally.opened.zip(tally.began).filter(|_| opening > 0);
+        let warmup = self.exchanges.warmup_steps();
+        let opened = tally.opened.zip(tally.began).filter(|_| warmup > 0);
         let local_s = self.local_step_s() * steps as f64;
         let mean_and_most = |times: &[Duration]| {
             let most = times.iter().max()?.as_secs_f64();
@@ -50,7 +50,7 @@ impl World {
             first_generation_s: tally.began.map(|began| began.as_secs_f64()),
             workers: self.workers.len(),
             steps,
-            opening: opened.map(|(at, began)| (opening, (at - began).as_secs_f64())),
+            warmup: opened.map(|(at, began)| (warmup, (at - began).as_secs_f64())),
             // With machines that come and go, steps of one generation are not those of another.
             share_of_local_speed: (training_s > 0.0 && tally.generations == 1).then(|| local_s / training_s),
             step_s: step_s.map(|(at, counted)| since(at) / (steps - counted) as f64),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, SiteId};
 use longhaul_proto::control::message::{
-    CheckpointReport, GenerationStart, Heartbeat, MeasuredLink, Ready, RoundReport, SeenWay, Settled,
+    CheckpointReport, GenerationStart, Heartbeat, MeasuredLink, Ready, RoundReport, SeenLink, Settled,
     ToCoordinator, ToWorker,
 };
 use tokio::task::JoinHandle;
@@ -196,7 +196,7 @@ impl Trainer {
             self.done.checkpoint_s += 0.006;
             self.done.wan_sent_bytes += 60_000 + 5000 * (self.next % 9);
             self.done.dense_bytes += 4_000_000;
-            let ways = |to: SiteId| SeenWay {
+            let ways = |to: SiteId| SeenLink {
                 to,
                 link: MeasuredLink {
                     bytes_per_s: 4e6 + 5e5 * f64::from(to.0),
@@ -204,7 +204,7 @@ impl Trainer {
                 },
             };
             let ways = start.membership.sites().map(ways).collect();
-            self.control.say(ToCoordinator::Ways(ways));
+            self.control.say(ToCoordinator::SeenLinks(ways));
         }
         self.control.say(ToCoordinator::Heartbeat(self.done.clone()));
     }

@@ -25,7 +25,7 @@ sequence_length = 8
 batch = 4
 [sync]
 preset = "sparse-local"
-opening_share = 0.0
+warmup_share = 0.0
 every = 2
 overlap = 1
 [parallel]

@@ -110,7 +110,7 @@ macro_rules! registry {
         }
 
         impl Selection {
-            /// What `[sync]` asks for after the opening.
+            /// What `[sync]` asks for after the warm-up.
             #[must_use]
             pub fn configured(config: &SyncConfig) -> Self {
                 match config.selection {

@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use super::super::message::{
     Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
     GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready,
-    Refusal, RefusalReason, Replica, RoundReport, SIGNS_MAX, SeenWay, Settled, Settlement, SignOfLife, Start,
-    Welcome,
+    Refusal, RefusalReason, Replica, RoundReport, SIGNS_MAX, SeenLink, Settled, Settlement, SignOfLife,
+    Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -27,8 +27,8 @@ use crate::identity::{TokenId, TokenRefusal};
 const LAYOUT: FragmentLayout = FragmentLayout { values: 1000, fragment_values: 100 };
 
 const SCHEDULE: RoundSchedule = RoundSchedule {
-    opening_rounds: 2,
-    opening_every: 1,
+    warmup_rounds: 2,
+    warmup_every: 1,
     every: 15,
     groups: 1,
     exchanges: 1,
@@ -146,7 +146,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Profile(Profile { flops_per_s: 5e10, vocabulary: 256 }),
         ToCoordinator::Links(vec![Some(MeasuredLink { bytes_per_s: 1.25e7, round_trip_s: 0.05 }), None]),
         ToCoordinator::Kept(Some(offer())),
-        ToCoordinator::Ways(vec![SeenWay {
+        ToCoordinator::SeenLinks(vec![SeenLink {
             to: SiteId(300),
             link: MeasuredLink { bytes_per_s: 6.25e6, round_trip_s: 0.08 },
         }]),
@@ -372,7 +372,7 @@ fn messages_are_the_golden_bytes() {
     let half = MeasuredLink { bytes_per_s: 0.5, round_trip_s: 0.5 };
     let links = ToCoordinator::Links(vec![None, Some(half)]);
     assert_eq!(hex(encode(&links).unwrap()), "0a020001".to_owned() + &"000000000000e03f".repeat(2));
-    let ways = ToCoordinator::Ways(vec![SeenWay { to: SiteId(300), link: half }]);
+    let ways = ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(300), link: half }]);
     assert_eq!(hex(encode(&ways).unwrap()), "0b01ac02".to_owned() + &"000000000000e03f".repeat(2));
     let kept = CheckpointOffer {
         next_round: Round(300),

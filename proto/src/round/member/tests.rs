@@ -70,8 +70,8 @@ fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
 
 fn config() -> Config {
     let schedule = RoundSchedule {
-        opening_rounds: 0,
-        opening_every: 1,
+        warmup_rounds: 0,
+        warmup_every: 1,
         every: 1,
         groups: 1,
         exchanges: 1,

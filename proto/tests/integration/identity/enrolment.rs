@@ -50,7 +50,7 @@ async fn a_renewed_certificate_names_the_same_worker_and_opens_the_same_doors() 
     let second = renew(&endpoint, front.address, &first, "amsterdam").await.unwrap();
     assert_eq!(second.worker(), first.worker());
     front.connect(&second).await;
-    assert!(front.desk.lock().unwrap().revoke_worker(first.worker()));
+    assert!(front.issuer.lock().unwrap().revoke_worker(first.worker()));
     let refused = renew(&endpoint, front.address, &second, "amsterdam").await.unwrap_err();
     assert!(matches!(refused, EnrolError::Refused(EnrolRefusal::Revoked)), "{refused}");
 }
@@ -94,7 +94,7 @@ async fn a_used_up_token_is_refused() {
 async fn a_revoked_token_is_refused() {
     let front = Front::open(now_unix_s());
     let token = front.token(None);
-    front.desk.lock().unwrap().revoke_token(token.id);
+    front.issuer.lock().unwrap().revoke_token(token.id);
     assert_eq!(refusal(&front, &token).await, TokenRefusal::Revoked);
 }
 
@@ -110,5 +110,5 @@ async fn a_worker_turns_away_from_a_coordinator_with_another_authority() {
         // The coordinator saw a failed handshake, and no request.
         front.turned_away.recv().await.unwrap();
     }
-    assert_eq!(front.desk.lock().unwrap().workers().count(), 0);
+    assert_eq!(front.issuer.lock().unwrap().workers().count(), 0);
 }

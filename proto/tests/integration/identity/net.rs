@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use longhaul_common::id::{RunId, WorkerId};
-use longhaul_proto::control::{Door, DoorError, EnrolDesk, EnrolState, Guest, ServeEnrolError, serve_enrol};
+use longhaul_proto::control::{
+    Acceptor, AcceptorError, AuthenticatedPeer, CertificateIssuer, EnrolState, ServeEnrolError, serve_enrol,
+};
 use longhaul_proto::identity::{
     Authority, Identity, PeerName, Token, TokenRecord, WorkerKey, control_client, coordinator_server,
     data_server,
@@ -33,12 +35,12 @@ pub fn client_endpoint() -> Endpoint {
 /// A coordinator that admits, enrols, and reports what happened at its door.
 pub struct Front {
     pub address: SocketAddr,
-    pub desk: Arc<Mutex<EnrolDesk>>,
+    pub issuer: Arc<Mutex<CertificateIssuer>>,
     pub authority: CertificateDer<'static>,
     /// Workers that got in.
     pub workers: mpsc::Receiver<(WorkerId, Connection)>,
     /// Guests that were turned away.
-    pub turned_away: mpsc::Receiver<DoorError>,
+    pub turned_away: mpsc::Receiver<AcceptorError>,
     /// How conversations at the desk ended.
     pub served: mpsc::Receiver<Result<(), ServeEnrolError>>,
 }
@@ -49,28 +51,28 @@ impl Front {
         let authority = Authority::create(RUN, now_unix_s()).unwrap();
         let certificate = authority.certificate().clone();
         let mut config = ServerConfig::with_crypto(coordinator_server(&authority, now_unix_s()).unwrap());
-        let door = Door::new(RUN);
-        door.limit(Arc::get_mut(&mut config.transport).unwrap());
+        let acceptor = Acceptor::new(RUN);
+        acceptor.limit(Arc::get_mut(&mut config.transport).unwrap());
         let endpoint = Endpoint::server(config, LOOPBACK).unwrap();
-        let desk = Arc::new(Mutex::new(EnrolDesk::new(authority, EnrolState::default())));
+        let issuer = Arc::new(Mutex::new(CertificateIssuer::new(authority, EnrolState::default())));
         let (worker_sender, workers) = mpsc::channel(1024);
         let (away_sender, turned_away) = mpsc::channel(1024);
         let (served_sender, served) = mpsc::channel(1024);
-        let front_desk = desk.clone();
+        let front_desk = issuer.clone();
         let address = endpoint.local_addr().unwrap();
         tokio::spawn(async move {
             while let Some(incoming) = endpoint.accept().await {
-                let (door, desk) = (door.clone(), front_desk.clone());
+                let (acceptor, issuer) = (acceptor.clone(), front_desk.clone());
                 let (workers, turned_away, served) =
                     (worker_sender.clone(), away_sender.clone(), served_sender.clone());
                 tokio::spawn(async move {
-                    match door.admit(incoming).await {
-                        Ok(Guest::Worker { worker, connection }) => {
+                    match acceptor.admit(incoming).await {
+                        Ok(AuthenticatedPeer::Worker { worker, connection }) => {
                             workers.send((worker, connection)).await.unwrap();
                         }
-                        Ok(Guest::Applicant(applicant)) => {
+                        Ok(AuthenticatedPeer::Applicant(applicant)) => {
                             let outcome = serve_enrol(applicant, async |request, visitor| {
-                                desk.lock().unwrap().decide(&request, &visitor, desk_now_unix_s)
+                                issuer.lock().unwrap().decide(&request, &visitor, desk_now_unix_s)
                             });
                             // The test may be over.
                             let _ = served.send(outcome.await).await;
@@ -82,20 +84,20 @@ impl Front {
                 });
             }
         });
-        Self { address, desk, authority: certificate, workers, turned_away, served }
+        Self { address, issuer, authority: certificate, workers, turned_away, served }
     }
 
     /// A token that the desk knows, good for a day of the real time.
     pub fn token(&self, uses: Option<u32>) -> Token {
-        let mut desk = self.desk.lock().unwrap();
-        let token = Token::create(desk.authority().fingerprint()).unwrap();
-        desk.add_token(TokenRecord::new(&token, now_unix_s() + DAY_S, uses), now_unix_s()).unwrap();
+        let mut issuer = self.issuer.lock().unwrap();
+        let token = Token::create(issuer.authority().fingerprint()).unwrap();
+        issuer.add_token(TokenRecord::new(&token, now_unix_s() + DAY_S, uses), now_unix_s()).unwrap();
         token
     }
 
     /// A member of the run, without the ceremony.
     pub fn member(&self, worker: u32, issued_at_unix_s: u64) -> Member {
-        member(self.desk.lock().unwrap().authority(), worker, issued_at_unix_s)
+        member(self.issuer.lock().unwrap().authority(), worker, issued_at_unix_s)
     }
 
     /// Dials the control channel as a member; both ends of it.

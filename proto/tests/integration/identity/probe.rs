@@ -32,7 +32,7 @@ async fn a_stranger_learns_version_and_time_and_how_much_arrives() {
     probe.echo().await.unwrap();
     probe.finish().await;
     front.served.recv().await.unwrap().unwrap();
-    assert_eq!(front.desk.lock().unwrap().workers().count(), 0);
+    assert_eq!(front.issuer.lock().unwrap().workers().count(), 0);
 }
 
 #[tokio::test]

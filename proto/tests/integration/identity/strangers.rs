@@ -4,7 +4,7 @@ use longhaul_common::id::RunId;
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{PROTOCOL_VERSION, Start, ToCoordinator, ToWorker};
 use longhaul_proto::control::{
-    CloseCode, ControlError, ControlReceiver, DoorError, HelloError, ServeEnrolError,
+    AcceptorError, CloseCode, ControlError, ControlReceiver, HelloError, ServeEnrolError,
     UNAUTHENTICATED_CONNECTIONS_MAX, accept, enrol, open,
 };
 use longhaul_proto::identity::{
@@ -32,7 +32,7 @@ async fn intrude_on_data(front: &Front, shown: Option<&Member>) {
 }
 
 /// The same at the coordinator's door, on the control ALPN.
-async fn intrude_on_control(front: &mut Front, shown: Option<&Member>) -> (DoorError, ConnectionError) {
+async fn intrude_on_control(front: &mut Front, shown: Option<&Member>) -> (AcceptorError, ConnectionError) {
     let config = rogue_client(&front.authority, ALPN_CONTROL, shown);
     let told = intrude(config, front.address, &PeerName::Coordinator.in_run(RUN)).await;
     let turned_away = front.turned_away.recv().await.unwrap();
@@ -50,7 +50,7 @@ async fn without_a_certificate_nobody_gets_a_byte_through_to_a_worker() {
 async fn without_a_certificate_nobody_gets_to_the_control_channel() {
     let mut front = Front::open(now_unix_s());
     let (turned_away, told) = intrude_on_control(&mut front, None).await;
-    assert!(matches!(turned_away, DoorError::Stranger(PeerError::NoCertificate)), "{turned_away}");
+    assert!(matches!(turned_away, AcceptorError::Stranger(PeerError::NoCertificate)), "{turned_away}");
     let ConnectionError::ApplicationClosed(close) = told else { panic!("{told}") };
     assert_eq!(close.error_code, VarInt::from(CloseCode::Stranger));
 }
@@ -64,7 +64,7 @@ async fn a_certificate_of_another_run_opens_nothing() {
         let stranger = member(&elsewhere, 0, now_unix_s());
         intrude_on_data(&front, Some(&stranger)).await;
         let (turned_away, _) = intrude_on_control(&mut front, Some(&stranger)).await;
-        assert!(matches!(turned_away, DoorError::Handshake(HandshakeError::Failed(_))), "{turned_away}");
+        assert!(matches!(turned_away, AcceptorError::Handshake(HandshakeError::Failed(_))), "{turned_away}");
     }
 }
 
@@ -74,7 +74,7 @@ async fn an_expired_certificate_opens_nothing() {
     let expired = front.member(0, now_unix_s() - DAY_S - 60);
     intrude_on_data(&front, Some(&expired)).await;
     let (turned_away, _) = intrude_on_control(&mut front, Some(&expired)).await;
-    assert!(matches!(turned_away, DoorError::Handshake(HandshakeError::Failed(_))), "{turned_away}");
+    assert!(matches!(turned_away, AcceptorError::Handshake(HandshakeError::Failed(_))), "{turned_away}");
 }
 
 #[tokio::test]

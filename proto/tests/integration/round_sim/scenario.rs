@@ -105,8 +105,8 @@ impl Scenario {
     pub fn schedule(&self) -> RoundSchedule {
         let groups = self.groups;
         RoundSchedule {
-            opening_rounds: 1,
-            opening_every: 1,
+            warmup_rounds: 1,
+            warmup_every: 1,
             every: 1,
             groups,
             exchanges: 1,

@@ -8,18 +8,18 @@ use super::gpt::{GPT, SPEED};
 use super::training::{Copies, Training};
 use super::{Session, WAIT_MAX, now, round};
 
-/// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question. Its opening is over.
-const SYNC: &str = "preset = \"dgc\"\nopening_share = 0.0";
-/// The same in its opening, in which a lone worker makes results of all values faster than this link carries them.
-const OPENING: &str = "preset = \"dgc\"";
+/// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question. Its warm-up is over.
+const SYNC: &str = "preset = \"dgc\"\nwarmup_share = 0.0";
+/// The same in its warm-up, in which a lone worker makes results of all values faster than this link carries them.
+const WARMUP: &str = "preset = \"dgc\"";
 /// Four sequences of a step, for both together: a step is short beside the three seconds that joining may take besides the transfer.
 const COPIES: Copies<'static> = Copies { batch: 4, micro_batch: 4, ..Copies::WHOLE };
 const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
 
-/// Five joins, each to a run of its own that a worker of another site has begun, and three to one in its opening.
+/// Five joins, each to a run of its own that a worker of another site has begun, and three to one in its warm-up.
 pub fn measure(session: &Session) -> Result<()> {
     measure_joins(session, "join", SYNC, 5)?;
-    measure_joins(session, "join_opening", OPENING, 3)
+    measure_joins(session, "join_warmup", WARMUP, 3)
 }
 
 fn measure_joins(session: &Session, case: &str, sync: &str, times: u32) -> Result<()> {

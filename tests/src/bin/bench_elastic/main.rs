@@ -162,7 +162,7 @@ batch = {}
 plan = "fixed"
 [sync]
 preset = "sparse-local"
-opening_share = 0.0
+warmup_share = 0.0
 every = {STEPS}
 overlap = 1
 [checkpoint]

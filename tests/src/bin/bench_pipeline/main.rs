@@ -28,7 +28,7 @@ const BATCH: usize = 16;
 /// The same of workers that have the whole model.
 const WHOLE_BATCH: usize = Copies::WHOLE.batch;
 /// No round within the measurement: nothing but the pipeline is on the link.
-const NO_ROUNDS: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 100000";
+const NO_ROUNDS: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 100000";
 /// That of `examples/demo.toml`.
 const DEMO: Shape = Shape { layers: 4, width: 128, heads: 4, context: 128, tied_embeddings: true };
 /// A local step, with all that belongs to it; the loss at the end is that of all that is held out.

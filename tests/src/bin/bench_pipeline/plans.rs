@@ -38,7 +38,7 @@ pub fn compare(wants: impl Fn(&str) -> bool, repeats: usize, steps: u64) -> Resu
             continue;
         }
         let link = format!("rate_mbit={mbit},delay_ms={},loss_percent=0.1", ROUND_TRIP_MS / 2).parse()?;
-        let sync = format!("preset = \"{preset}\"\nopening_share = 0.0");
+        let sync = format!("preset = \"{preset}\"\nwarmup_share = 0.0");
         let local_s = local(steps)?;
         print("pipeline/plans", &case, "local_step_s", local_s, "s");
         let chosen = asked(&sync, mbit, local_s, steps)?;

@@ -8,10 +8,10 @@ pub struct Method {
     pub name: &'static str,
     /// Keys of `[sync]`.
     pub sync: String,
-    /// What takes the opening away, where only the steady pace is measured,
+    /// What takes the warm-up away, where only the steady pace is measured,
     pub steady: String,
     /// but for so many rounds.
-    pub opening_rounds: u64,
+    pub warmup_rounds: u64,
     /// Steps of a round.
     pub round: u64,
     /// Rounds before the pace is measured.
@@ -28,7 +28,7 @@ pub struct Method {
 const ADAMW: [f64; 3] = [2.5e-3, 5e-3, 1e-2];
 /// By the sign of the gradient all parameters move by the rate, those too whose gradients disagree.
 const SIGN: [f64; 3] = [5e-4, 1e-3, 2e-3];
-/// As long as the gradient, whose norm is clipped to 1; AdamW has the same rate in the opening.
+/// As long as the gradient, whose norm is clipped to 1; AdamW has the same rate in the warm-up.
 const SGD: [f64; 3] = [1e-2, 5e-2, 0.3];
 
 /// Every preset as it is.
@@ -41,19 +41,19 @@ pub fn preset(preset: SyncPreset) -> Method {
     let name = name(preset);
     let round = SyncConfig::of(preset).every;
     // A second moment has to come from somewhere: in few bits, as dense f32 takes six minutes a step at 1 Mbit/s.
-    let (opening_rounds, opening) = match preset {
-        SyncPreset::OnebitAdam => (1, "opening_values = \"int8\""),
+    let (warmup_rounds, warmup) = match preset {
+        SyncPreset::OnebitAdam => (1, "warmup_values = \"int8\""),
         SyncPreset::Auto => (2, "early_share = 0.0"),
         _ => (0, ""),
     };
     Method {
         name,
         sync: format!("preset = \"{name}\""),
-        steady: match opening_rounds {
-            0 => "opening_share = 0.0".to_owned(),
-            rounds => format!("opening_share = 0.0\nopening_rounds = {rounds}\n{opening}"),
+        steady: match warmup_rounds {
+            0 => "warmup_share = 0.0".to_owned(),
+            rounds => format!("warmup_share = 0.0\nwarmup_rounds = {rounds}\n{warmup}"),
         },
-        opening_rounds,
+        warmup_rounds,
         round,
         warm_up: match preset {
             // It has the bits that its link allows after a few rounds; what waits in error feedback moves them over hundreds.

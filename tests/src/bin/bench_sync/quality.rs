@@ -33,7 +33,7 @@ const GPT_DELAY_S: f64 = 0.025;
 const PACKET_BYTES: u64 = 1500;
 /// How long that model is measured.
 const GPT_STEPS: u64 = 24;
-/// Where a link carries less than a bit for ten values, the opening alone takes half an hour: so many times the limit.
+/// Where a link carries less than a bit for ten values, the warm-up alone takes half an hour: so many times the limit.
 const SLOW: (f64, u32) = (0.1, 3);
 /// Learning rates that are tried with every seed, at most: one seed alone may like a rate that others do not.
 const FINALISTS: usize = 2;
@@ -123,7 +123,7 @@ pub fn auto_name(bits: f64) -> String {
 
 /// Seconds a step of four workers beside each other that do not talk, and of two with the larger model.
 fn alone() -> Result<Vec<Figure>> {
-    let sync = format!("preset = \"sparse-local\"\nopening_share = 0.0\nevery = {NEVER}");
+    let sync = format!("preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = {NEVER}");
     let link = LinkConfig::default();
     let train = small::train(1e-3);
     let training = Training {

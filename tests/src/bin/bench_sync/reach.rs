@@ -47,7 +47,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     let steps = ((time.as_secs_f64() / step_s) as u64).max(1);
     session.case(BENCH, TARGET, TARGET_LIMIT, |_| target(steps))?;
     let Some(loss) = session.book.value(BENCH, TARGET, "loss") else { return Ok(()) };
-    // So many fit in at local speed; openings are a share of it.
+    // So many fit in at local speed; warm-ups are a share of it.
     let planned = (time.as_secs_f64() / local_s) as u64;
     for method in method::presets() {
         if session.wants(method.name) {

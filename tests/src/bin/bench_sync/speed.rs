@@ -27,8 +27,8 @@ const STEPS_MAX: u64 = 100_000;
 const LIMIT_S: u64 = 120;
 /// if it has as much for each step of three rounds as that takes,
 const STEP_S: u64 = 3;
-/// and for each round of an opening that it cannot do without what that takes over the slowest link.
-const OPENING_ROUND_S: u64 = 120;
+/// and for each round of a warm-up that it cannot do without what that takes over the slowest link.
+const WARMUP_ROUND_S: u64 = 120;
 
 /// How long cases go on.
 struct Lengths {
@@ -38,9 +38,9 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// For a method with so many steps in a round, and rounds of an opening.
-    fn of(session: &Session, round: u64, opening_rounds: u64) -> Self {
-        let limit = Duration::from_secs(LIMIT_S + STEP_S * round + OPENING_ROUND_S * opening_rounds);
+    /// For a method with so many steps in a round, and rounds of a warm-up.
+    fn of(session: &Session, round: u64, warmup_rounds: u64) -> Self {
+        let limit = Duration::from_secs(LIMIT_S + STEP_S * round + WARMUP_ROUND_S * warmup_rounds);
         let (enough_s, local_steps) = if session.quick { (15.0, 12) } else { (45.0, 24) };
         Self { limit, enough_s, local_steps }
     }
@@ -54,7 +54,7 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
         for method in method::presets().iter().filter(|method| session.wants(method.name)).collect::<Vec<_>>()
         {
             let case = case_name(method.name, rate);
-            let lengths = Lengths::of(session, method.round, method.opening_rounds);
+            let lengths = Lengths::of(session, method.round, method.warmup_rounds);
             let repeats = if session.quick { 1 } else { method.repeats };
             session.case(BENCH, &case, lengths.limit * repeats, |_| {
                 let local_run = || gpt::local(lengths.local_steps);
@@ -85,7 +85,7 @@ pub fn sites_of(
         let link = link(rate)?;
         for method in &wanted {
             let case = case_name(&format!("{}, sites of {workers}", method.name), rate);
-            let lengths = Lengths::of(session, method.round, method.opening_rounds);
+            let lengths = Lengths::of(session, method.round, method.warmup_rounds);
             let repeats = if session.quick { 1 } else { 3 };
             session.case(SITES_BENCH, &case, lengths.limit * repeats, |_| {
                 let local_run = || gpt::local_of(2 * workers, lengths.local_steps);

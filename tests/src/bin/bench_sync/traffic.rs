@@ -18,22 +18,22 @@ pub const SITES: [usize; 3] = [2, 4, 8];
 /// Divisible by all rounds.
 const STEPS: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(240);
-/// One that `auto` could fill. Most of the steps are its opening, so it is also taken without, but for two rounds in which it learns its second moment.
+/// One that `auto` could fill. Most of the steps are its warm-up, so it is also taken without, but for two rounds in which it learns its second moment.
 const LINK: &str = "rate_mbit=10,delay_ms=10";
 /// A whole number of fragments to each of eight owners, nearly: 29 of them.
 const FRAGMENTS: &str = "fragment_values = 4096";
 /// `sparse-local` with a mean that is compressed again.
-const TWO_WAY: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
+const TWO_WAY: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
 
 /// Names, and keys of `[sync]`.
 pub const METHODS: [(&str, &str); 5] = [
     ("dense", "preset = \"dense\""),
-    ("sparse-local", "preset = \"sparse-local\"\nopening_share = 0.0"),
+    ("sparse-local", "preset = \"sparse-local\"\nwarmup_share = 0.0"),
     ("sparse-local two-way", TWO_WAY),
     ("auto", "preset = \"auto\""),
     (
-        "auto without its opening",
-        "preset = \"auto\"\nopening_share = 0.0\nopening_rounds = 2\nearly_share = 0.0",
+        "auto without its warm-up",
+        "preset = \"auto\"\nwarmup_share = 0.0\nwarmup_rounds = 2\nearly_share = 0.0",
     ),
 ];
 

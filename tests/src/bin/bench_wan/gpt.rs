@@ -13,7 +13,7 @@ use super::training::{Copies, Shape, Training};
 pub const GPT: Shape = Shape { layers: 6, width: 384, heads: 6, context: 128, tied_embeddings: false };
 
 /// No round within the measurement.
-const ALONE: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 100000";
+const ALONE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 100000";
 /// Keys of `[train]` where only speed counts; gradients are clipped no more than in the PyTorch script beside it.
 pub const SPEED: &str = "gradient_clip = 0.0\nevaluate_batches = 1";
 /// Steps before the clock starts.

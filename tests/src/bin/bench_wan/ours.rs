@@ -8,8 +8,8 @@ use super::Figure;
 use super::gpt::{GPT, RUN_MAX, SPEED, step_s};
 use super::training::{Copies, Training};
 
-/// `[sync]` with its defaults once the opening is over: a round every fifteen steps.
-pub const SPARSE_LOCAL: &str = "preset = \"sparse-local\"\nopening_share = 0.0";
+/// `[sync]` with its defaults once the warm-up is over: a round every fifteen steps.
+pub const SPARSE_LOCAL: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0";
 /// Gradients after each step.
 pub const DENSE: &str = "preset = \"dense\"";
 

@@ -1,17 +1,17 @@
 //! Data that one worker has and others train on: see `docs/data.md`, *From other workers*.
 
+mod block_store;
 mod catalogue;
 mod items;
 mod lending;
-mod stock;
 
 use std::fmt;
 
+pub(super) use block_store::shard_name;
+pub use block_store::{BlockStore, NotTheBlock};
 pub use catalogue::Catalogue;
 pub(super) use catalogue::{ListedShard, ListedSource};
 pub use lending::{Lending, LentBlock};
-pub(super) use stock::shard_name;
-pub use stock::{NotTheBlock, Stock};
 
 use super::DataError;
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::lent::{ListedShard, ListedSource};
 use super::super::shard::{BLOCK_BYTES, Head, encode};
 use super::super::{
-    BlockName, Catalogue, DataError, Dataset, Lending, NotTheBlock, Stock, Supply, Tokenizer, Work,
+    BlockName, BlockStore, Catalogue, DataError, Dataset, Lending, NotTheBlock, Supply, Tokenizer, Work,
 };
 use super::{Folder, config, held_out};
 
@@ -30,7 +30,7 @@ struct Pair {
 #[derive(Debug)]
 struct Neighbour {
     lending: Arc<Lending>,
-    stock: Arc<Stock>,
+    stock: Arc<BlockStore>,
     expected: Mutex<BTreeSet<BlockName>>,
     /// What was expected when the first one was waited for.
     expected_before_first: Mutex<Option<BTreeSet<BlockName>>>,
@@ -72,7 +72,7 @@ fn remote(
 ) -> (Arc<Neighbour>, Dataset) {
     let (config, cache) = (config(lines), there.path().join("cache"));
     let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
-    let stock = Stock::open(&config, &catalogue, &Tokenizer::Bytes, (&cache, bytes_max)).unwrap();
+    let stock = BlockStore::open(&config, &catalogue, &Tokenizer::Bytes, (&cache, bytes_max)).unwrap();
     let neighbour = Arc::new(Neighbour {
         lending: Arc::clone(lending),
         stock: Arc::clone(&stock),
@@ -101,7 +101,7 @@ impl Pair {
         remote(&self.lending, LINES, &self.there, bytes_max)
     }
 
-    fn stock(&self) -> Arc<Stock> {
+    fn stock(&self) -> Arc<BlockStore> {
         Arc::clone(&self.remote(None).0.stock)
     }
 
@@ -165,7 +165,7 @@ fn images_come_from_others_with_their_classes_and_are_moved_alike() {
     let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
     let other = Folder::new();
     let cache = other.path().join("cache");
-    let stock = Stock::open(&config(&fewer), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
+    let stock = BlockStore::open(&config(&fewer), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
     let name = BlockName { shard: catalogue.shard_hashes().next().unwrap(), block: 0 };
     let lent = lending.block(name).unwrap().unwrap();
     assert_eq!(stock.check(name, &lent.head, &lent.bytes), Err(NotTheBlock::Items));
@@ -316,7 +316,7 @@ fn tokens_that_no_model_can_be_given_are_not_taken_whatever_their_hash_is() {
     let hash = *head[32..].first_chunk().unwrap();
     let catalogue = Catalogue { tokenizer: None, sources: vec![listed(hash)] };
     let cache = there.path().join("cache");
-    let stock = Stock::open(&config(LINES), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
+    let stock = BlockStore::open(&config(LINES), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
     let name = BlockName { shard: hash, block: 0 };
     assert_eq!(stock.check(name, head, bytes), Err(NotTheBlock::Items));
 }

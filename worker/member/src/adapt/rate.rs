@@ -370,7 +370,7 @@ mod tests {
         assert!(sent > 0.03, "{sent} bits a value, of which 0.04 take a quarter of the window");
     }
 
-    /// As in an opening: all rounds send what they must, whatever the controller would, and each takes a hundred times its window.
+    /// As in a warm-up: all rounds send what they must, whatever the controller would, and each takes a hundred times its window.
     #[test]
     fn where_what_is_sent_is_given_bits_do_not_rise() {
         let mut controller = RateController::new(BOUNDS, 0.1);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use longhaul_common::config::{Source, SyncConfig};
 use longhaul_common::id::{FragmentId, Round, RunId};
-use longhaul_proto::codec::chain::{opening, random_mask, seed_of, uplink};
+use longhaul_proto::codec::chain::{random_mask, seed_of, uplink, warmup};
 use longhaul_proto::codec::{CodecSpec, ColumnUpdate, Decoder, EncodeError, Encoder, SpecError};
 use longhaul_proto::control::message::Encoding;
 
@@ -30,7 +30,7 @@ pub struct Compressor {
     pool: CodecPool,
     lanes: Vec<Lane>,
     memories: BTreeMap<FragmentId, ErrorFeedback>,
-    /// Whether those are of gradients, which cannot be part of what comes after the opening.
+    /// Whether those are of gradients, which cannot be part of what comes after the warm-up.
     keeps_gradients: bool,
     /// Memories as they were before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, ErrorFeedback)>,
@@ -131,7 +131,7 @@ impl Compressor {
             lanes: (0..pool.threads()).map(|_| Lane::new(config)).collect::<Result<_, _>>()?,
             pool,
             memories: BTreeMap::new(),
-            keeps_gradients: config.changes_kind_after_the_opening(),
+            keeps_gradients: config.changes_kind_after_the_warmup(),
             before: BTreeMap::new(),
             columns: ColumnMemories::default(),
             adapted: None,
@@ -177,8 +177,8 @@ impl Compressor {
     fn task<'a>(&mut self, round: Round, job: &'a Job<'a>, lane: &'a mut Lane) -> Task<'a> {
         let fragment = job.fragment;
         let len = self.layouts.of(round).range(fragment).len();
-        let is_opening = self.layouts.schedule().is_opening(round);
-        let chain = self.chain(is_opening, fragment);
+        let is_warmup = self.layouts.schedule().is_warmup(round);
+        let chain = self.chain(is_warmup, fragment);
         let share = self.share(round, fragment);
         // Noise is drawn in the order of the fragments, whoever encodes them.
         let released = self.mechanism.as_mut().map(|mechanism| {
@@ -187,7 +187,7 @@ impl Compressor {
                 mean
             })
         });
-        let is_corrected = self.config.source_in(is_opening) == Source::CorrectedGradient;
+        let is_corrected = self.config.source_in(is_warmup) == Source::CorrectedGradient;
         let is_of_columns = self.is_of_columns();
         let columns = is_of_columns.then(|| self.take_up_columns(fragment));
         let is_exact = chain.is_lossless() && !self.memories.contains_key(&fragment);
@@ -279,7 +279,7 @@ impl Compressor {
     /// The positions that all sites contribute, ascending; none: all.
     #[must_use]
     pub fn public_positions(&self, round: Round, fragment: FragmentId) -> Option<Vec<u32>> {
-        let mask = random_mask(&self.config).filter(|_| !self.layouts.schedule().is_opening(round))?;
+        let mask = random_mask(&self.config).filter(|_| !self.layouts.schedule().is_warmup(round))?;
         let len = self.layouts.of(round).range(fragment).len();
         Some(mask.positions(seed_of(self.run, round, fragment), len))
     }
@@ -308,18 +308,18 @@ impl Compressor {
     /// How a round's contribution to a fragment is encoded; none of columns, whose number each step decides.
     #[must_use]
     pub fn encoding(&self, round: Round, fragment: FragmentId) -> Option<Encoding> {
-        let chain = self.chain(self.layouts.schedule().is_opening(round), fragment);
+        let chain = self.chain(self.layouts.schedule().is_warmup(round), fragment);
         let [density, value_bits] =
             [chain.density(), chain.bits_per_kept_value()].map(|number| number as f32);
         (!self.is_of_columns()).then_some(Encoding { density, value_bits })
     }
 
-    fn chain(&self, is_opening: bool, fragment: FragmentId) -> CodecSpec {
+    fn chain(&self, is_warmup: bool, fragment: FragmentId) -> CodecSpec {
         if let Some(adapted) = self.adapted {
             return adapted;
         }
-        if is_opening {
-            return opening(&self.config);
+        if is_warmup {
+            return warmup(&self.config);
         }
         let range = self.layouts.model().range(fragment);
         let tiles = self.tiles.saturating_sub(range.start / TILE_VALUES).min(range.len() / TILE_VALUES);
@@ -342,8 +342,8 @@ impl Compressor {
         Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
     }
 
-    /// Drops what the opening has not sent, where what comes after it is of another kind. Answers whether it is so, and for the first time.
-    pub fn leave_opening(&mut self) -> bool {
+    /// Drops what the warm-up has not sent, where what comes after it is of another kind. Answers whether it is so, and for the first time.
+    pub fn leave_warmup(&mut self) -> bool {
         let keeps_gradients = std::mem::take(&mut self.keeps_gradients);
         if keeps_gradients {
             self.memories.clear();

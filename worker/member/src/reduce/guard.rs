@@ -20,7 +20,7 @@ const EMPTY_ROUNDS_MAX: u32 = 3;
 ///   tokens) has rounds that are loud for it and harmless for the model;
 /// - the lower median of the round, where there is more than one: when most are as large, it is the group that moves.
 ///
-/// Sizes of zero are not remembered, and a fragment's history begins anew where the schedule changes between opening and steady rounds,
+/// Sizes of zero are not remembered, and a fragment's history begins anew where the schedule changes between warm-up and steady rounds,
 /// as other things are contributed from there on.
 #[derive(Debug)]
 pub struct Guard {
@@ -33,7 +33,7 @@ pub struct Guard {
 /// round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Typical {
-    is_opening: bool,
+    is_warmup: bool,
     /// None: not known.
     size: Option<f64>,
     /// Judgements since it was found.
@@ -51,7 +51,7 @@ pub struct Excess {
 
 #[derive(Debug, Default)]
 struct History {
-    is_opening: bool,
+    is_warmup: bool,
     /// The newest last.
     sizes: VecDeque<f64>,
     /// Rounds that ended with nothing, in a row.
@@ -67,18 +67,18 @@ impl Guard {
 
     /// Judges the contributions to a fragment in one round, and remembers the accepted ones. Answers for each, in order: none, or why it
     /// is refused.
-    pub fn judge(&mut self, fragment: FragmentId, is_opening: bool, sizes: &[f64]) -> Vec<Option<Excess>> {
+    pub fn judge(&mut self, fragment: FragmentId, is_warmup: bool, sizes: &[f64]) -> Vec<Option<Excess>> {
         if self.limit == 0.0 || sizes.is_empty() {
             return vec![None; sizes.len()];
         }
         let history = self.histories.entry(fragment).or_default();
-        if history.is_opening != is_opening {
-            *history = History { is_opening, ..History::default() };
+        if history.is_warmup != is_warmup {
+            *history = History { is_warmup, ..History::default() };
         }
         let own = history.median();
         let bound = own.map(|own| {
             let round = lower_median(sizes).filter(|_| sizes.len() > 1).unwrap_or(0.0);
-            self.limit * own.max(round).max(self.typical(is_opening))
+            self.limit * own.max(round).max(self.typical(is_warmup))
         });
         let verdict = |size: &f64| match (own, bound) {
             (Some(own), Some(bound)) if *size > bound => Some(size / own),
@@ -98,18 +98,18 @@ impl Guard {
     }
 
     /// The size of a typical fragment; zero where none is known.
-    fn typical(&mut self, is_opening: bool) -> f64 {
+    fn typical(&mut self, is_warmup: bool) -> f64 {
         let known = self.typical;
-        let is_fresh = known.is_opening == is_opening && known.age < self.histories.len();
+        let is_fresh = known.is_warmup == is_warmup && known.age < self.histories.len();
         match known.size.filter(|_| is_fresh) {
             Some(_) => self.typical.age += 1,
-            None => self.typical = Typical { is_opening, size: self.median_of_medians(is_opening), age: 1 },
+            None => self.typical = Typical { is_warmup, size: self.median_of_medians(is_warmup), age: 1 },
         }
         self.typical.size.unwrap_or(0.0)
     }
 
-    fn median_of_medians(&self, is_opening: bool) -> Option<f64> {
-        let alike = self.histories.values().filter(|history| history.is_opening == is_opening);
+    fn median_of_medians(&self, is_warmup: bool) -> Option<f64> {
+        let alike = self.histories.values().filter(|history| history.is_warmup == is_warmup);
         let medians: Vec<f64> = alike.filter_map(History::median).collect();
         lower_median(&medians)
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_begins_anew_after_the_opening_and_with_another_owner() {
+    fn the_history_begins_anew_after_the_warmup_and_with_another_owner() {
         let mut guard = Guard::new(20.0);
         (0..4).for_each(|_| drop(guard.judge(F0, true, &[1.0, 1.0, 1.0])));
         assert_eq!(guard.judge(F0, true, &[1.0, 1.0, 100.0]).iter().flatten().count(), 1);

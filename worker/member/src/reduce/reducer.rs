@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use longhaul_common::config::{ResultForm, RobustRule, SyncConfig};
 use longhaul_common::id::{FragmentId, Round};
-use longhaul_proto::codec::chain::{downlink, opening_downlink};
+use longhaul_proto::codec::chain::{downlink, warmup_downlink};
 use longhaul_proto::codec::{CodecSpec, Decoder, EncodeError, Encoder, SpecError};
 use longhaul_proto::control::message::{Refusal, RefusalReason};
 use longhaul_proto::round::{Contribution, FragmentResult};
@@ -30,7 +30,7 @@ const NO_SEED: u64 = 0;
 pub struct Reducer {
     form: ResultForm,
     union: Union,
-    /// Whether the opening's results are unions as well.
+    /// Whether the warm-up's results are unions as well.
     opens_with_unions: bool,
     robust: RobustRule,
     trim: u32,
@@ -39,7 +39,7 @@ pub struct Reducer {
     guard: Guard,
     layouts: Layouts,
     steady: Encoder,
-    opening: Encoder,
+    warmup: Encoder,
     decoder: Decoder,
     kept: Residuals,
     scratch: Vec<f32>,
@@ -86,10 +86,10 @@ impl Reducer {
             guard: Guard::new(config.norm_limit),
             layouts,
             steady: Encoder::new(downlink(config))?,
-            opening: Encoder::new(opening_downlink(config))?,
+            warmup: Encoder::new(warmup_downlink(config))?,
             decoder: Decoder::default(),
             kept: Residuals {
-                keeps_gradients: config.changes_kind_after_the_opening(),
+                keeps_gradients: config.changes_kind_after_the_warmup(),
                 ..Residuals::default()
             },
             scratch: Vec::new(),
@@ -108,7 +108,7 @@ impl Reducer {
     /// A chain that the codec does not have.
     pub fn adapt(&mut self, chain: CodecSpec) -> Result<(), SpecError> {
         self.steady.set_spec(chain)?;
-        self.opening.set_spec(chain)
+        self.warmup.set_spec(chain)
     }
 
     /// The result of these contributions. What the same round left in the residual before was void.
@@ -121,8 +121,8 @@ impl Reducer {
         fragment: FragmentId,
         contributions: Vec<Contribution>,
     ) -> Result<Reduction, EncodeError> {
-        if !self.layouts.schedule().is_opening(round) {
-            self.leave_opening();
+        if !self.layouts.schedule().is_warmup(round) {
+            self.leave_warmup();
         }
         let (accepted, refused) = self.sift(round, fragment, contributions);
         let result = match self.form {
@@ -207,11 +207,11 @@ impl Reducer {
             }
         }
         let sizes: Vec<f64> = sound.iter().map(|(norm, _)| norm / (len.max(1) as f64).sqrt()).collect();
-        let is_opening = self.layouts.schedule().is_opening(round);
+        let is_warmup = self.layouts.schedule().is_warmup(round);
         let verdicts = match self.layouts.exchange_in(round) {
             // A slice of factors is a few rows of a few matrices, whose norms jump as those of a whole fragment do not.
             Some(_) => vec![None; sizes.len()],
-            None => self.guard.judge(fragment, is_opening, &sizes),
+            None => self.guard.judge(fragment, is_warmup, &sizes),
         };
         let mut accepted = Vec::with_capacity(sound.len());
         for ((norm, contribution), verdict) in sound.into_iter().zip(verdicts) {
@@ -271,8 +271,8 @@ impl Reducer {
         contributions: &[Contribution],
     ) -> Result<FragmentResult, EncodeError> {
         let len = self.scratch.len();
-        let is_opening = self.layouts.schedule().is_opening(round);
-        let encoder = if is_opening { &mut self.opening } else { &mut self.steady };
+        let is_warmup = self.layouts.schedule().is_warmup(round);
+        let encoder = if is_warmup { &mut self.warmup } else { &mut self.steady };
         let frame = &mut self.frame;
         frame.clear();
         // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps what they leave out.
@@ -283,7 +283,7 @@ impl Reducer {
         }
         let residual = self.kept.residuals.entry(fragment).or_insert_with(|| vec![0.0; len]);
         self.kept.before.entry(fragment).or_default().reduce(round, self.kept.settled, residual);
-        let is_union = self.form == ResultForm::Union && (!is_opening || self.opens_with_unions);
+        let is_union = self.form == ResultForm::Union && (!is_warmup || self.opens_with_unions);
         let added = Waiting::default().with(&[], &self.scratch);
         if is_union {
             self.union.hold_back(&mut self.scratch, residual);
@@ -297,8 +297,8 @@ impl Reducer {
         Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)))
     }
 
-    /// Drops what the opening has left behind, where what comes after it is of another kind.
-    pub fn leave_opening(&mut self) {
+    /// Drops what the warm-up has left behind, where what comes after it is of another kind.
+    pub fn leave_warmup(&mut self) {
         if std::mem::take(&mut self.kept.keeps_gradients) {
             self.kept.residuals.clear();
             self.kept.before.clear();

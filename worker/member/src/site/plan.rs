@@ -104,8 +104,8 @@ mod tests {
 
     const LAYOUT: FragmentLayout = FragmentLayout { values: 95, fragment_values: 10 };
     const SCHEDULE: RoundSchedule = RoundSchedule {
-        opening_rounds: 0,
-        opening_every: 1,
+        warmup_rounds: 0,
+        warmup_every: 1,
         every: 1,
         groups: 2,
         exchanges: 1,

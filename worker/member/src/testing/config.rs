@@ -2,10 +2,10 @@
 
 use longhaul_common::config::RunConfig;
 
-const EXACT: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"";
+const EXACT: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"";
 /// All that is not sent waits.
 const SPARSE: &str =
-    "preset = \"sparse-local\"\nopening_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
+    "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
 
 /// With these lines in `[sync]`.
 pub(super) fn config(sync: &str) -> RunConfig {

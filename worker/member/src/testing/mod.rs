@@ -26,7 +26,7 @@ use longhaul_proto::round::{Event, FragmentResult, Frame};
 
 use self::config::config;
 pub use self::replies::{Answered, reply};
-use self::wires::{Door, SiteThread, Wires};
+use self::wires::{Acceptor, SiteThread, Wires};
 pub use self::world::Busy;
 use self::world::{Arrival, World};
 use crate::message::{Applied, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice};
@@ -46,7 +46,7 @@ pub struct Worker {
     pub device: Receiver<ToDevice>,
     pub reports: Receiver<ToCoordinator>,
     pub barrier: Arc<StepBarrier>,
-    door: Door,
+    acceptor: Acceptor,
     site: SiteThread,
     epoch: u64,
     /// What is on the device.
@@ -237,7 +237,7 @@ impl Worker {
     fn new(world: &Arc<World>, at: usize, identity: &Identity, site: SiteId, config: RunConfig) -> Self {
         let worker = identity.worker();
         world.is_at(worker, at);
-        let door = Door::open(SiteTls::of(identity).unwrap()).unwrap();
+        let acceptor = Acceptor::open(SiteTls::of(identity).unwrap()).unwrap();
         let thread = SiteThread::default();
         let (to_device, device) = sync_channel(8);
         let (coordinator, reports): (Sender<ToCoordinator>, _) = channel();
@@ -247,10 +247,10 @@ impl Worker {
             to_device,
             Arc::clone(&barrier),
             coordinator,
-            (door.clone(), Arc::clone(&thread)),
+            (acceptor.clone(), Arc::clone(&thread)),
         );
         let sync = Synchroniser::new(worker, RUN, site, Arc::new(config), PathBuf::new(), Box::new(wires));
-        let address = door.address();
+        let address = acceptor.address();
         let member = Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 };
         let zeros = vec![0.0; VALUES];
         Self {
@@ -259,7 +259,7 @@ impl Worker {
             device,
             reports,
             barrier,
-            door,
+            acceptor,
             site: thread,
             epoch: 0,
             local: vec![0.0; VALUES],
@@ -270,7 +270,7 @@ impl Worker {
 
     /// Somebody else may listen where members of its site come in.
     pub fn free_port(&self) {
-        self.door.close();
+        self.acceptor.close();
     }
 
     /// Ends its reduction within the site as a failure would: when this returns, that says and does nothing any more.

@@ -34,7 +34,7 @@ pub struct Wires {
     pub device: SyncSender<ToDevice>,
     pub barrier: Arc<StepBarrier>,
     pub reports: Sender<ToCoordinator>,
-    pub door: Door,
+    pub acceptor: Acceptor,
     members: Mutex<Vec<WorkerId>>,
     site: SiteThread,
 }
@@ -44,13 +44,13 @@ pub type SiteThread = Arc<Mutex<Option<JoinHandle<()>>>>;
 
 /// Where members of the site come in.
 #[derive(Clone)]
-pub struct Door {
+pub struct Acceptor {
     address: SocketAddr,
     tls: SiteTls,
     listener: Arc<Mutex<Option<Arc<TcpListener>>>>,
 }
 
-impl Door {
+impl Acceptor {
     pub fn open(tls: SiteTls) -> io::Result<Self> {
         let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -81,10 +81,10 @@ impl Wires {
         device: SyncSender<ToDevice>,
         barrier: Arc<StepBarrier>,
         reports: Sender<ToCoordinator>,
-        (door, site): (Door, SiteThread),
+        (acceptor, site): (Acceptor, SiteThread),
     ) -> Self {
         let members = Mutex::default();
-        Self { world, at, worker, device, barrier, reports, door, members, site }
+        Self { world, at, worker, device, barrier, reports, acceptor, members, site }
     }
 
     /// Where a worker is that this one may speak with.
@@ -193,7 +193,7 @@ impl Outside for Wires {
     fn start_site(&self, job: SiteJob) -> io::Result<()> {
         let mut site = self.site.lock().unwrap();
         let (before, busy) = (site.take(), self.world.busy());
-        let link = RingLink { world: Arc::clone(&self.world), at: self.at, door: self.door.clone() };
+        let link = RingLink { world: Arc::clone(&self.world), at: self.at, acceptor: self.acceptor.clone() };
         let thread = std::thread::Builder::new().spawn(move || {
             before.map(JoinHandle::join);
             job.run(&link);
@@ -241,7 +241,7 @@ impl Outside for Wires {
 pub struct RingLink {
     pub world: Arc<World>,
     pub at: usize,
-    pub door: Door,
+    pub acceptor: Acceptor,
 }
 
 impl SiteLink for RingLink {
@@ -250,12 +250,12 @@ impl SiteLink for RingLink {
             members: join.members.to_vec(),
             rank: join.rank,
             session: join.session,
-            tls: self.door.tls.clone(),
+            tls: self.acceptor.tls.clone(),
             call_max: join.call_max,
             join_max: join.join_max,
             stop: join.stop.clone(),
         };
-        let listener = self.door.listener()?;
+        let listener = self.acceptor.listener()?;
         let ring = RingCollective::join(&setup, &listener)?;
         Ok(Box::new(ring))
     }

@@ -137,11 +137,11 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
     assert!(rig.workers.iter().all(|worker| worker.running().contributions.carry.is_none()));
 }
 
-/// The first round is contributed as a whole and the others stream, as in the opening of `auto`; what is not selected waits in the residual. Results are side by
+/// The first round is contributed as a whole and the others stream, as in the warm-up of `auto`; what is not selected waits in the residual. Results are side by
 /// side, so that every contribution can be found in them.
 #[test]
-fn a_settlement_amid_a_streamed_step_of_a_mixed_opening_loses_nothing() {
-    let mixed = "preset = \"auto\"\nopening_rounds = 6\nfragment_values = 32\nresult = \"bundle\"\n\
+fn a_settlement_amid_a_streamed_step_of_a_mixed_warmup_loses_nothing() {
+    let mixed = "preset = \"auto\"\nwarmup_rounds = 6\nfragment_values = 32\nresult = \"bundle\"\n\
                  deadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
     let mut rig = training_of([1, 2], mixed);
     let streams = |rig: &Rig, round| rig.workers[0].sync.config.sync.streams_in(Round(round), true);

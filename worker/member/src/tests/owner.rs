@@ -17,8 +17,8 @@ const LEN: usize = 64;
 const F0: FragmentId = FragmentId(0);
 const LAYOUT: FragmentLayout = FragmentLayout { values: LEN as u64, fragment_values: LEN as u32 };
 const SCHEDULE: RoundSchedule = RoundSchedule {
-    opening_rounds: 0,
-    opening_every: 1,
+    warmup_rounds: 0,
+    warmup_every: 1,
     every: 1,
     groups: 1,
     exchanges: 1,
@@ -28,7 +28,7 @@ const SCHEDULE: RoundSchedule = RoundSchedule {
 
 /// An owner that publishes means in f32.
 fn owner(change: impl FnOnce(&mut SyncConfig)) -> Reducer {
-    let mut sync = SyncConfig { chunk: 64, opening_keep: 64, ..SyncConfig::of(SyncPreset::Diloco) };
+    let mut sync = SyncConfig { chunk: 64, warmup_keep: 64, ..SyncConfig::of(SyncPreset::Diloco) };
     (sync.result_keep, sync.keep) = (64, 64);
     change(&mut sync);
     Reducer::new(&sync, Layouts::new(LAYOUT, None, SCHEDULE)).unwrap()

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use longhaul_common::back_off::BackOff;
 use longhaul_common::plan::Member;
 use longhaul_common::units::Bytes as Size;
-use longhaul_data::{BlockName, Catalogue, Lending, NotTheBlock, Stock, Supply};
+use longhaul_data::{BlockName, BlockStore, Catalogue, Lending, NotTheBlock, Supply};
 use longhaul_proto::control::message::{DataAt, DataName};
 use longhaul_proto::frame::FrameKind;
 use longhaul_proto::transport::bulk::{PullResponse, ReceiveLimits, pull};
@@ -19,7 +19,7 @@ use super::super::Network;
 use super::super::request::{FILE_FRAME_BYTES, Request};
 use super::donors::Donors;
 use super::supplier::Supplier;
-use super::{Lent, Shelf};
+use super::{Lent, PeerData};
 
 /// Bytes of a catalogue or of a `tokenizer.json`, at most: six million shards, of a hundred terabytes.
 const LONG_BYTES_MAX: usize = 256 << 20;
@@ -67,7 +67,7 @@ impl Network {
     /// # Errors
     /// The session is over.
     pub fn find_data(&self, refused: &[DataName]) -> Result<FoundData> {
-        self.shelf.at.send_replace(Some(DataAt::Nowhere));
+        self.peer_data.at.send_replace(Some(DataAt::Nowhere));
         let mut stopped = self.stopped.subscribe();
         self.runtime.block_on(async {
             tokio::select! {
@@ -78,15 +78,15 @@ impl Network {
     }
 
     /// Who fetches blocks for that data into this stock.
-    pub fn supplier(self: &Arc<Self>, stock: &Arc<Stock>) -> Arc<dyn Supply> {
+    pub fn supplier(self: &Arc<Self>, stock: &Arc<BlockStore>) -> Arc<dyn Supply> {
         let supplier = Supplier::new(self, Arc::clone(stock));
-        self.shelf.supplier.send_replace(Some(Arc::clone(&supplier)));
+        self.peer_data.supplier.send_replace(Some(Arc::clone(&supplier)));
         supplier
     }
 
     /// From now on others of the site may have what was fetched of this data, and ask for what is not here yet.
     pub fn lend_fetched(&self, lending: Arc<Lending>, name: DataName) {
-        let Shelf { supplier, lent, at, .. } = &self.shelf;
+        let PeerData { supplier, lent, at, .. } = &self.peer_data;
         let supplier = supplier.borrow().clone();
         lent.send_replace(Some(Lent { lending, supplier }));
         at.send_replace(Some(DataAt::Fetched(name)));
@@ -94,7 +94,7 @@ impl Network {
 
     async fn search(&self, refused: &[DataName]) -> FoundData {
         let (mut holders, donors, mut back_off) =
-            (self.shelf.holders.subscribe(), Donors::default(), BackOff::default());
+            (self.peer_data.holders.subscribe(), Donors::default(), BackOff::default());
         let mut said: Option<(String, Instant)> = None;
         loop {
             let known = holders.borrow_and_update().clone();
@@ -135,7 +135,7 @@ impl Network {
             let holder = member.worker;
             let answer = tokio::select! {
                 answer = self.ask_what_there_is(donors, name, member) => answer,
-                () = self.shelf.until_left(holder) => {
+                () = self.peer_data.until_left(holder) => {
                     failures.push(format!("{holder} has left"));
                     continue;
                 }
@@ -187,7 +187,7 @@ struct NotTheData(&'static str);
 /// A block, with the head of its shard. Its hashes are the caller's to check.
 pub async fn fetch_block(
     connection: &Connection,
-    stock: &Stock,
+    stock: &BlockStore,
     name: BlockName,
     to_be_fetched: bool,
 ) -> Result<Fetched> {

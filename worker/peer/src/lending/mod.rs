@@ -28,7 +28,7 @@ use self::supplier::Supplier;
 use super::Network;
 
 /// What this network knows of the run's data, and gives of it.
-pub(super) struct Shelf {
+pub(super) struct PeerData {
     /// Who has it, as the coordinator says.
     holders: watch::Sender<DataHolders>,
     /// What this worker has, for the coordinator.
@@ -55,7 +55,7 @@ struct Lent {
 /// Each is a MiB in memory, read from the disk and hashed on a thread of its own: more would take cores from the device.
 const SERVED_AT_ONCE: usize = 4;
 
-impl Default for Shelf {
+impl Default for PeerData {
     fn default() -> Self {
         Self {
             holders: watch::channel(DataHolders::default()).0,
@@ -69,7 +69,7 @@ impl Default for Shelf {
     }
 }
 
-impl Shelf {
+impl PeerData {
     /// Others get nothing any more.
     pub fn clear(&self) {
         self.lent.send_replace(None);
@@ -91,7 +91,7 @@ impl Shelf {
 impl Network {
     /// The coordinator says who has the run's data.
     pub fn note_data_holders(&self, holders: &DataHolders) {
-        self.shelf.holders.send_if_modified(|known| {
+        self.peer_data.holders.send_if_modified(|known| {
             let is_news = known != holders;
             known.clone_from(holders);
             is_news
@@ -100,13 +100,13 @@ impl Network {
 
     /// What this worker has of the run's data, as it changes; none: it does not know yet.
     pub fn data_at(&self) -> watch::Receiver<Option<DataAt>> {
-        self.shelf.at.subscribe()
+        self.peer_data.at.subscribe()
     }
 
     /// From now on others may have blocks of this data, all of which is here, or can be made here.
     pub fn lend(&self, lending: Arc<Lending>, data_hash: [u8; 32]) {
         let name = DataName { data: data_hash, catalogue: lending.catalogue_hash() };
-        self.shelf.lent.send_replace(Some(Lent { lending, supplier: None }));
-        self.shelf.at.send_replace(Some(DataAt::Here(name)));
+        self.peer_data.lent.send_replace(Some(Lent { lending, supplier: None }));
+        self.peer_data.at.send_replace(Some(DataAt::Here(name)));
     }
 }

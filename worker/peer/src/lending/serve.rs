@@ -96,7 +96,7 @@ async fn find(
     let here = read(network, &lending, to, name).await?;
     let Some(supplier) = supplier.filter(|_| here.is_none()) else { return Ok(here) };
     // Others than neighbours are given what is here: nobody elsewhere makes this worker fetch, or waits for it.
-    let is_neighbour = network.shelf.holders.borrow().neighbours.iter().any(|member| member.worker == to);
+    let is_neighbour = network.peer_data.holders.borrow().neighbours.iter().any(|member| member.worker == to);
     let is_relied_on = to_be_fetched && is_own_to_fetch(network, name);
     if is_neighbour && supplier.is_brought_for_another(name, is_relied_on).await {
         return read(network, &lending, to, name).await;
@@ -107,7 +107,7 @@ async fn find(
 /// Whether this worker is the keeper.
 fn is_own_to_fetch(network: &Network, name: BlockName) -> bool {
     let place = Place { worker: network.own.worker, site: network.own.site };
-    is_keeper(&network.shelf.holders.borrow(), place, name)
+    is_keeper(&network.peer_data.holders.borrow(), place, name)
 }
 
 /// None: it is not here.
@@ -117,12 +117,12 @@ async fn read(
     to: WorkerId,
     name: BlockName,
 ) -> Result<Option<Given>> {
-    let shelf = &network.shelf;
-    if shelf.broken.has(&name.shard, Instant::now()) {
+    let peer_data = &network.peer_data;
+    if peer_data.broken.has(&name.shard, Instant::now()) {
         return Ok(None);
     }
-    let place = shelf.places.take(to).await.context(NOTHING)?;
-    let turn = Arc::clone(&shelf.turns).acquire_owned().await.context(NOTHING)?;
+    let place = peer_data.places.take(to).await.context(NOTHING)?;
+    let turn = Arc::clone(&peer_data.turns).acquire_owned().await.context(NOTHING)?;
     let lending = Arc::clone(lending);
     let reading = spawn_blocking(move || {
         // Who asked may be gone before it is read.
@@ -132,7 +132,7 @@ async fn read(
     match reading.await.context("read a block for another worker")? {
         Ok(found) => Ok(found.map(|found| (found, place))),
         Err(error) => {
-            shelf.broken.note(name.shard, Instant::now());
+            peer_data.broken.note(name.shard, Instant::now());
             Err(error).context("read a block for another worker")
         }
     }
@@ -141,7 +141,7 @@ async fn read(
 const NOTHING: &str = "this worker lends nothing any more";
 
 fn lent(network: &Network) -> Option<Lent> {
-    network.shelf.lent.borrow().clone()
+    network.peer_data.lent.borrow().clone()
 }
 
 fn frame(network: &Network, index: u32, body: Bytes) -> Result<Frame> {

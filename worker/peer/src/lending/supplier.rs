@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use anyhow::{Context, Error, Result};
 use longhaul_common::back_off::BackOff;
 use longhaul_common::plan::Member;
-use longhaul_data::{BlockName, DataError, NotTheBlock, Stock, Supply};
+use longhaul_data::{BlockName, BlockStore, DataError, NotTheBlock, Supply};
 use longhaul_proto::transport::bulk::ReceiveError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
@@ -31,7 +31,7 @@ const FETCHED_FOR_OTHERS: usize = 16;
 pub struct Supplier {
     this: Weak<Self>,
     network: Weak<Network>,
-    pub(super) stock: Arc<Stock>,
+    pub(super) stock: Arc<BlockStore>,
     donors: Donors,
     /// What is asked of who has it. It never waits for what is asked of keepers, so that no two wait for each other.
     turns: Arc<Turns>,
@@ -58,7 +58,7 @@ impl fmt::Debug for Supplier {
 
 impl Supplier {
     /// One that puts what it fetches into this stock.
-    pub fn new(network: &Arc<Network>, stock: Arc<Stock>) -> Arc<Self> {
+    pub fn new(network: &Arc<Network>, stock: Arc<BlockStore>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             network: Arc::downgrade(network),
@@ -158,7 +158,7 @@ impl Supplier {
         if self.is_here(name).await? {
             return Ok(());
         }
-        let (mut back_off, mut holders) = (BackOff::default(), network.shelf.holders.subscribe());
+        let (mut back_off, mut holders) = (BackOff::default(), network.peer_data.holders.subscribe());
         loop {
             holders.mark_unchanged();
             let failures = match self.ask_all(network, name, open).await {
@@ -201,7 +201,7 @@ impl Supplier {
         open: &Open,
     ) -> Result<(Member, Fetched), NotGiven> {
         let place = Place { worker: network.own.worker, site: network.own.site };
-        let holders = network.shelf.holders.borrow().clone();
+        let holders = network.peer_data.holders.borrow().clone();
         let asks = route(&holders, place, name, &self.donors.round_trips());
         let mut asks: VecDeque<(Ask, bool)> = asks.into_iter().map(|ask| (ask, false)).collect();
         let mut failures = Vec::new();
@@ -224,7 +224,7 @@ impl Supplier {
             });
             let answer = tokio::select! {
                 answer = self.ask(network, &ask, name) => answer,
-                () = network.shelf.until_left(donor) => {
+                () = network.peer_data.until_left(donor) => {
                     failures.push(format!("{donor} has left"));
                     continue;
                 }

@@ -3,7 +3,9 @@ use std::sync::{Mutex, PoisonError};
 
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_proto::control::message::CheckpointOffer;
-use longhaul_proto::control::{CloseCode, Door, EnrolDesk, EnrolState, Guest, accept, serve_enrol};
+use longhaul_proto::control::{
+    Acceptor, AuthenticatedPeer, CertificateIssuer, CloseCode, EnrolState, accept, serve_enrol,
+};
 use longhaul_proto::identity::{Authority, TokenRecord, WORKER_CERTIFICATE_S, WorkerKey, coordinator_server};
 use longhaul_proto::transport;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ const RUN: RunId = RunId([6; 16]);
 /// The real front of a coordinator, which welcomes whom its door lets in.
 struct Coordinator {
     address: SocketAddr,
-    desk: Arc<Mutex<EnrolDesk>>,
+    issuer: Arc<Mutex<CertificateIssuer>>,
     joined: mpsc::Receiver<(WorkerId, Join)>,
 }
 
@@ -30,17 +32,17 @@ impl Coordinator {
         let authority = Authority::create(RUN, unix_s()).unwrap();
         let endpoint = endpoint(Some(coordinator_server(&authority, unix_s()).unwrap()));
         let address = endpoint.local_addr().unwrap();
-        let desk = Arc::new(Mutex::new(EnrolDesk::new(authority, EnrolState::default())));
+        let issuer = Arc::new(Mutex::new(CertificateIssuer::new(authority, EnrolState::default())));
         let (joins, joined) = mpsc::channel(16);
-        tokio::spawn(serve(endpoint, Arc::clone(&desk), joins));
-        Self { address, desk, joined }
+        tokio::spawn(serve(endpoint, Arc::clone(&issuer), joins));
+        Self { address, issuer, joined }
     }
 
     /// A worker's way to it, with a new token.
     fn dialler(&self, folder: &std::path::Path) -> Dialler {
-        let mut desk = self.desk.lock().unwrap();
-        let token = Token::create(desk.authority().fingerprint()).unwrap();
-        desk.add_token(TokenRecord::new(&token, unix_s() + 3600, None), unix_s()).unwrap();
+        let mut issuer = self.issuer.lock().unwrap();
+        let token = Token::create(issuer.authority().fingerprint()).unwrap();
+        issuer.add_token(TokenRecord::new(&token, unix_s() + 3600, None), unix_s()).unwrap();
         Dialler {
             endpoint: endpoint(None),
             coordinators: self.address.to_string().parse().unwrap(),
@@ -52,23 +54,27 @@ impl Coordinator {
 
     /// What a worker was given so many seconds ago.
     fn issued(&self, worker: u32, at_unix_s: u64) -> Identity {
-        let desk = self.desk.lock().unwrap();
+        let issuer = self.issuer.lock().unwrap();
         let key = WorkerKey::generate().unwrap();
         let request = key.request().unwrap();
-        let certificate = desk.authority().issue_worker(&request, WorkerId(worker), at_unix_s).unwrap();
-        Identity::new(certificate, desk.authority().certificate().clone(), key.to_pkcs8()).unwrap()
+        let certificate = issuer.authority().issue_worker(&request, WorkerId(worker), at_unix_s).unwrap();
+        Identity::new(certificate, issuer.authority().certificate().clone(), key.to_pkcs8()).unwrap()
     }
 }
 
-async fn serve(endpoint: Endpoint, desk: Arc<Mutex<EnrolDesk>>, joins: mpsc::Sender<(WorkerId, Join)>) {
-    let door = Door::new(RUN);
+async fn serve(
+    endpoint: Endpoint,
+    issuer: Arc<Mutex<CertificateIssuer>>,
+    joins: mpsc::Sender<(WorkerId, Join)>,
+) {
+    let acceptor = Acceptor::new(RUN);
     while let Some(incoming) = endpoint.accept().await {
-        let (door, desk, joins) = (door.clone(), Arc::clone(&desk), joins.clone());
+        let (acceptor, issuer, joins) = (acceptor.clone(), Arc::clone(&issuer), joins.clone());
         tokio::spawn(async move {
-            match door.admit(incoming).await {
-                Ok(Guest::Applicant(applicant)) => {
+            match acceptor.admit(incoming).await {
+                Ok(AuthenticatedPeer::Applicant(applicant)) => {
                     let decide = async |request, visitor| {
-                        desk.lock().unwrap_or_else(PoisonError::into_inner).decide(
+                        issuer.lock().unwrap_or_else(PoisonError::into_inner).decide(
                             &request,
                             &visitor,
                             unix_s(),
@@ -77,7 +83,7 @@ async fn serve(endpoint: Endpoint, desk: Arc<Mutex<EnrolDesk>>, joins: mpsc::Sen
                     // The applicant says what it was told.
                     let _ = serve_enrol(applicant, decide).await;
                 }
-                Ok(Guest::Worker { worker, connection }) => {
+                Ok(AuthenticatedPeer::Worker { worker, connection }) => {
                     let (sender, mut receiver) =
                         accept::<ToWorker, ToCoordinator>(&connection).await.unwrap();
                     let Some(ToCoordinator::Join(join)) = receiver.receive().await.unwrap() else {
@@ -145,7 +151,7 @@ async fn a_worker_with_neither_certificate_nor_token_says_that_it_needs_a_new_to
     let coordinator = Coordinator::open();
     let folder = tempfile::tempdir().unwrap();
     let dialler = coordinator.dialler(folder.path());
-    coordinator.desk.lock().unwrap().revoke_token(dialler.token.id);
+    coordinator.issuer.lock().unwrap().revoke_token(dialler.token.id);
     let expired = coordinator.issued(0, unix_s() - WORKER_CERTIFICATE_S - 1);
     let error = dialler.connect(&expired, || join(Vec::new())).await.err().unwrap();
     let said = format!("{error:#}");
@@ -164,18 +170,18 @@ async fn clocks_that_differ_cost_no_use_of_the_token() {
     let attempt = dialler.attempt(&coordinator.address.to_string(), &early, &|| join(Vec::new())).await;
     let Err(Attempt::Later(error)) = attempt else { panic!("it was let in, or gave up") };
     assert!(error.to_string().contains("clocks"), "{error:#}");
-    assert_eq!(coordinator.desk.lock().unwrap().workers().count(), 0);
+    assert_eq!(coordinator.issuer.lock().unwrap().workers().count(), 0);
 }
 
 /// The front of a coordinator that hangs up on everybody like this.
 fn front(coordinator: &Coordinator, hang_up: impl Fn(&Connection) + Send + 'static) -> SocketAddr {
-    let authority = Authority::from_pem(&coordinator.desk.lock().unwrap().authority().to_pem()).unwrap();
+    let authority = Authority::from_pem(&coordinator.issuer.lock().unwrap().authority().to_pem()).unwrap();
     let endpoint = endpoint(Some(coordinator_server(&authority, unix_s()).unwrap()));
     let address = endpoint.local_addr().unwrap();
     tokio::spawn(async move {
-        let door = Door::new(RUN);
+        let acceptor = Acceptor::new(RUN);
         while let Some(incoming) = endpoint.accept().await {
-            if let Ok(guest) = door.admit(incoming).await {
+            if let Ok(guest) = acceptor.admit(incoming).await {
                 hang_up(guest.connection());
             }
         }

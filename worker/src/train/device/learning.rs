@@ -20,9 +20,9 @@ impl Device<'_> {
         gradient: &mut Vec<f32>,
     ) -> Result<StepOutcome> {
         let batch = &samples.batch;
-        let is_opening = stretch.schedule.is_opening(stretch.round);
-        Ok(match self.config.sync.source_in(is_opening) {
-            Source::Gradient if self.config.sync.streams_in(stretch.round, is_opening) => {
+        let is_warmup = stretch.schedule.is_warmup(stretch.round);
+        Ok(match self.config.sync.source_in(is_warmup) {
+            Source::Gradient if self.config.sync.streams_in(stretch.round, is_warmup) => {
                 self.stream_gradient(stretch.round, samples, gradient)?
             }
             Source::Gradient if self.config.sync.selection == SelectionRule::Columns => {

@@ -88,7 +88,7 @@ pub struct Verdict {
     pub wanted: Pace,
     /// The share of its time that the member waited that waited least. None: nobody knows.
     pub waited: Option<f64>,
-    /// Rounds since the pace changed, or the opening ended.
+    /// Rounds since the pace changed, or the warm-up ended.
     pub rounds: u64,
 }
 

@@ -54,7 +54,7 @@ fn headline(book: &Book, steps: u64) -> Option<String> {
     };
     let over = listed(all(RATES_MBIT.map(over))?.map(|over| format!("{over:+.1} %")));
     Some(format!(
-        "A whole run of {steps} steps with `auto`, opening included, keeps {} of local speed over links of {} Mbit/s for ten million parameters ({} bits for each parameter and step), and ends with a loss {over} from that of `dense` at equal tokens. \
+        "A whole run of {steps} steps with `auto`, warm-up included, keeps {} of local speed over links of {} Mbit/s for ten million parameters ({} bits for each parameter and step), and ends with a loss {over} from that of `dense` at equal tokens. \
          Its steady pace is {}.",
         percents("whole_run_share")?,
         listed(RATES_MBIT.map(|rate| rate.to_string())),

@@ -17,7 +17,7 @@ use crate::training::Training;
 use crate::{small, watch};
 
 /// No round within the measurement.
-const ALONE: &str = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 1000000";
+const ALONE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 1000000";
 /// More than a measurement makes.
 const STEPS_MAX: u64 = 1_000_000;
 /// From the start of processes to the first step, and for a measurement without exchange: a busy machine takes its time.

@@ -33,7 +33,7 @@ impl Ran {
     }
 }
 
-/// Where a run has its steady pace: openings, and what `auto` does early, are over by then.
+/// Where a run has its steady pace: warm-ups, and what `auto` does early, are over by then.
 const STEADY_FROM: (u64, u64) = (2, 3);
 
 /// Seconds a step over the last third of so many steps. None: the run did not get to its end.

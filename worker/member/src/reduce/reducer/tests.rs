@@ -11,8 +11,8 @@ use super::*;
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 64, fragment_values: 64 };
 const SCHEDULE: RoundSchedule = RoundSchedule {
-    opening_rounds: 0,
-    opening_every: 1,
+    warmup_rounds: 0,
+    warmup_every: 1,
     every: 1,
     groups: 1,
     exchanges: 1,
@@ -27,7 +27,7 @@ fn reducer() -> Reducer {
         result: ResultForm::Mean,
         result_keep: 8,
         result_values: ValueFormat::Int8,
-        opening_keep: 64,
+        warmup_keep: 64,
         ..SyncConfig::of(SyncPreset::SparseLocal)
     };
     Reducer::new(&sync, Layouts::new(LAYOUT, None, SCHEDULE)).unwrap()
@@ -91,7 +91,7 @@ fn a_union_has_what_anybody_sent_as_far_as_there_is_room_and_the_rest_waits() {
             result_keep: room,
             result_values: values,
             chunk: 64,
-            opening_keep: 64,
+            warmup_keep: 64,
             ..SyncConfig::of(SyncPreset::SparseLocal)
         };
         let mut reducer = Reducer::new(&sync, Layouts::new(LAYOUT, None, SCHEDULE)).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use longhaul_common::config::{DataConfig, read_toml};
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::plan::Member;
-use longhaul_data::{BlockName, Catalogue, DataError, Dataset, Stock, Supply, Tokenizer, Work};
+use longhaul_data::{BlockName, BlockStore, Catalogue, DataError, Dataset, Supply, Tokenizer, Work};
 use longhaul_proto::identity::Authority;
 use longhaul_proto::transport::bulk::ReceiveLimits;
 use tempfile::TempDir;
@@ -84,13 +84,13 @@ impl Remote {
         let cache = tempfile::tempdir().unwrap();
         let catalogue = Catalogue::from_bytes(&text.lending.catalogue).unwrap();
         let config = config(&text.folder);
-        let stock = Stock::open(&config, &catalogue, &Tokenizer::Bytes, (cache.path(), None)).unwrap();
+        let stock = BlockStore::open(&config, &catalogue, &Tokenizer::Bytes, (cache.path(), None)).unwrap();
         let supply = worker.network.supplier(&stock);
         let data = Dataset::elsewhere(&config, &catalogue, &stock, &supply).unwrap();
         let data = Arc::new(data);
         let lending = Arc::new(Lending::new(Arc::clone(&data), &Tokenizer::Bytes).unwrap());
         worker.network.lend_fetched(lending, text.name);
-        let supplier = worker.network.shelf.supplier.borrow().clone().unwrap();
+        let supplier = worker.network.peer_data.supplier.borrow().clone().unwrap();
         Self { worker, supplier, data, _cache: cache }
     }
 

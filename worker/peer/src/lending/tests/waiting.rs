@@ -113,7 +113,7 @@ async fn who_is_not_named_has_left_only_if_others_are() {
         worker.network.note_data_holders(&holders);
         tokio::select! {
             biased;
-            () = worker.network.shelf.until_left(WorkerId(9)) => true,
+            () = worker.network.peer_data.until_left(WorkerId(9)) => true,
             () = ready(()) => false,
         }
     };

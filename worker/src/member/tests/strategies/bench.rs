@@ -158,7 +158,7 @@ impl Trace {
         let ((layout, schedule), Some(round)) = (worker.layout_and_schedule(), next.checked_sub(1)) else {
             return;
         };
-        if schedule.is_opening(Round(round)) {
+        if schedule.is_warmup(Round(round)) {
             return;
         }
         for fragment in layout.fragments() {

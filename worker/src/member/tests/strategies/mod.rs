@@ -157,7 +157,7 @@ fn streaming_diloco_in_normal_floats_follows_the_reference() {
 
 #[test]
 fn sparse_local_follows_the_reference() {
-    let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\nopening_rounds = 2";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nwarmup_rounds = 2";
     let wrong = [
         Key(|run| run.sync.error_decay = 1.0),
         Key(|run| run.sync.overlap = 1),
@@ -169,14 +169,14 @@ fn sparse_local_follows_the_reference() {
 
 #[test]
 fn sparse_local_both_ways_follows_the_reference_between_two_members() {
-    let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 4\nresult = \"mean\"\nresult_keep = 64\nresult_values = \"int8\"";
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\nresult = \"mean\"\nresult_keep = 64\nresult_values = \"int8\"";
     let wrong = [Rule(Mistake::NoOwnerResidual), Key(|run| run.sync.error_decay = 1.0)];
     check(Toy { members: 2, steps: 17, sync, ..DENSE }, CODED, &wrong);
 }
 
 #[test]
 fn sparse_local_with_unions_follows_the_reference() {
-    let sync = "preset = \"sparse-local\"\nopening_share = 0.0\nevery = 3\nopening_rounds = 2\n\
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 3\nwarmup_rounds = 2\n\
                 result = \"union\"\nresult_keep = 128\nresult_values = \"int4\"";
     let wrong = [Rule(Mistake::NoOwnerResidual), Rule(Mistake::FlushesUnions)];
     check(Toy { steps: 18, sync, ..DENSE }, CODED, &wrong);
@@ -196,7 +196,7 @@ fn cocktail_follows_the_reference() {
 
 #[test]
 fn auto_follows_the_reference() {
-    let sync = "preset = \"auto\"\nadapt = false\nopening_rounds = 6\nfragment_values = 8192";
+    let sync = "preset = \"auto\"\nadapt = false\nwarmup_rounds = 6\nfragment_values = 8192";
     let wrong = [
         Rule(Mistake::NoFloor),
         Rule(Mistake::KeepsGradients),

@@ -58,22 +58,22 @@ fn top_k(sync: &SyncConfig, keep: u32) -> Choice {
 }
 
 impl Chain {
-    /// Of a round of the opening, both ways.
-    pub fn of_opening(sync: &SyncConfig) -> Self {
-        let choice = if sync.opens_with_gradients() { Choice::All } else { top_k(sync, sync.opening_keep) };
-        Self { before: Before::Nothing, choice, values: sync.opening_values }
+    /// Of a round of the warm-up, both ways.
+    pub fn of_warmup(sync: &SyncConfig) -> Self {
+        let choice = if sync.opens_with_gradients() { Choice::All } else { top_k(sync, sync.warmup_keep) };
+        Self { before: Before::Nothing, choice, values: sync.warmup_values }
     }
 
-    /// From the owner, of this mean, after the opening and where that is of deltas.
-    pub fn down(sync: &SyncConfig, is_opening: bool, mean: &[f64]) -> Self {
+    /// From the owner, of this mean, after the warm-up and where that is of deltas.
+    pub fn down(sync: &SyncConfig, is_warmup: bool, mean: &[f64]) -> Self {
         let (chunk, keep) = (sync.chunk as usize, sync.result_keep as usize);
-        let values = if is_opening { sync.opening_values } else { sync.result_values };
+        let values = if is_warmup { sync.warmup_values } else { sync.result_values };
         let of = || mean.iter().map(|value| *value != 0.0).collect();
         match sync.result {
-            ResultForm::Union if !is_opening || !sync.opens_with_gradients() => {
+            ResultForm::Union if !is_warmup || !sync.opens_with_gradients() => {
                 Self { before: Before::Nothing, choice: Choice::Union { chunk, keep, of: of() }, values }
             }
-            _ if is_opening => Self::of_opening(sync),
+            _ if is_warmup => Self::of_warmup(sync),
             _ => Self::down_mean(sync),
         }
     }

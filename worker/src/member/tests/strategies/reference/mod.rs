@@ -128,7 +128,7 @@ impl Reference {
             let span = self.schedule.steps_of(Round(round));
             for step in span.clone() {
                 self.apply_if_due(&mut late, step);
-                self.step(step, self.is_opening(round), late.as_ref());
+                self.step(step, self.is_warmup(round), late.as_ref());
             }
             // What is not applied by now would be missing in the next contribution.
             self.apply_if_due(&mut late, u64::MAX);
@@ -136,7 +136,7 @@ impl Reference {
                 late = Some(self.contribute(round, span.end));
             }
             // With low rank, a step's gradient is known after its second exchange.
-            if self.low_rank.is_some() && !self.is_opening(round) && !span.is_empty() {
+            if self.low_rank.is_some() && !self.is_warmup(round) && !span.is_empty() {
                 self.course.synchronised.push(self.global.clone());
             } else {
                 self.apply_if_due(&mut late, span.end);
@@ -147,19 +147,19 @@ impl Reference {
         Course { ended: ended.collect(), ..self.course }
     }
 
-    fn is_opening(&self, round: u64) -> bool {
-        round < self.schedule.opening_rounds
+    fn is_warmup(&self, round: u64) -> bool {
+        round < self.schedule.warmup_rounds
     }
 
     /// Whether all members make the same steps in a round.
     fn is_common(&self, round: u64) -> bool {
         let sync = &self.config.sync;
-        let is_common_opening = sync.source != Source::Delta || sync.inner == InnerRule::FrozenAdamw;
-        if self.is_opening(round) { is_common_opening } else { sync.source != Source::Delta }
+        let is_common_warmup = sync.source != Source::Delta || sync.inner == InnerRule::FrozenAdamw;
+        if self.is_warmup(round) { is_common_warmup } else { sync.source != Source::Delta }
     }
 
-    fn source(&self, is_opening: bool) -> Source {
-        if is_opening && self.is_common(0) { Source::Gradient } else { self.config.sync.source }
+    fn source(&self, is_warmup: bool) -> Source {
+        if is_warmup && self.is_common(0) { Source::Gradient } else { self.config.sync.source }
     }
 
     fn rules(&self, step: u64) -> Step<'_> {
@@ -168,8 +168,8 @@ impl Reference {
     }
 
     /// A step of all members: on their own with deltas, else up to the gradient.
-    fn step(&mut self, step: u64, is_opening: bool, late: Option<&Late>) {
-        let is_delta = self.source(is_opening) == Source::Delta;
+    fn step(&mut self, step: u64, is_warmup: bool, late: Option<&Late>) {
+        let is_delta = self.source(is_warmup) == Source::Delta;
         for at in 0..self.members.len() {
             let parameters = match late.filter(|_| self.config.sync.look_ahead && !is_delta) {
                 // Where AdamW would go if the mean on its way were the member's own gradient.
@@ -199,9 +199,9 @@ impl Reference {
 
     /// What the members contribute at the end of a round, and what comes of it.
     fn contribute(&mut self, round: u64, end: u64) -> Late {
-        let is_opening = self.is_opening(round);
+        let is_warmup = self.is_warmup(round);
         let (sync, train) = (&self.config.sync, &self.config.train);
-        let own = |(state, gradient): (&State, &Vec<f64>)| match self.source(is_opening) {
+        let own = |(state, gradient): (&State, &Vec<f64>)| match self.source(is_warmup) {
             Source::Gradient => gradient.clone(),
             Source::CorrectedGradient => {
                 clipped(gradient, train.gradient_clip / (self.members.len() as f64).sqrt())
@@ -219,14 +219,14 @@ impl Reference {
             }
             local.push(due);
         }
-        // An opening of common steps is plain dense: what it exchanges is never late.
-        let overlap = match is_opening && self.is_common(round) {
+        // A warm-up of common steps is plain dense: what it exchanges is never late.
+        let overlap = match is_warmup && self.is_common(round) {
             true => 0,
             false => sync.overlap,
         };
-        let mean = match self.low_rank.as_mut().filter(|_| !is_opening) {
+        let mean = match self.low_rank.as_mut().filter(|_| !is_warmup) {
             Some(low_rank) => low_rank.step(&self.tensors, &self.sending.weights, &updates),
-            None => self.sending.exchange(round, is_opening, &due_fragments, &updates),
+            None => self.sending.exchange(round, is_warmup, &due_fragments, &updates),
         };
         if let Some(low_rank) =
             self.low_rank.as_mut().filter(|_| self.mistake == Some(Mistake::NoLowRankResidual))
@@ -236,15 +236,15 @@ impl Reference {
         Late { round, mean, due: end + overlap, contributed }
     }
 
-    /// The fragments whose turn it is: by number, and all in the opening and at the end.
+    /// The fragments whose turn it is: by number, and all in the warm-up and at the end.
     fn due(&self, round: u64) -> Vec<(u32, Range<usize>)> {
         let groups = u64::from(self.schedule.groups);
         let is_last = round + 1 == self.schedule.rounds();
         let fragments = (0..self.global.len()).step_by(self.config.sync.fragment_values as usize).zip(0..);
         let is_due = |number: u32| {
-            self.is_opening(round)
+            self.is_warmup(round)
                 || is_last
-                || u64::from(number) % groups == (round - self.schedule.opening_rounds) % groups
+                || u64::from(number) % groups == (round - self.schedule.warmup_rounds) % groups
         };
         let end = |start: usize| (start + self.config.sync.fragment_values as usize).min(self.global.len());
         fragments
@@ -266,8 +266,8 @@ impl Reference {
 
     fn apply(&mut self, late: &Late) {
         let round = late.round;
-        let is_common_opening = self.is_opening(round) && self.is_common(round);
-        let application = if is_common_opening { Application::Inner } else { self.config.sync.apply };
+        let is_common_warmup = self.is_warmup(round) && self.is_common(round);
+        let application = if is_common_warmup { Application::Inner } else { self.config.sync.apply };
         if application == Application::Outer {
             return self.apply_outer(late);
         }

@@ -52,7 +52,7 @@ impl Sending {
         }
     }
 
-    /// Drops what is left of the opening.
+    /// Drops what is left of the warm-up.
     pub fn forget(&mut self) {
         self.residuals.iter_mut().chain([&mut self.owner]).for_each(|residual| residual.fill(0.0));
     }
@@ -61,16 +61,16 @@ impl Sending {
     pub fn exchange(
         &mut self,
         round: u64,
-        is_opening: bool,
+        is_warmup: bool,
         due: &[(u32, Range<usize>)],
         updates: &[Vec<f64>],
     ) -> Vec<f64> {
         let Some((order, _)) = self.order.clone() else {
-            return self.exchange_in_order(round, is_opening, due, updates);
+            return self.exchange_in_order(round, is_warmup, due, updates);
         };
         let ordered = |update: &Vec<f64>| order.iter().map(|&at| update[at]).collect();
         let updates: Vec<Vec<f64>> = updates.iter().map(ordered).collect();
-        let mean = self.exchange_in_order(round, is_opening, due, &updates);
+        let mean = self.exchange_in_order(round, is_warmup, due, &updates);
         let mut flat = vec![0.0; mean.len()];
         order.iter().zip(mean).for_each(|(&at, value)| flat[at] = value);
         flat
@@ -79,29 +79,29 @@ impl Sending {
     fn exchange_in_order(
         &mut self,
         round: u64,
-        is_opening: bool,
+        is_warmup: bool,
         due: &[(u32, Range<usize>)],
         updates: &[Vec<f64>],
     ) -> Vec<f64> {
         let mut mean = vec![0.0; updates[0].len()];
         for (number, range) in due {
             for (member, update) in updates.iter().enumerate() {
-                let chain = self.up(round, is_opening, *number, range, member);
-                let sent = self.send(member, is_opening, &chain, range, &update[range.clone()]);
+                let chain = self.up(round, is_warmup, *number, range, member);
+                let sent = self.send(member, is_warmup, &chain, range, &update[range.clone()]);
                 let weight = self.weights[member];
                 mean[range.clone()].iter_mut().zip(sent).for_each(|(mean, sent)| *mean += weight * sent);
             }
             if self.sync.result != ResultForm::Bundle {
-                let published = self.publish(is_opening, range, &mean[range.clone()]);
+                let published = self.publish(is_warmup, range, &mean[range.clone()]);
                 mean[range.clone()].copy_from_slice(&published);
             }
         }
         mean
     }
 
-    fn up(&self, round: u64, is_opening: bool, number: u32, range: &Range<usize>, member: usize) -> Chain {
-        if is_opening {
-            return Chain::of_opening(&self.sync);
+    fn up(&self, round: u64, is_warmup: bool, number: u32, range: &Range<usize>, member: usize) -> Chain {
+        if is_warmup {
+            return Chain::of_warmup(&self.sync);
         }
         let all_tiles = self.order.as_ref().map_or(0, |(_, tiles)| *tiles);
         let tiles = all_tiles.saturating_sub(range.start / (TILE * TILE)).min(range.len() / (TILE * TILE));
@@ -114,12 +114,12 @@ impl Sending {
     fn send(
         &mut self,
         member: usize,
-        is_opening: bool,
+        is_warmup: bool,
         chain: &Chain,
         range: &Range<usize>,
         update: &[f64],
     ) -> Vec<f64> {
-        let is_corrected = self.sync.source == Source::CorrectedGradient && !is_opening;
+        let is_corrected = self.sync.source == Source::CorrectedGradient && !is_warmup;
         let velocity = &mut self.velocities[member][range.clone()];
         if is_corrected {
             let momentum = f64::from(self.sync.momentum);
@@ -140,11 +140,11 @@ impl Sending {
     }
 
     /// The mean as the owner publishes it, which keeps all of what it leaves out.
-    fn publish(&mut self, is_opening: bool, range: &Range<usize>, mean: &[f64]) -> Vec<f64> {
+    fn publish(&mut self, is_warmup: bool, range: &Range<usize>, mean: &[f64]) -> Vec<f64> {
         let residual = &mut self.owner[range.clone()];
         let p: Vec<f64> = residual.iter().zip(mean).map(|(rest, x)| rest + x).collect();
         let flushes = self.mistake == Some(Mistake::FlushesUnions);
-        let chain = Chain::down(&self.sync, is_opening, if flushes { &p } else { mean });
+        let chain = Chain::down(&self.sync, is_warmup, if flushes { &p } else { mean });
         let sent = chain.of(&p).values;
         if self.mistake != Some(Mistake::NoOwnerResidual) {
             residual.iter_mut().zip(&p).zip(&sent).for_each(|((rest, p), sent)| *rest = p - sent);

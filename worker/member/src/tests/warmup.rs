@@ -1,10 +1,9 @@
-//! What an opening of common steps leaves behind, where what comes after it is of another kind.
+//! What a warm-up of common steps leaves behind, where what comes after it is of another kind.
 
 use super::finished::mean;
 use super::*;
 
-const ONEBIT: &str =
-    "preset = \"onebit-adam\"\nopening_share = 0.0\nopening_rounds = 3\nfragment_values = 96";
+const ONEBIT: &str = "preset = \"onebit-adam\"\nwarmup_share = 0.0\nwarmup_rounds = 3\nfragment_values = 96";
 
 /// All take part in a round but worker 2, which is too late for it.
 fn round_without_the_second(rig: &mut Rig, round: u64) {
@@ -33,9 +32,9 @@ fn carried(rig: &Rig) -> Option<f32> {
     rig.workers[1].running().contributions.carry.as_ref().map(|carry| carry[0])
 }
 
-/// The opening of 1-bit Adam is plain dense: a gradient that was late is part of the next one, and none is part of a momentum, which holds a tenth of each.
+/// The warm-up of 1-bit Adam is plain dense: a gradient that was late is part of the next one, and none is part of a momentum, which holds a tenth of each.
 #[test]
-fn a_late_gradient_of_an_opening_is_in_the_next_one_and_in_no_momentum() {
+fn a_late_gradient_of_a_warmup_is_in_the_next_one_and_in_no_momentum() {
     let mut rig = training(ONEBIT);
     round_without_the_second(&mut rig, 0);
     assert_eq!(carried(&rig), Some(4.0));
@@ -66,7 +65,7 @@ fn of_a_late_momentum_the_gradients_share_is_in_the_next_one() {
 /// Two bits leave half of a gradient behind.
 #[test]
 fn what_rounding_left_of_gradients_is_in_no_momentum() {
-    let mut rig = training(&format!("{ONEBIT}\nopening_values = \"2bit\""));
+    let mut rig = training(&format!("{ONEBIT}\nwarmup_values = \"2bit\""));
     let gradient: Vec<f32> = (0..VALUES).map(|index| index as f32).collect();
     for round in 0..3 {
         assert_eq!(rig.workers[0].running().codec.compressor.memories().len(), usize::from(round > 0));

@@ -45,7 +45,7 @@ pub enum NotTheBlock {
 /// The shards of a catalogue, of which those blocks are in the cache that were fetched. A block that is not there is a hole of zeros, which has another hash than the head says:
 /// so nothing has to note what is there, and what is damaged is fetched like what is missing.
 #[derive(Debug)]
-pub struct Stock {
+pub struct BlockStore {
     cache: Cache,
     items: Items,
     /// Items of each.
@@ -56,7 +56,7 @@ pub struct Stock {
     _lease: Lease,
 }
 
-impl Stock {
+impl BlockStore {
     /// Of this catalogue of the data of `config`, in the worker's folder `cache`, which may hold so many bytes.
     ///
     /// # Errors

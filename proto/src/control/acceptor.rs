@@ -23,7 +23,7 @@ pub const STRANGER_WINDOW_BYTES: u32 = 256 << 10;
 /// Lets workers of the run in, strangers only as far as the enrolment desk, and not too many of those at a time.
 /// Clones share the count.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct Acceptor {
     run: RunId,
     strangers: Strangers,
     uploads: Arc<Semaphore>,
@@ -31,7 +31,7 @@ pub struct Door {
 
 /// Somebody who came through the door.
 #[derive(Debug)]
-pub enum Guest {
+pub enum AuthenticatedPeer {
     /// With a certificate of this run, for the control channel. Whether it is still welcome is for the caller to check.
     Worker {
         /// Whom the certificate names.
@@ -59,7 +59,7 @@ pub struct Applicant {
 
 /// Why somebody was turned away.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
+pub enum AcceptorError {
     /// It never came to a connection.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -68,7 +68,7 @@ pub enum DoorError {
     Stranger(#[from] PeerError),
 }
 
-impl Guest {
+impl AuthenticatedPeer {
     /// The connection, whatever the guest wants.
     #[must_use]
     pub fn connection(&self) -> &Connection {
@@ -78,7 +78,7 @@ impl Guest {
     }
 }
 
-impl Door {
+impl Acceptor {
     /// The door of a run's coordinator.
     #[must_use]
     pub fn new(run: RunId) -> Self {
@@ -103,13 +103,13 @@ impl Door {
     /// Completes a handshake and looks at the certificate. Waits for the peer, so each call belongs in a task of its own.
     ///
     /// # Errors
-    /// [`DoorError`]; the connection is closed then.
-    pub async fn admit(&self, incoming: Incoming) -> Result<Guest, DoorError> {
+    /// [`AcceptorError`]; the connection is closed then.
+    pub async fn admit(&self, incoming: Incoming) -> Result<AuthenticatedPeer, AcceptorError> {
         let deadline = Instant::now() + ENROL_DEADLINE;
         let (connection, place) = self.strangers.shake_hands(incoming, deadline).await?;
         let worker = peer_worker(&connection, self.run);
         if alpn(&connection).as_deref() == Some(ALPN_ENROL) {
-            return Ok(Guest::Applicant(Applicant {
+            return Ok(AuthenticatedPeer::Applicant(Applicant {
                 connection,
                 worker: worker.ok(),
                 deadline,
@@ -119,7 +119,7 @@ impl Door {
         }
         // Everything but enrolment takes a certificate.
         match worker {
-            Ok(worker) => Ok(Guest::Worker { worker, connection }),
+            Ok(worker) => Ok(AuthenticatedPeer::Worker { worker, connection }),
             Err(error) => {
                 CloseCode::Stranger.close(&connection, &error.to_string());
                 Err(error.into())

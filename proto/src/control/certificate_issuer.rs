@@ -19,7 +19,7 @@ pub const TOKENS_MAX: usize = 1024;
 /// When [`Self::decide`] has admitted somebody, or anything else has changed, store [`Self::state`] before the reply
 /// goes out: otherwise a restarted coordinator gives the same number to two workers.
 #[derive(Debug)]
-pub struct EnrolDesk {
+pub struct CertificateIssuer {
     authority: Authority,
     state: EnrolState,
 }
@@ -58,7 +58,7 @@ pub struct Visitor {
 #[error("there are {TOKENS_MAX} valid tokens already: revoke some, or use one with more uses")]
 pub struct TooManyTokens;
 
-impl EnrolDesk {
+impl CertificateIssuer {
     /// Opens the desk with what it remembered, or with nothing.
     #[must_use]
     pub fn new(authority: Authority, state: EnrolState) -> Self {
@@ -193,7 +193,7 @@ mod tests {
     const NOW: u64 = 1_900_000_000;
 
     struct Case {
-        desk: EnrolDesk,
+        issuer: CertificateIssuer,
         token: Token,
         visitor: Visitor,
     }
@@ -201,9 +201,9 @@ mod tests {
     fn case(uses: Option<u32>) -> Case {
         let authority = Authority::create(RunId([1; 16]), NOW).unwrap();
         let token = Token::create(authority.fingerprint()).unwrap();
-        let mut desk = EnrolDesk::new(authority, EnrolState::default());
-        desk.add_token(TokenRecord::new(&token, NOW + 60, uses), NOW).unwrap();
-        Case { desk, token, visitor: Visitor { exporter: Exporter::from([5; 32]), worker: None } }
+        let mut issuer = CertificateIssuer::new(authority, EnrolState::default());
+        issuer.add_token(TokenRecord::new(&token, NOW + 60, uses), NOW).unwrap();
+        Case { issuer, token, visitor: Visitor { exporter: Exporter::from([5; 32]), worker: None } }
     }
 
     impl Case {
@@ -215,7 +215,7 @@ mod tests {
         }
 
         fn ask(&mut self, request: &EnrolRequest, now: u64) -> Result<(), EnrolRefusal> {
-            match self.desk.decide(request, &self.visitor, now) {
+            match self.issuer.decide(request, &self.visitor, now) {
                 EnrolReply::Admitted { .. } => Ok(()),
                 EnrolReply::Refused(refusal) => Err(refusal),
             }
@@ -228,11 +228,11 @@ mod tests {
         for _ in 0..2 {
             case.ask(&case.request(), NOW).unwrap();
         }
-        let stored = postcard::to_stdvec(case.desk.state()).unwrap();
-        let authority = Authority::from_pem(&case.desk.authority().to_pem()).unwrap();
-        case.desk = EnrolDesk::new(authority, postcard::from_bytes(&stored).unwrap());
+        let stored = postcard::to_stdvec(case.issuer.state()).unwrap();
+        let authority = Authority::from_pem(&case.issuer.authority().to_pem()).unwrap();
+        case.issuer = CertificateIssuer::new(authority, postcard::from_bytes(&stored).unwrap());
         case.ask(&case.request(), NOW).unwrap();
-        let numbers: Vec<_> = case.desk.workers().map(|(worker, _)| worker.0).collect();
+        let numbers: Vec<_> = case.issuer.workers().map(|(worker, _)| worker.0).collect();
         assert_eq!(numbers, [0, 1, 2]);
     }
 
@@ -268,14 +268,14 @@ mod tests {
         };
         let mut one = case(None);
         assert_eq!(refused(&mut one, NOW + 60), TokenRefusal::Expired);
-        assert!(one.desk.revoke_token(one.token.id));
+        assert!(one.issuer.revoke_token(one.token.id));
         assert_eq!(refused(&mut one, NOW), TokenRefusal::Revoked);
         let mut other = case(None);
         other.token.secret = Token::create(other.token.authority).unwrap().secret;
         assert_eq!(refused(&mut other, NOW), TokenRefusal::WrongSecret);
         other.token.id = TokenId([0; 8]);
         assert_eq!(refused(&mut other, NOW), TokenRefusal::Unknown);
-        assert!(!other.desk.revoke_token(other.token.id));
+        assert!(!other.issuer.revoke_token(other.token.id));
     }
 
     #[test]
@@ -286,14 +286,14 @@ mod tests {
         assert_eq!(case.ask(&renewal, NOW + 3600), Err(EnrolRefusal::NoCertificate));
         case.visitor.worker = Some(WorkerId(0));
         assert_eq!(case.ask(&renewal, NOW + 3600), Ok(()));
-        let (_, record) = case.desk.workers().next().unwrap();
+        let (_, record) = case.issuer.workers().next().unwrap();
         assert_eq!(record.certified_until_unix_s, NOW + 3600 + WORKER_CERTIFICATE_S);
-        assert!(case.desk.is_welcome(WorkerId(0)) && case.desk.revoke_worker(WorkerId(0)));
-        assert!(!case.desk.is_welcome(WorkerId(0)));
+        assert!(case.issuer.is_welcome(WorkerId(0)) && case.issuer.revoke_worker(WorkerId(0)));
+        assert!(!case.issuer.is_welcome(WorkerId(0)));
         assert_eq!(case.ask(&renewal, NOW), Err(EnrolRefusal::Revoked));
         case.visitor.worker = Some(WorkerId(9));
         assert_eq!(case.ask(&renewal, NOW), Err(EnrolRefusal::NoCertificate));
-        assert!(!case.desk.revoke_worker(WorkerId(9)));
+        assert!(!case.issuer.revoke_worker(WorkerId(9)));
     }
 
     #[test]
@@ -302,9 +302,9 @@ mod tests {
         let fingerprint = case.token.authority;
         let fresh = || TokenRecord::new(&Token::create(fingerprint).unwrap(), NOW + 120, None);
         for _ in 1..TOKENS_MAX {
-            case.desk.add_token(fresh(), NOW).unwrap();
+            case.issuer.add_token(fresh(), NOW).unwrap();
         }
-        assert_eq!(case.desk.add_token(fresh(), NOW), Err(TooManyTokens));
-        assert_eq!(case.desk.add_token(fresh(), NOW + 60), Ok(()));
+        assert_eq!(case.issuer.add_token(fresh(), NOW), Err(TooManyTokens));
+        assert_eq!(case.issuer.add_token(fresh(), NOW + 60), Ok(()));
     }
 }

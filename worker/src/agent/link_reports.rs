@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{MeasuredLink, SeenWay, WAYS_MAX, WAYS_REPEATED_S};
+use longhaul_proto::control::message::{LINKS_MAX, LINKS_REPEATED_S, MeasuredLink, SeenLink};
 
 /// How often a worker looks: estimates hold for some round trips, and plans for minutes.
 pub(super) const LOOK: Duration = Duration::from_secs(10);
@@ -13,20 +13,20 @@ const CHANGE: f64 = 0.1;
 
 /// What the coordinator was told, and when.
 #[derive(Debug, Default)]
-pub(super) struct ToldWays {
+pub(super) struct ToldLinks {
     told: BTreeMap<SiteId, (Duration, MeasuredLink)>,
 }
 
-impl ToldWays {
-    /// Of these ways, those to tell of now: what has changed, then what was told longest ago, at most [`WAYS_MAX`].
-    pub fn news(&mut self, now: Duration, ways: &BTreeMap<SiteId, MeasuredLink>) -> Vec<SeenWay> {
+impl ToldLinks {
+    /// Of these ways, those to tell of now: what has changed, then what was told longest ago, at most [`LINKS_MAX`].
+    pub fn news(&mut self, now: Duration, ways: &BTreeMap<SiteId, MeasuredLink>) -> Vec<SeenLink> {
         self.told.retain(|site, _| ways.contains_key(site));
-        let mut news: Vec<(Option<Duration>, SeenWay)> = Vec::new();
+        let mut news: Vec<(Option<Duration>, SeenLink)> = Vec::new();
         for (&to, &link) in ways {
-            let seen = SeenWay { to, link };
+            let seen = SeenLink { to, link };
             match self.told.get(&to) {
                 Some((_, before)) if differs(before, &link) => news.push((None, seen)),
-                Some((at, _)) if *at + Duration::from_secs(WAYS_REPEATED_S) <= now => {
+                Some((at, _)) if *at + Duration::from_secs(LINKS_REPEATED_S) <= now => {
                     news.push((Some(*at), seen))
                 }
                 Some(_) => {}
@@ -34,7 +34,7 @@ impl ToldWays {
             }
         }
         news.sort_by_key(|(at, _)| *at);
-        news.truncate(WAYS_MAX);
+        news.truncate(LINKS_MAX);
         self.told.extend(news.iter().map(|(_, seen)| (seen.to, (now, seen.link))));
         news.into_iter().map(|(_, seen)| seen).collect()
     }
@@ -59,13 +59,13 @@ mod tests {
         (0..).map(SiteId).zip(rates.iter().map(link)).collect()
     }
 
-    fn told(told: &mut ToldWays, seconds: u64, rates: &[f64]) -> Vec<u32> {
+    fn told(told: &mut ToldLinks, seconds: u64, rates: &[f64]) -> Vec<u32> {
         told.news(Duration::from_secs(seconds), &ways(rates)).iter().map(|seen| seen.to.0).collect()
     }
 
     #[test]
     fn what_is_new_or_has_changed_is_told_at_once_and_all_else_once_a_minute() {
-        let mut ways = ToldWays::default();
+        let mut ways = ToldLinks::default();
         assert_eq!(told(&mut ways, 0, &[100.0, 200.0]), [0, 1]);
         assert!(told(&mut ways, 10, &[105.0, 200.0]).is_empty());
         assert_eq!(told(&mut ways, 20, &[120.0, 200.0]), [0]);
@@ -77,12 +77,12 @@ mod tests {
 
     #[test]
     fn of_more_sites_than_a_message_has_room_for_each_has_its_turn() {
-        let mut ways = ToldWays::default();
-        let rates = vec![1.0; 2 * WAYS_MAX + 1];
+        let mut ways = ToldLinks::default();
+        let rates = vec![1.0; 2 * LINKS_MAX + 1];
         let turns: Vec<Vec<u32>> = (0..4).map(|look| told(&mut ways, 10 * look, &rates)).collect();
-        assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [WAYS_MAX, WAYS_MAX, 1, 0]);
+        assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [LINKS_MAX, LINKS_MAX, 1, 0]);
         let mut all = turns.concat();
         all.sort_unstable();
-        assert!(all.into_iter().eq(0..2 * WAYS_MAX as u32 + 1));
+        assert!(all.into_iter().eq(0..2 * LINKS_MAX as u32 + 1));
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Two members that train. A third one, which was here before and too late then, after a state that took so long, is told to fetch it again.
-fn with_a_latecomer(took: Duration) -> Story {
+fn with_a_slow_joiner(took: Duration) -> Story {
     let mut config = config();
     config.run.steps = 400;
     let mut story = Story::of(config).trained();
@@ -50,7 +50,7 @@ fn is_asked_to_settle(story: &Story) -> bool {
 
 #[test]
 fn rounds_wait_for_who_was_too_far_behind_when_it_comes_again() {
-    let mut story = with_a_latecomer(Duration::from_secs(12));
+    let mut story = with_a_slow_joiner(Duration::from_secs(12));
     assert!(is_asked_to_settle(&story) && !settle(&mut story, 2, 4), "rounds wait");
     let status = story.run.status(0);
     assert!(!status.paused, "nobody asked for it");
@@ -65,7 +65,7 @@ fn who_was_not_too_late_or_has_taken_part_since_is_not_waited_for() {
     let mut story = Story::training();
     story.join(3, &[]);
     assert!(story.told(1).is_empty());
-    let mut story = with_a_latecomer(Duration::from_secs(12));
+    let mut story = with_a_slow_joiner(Duration::from_secs(12));
     settle(&mut story, 2, 4);
     story.now += Duration::from_secs(1);
     story.say(3, ready(4, 7));
@@ -79,7 +79,7 @@ fn who_was_not_too_late_or_has_taken_part_since_is_not_waited_for() {
 
 #[test]
 fn rounds_wait_for_twice_as_long_as_the_state_took_and_not_again_for_ten_times_as_long() {
-    let mut story = with_a_latecomer(Duration::from_secs(12));
+    let mut story = with_a_slow_joiner(Duration::from_secs(12));
     settle(&mut story, 2, 4);
     let began = story.now;
     while !begins(&story, 1) {
@@ -100,7 +100,7 @@ fn rounds_wait_for_twice_as_long_as_the_state_took_and_not_again_for_ten_times_a
 
 #[test]
 fn nobody_waits_for_a_state_that_takes_minutes() {
-    let story = with_a_latecomer(Duration::from_secs(90));
+    let story = with_a_slow_joiner(Duration::from_secs(90));
     assert!(!is_asked_to_settle(&story));
     let events = story.run.status(0).events;
     assert!(events.iter().any(|event| event.text.contains("90.0 s that the state took")), "{events:#?}");
@@ -108,11 +108,11 @@ fn nobody_waits_for_a_state_that_takes_minutes() {
 
 #[test]
 fn who_goes_is_not_waited_for_and_neither_is_anybody_in_a_run_that_stops() {
-    let mut story = with_a_latecomer(Duration::from_secs(12));
+    let mut story = with_a_slow_joiner(Duration::from_secs(12));
     assert!(!settle(&mut story, 2, 4));
     leave(&mut story);
     assert!(begins(&story, 1), "it has gone");
-    let mut story = with_a_latecomer(Duration::from_secs(12));
+    let mut story = with_a_slow_joiner(Duration::from_secs(12));
     assert!(!settle(&mut story, 2, 4));
     story.handle(Event::Drain);
     assert!(begins(&story, 1), "the run is to end");

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// A generation over all workers: each of them is told the part of it that concerns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lineup {
+pub struct GenerationConfig {
     /// Which generation.
     pub generation: Generation,
     /// By rank: those who hold that part of the model. One where everybody has all of it.
@@ -39,7 +39,7 @@ pub struct SyncGroup {
     pub settlement: Option<Settlement>,
 }
 
-impl Lineup {
+impl GenerationConfig {
     /// All workers that take part, group by group.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.groups.iter().flat_map(|group| group.membership.members())

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::speaking::{Beat, Speaking};
 
 /// Says heartbeats, or shows them to who speaks for this worker.
-pub(super) struct Voice {
+pub(super) struct Heartbeats {
     speaking: Speaking,
     network: Arc<Network>,
     progress: Arc<Progress>,
@@ -22,7 +22,7 @@ pub(super) struct Voice {
     showing: Option<JoinHandle<Shown>>,
 }
 
-impl Voice {
+impl Heartbeats {
     /// Of a process of this incarnation.
     pub fn new(
         network: Arc<Network>,

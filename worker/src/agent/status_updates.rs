@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::reach::ReachWords;
 
 /// Of one connection to the coordinator, which may be another one than was told before.
-pub(super) struct Words {
+pub(super) struct StatusUpdates {
     reach: ReachWords,
     data_at: watch::Receiver<Option<DataAt>>,
 }
@@ -21,7 +21,7 @@ pub(super) enum About {
     Data,
 }
 
-impl Words {
+impl StatusUpdates {
     pub fn new(network: &Arc<Network>) -> Self {
         let mut data_at = network.data_at();
         data_at.mark_changed();
