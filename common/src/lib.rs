@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 pub mod back_off;
+mod checks;
 pub mod config;
 pub mod explained;
 pub mod host;
 pub mod id;
 pub mod learning_rate;
+pub mod memory;
 pub mod mixture;
 pub mod model;
 pub mod pipeline;

@@ -81,18 +81,13 @@ fn read(text: &str, types: &mut Types) -> syn::Result<()> {
     Ok(())
 }
 
-/// `/// …` `key: Type` or `key was "old_key": Type`, as `sync_keys!` has it.
+/// `/// …` `key: Type`, as `sync_keys!` has it.
 struct Key(Member);
 
 impl Parse for Key {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let about = sentences(&input.call(Attribute::parse_outer)?);
         let name: Ident = input.parse()?;
-        // `was "OLD_NAME"`
-        if input.peek(Ident) {
-            input.parse::<Ident>()?;
-            input.parse::<LitStr>()?;
-        }
         input.parse::<Token![:]>()?;
         let form = form(&input.parse()?);
         Ok(Self(Member { name: name.to_string(), about, form: Some(form) }))

@@ -3,23 +3,7 @@
 use super::{ConfigError, RunConfig, ShareRule, TrainConfig};
 
 impl RunConfig {
-    /// Checks what its keys say together, and the ranges of their values.
-    ///
-    /// # Errors
-    /// Names the first key that cannot be honoured, with what helps.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        self.check_run()?;
-        self.check_model()?;
-        self.check_train()?;
-        self.parallel.check_for(self)?;
-        self.sync.check()?;
-        self.sync.check_for(self.replicas())?;
-        self.check_columns()?;
-        self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;
-        self.secure_aggregation.as_ref().map_or(Ok(()), |masks| masks.check(&self.sync))
-    }
-
-    fn check_run(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_run(&self) -> Result<(), ConfigError> {
         positive("run.workers", self.run.workers)?;
         positive("run.steps", self.run.steps)?;
         self.data.check()?;
@@ -27,7 +11,7 @@ impl RunConfig {
         self.checkpoint.check()
     }
 
-    fn check_train(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_train(&self) -> Result<(), ConfigError> {
         let train = &self.train;
         positive("train.batch", train.batch)?;
         positive("train.micro_batch", train.micro_batch)?;
@@ -79,7 +63,6 @@ impl RunConfig {
             );
             return Err(ConfigError::value("train.warmup_steps", train.warmup_steps, reason));
         }
-        train.sparse_backward.as_ref().map_or(Ok(()), |sparse| sparse.check_for(self))?;
         train.selective_backward.as_ref().map_or(Ok(()), |selective| selective.check_for(self))
     }
 }

@@ -18,7 +18,7 @@ const HIDDEN_MAX: usize = 1 << 8;
 const CHANNELS_MAX: u32 = 1 << 12;
 
 impl RunConfig {
-    pub(super) fn check_model(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_model(&self) -> Result<(), ConfigError> {
         self.model.check()?;
         let kind = self.model.kind;
         match &self.data.image {
@@ -40,7 +40,27 @@ impl RunConfig {
     }
 }
 
+/// Widths of the hidden layers of a perceptron that names none: those of meProp's experiments on MNIST (Sun et al. 2017, section 4).
+const USUAL_HIDDEN: [u32; 3] = [500, 500, 500];
+/// Of a convolutional net that names none: channels, and the hidden layer behind them.
+const USUAL_CHANNELS: [u32; 2] = [32, 64];
+const USUAL_HIDDEN_OF_CNN: [u32; 1] = [128];
+
 impl ModelConfig {
+    /// Channels behind each convolution of a classifier; none of a perceptron.
+    #[must_use]
+    pub fn convolutions(&self) -> &[u32] {
+        let usual = if self.kind == ModelKind::Cnn { &USUAL_CHANNELS[..] } else { &[] };
+        self.channels.as_deref().unwrap_or(usual)
+    }
+
+    /// Widths of the hidden linear layers of a classifier.
+    #[must_use]
+    pub fn hidden_widths(&self) -> &[u32] {
+        let usual = if self.kind == ModelKind::Cnn { &USUAL_HIDDEN_OF_CNN[..] } else { &USUAL_HIDDEN };
+        self.hidden.as_deref().unwrap_or(usual)
+    }
+
     /// Checks what the values must satisfy, alone and together.
     ///
     /// # Errors
@@ -58,7 +78,7 @@ impl ModelConfig {
             return Err(ConfigError::value("model.kind", self.kind.name(), "takes no images"));
         }
         self.check_classifier()?;
-        let convolutions = crate::model::Classifier::new(self, image).convolutions;
+        let convolutions = self.convolutions();
         let halvings = image.height.min(image.width).max(1).ilog2() as usize;
         if convolutions.len() > halvings {
             let reason = format!(

@@ -19,7 +19,7 @@ const GROUPS_MAX: u32 = 1 << 10;
 
 impl SyncConfig {
     /// Checks each value, and which parts go together.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.check_rates()?;
         self.check_when()?;
         self.check_what()?;
@@ -34,7 +34,7 @@ impl SyncConfig {
     }
 
     /// Checks what goes together with so many copies of the model at the start.
-    pub(super) fn check_for(&self, workers: u32) -> Result<(), ConfigError> {
+    pub(crate) fn check_for(&self, workers: u32) -> Result<(), ConfigError> {
         if self.robust == RobustRule::Trim && self.trim.saturating_mul(2) >= workers {
             let reason = format!(
                 "{workers} copies of the model make at most {workers} sites, and leaving {0} of them out at each end of a coordinate \

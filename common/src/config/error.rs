@@ -57,7 +57,7 @@ fn suggestion(here: Option<&str>, nearest: Option<&str>) -> String {
 
 impl ConfigError {
     /// Of a run's configuration: an unknown key may be one of another tool.
-    pub(super) fn of_run(self) -> Self {
+    pub(crate) fn of_run(self) -> Self {
         match self {
             Self::UnknownKey { key, nearest, known, .. } => {
                 Self::UnknownKey { here: other_names::here(&key), key, nearest, known }
@@ -66,7 +66,7 @@ impl ConfigError {
         }
     }
 
-    pub(super) fn value(key: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
+    pub(crate) fn value(key: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
         Self::Value { key, value: without_secrets(&value.to_string()), reason: reason.into() }
     }
 

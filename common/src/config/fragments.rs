@@ -8,7 +8,7 @@ use crate::plan::FragmentLayout;
 pub const FRAGMENTS_MAX: u32 = 10_000;
 
 /// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
-pub(super) const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
+pub(crate) const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
 
 impl SyncConfig {
     /// How so many parameters are cut: into fragments of `fragment_values`, or of so many times that as leave [`FRAGMENTS_MAX`] of them. (One that fits a

@@ -2,7 +2,6 @@
 
 mod archive;
 mod check;
-mod check_columns;
 mod check_model;
 mod check_sync;
 mod check_unread;
@@ -36,11 +35,15 @@ pub use data_format::DataFormat;
 pub use data_labels::DataLabels;
 pub use data_url::{DataUrl, ParseDataUrlError};
 pub use error::{ConfigError, read_toml};
+pub(crate) use fragments::FRAGMENT_VALUES_MAX;
 pub use fragments::FRAGMENTS_MAX;
 pub use image::ImageConfig;
-pub use parallel::{BOUNDARY_CHUNK, Differences, ParallelConfig, PlanChoice, SITE_CHARS_MAX, is_site_name};
+pub use parallel::{
+    BOUNDARY_CHUNK, Differences, ParallelConfig, PipelineSchedule, PlanChoice, SITE_CHARS_MAX, is_site_name,
+};
 pub use privacy::PrivacyConfig;
 pub use renamed::renamed_keys;
+pub(crate) use renamed::with_new_names;
 pub use sections::{
     CheckpointConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS,
     ShareRule, TrainConfig,

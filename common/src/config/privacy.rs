@@ -46,7 +46,7 @@ impl PrivacyConfig {
     }
 
     /// Checks each value, and what goes together with `[sync]`.
-    pub(super) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
         let numbers = [
             (
                 "privacy.clip",

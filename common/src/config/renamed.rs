@@ -1,5 +1,7 @@
 //! Keys that have another name now. The old name is read until the next release.
 
+use std::borrow::Cow;
+
 /// Old names, within their table, and new ones.
 const RENAMED: [(&str, &str, &str); 5] = [
     ("sync", "opening_every", "warmup_every"),
@@ -8,6 +10,26 @@ const RENAMED: [(&str, &str, &str); 5] = [
     ("sync", "opening_share", "warmup_share"),
     ("sync", "opening_values", "warmup_values"),
 ];
+
+/// A `run.toml` with new names in place of old ones, line by line.
+pub(crate) fn with_new_names(text: &str) -> Cow<'_, str> {
+    if !RENAMED.iter().any(|(_, old, _)| text.contains(old)) {
+        return Cow::Borrowed(text);
+    }
+    let mut table = "";
+    let lines = text.split_inclusive('\n').map(|line| {
+        let begun = line.trim_start();
+        if let Some(name) = begun.strip_prefix('[') {
+            table = name.split(']').next().unwrap_or_default().trim();
+        }
+        let of_line = RENAMED.iter().find(|(within, old, _)| {
+            let behind = begun.strip_prefix(old).map(str::trim_start);
+            *within == table && behind.is_some_and(|behind| behind.starts_with('='))
+        });
+        of_line.map_or(Cow::Borrowed(line), |(_, old, new)| Cow::Owned(line.replacen(old, new, 1)))
+    });
+    Cow::Owned(lines.collect())
+}
 
 /// A line for each key of a `run.toml` that has its old name. A text that is no TOML has none.
 #[must_use]
@@ -39,7 +61,7 @@ mod tests {
             ("opening_values = \"f16\"", "warmup_values = \"f16\""),
         ] {
             let text = |key: &str| format!("{SMALL}\n[sync]\n{key}\n");
-            let read = |key: &str| read_toml::<RunConfig>(&text(key)).unwrap();
+            let read = |key: &str| read_toml::<RunConfig>(&with_new_names(&text(key))).unwrap();
             assert_eq!(read(old), read(new), "{old}");
             assert_ne!(read(old), read(""), "{old}");
             let told = renamed_keys(&text(old));
@@ -50,5 +72,21 @@ mod tests {
             assert!(both.contains("duplicate"), "{both}");
         }
         assert!(renamed_keys("[sync").is_empty());
+    }
+
+    #[test]
+    fn what_is_no_key_of_its_table_stays() {
+        for text in [
+            "[run]\nname = \"opening_share = 1\"\n",
+            "[run]\nopening_share = 1\n",
+            "[sync]\n# opening_share = 1\nopening_shares = 1\n",
+            "[sync]\nwarmup_share = 1\n[data]\nopening_share = 1\n",
+        ] {
+            assert_eq!(with_new_names(text), text);
+        }
+        assert_eq!(
+            with_new_names("[ sync ] # a\r\n  opening_keep=3\r\n"),
+            "[ sync ] # a\r\n  warmup_keep=3\r\n"
+        );
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check::positive;
 use super::{
     ArchiveLocation, ConfigError, DataConfig, ParallelConfig, Precision, PrivacyConfig, Retention,
-    SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig, read_toml,
+    SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -386,16 +386,6 @@ impl FaultConfig {
 }
 
 impl RunConfig {
-    /// Parses and checks a `run.toml`.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the key and says what would be right.
-    pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = read_toml(text).map_err(ConfigError::of_run)?;
-        config.check()?;
-        Ok(config)
-    }
-
     /// The effective configuration, with every default spelled out, as a `run.toml`.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ pub struct SecureAggregationConfig {
 
 impl SecureAggregationConfig {
     /// Checks the value, and what goes together with `[sync]`.
-    pub(super) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
         if !(self.range > 0.0 && self.range <= RANGE_MAX) {
             let reason = format!(
                 "must be more than 0 and at most {RANGE_MAX:e}: it is the largest magnitude of a value, beyond which values are cut off"

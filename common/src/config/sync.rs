@@ -177,7 +177,7 @@ pub enum LateRule {
 
 /// Declares `[sync]` twice from one list of keys: as it is written, where every key may be missing, and as it is used.
 macro_rules! sync_keys {
-    ($(#[$of_preset:meta])* preset: $preset:ty, $( $(#[$attribute:meta])* $key:ident $(was $old:literal)?: $type:ty, )*) => {
+    ($(#[$of_preset:meta])* preset: $preset:ty, $( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
         /// `[sync]`, with the preset's value for every key that the file does not set.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(from = "SyncKeys")]
@@ -192,7 +192,7 @@ macro_rules! sync_keys {
         #[serde(deny_unknown_fields, default)]
         struct SyncKeys {
             preset: $preset,
-            $( $(#[serde(alias = $old)])? $key: Option<$type>, )*
+            $( $key: Option<$type>, )*
         }
 
         impl From<SyncKeys> for SyncConfig {
@@ -250,15 +250,15 @@ sync_keys! {
     mix: f32,
     /// Rounds at the start that follow `warmup_every`, `warmup_keep` and `warmup_values`, with all fragments in each: a young
     /// model moves fast, and its updates are not sparse.
-    warmup_rounds was "opening_rounds": u64,
+    warmup_rounds: u64,
     /// The share of the run's steps that belongs to the warm-up, unless `warmup_rounds` is longer.
-    warmup_share was "opening_share": f64,
+    warmup_share: f64,
     /// Steps between the warm-up's rounds.
-    warmup_every was "opening_every": u64,
+    warmup_every: u64,
     /// Values kept of each chunk in the warm-up; all of a chunk means that none is selected.
-    warmup_keep was "opening_keep": u32,
+    warmup_keep: u32,
     /// Number format on the wire in the warm-up.
-    warmup_values was "opening_values": ValueFormat,
+    warmup_values: ValueFormat,
     /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the warm-up, `gradient` or `delta`.
     source: Source,
     /// `source = "delta"`: what local steps are made with, `adamw` or `frozen-adamw`. With the latter, the warm-up exchanges gradients.

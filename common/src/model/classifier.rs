@@ -4,7 +4,7 @@
 use super::Cut;
 use super::cost::{Block, BlockCost, bytes_of, cast_of};
 use super::parameters::{InBlock, Initial, ParameterSpec};
-use crate::config::{ImageConfig, ModelConfig, ModelKind, Precision};
+use crate::config::{ImageConfig, ModelConfig, Precision};
 
 /// Rows and columns of a convolution's kernel.
 const KERNEL: u64 = 3;
@@ -61,23 +61,13 @@ pub enum LayerForm {
 }
 
 impl Classifier {
-    /// Widths of the hidden layers of a perceptron that names none: those of meProp's experiments on MNIST (Sun et al. 2017, section 4).
-    const USUAL_HIDDEN: [u32; 3] = [500, 500, 500];
-    /// Of a convolutional net that names none: channels, and the hidden layer behind them.
-    const USUAL_CHANNELS: [u32; 2] = [32, 64];
-    const USUAL_HIDDEN_OF_CNN: [u32; 1] = [128];
-
     pub(crate) fn new(model: &ModelConfig, image: &ImageConfig) -> Self {
-        let is_cnn = model.kind == ModelKind::Cnn;
-        let usual = |values: &[u32]| values.to_vec();
-        let hidden = if is_cnn { &Self::USUAL_HIDDEN_OF_CNN[..] } else { &Self::USUAL_HIDDEN };
-        let channels = if is_cnn { &Self::USUAL_CHANNELS[..] } else { &[] };
         Self {
             channels: image.channels,
             height: image.height,
             width: image.width,
-            convolutions: model.channels.clone().unwrap_or_else(|| usual(channels)),
-            hidden: model.hidden.clone().unwrap_or_else(|| usual(hidden)),
+            convolutions: model.convolutions().to_vec(),
+            hidden: model.hidden_widths().to_vec(),
         }
     }
 
@@ -207,7 +197,7 @@ fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> 
 mod tests {
     use super::super::spec::tests::classifier;
     use super::*;
-    use crate::config::{SparseBackwardConfig, SparseMode};
+    use crate::config::{ModelKind, SparseBackwardConfig, SparseMode};
     use crate::model::ModelSpec;
 
     fn names(spec: &ModelSpec) -> Vec<(String, Vec<u64>)> {

@@ -11,27 +11,10 @@ mod trace;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::config::PipelineSchedule;
 pub use generate::ScheduleError;
 pub use split::split;
 pub use trace::{Costs, Held, Stuck, Trace, held_most, trace};
-
-/// In which order the tasks of a step are computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PipelineSchedule {
-    /// All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965): keeps the activations of the whole batch.
-    Gpipe,
-    /// After a warm-up, one forward and one backward in turn (Narayanan et al. 2019, PipeDream; flushed after each step): keeps the activations of as
-    /// many micro-batches as are on their way.
-    #[default]
-    #[serde(rename = "1f1b")]
-    OneForwardOneBackward,
-    /// The same with several chunks a rank (Narayanan et al. 2021, arXiv 2104.04473): shorter bubbles, more traffic between ranks.
-    Interleaved,
-    /// Backward in two parts, of which the one for the weights waits until there is nothing else to do (Qi et al. 2023, arXiv 2401.10241): ZB-H1, which needs no
-    /// more memory than `1f1b`.
-    ZeroBubble,
-}
 
 /// What is to be scheduled: the pipeline of one replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

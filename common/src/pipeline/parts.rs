@@ -2,9 +2,23 @@
 
 use std::ops::Range;
 
-use super::split;
+use super::{Pipeline, split};
 use crate::config::{ParallelConfig, Precision};
 use crate::model::ModelSpec;
+
+impl ParallelConfig {
+    /// The pipeline of one copy, for steps of so many micro-batches.
+    #[must_use]
+    pub fn pipeline(&self, micro_batches: u32) -> Pipeline {
+        Pipeline {
+            schedule: self.schedule,
+            ranks: self.stages,
+            chunks: self.chunks,
+            micro_batches,
+            in_flight: self.in_flight.clone(),
+        }
+    }
+}
 
 impl ModelSpec {
     /// By rank, what the workers that share a copy of this model have of it, for sequences of `sequence` tokens: parts as they are written, or cut so that the stage with the most

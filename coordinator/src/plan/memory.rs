@@ -1,7 +1,7 @@
 //! What ranks need of the memories that devices have.
 
 use longhaul_common::config::ParallelConfig;
-use longhaul_common::model::{Memory, PerMemory, StageBytes};
+use longhaul_common::memory::{Memory, PerMemory, StageBytes};
 use longhaul_common::pipeline::{Held, Pipeline};
 
 use super::predict::{held, tied_bytes};

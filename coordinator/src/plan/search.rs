@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use longhaul_common::model::{Memory, PerMemory, StageBytes};
+use longhaul_common::memory::{Memory, PerMemory, StageBytes};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, split};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use longhaul_common::config::Precision;
-use longhaul_common::model::{Memory, ModelSpec};
+use longhaul_common::memory::Memory;
+use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 
 use super::memory::least_of;

@@ -349,7 +349,7 @@ fn above_zero(key: &str, value: f64) -> Result<f64, TopologyError> {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_common::model::Memory;
+    use longhaul_common::memory::Memory;
 
     use super::*;
 

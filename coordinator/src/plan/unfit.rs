@@ -1,6 +1,6 @@
 //! Why plans are none, and what would help.
 
-use longhaul_common::model::{Memory, PerMemory};
+use longhaul_common::memory::{Memory, PerMemory};
 use longhaul_common::units::Bytes;
 
 /// Why a plan is none.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
-use longhaul_common::model::{BlockCost, ModelSpec, PerMemory, parameter_bytes};
+use longhaul_common::memory::{PerMemory, parameter_bytes};
+use longhaul_common::model::{BlockCost, ModelSpec};
 use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,8 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
-use longhaul_common::model::{BlockCost, Memory, ModelSpec, StageBytes, parameter_bytes};
+use longhaul_common::memory::{Memory, StageBytes, parameter_bytes};
+use longhaul_common::model::{BlockCost, ModelSpec};
 use longhaul_common::pipeline::{Held, PipelineSchedule, held_most};
 use longhaul_common::units::Bytes;
 use tch::{Cuda, Device};

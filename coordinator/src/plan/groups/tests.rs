@@ -1,7 +1,8 @@
 //! Whether layers are shared, against what follows from the numbers, and against everything that there is.
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::model::{Memory, ModelSpec, StageBytes};
+use longhaul_common::memory::{Memory, StageBytes};
+use longhaul_common::model::ModelSpec;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

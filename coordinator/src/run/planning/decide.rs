@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use longhaul_common::config::{ParallelConfig, RunConfig};
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_common::model::{Memory, ModelSpec, PerMemory, StageBytes};
+use longhaul_common::memory::{Memory, PerMemory, StageBytes};
+use longhaul_common::model::ModelSpec;
 use longhaul_common::units::Bytes;
 use longhaul_proto::control::message::{Profile, ToWorker, Welcome};
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_common::model::Memory;
+use longhaul_common::memory::Memory;
 use longhaul_proto::control::message::{MeasuredLink, PROBED_MAX, Profile};
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! What goes together with `selection = "columns"`: nothing that makes another vector of a gradient on its way.
 
-use super::fragments::FRAGMENT_VALUES_MAX;
-use super::sync::{ResultForm, SelectionRule, Source, Transform, WithinSite};
-use super::{ConfigError, RunConfig, SparseBackwardConfig, SparseMode};
+use crate::config::{
+    ConfigError, FRAGMENT_VALUES_MAX, ResultForm, RunConfig, SelectionRule, Source, SparseBackwardConfig,
+    SparseMode, Transform, WithinSite,
+};
 use crate::model::ModelSpec;
 
 /// In place of the tokenizer's, which is perhaps not known yet. No product that can be of columns depends on it, but an output projection of its own, of which a part is kept in any case.

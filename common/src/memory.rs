@@ -4,8 +4,8 @@ use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
 
-use super::BlockCost;
 use crate::config::{Application, InnerRule, Source, SyncConfig, WithinSite};
+use crate::model::BlockCost;
 use crate::pipeline::Held;
 
 /// Of each parameter: its value and two moments in f32,
@@ -183,10 +183,10 @@ impl StageBytes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ModelSpec;
-    use super::super::spec::tests::config;
     use super::*;
     use crate::config::{ModelKind, Precision, SyncPreset};
+    use crate::model::ModelSpec;
+    use crate::model::spec::tests::config;
 
     /// As processes took, or more; at most 5 % less (docs/benchmarks/plan.md).
     #[test]

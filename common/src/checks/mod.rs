@@ -1,0 +1,37 @@
+//! A `run.toml` as a whole: read, and checked against the model and the pipeline that it asks for.
+
+mod columns;
+mod parallel;
+mod sparse_backward;
+
+use crate::config::{ConfigError, RunConfig, read_toml, with_new_names};
+
+impl RunConfig {
+    /// Parses and checks a `run.toml`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key and says what would be right.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = read_toml(&with_new_names(text)).map_err(ConfigError::of_run)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what its keys say together, and the ranges of their values.
+    ///
+    /// # Errors
+    /// Names the first key that cannot be honoured, with what helps.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_run()?;
+        self.check_model()?;
+        self.check_train()?;
+        let sparse = self.train.sparse_backward.as_ref();
+        sparse.map_or(Ok(()), |sparse| sparse.check_for(self))?;
+        self.parallel.check_for(self)?;
+        self.sync.check()?;
+        self.sync.check_for(self.replicas())?;
+        self.check_columns()?;
+        self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;
+        self.secure_aggregation.as_ref().map_or(Ok(()), |masks| masks.check(&self.sync))
+    }
+}
