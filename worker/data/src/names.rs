@@ -1,14 +1,7 @@
 //! What the shards of a source are called.
 
 use super::filling::Preparing;
-
-/// A shard's file, and what is in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) name: String,
-    /// See [`super::shard::Shard::hash`], in hexadecimal.
-    pub(super) hash: String,
-}
+use super::named::Named;
 
 /// Of all shards of a source.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use longhaul_common::config::{DataConfig, DataSource};
 use serde::{Deserialize, Serialize};
 
+use super::bad_budget::BadBudget;
 use super::cache::{Cache, document, read_document, remove, touch};
 use super::lease::Lease;
 use super::origin::Origin;
@@ -10,7 +11,6 @@ use super::partial::make_once;
 use super::piece::{BadRecords, Classes, Decoded, Piece, PieceTokens, Pieces};
 use super::pipeline::{Makers, Tokenised};
 use super::shard::{self, Damaged, Shard};
-use super::side_by_side::Wanted;
 use super::text_counts::TextCounts;
 use super::work::FileWork;
 use super::{DataError, Recipe, Tokenizer, Work};
@@ -22,6 +22,17 @@ pub(super) struct Maker<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) work: &'a Work,
     pub(super) piece_bytes: u64,
+}
+
+/// A file that is to be prepared.
+#[derive(Clone, Copy)]
+pub(super) struct WantedFile<'a> {
+    pub(super) file: &'a Origin,
+    pub(super) bytes: u64,
+    pub(super) recipe: &'a Recipe,
+    pub(super) bad: &'a BadBudget,
+    /// Its place among its source's files.
+    pub(super) place: usize,
 }
 
 /// The pieces of a file, which nobody throws away as long as the [`Lease`] is there with which it was prepared.
@@ -103,8 +114,12 @@ impl<'a> Maker<'a> {
     }
 
     /// What a file becomes, which is made where it is not there.
-    pub(super) fn prepare(&self, wanted: &Wanted<'a>, makers: &Makers<'a>) -> Result<Prepared, DataError> {
-        let Wanted { file, bytes, recipe, .. } = *wanted;
+    pub(super) fn prepare(
+        &self,
+        wanted: &WantedFile<'a>,
+        makers: &Makers<'a>,
+    ) -> Result<Prepared, DataError> {
+        let WantedFile { file, bytes, recipe, .. } = *wanted;
         let mut work = FileWork::new(self.work, &makers.has_failed, bytes);
         work.goes_on()?;
         let state = file.state()?;

@@ -19,7 +19,7 @@ use super::lease::Lease;
 use super::origin::Origin;
 use super::passed::PassedOver;
 use super::pipeline::{Makers, with_makers};
-use super::prepared::{Maker, PieceList, Prepared, list_name};
+use super::prepared::{Maker, PieceList, Prepared, WantedFile, list_name};
 use super::recipe::NARROW_VOCABULARY_MAX;
 use super::records::check_unknown;
 use super::source::Source;
@@ -51,17 +51,6 @@ pub(super) enum When {
     First,
     /// While it is used.
     Meanwhile,
-}
-
-/// One of its files.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    pub(super) file: &'a Origin,
-    pub(super) bytes: u64,
-    pub(super) recipe: &'a Recipe,
-    pub(super) bad: &'a BadBudget,
-    /// Among the source's files.
-    pub(super) place: usize,
 }
 
 /// Refuses tokens of two bytes of a vocabulary that needs more: those from 65,536 on were written as others.
@@ -178,10 +167,10 @@ impl<'a> Plan<'a> {
         if is_same { Ok(()) } else { Err(DataError::Changed { path: origin.path().to_owned() }) }
     }
 
-    fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
+    fn wanted(&self) -> impl Iterator<Item = WantedFile<'_>> {
         let Self { recipe, bad, .. } = self;
         let files = self.files.iter().enumerate();
-        files.map(move |(place, (file, bytes))| Wanted { file, bytes: *bytes, recipe, bad, place })
+        files.map(move |(place, (file, bytes))| WantedFile { file, bytes: *bytes, recipe, bad, place })
     }
 }
 
@@ -222,7 +211,7 @@ pub(super) fn prepare(
     // What those left behind who died; but what this one has taken up stays.
     maker.cache.sweep()?;
     let first = plans.iter().zip(&coming).filter(|(_, coming)| coming.is_none());
-    let wanted: Vec<Wanted<'_>> = first.flat_map(|(plan, _)| plan.wanted()).collect();
+    let wanted: Vec<WantedFile<'_>> = first.flat_map(|(plan, _)| plan.wanted()).collect();
     let mut prepared = prepare_files(&wanted, maker, lease)?.into_iter();
     let sources = plans.iter().zip(coming).map(|(plan, coming)| {
         let (recipe, lease) = (plan.recipe.clone(), Arc::clone(lease));
@@ -262,7 +251,11 @@ fn tell(source: &DataSource, size: &SourceSize) {
     }
 }
 
-fn prepare_files(wanted: &[Wanted<'_>], maker: Maker<'_>, lease: &Lease) -> Result<Vec<Prepared>, DataError> {
+fn prepare_files(
+    wanted: &[WantedFile<'_>],
+    maker: Maker<'_>,
+    lease: &Lease,
+) -> Result<Vec<Prepared>, DataError> {
     wanted.iter().for_each(|wanted| maker.work.expects(wanted.bytes));
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     results.lock().unwrap_or_else(PoisonError::into_inner).resize_with(wanted.len(), || None);
@@ -287,7 +280,7 @@ fn prepare_files(wanted: &[Wanted<'_>], maker: Maker<'_>, lease: &Lease) -> Resu
 
 /// Takes one file after the other that nobody has taken.
 fn prepare_each<'a>(
-    wanted: &[Wanted<'a>],
+    wanted: &[WantedFile<'a>],
     maker: Maker<'a>,
     makers: &Makers<'a>,
     next: &AtomicUsize,

@@ -15,7 +15,8 @@ use super::lease::Lease;
 use super::lent::{
     BlockName, BlockStore, LentBlock, ListedShard, ListedSource, NotTheBlock, Supply, shard_name,
 };
-use super::names::{Named, Names};
+use super::named::Named;
+use super::names::Names;
 use super::passed::PassedOver;
 use super::pipeline::with_makers;
 use super::prepared::{ListedPiece, Maker, Prepared};

@@ -30,23 +30,6 @@ const CRATES: [&str; 17] = [
 ];
 /// Modules of tests, in which anything may be imported.
 const OF_TESTS: [&str; 5] = ["tests", "scenarios", "simulation", "testing", "fuzz"];
-/// Circles that are still there; none may grow, and one that is gone is struck out.
-const KNOWN: [(&str, &[&str]); 1] = [(
-    "worker/data",
-    &[
-        "bad_budget",
-        "dataset",
-        "filling",
-        "lent",
-        "names",
-        "piece",
-        "pipeline",
-        "prepared",
-        "side_by_side",
-        "source",
-    ],
-)];
-
 /// The modules at the top of a crate that have a folder, and which of all modules at its top each module needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
@@ -57,28 +40,14 @@ struct Needs {
 /// Checks all crates.
 ///
 /// # Errors
-/// Names the modules of each circle in which two folders are, and those that are gone.
+/// Names the modules of each circle in which two folders are.
 pub fn check(checkout: &Checkout) -> Result<()> {
-    let mut found = Vec::new();
+    let mut wrong = Vec::new();
     for name in CRATES {
         let needs = Needs::of(&checkout.root().join(name).join("src"))?;
-        found.extend(needs.circles().into_iter().map(|circle| (name, circle)));
+        let told = |circle: Vec<String>| format!("{name}: {} need each other in a circle", circle.join(", "));
+        wrong.extend(needs.circles().into_iter().map(told));
     }
-    let is_known =
-        |(name, circle): &(&str, Vec<String>)| KNOWN.iter().any(|(of, all)| of == name && circle == all);
-    let mut wrong: Vec<String> = found
-        .iter()
-        .filter(|circle| !is_known(circle))
-        .map(|(name, circle)| format!("{name}: {} need each other in a circle", circle.join(", ")))
-        .collect();
-    let is_gone =
-        |(name, circle): &&(&str, &[&str])| !found.iter().any(|(of, all)| of == name && all == circle);
-    wrong.extend(KNOWN.iter().filter(is_gone).map(|(name, circle)| {
-        format!(
-            "{name}: the circle of {} is gone: strike it out of xtask/src/verify/circles.rs",
-            circle.join(", ")
-        )
-    }));
     if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("\n")) }
 }
 
@@ -277,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn this_checkout_has_no_other_circles_than_are_known() {
+    fn this_checkout_has_no_circles() {
         check(&Checkout::of_this_run()).unwrap();
     }
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::super::DataError;
 use super::super::cache::{Cache, is_at, open_to_lock, remove};
-use super::super::names::Named;
+use super::super::named::Named;
 
 /// Bytes of what is noted of a piece.
 const PIECE_BYTES: u64 = 64;

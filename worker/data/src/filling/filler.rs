@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::cache::{document, read_document};
 use super::super::folder::{name_into as name_in_folder, seen_of};
 use super::super::image::{RawImage, black, is_large, name_into, sample_bytes, stand_in};
-use super::super::names::Named;
+use super::super::named::Named;
 use super::super::partial::{Partial, make_once};
 use super::super::piece::{BadRecords, finish_name, name_of_recipe};
 use super::super::prepared::{ListedPiece, PieceList, list_name};

@@ -18,7 +18,7 @@ use super::cache::Cache;
 use super::folder::{FolderImage, read_image, seen_of};
 use super::image::{black, sample_bytes, standing};
 use super::lease::Lease;
-use super::names::Named;
+use super::named::Named;
 use super::origin::Origin;
 use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
 use super::shard::Head;

@@ -3,7 +3,6 @@
 mod block_store;
 mod catalogue;
 mod items;
-mod lending;
 
 use std::fmt;
 
@@ -11,7 +10,6 @@ pub(super) use block_store::shard_name;
 pub use block_store::{BlockStore, NotTheBlock};
 pub use catalogue::Catalogue;
 pub(super) use catalogue::{ListedShard, ListedSource};
-pub use lending::{Lending, LentBlock};
 
 use super::DataError;
 
@@ -30,6 +28,15 @@ impl fmt::Display for BlockName {
         let shard = blake3::Hash::from_bytes(self.shard).to_hex();
         write!(f, "block {} of shard {}", self.block, &shard[..8])
     }
+}
+
+/// A block on its way to somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentBlock {
+    /// Of its shard: header and table.
+    pub head: Vec<u8>,
+    /// The items.
+    pub bytes: Vec<u8>,
 }
 
 /// Who fetches blocks that are not in the cache into it.

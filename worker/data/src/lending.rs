@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::{DataError, Dataset, Tokenizer};
-use super::BlockName;
+use super::lent::{BlockName, LentBlock, ListedSource};
+use super::{DataError, Dataset, Tokenizer};
 
 /// A dataset that others may have blocks of.
 #[derive(Debug)]
@@ -18,15 +18,6 @@ pub struct Lending {
     pub tokenizer: Option<Arc<[u8]>>,
 }
 
-/// A block on its way to somebody.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LentBlock {
-    /// Of its shard: header and table.
-    pub head: Vec<u8>,
-    /// The items.
-    pub bytes: Vec<u8>,
-}
-
 impl Lending {
     /// Of data that was made with this tokenizer.
     ///
@@ -34,7 +25,7 @@ impl Lending {
     /// When there is no memory for the catalogue.
     pub fn new(data: Arc<Dataset>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let catalogue = data.catalogue(tokenizer);
-        let of_source = |(part, source): (usize, &super::ListedSource)| {
+        let of_source = |(part, source): (usize, &ListedSource)| {
             let hashes: Vec<[u8; 32]> = source.shards.iter().map(|shard| shard.hash).collect();
             hashes.into_iter().enumerate().map(move |(index, hash)| (hash, (part, index)))
         };
