@@ -80,7 +80,7 @@ pub struct DataSource {
     /// Of CSV and TSV: the quote character, one ASCII character, doubled within a quoted field (RFC 4180). `""` turns quoting off. Default: `"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// Of CSV and TSV: the escape character within quoted fields, one ASCII character, such as `\\`. Default: none.
+    /// Of CSV and TSV: the character that makes the next one text, within quotes and outside, such as `\\`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escape: Option<String>,
     /// Of IDX: the file with the labels, or its URL, where that of the images has one.

@@ -9,7 +9,7 @@ pub struct Dialect {
     pub delimiter: u8,
     /// Around values with delimiters, line breaks or quotes in them; none: it is text as any other.
     pub quote: Option<u8>,
-    /// Before a quote within quotes; none: quotes are doubled.
+    /// Before a character that is text, within quotes and outside; none: quotes are doubled.
     pub escape: Option<u8>,
 }
 
@@ -47,11 +47,6 @@ impl Dialect {
         if quote == Some(delimiter) || escape == Some(delimiter) || (escape.is_some() && escape == quote) {
             return Err("its delimiter and its quote and its escape are three characters");
         }
-        if quote.is_none() && escape.is_some() {
-            return Err(
-                "an escape stands before a quote within quotes, and quote = \"\" says that there are none",
-            );
-        }
         Ok(Self { delimiter, quote, escape })
     }
 }
@@ -64,7 +59,7 @@ impl fmt::Display for Dialect {
         if let Some(quote) = quote {
             write!(f, ", quote {:?}", char::from(*quote))?;
         }
-        escape.map_or(Ok(()), |escape| write!(f, ", escape {:?}", char::from(escape)))
+        escape.map_or(Ok(()), |escape| write!(f, ", escape {:?} everywhere", char::from(escape)))
     }
 }
 
@@ -87,7 +82,7 @@ mod tests {
         let other = Dialect::of(b'\t', Some("|"), Some(""), None).unwrap();
         assert_eq!(other, Dialect { delimiter: b'|', quote: None, escape: None });
         let escaped = Dialect::of(b',', Some(";"), Some("'"), Some("\\")).unwrap();
-        assert_eq!(escaped.to_string(), "delimiter ';', quote '\\'', escape '\\\\'");
+        assert_eq!(escaped.to_string(), "delimiter ';', quote '\\'', escape '\\\\' everywhere");
     }
 
     #[test]
@@ -104,7 +99,6 @@ mod tests {
             (None, None, Some("")),
             (None, None, Some(",")),
             (None, None, Some("\"")),
-            (None, Some(""), Some("\\")),
         ] {
             let refused = Dialect::of(b',', delimiter, quote, escape);
             assert!(refused.is_err(), "{delimiter:?} {quote:?} {escape:?}");

@@ -84,6 +84,6 @@ pub use remote::RemoteError;
 pub use same_content::SameContent;
 pub use sample::{Content, Sample};
 pub use source_size::SourceSize;
-pub use text_counts::{ByteOrderMarks, UnknownTokens};
+pub use text_counts::{ByteOrderMarks, CarriageReturns, UnknownTokens};
 pub use tokenizer::Tokenizer;
 pub use work::{Work, WorkDone};

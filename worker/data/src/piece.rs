@@ -104,6 +104,11 @@ impl Piece {
         self.texts().map(|text| text.matches(records::MARK).count() as u64).sum()
     }
 
+    /// Lines of its texts that end with CR LF.
+    pub(super) fn carriage_returns(&self) -> u64 {
+        self.texts().map(|text| memchr::memmem::find_iter(text.as_bytes(), b"\r\n").count() as u64).sum()
+    }
+
     /// Its records that are odd, each without the separator behind it.
     pub(super) fn odd_texts(&self, separator: &str) -> OddTexts {
         let mut odd = OddTexts::default();

@@ -1,6 +1,6 @@
 //! A file of a source as tokens or images in the cache.
 
-use longhaul_common::config::{DataConfig, DataSource};
+use longhaul_common::config::{DataConfig, DataFormat, DataSource};
 use serde::{Deserialize, Serialize};
 
 use super::bad_budget::BadBudget;
@@ -253,7 +253,9 @@ impl<'a> Maker<'a> {
         let unknown_tokens = self.unknown_tokens(&shard, file, recipe, piece)?;
         let (is_new, unknown_text) = (made.is_some(), made.unwrap_or_default());
         let (byte_order_marks, odd) = (piece.byte_order_marks(), piece.odd_texts(&recipe.separator));
-        let counts = TextCounts { unknown_tokens, byte_order_marks, unknown_text, odd };
+        // Others keep what they have within a record.
+        let carriage_returns = if recipe.format == DataFormat::Text { piece.carriage_returns() } else { 0 };
+        let counts = TextCounts { unknown_tokens, byte_order_marks, carriage_returns, unknown_text, odd };
         let (records, bad, classes) = (piece.records(), BadRecords::default(), Classes::new());
         Ok(MadeShard { shard, is_new, records, bad, classes, counts })
     }

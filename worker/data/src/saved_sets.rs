@@ -37,17 +37,17 @@ pub(super) fn missing(files: &[PathBuf], is_wanted: impl Fn(&Path) -> bool) -> R
     let mut missing = Vec::new();
     for (folder, there) in folders {
         let Some(State { files, selected }) = state_of(folder) else { continue };
+        if selected.is_some_and(|files| !files.is_empty()) {
+            return Err(format!(
+                "{} says that a part of the rows was selected: write those alone (`datasets.load_from_disk(DIR).flatten_indices().save_to_disk(OUT)`)",
+                folder.join(STATE).display()
+            ));
+        }
         let named: BTreeSet<&Path> = files.iter().map(|file| file.filename.as_path()).collect();
         if let Some(other) = there.iter().find(|name| !named.contains(*name)) {
             return Err(format!(
                 "it matches {}, which is none of the files that {} names: it is left over from another time, so remove it, or name the others alone",
                 folder.join(other).display(),
-                folder.join(STATE).display()
-            ));
-        }
-        if selected.is_some_and(|files| !files.is_empty()) {
-            return Err(format!(
-                "{} says that a part of the rows was selected: write those alone (`datasets.load_from_disk(DIR).flatten_indices().save_to_disk(OUT)`)",
                 folder.join(STATE).display()
             ));
         }

@@ -6,7 +6,7 @@ use super::empty_classes::EmptyClasses;
 use super::odd_texts::OddTexts;
 use super::passed::PassedOver;
 use super::same_content::SameContent;
-use super::text_counts::{ByteOrderMarks, UnknownTokens};
+use super::text_counts::{ByteOrderMarks, CarriageReturns, UnknownTokens};
 
 /// What was found of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct SourceSize {
     pub unknown: UnknownTokens,
     /// Of text, byte order marks that are characters of it.
     pub marks: ByteOrderMarks,
+    /// Of plain text, lines that end with CR LF.
+    pub carriage_returns: CarriageReturns,
     /// Texts that are hardly meant.
     pub odd: OddTexts,
     /// Of images, how many each class has.

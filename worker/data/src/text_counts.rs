@@ -21,6 +21,9 @@ pub(super) struct TextCounts {
     pub(super) unknown_tokens: u64,
     /// Byte order marks, but for the one that a file may begin with.
     pub(super) byte_order_marks: u64,
+    /// Lines of plain texts that end with CR LF.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) carriage_returns: u64,
     /// The text under those tokens, of texts that were tokenised for the list: of a shard that was found nothing is known.
     #[serde(default, skip_serializing_if = "UnknownText::is_zero")]
     pub(super) unknown_text: UnknownText,
@@ -34,12 +37,18 @@ impl TextCounts {
         self.odd.add(&other.odd);
         self.unknown_tokens += other.unknown_tokens;
         self.byte_order_marks += other.byte_order_marks;
+        self.carriage_returns += other.carriage_returns;
     }
 
     /// Whether there is nothing to tell.
     pub(super) fn are_zero(&self) -> bool {
         *self == Self::default()
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// How many of a source's tokens are the unknown one, and what is under them.
@@ -143,6 +152,30 @@ impl fmt::Display for ByteOrderMarks {
     }
 }
 
+/// How many lines of a source's plain texts end with CR LF.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CarriageReturns(pub(super) u64);
+
+impl CarriageReturns {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0
+    }
+}
+
+/// `2 lines end with CR LF: …`
+impl fmt::Display for CarriageReturns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = if self.0 == 1 { "ends" } else { "end" };
+        write!(
+            f,
+            "{} {end} with CR LF, and each CR stays a character: `sed 's/\\r$//' IN > OUT` leaves them out",
+            counted(self.0, "line")
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,13 +250,14 @@ mod tests {
         assert!(counts.are_zero());
         let more = |unknown_tokens, byte_order_marks, characters| {
             let unknown_text = UnknownText { characters, unknown: 1, at_separators: 1 };
-            TextCounts { unknown_tokens, byte_order_marks, unknown_text, odd: OddTexts::default() }
+            TextCounts { unknown_tokens, byte_order_marks, unknown_text, ..TextCounts::default() }
         };
         counts.add(&more(2, 0, 70));
         counts.add(&more(1, 5, 7));
         let unknown_text = UnknownText { characters: 77, unknown: 2, at_separators: 2 };
-        let odd = OddTexts::default();
-        assert_eq!(counts, TextCounts { unknown_tokens: 3, byte_order_marks: 5, unknown_text, odd });
+        let added =
+            TextCounts { unknown_tokens: 3, byte_order_marks: 5, unknown_text, ..TextCounts::default() };
+        assert_eq!(counts, added);
         assert!(!counts.are_zero());
     }
 

@@ -36,6 +36,8 @@ pub enum Tokenizer {
         tokenizer: Arc<Described>,
         /// What the file has beside that, and is not taken over.
         settings: Vec<String>,
+        /// What a file beside it says of a program that makes other tokens.
+        beside: Option<String>,
     },
 }
 
@@ -53,7 +55,18 @@ impl Tokenizer {
             return Err(Described::folder(path));
         }
         let json = std::fs::read(path).map_err(DataError::io(READ_TOKENIZER, path))?;
-        let read = Self::of_json(json, path)?;
+        #[cfg_attr(
+            not(feature = "tokenizers"),
+            allow(unused_mut, reason = "nothing is looked for beside it")
+        )]
+        let mut read = Self::of_json(json, path)?;
+        #[cfg(feature = "tokenizers")]
+        if let Self::Json { json, beside, .. } = &mut read {
+            *beside = beside::rebuilt(json, path);
+            if let Some(beside) = beside {
+                tracing::warn!("{beside}");
+            }
+        }
         #[cfg(feature = "tokenizers")]
         if let Some(reason) = read.json().and_then(|json| beside::contradicted(&json, path)) {
             return Err(DataError::PartOfTokenizer { path: path.to_owned(), reason });
@@ -76,7 +89,7 @@ impl Tokenizer {
             let (path, settings) = (path.display(), settings.join(", "));
             tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are not taken over");
         }
-        Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings })
+        Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings, beside: None })
     }
 
     /// Settings that its file has of its last use, in words: truncation, padding, dropout. Texts become tokens without them.
@@ -85,6 +98,15 @@ impl Tokenizer {
         match self {
             Self::Bytes => &[],
             Self::Json { settings, .. } => settings,
+        }
+    }
+
+    /// Why another program may make other tokens with the files beside it, in words.
+    #[must_use]
+    pub fn beside(&self) -> Option<&str> {
+        match self {
+            Self::Bytes => None,
+            Self::Json { beside, .. } => beside.as_deref(),
         }
     }
 
@@ -155,7 +177,7 @@ impl Tokenizer {
     pub fn hash(&self) -> blake3::Hash {
         match self {
             Self::Bytes => blake3::hash(DataConfig::BYTES.as_bytes()),
-            Self::Json { json, tokenizer, settings } => {
+            Self::Json { json, tokenizer, settings, .. } => {
                 let mut hasher = blake3::Hasher::new();
                 // Of the same file, versions that took them over made other tokens,
                 if !settings.is_empty() {

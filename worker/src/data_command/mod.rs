@@ -185,6 +185,9 @@ impl fmt::Display for Line<'_> {
             let warning = if size.odd.are_many() { "warning: " } else { "" };
             write!(f, "; {warning}{}", size.odd)?;
         }
+        if size.carriage_returns.count() > 0 {
+            write!(f, "; {}", size.carriage_returns)?;
+        }
         if size.marks.count() > 0 {
             write!(f, "; {}", size.marks)?;
         }
@@ -212,6 +215,9 @@ impl Told {
             self.line(&format_args!(
                 "the tokenizer's file has settings of its last use, which are not taken over: {settings}"
             ));
+        }
+        if let Some(beside) = tokenizer.beside() {
+            self.line(&beside);
         }
         if tokenizer.tokens_around() > 0 {
             let around = counted(tokenizer.tokens_around() as u64, "special token");

@@ -30,7 +30,7 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
 /// The line behind it.
 const POINTER_HASH: &[u8] = b"\noid sha256:";
 const TAR: &str = "a tar archive: say format = \"webdataset\" for one with images, or unpack it";
-const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`";
+const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`; or numbers of two bytes: say format = \"tokens-u16\" if these are tokens";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
 /// Refuses bytes that a file begins with and that are packed in a way that is not unpacked here.
@@ -89,8 +89,9 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
             check_kind(head).map_err(no_tokens::or_tokens)?;
             no_tokens::check(head).and_then(|()| width::check(head))
         }
+        DataFormat::TokensU32 => width::check_four(head),
         // Any bytes may be numbers, and a folder has none.
-        DataFormat::TokensU16 | DataFormat::TokensU32 | DataFormat::Images => Ok(()),
+        DataFormat::TokensU16 | DataFormat::Images => Ok(()),
     }
 }
 

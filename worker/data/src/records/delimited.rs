@@ -69,11 +69,14 @@ impl Delimited {
                 let header =
                     reader.byte_headers().map_err(|error| malformed(&path, 1, error.to_string()))?.clone();
                 let at_end = at_end.get();
+                let read = rows.borrow_mut().take(reader.position().byte());
+                let header = match (read, dialect.escape) {
+                    (Some(row), Some(escape)) => unescaped(&header, row, escape),
+                    _ => header,
+                };
                 let head = Head { names: &header, text: &ahead, dialect, packing, at_end };
                 let (column, width) = (head.place_of(name, &path)?, header.len());
-                if let Some(fault) =
-                    rows.borrow_mut().take(reader.position().byte()).and_then(|row| row.fault)
-                {
+                if let Some(fault) = read.and_then(|row| row.fault) {
                     return Err(malformed(&path, 1, fault.to_owned()));
                 }
                 (column, Some((width, "the head")), Some(header))
@@ -99,9 +102,12 @@ impl Delimited {
     }
 
     /// The text of the row that was read, or what is wrong with it.
-    fn text(&mut self, fault: Option<&'static str>) -> Result<String, String> {
-        if let Some(fault) = fault {
+    fn text(&mut self, row: Option<Row>) -> Result<String, String> {
+        if let Some(fault) = row.and_then(|row| row.fault) {
             return Err(fault.to_owned());
+        }
+        if let (Some(row), Some(escape)) = (row, self.dialect.escape) {
+            self.row = unescaped(&self.row, row, escape);
         }
         let values = self.row.len();
         let Some(cell) = self.row.get(self.column) else {
@@ -142,6 +148,24 @@ impl Delimited {
         }
         Ok(format!("{text}{}", self.separator))
     }
+}
+
+/// A row without the escapes that stand outside quotes.
+fn unescaped(values: &ByteRecord, row: Row, escape: u8) -> ByteRecord {
+    let without = |(at, value): (usize, &[u8])| {
+        let (mut text, mut rest) = (Vec::with_capacity(value.len()), value);
+        while row.is_escaped(at)
+            && let Some(place) = memchr::memchr(escape, rest)
+        {
+            let behind = rest.len().min(place + 2);
+            text.extend_from_slice(&rest[..place]);
+            text.extend_from_slice(&rest[place + 1..behind]);
+            rest = &rest[behind..];
+        }
+        text.extend_from_slice(rest);
+        text
+    };
+    values.iter().enumerate().map(without).collect()
 }
 
 const HEAD_AGAIN: &str = "it is the head again: were tables joined with `cat`?";
@@ -262,7 +286,7 @@ impl Records for Delimited {
             return Ok(None);
         }
         let row = self.rows.borrow_mut().take(self.reader.position().byte());
-        let text = self.text(row.and_then(|row| row.fault)).and_then(faults::checked);
+        let text = self.text(row).and_then(faults::checked);
         Ok(Some(text.map_or_else(
             |reason| {
                 let lines = match row {

@@ -31,6 +31,8 @@ enum Kind {
     Other,
     /// The same, whose letters beyond ASCII follow each other.
     Foreign,
+    /// The same, with letters where Windows-1252 has signs or nothing.
+    Elder,
 }
 
 impl NotUtf8 {
@@ -54,6 +56,7 @@ impl NotUtf8 {
             None if is_mixed || is_last && bytes.len() - offset > 1 => Kind::CutOff,
             _ if is_mixed => Kind::Mixed,
             _ if is_foreign(bytes) => Kind::Foreign,
+            _ if is_elder(bytes) => Kind::Elder,
             _ => Kind::Other,
         };
         Self { offset, byte: bytes.get(offset).copied().unwrap_or_default(), kind }
@@ -72,8 +75,12 @@ impl NotUtf8 {
                 command(packing, "iconv -f ENCODING -t UTF-8", "OUT")
             ),
             Kind::Other => format!(
-                "if it is in another encoding, convert it: {} does so for Western European text",
+                "if it is in another encoding, convert it, and look at its letters afterwards: {} does so for what was written under Windows in Western Europe (MACINTOSH on an old Mac, CP850 under DOS, WINDOWS-1250 in Central Europe)",
                 command(packing, "iconv -f WINDOWS-1252 -t UTF-8", "OUT")
+            ),
+            Kind::Elder => format!(
+                "it may be in an encoding of an old Mac (MACINTOSH), of DOS (CP850, CP437) or of another script: find out in which, and convert it from that one: {}",
+                command(packing, "iconv -f ENCODING -t UTF-8", "OUT")
             ),
             Kind::Mixed => format!(
                 "other characters are UTF-8, so a part is damaged or in another encoding: mend that part, or drop such bytes with {}",
@@ -93,6 +100,19 @@ fn is_foreign(bytes: &[u8]) -> bool {
     let beyond = bytes.iter().filter(|byte| !byte.is_ascii()).count();
     let beside = bytes.windows(2).filter(|pair| pair.iter().all(|byte| !byte.is_ascii())).count();
     beyond >= FOREIGN_BYTES_MIN && 3 * beside >= 2 * beyond
+}
+
+/// Whether most bytes from 0x80 to 0x9f stand within words and are no letters of Windows-1252 or its apostrophe, or there is one that it does not have.
+fn is_elder(bytes: &[u8]) -> bool {
+    const LETTERS: [u8; 8] = [0x8a, 0x8c, 0x8e, 0x92, 0x9a, 0x9c, 0x9e, 0x9f];
+    const NOTHING: [u8; 5] = [0x81, 0x8d, 0x8f, 0x90, 0x9d];
+    let is_low = |byte: u8| (0x80..=0x9f).contains(&byte);
+    let is_letter = |byte: u8| byte.is_ascii_alphabetic();
+    let within = bytes.windows(3).filter(|part| {
+        is_low(part[1]) && !LETTERS.contains(&part[1]) && is_letter(part[0]) && is_letter(part[2])
+    });
+    let low = bytes.iter().filter(|byte| is_low(**byte)).count();
+    bytes.iter().any(|byte| NOTHING.contains(byte)) || low > 0 && 2 * within.count() > low
 }
 
 /// Whether the bytes around a place have more control characters than a text has.
@@ -123,6 +143,11 @@ mod tests {
             (b"Gr\xfc\xdfe, gr\xfc\xdft", false, 2, Kind::Other),
             (b"\xef\xf0\xe8\xe2\xe5\xf2", false, 0, Kind::Foreign),
             (b"\x82\xb1\x82\xf1", false, 0, Kind::Foreign),
+            // MacRoman, CP850, and letters that Windows-1252 has.
+            (b"caf\x8e na\x95ve d\x8ej\x88", false, 3, Kind::Other),
+            (b"na\x95ve pr\x8ef\x8erence, \x8ecole cr\x90e", false, 2, Kind::Elder),
+            (b"pr\x82f\x82rence na\x8bve", false, 2, Kind::Elder),
+            (b"it\x92s \x84so\x93 \x96 c\x9cur", false, 2, Kind::Other),
             (b"caf\xe9", true, 3, Kind::CutOff),
             (b"cut off \xe2\x82", false, 8, Kind::CutOff),
             ("één € é".as_bytes().split_last().unwrap().1, false, 10, Kind::CutOff),

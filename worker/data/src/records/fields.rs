@@ -78,6 +78,7 @@ impl Made {
 
 const OF_ITS_OWN: &str = "write the text into a field of its own";
 const A_TEXT: &str = "makes a text of it, in the field `text`";
+const A_TALK: &str = "makes a text of its messages, in the field `text`, and nothing of calls of tools";
 const A_LINE_EACH: &str = "puts each of its objects on a line";
 
 /// Of a field with a point, which is looked up by its whole name: what is meant, where there is such.
@@ -120,7 +121,7 @@ fn made_of(name: &str, value: &Value, field: &str) -> Option<Made> {
     if let Some((who, what)) = MESSAGES.iter().find(|(who, what)| has(who) && has(what)) {
         let program =
             format!("{{text: ([{place}[] | \"\\(.{who}): \\(.{what} // \"\")\"] | join(\"\\n\"))}}");
-        return Some(Made { program, does: A_TEXT, sort: Sort::Talk });
+        return Some(Made { program, does: A_TALK, sort: Sort::Talk });
     }
     has(field).then(|| Made { program: format!("{place}[]"), does: A_LINE_EACH, sort: Sort::Wanted })
 }
@@ -234,9 +235,10 @@ mod tests {
         let lines =
             |program: &str| format!("`jq -c '{program}' IN > OUT.jsonl` puts each of its objects on a line");
         let talk = |name: &str, who: &str, what: &str| {
-            text(&format!(
+            let made = text(&format!(
                 "{{text: ([.[\"{name}\"][] | \"\\(.{who}): \\(.{what} // \"\")\"] | join(\"\\n\"))}}"
-            ))
+            ));
+            made.replace(A_TEXT, A_TALK)
         };
         let if_meant = |made: String| format!("if that is the text: {made}");
         for (object, field, remedy) in [

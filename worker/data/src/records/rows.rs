@@ -18,6 +18,8 @@ pub(super) struct Rows {
     last: u8,
     before: u8,
     current: Option<Row>,
+    /// Which value of the row this is, from 0 on.
+    value: u32,
     /// Rows that have ended, as many as are read ahead.
     ended: VecDeque<Row>,
 }
@@ -27,6 +29,8 @@ enum State {
     /// Before the first character of a value.
     Begun,
     Unquoted,
+    /// Behind an escape outside quotes.
+    UnquotedEscape,
     Quoted,
     /// Behind an escape within quotes.
     Escaped,
@@ -44,7 +48,14 @@ pub(super) struct Row {
     end: u64,
     /// The first thing that is wrong with its quotes, or that one never ends.
     pub(super) fault: Option<&'static str>,
+    /// A bit for each value with an escape outside quotes, which the library leaves there.
+    escaped: u128,
 }
+
+/// Values of a row that have a bit.
+const VALUES_MAX: u32 = u128::BITS;
+const ESCAPED_BREAK: &str = "an escape stands before a delimiter or a line's end outside quotes: write such values in quotes (with pandas `quoting=csv.QUOTE_ALL`)";
+const ESCAPED_FAR: &str = "an escape stands outside quotes behind the 128th value: write such values in quotes (with pandas `quoting=csv.QUOTE_ALL`)";
 
 const NEVER_CLOSED: &str =
     "a quote is opened in it and never closed; where quotes are text as any other, say quote = \"\"";
@@ -58,6 +69,11 @@ impl Row {
     /// Bad records that it counts for: where its quotes are wrong, what it takes may be a record on each line.
     pub(super) fn counts_for(&self) -> u64 {
         if self.fault.is_some() { self.last - self.first + 1 } else { 1 }
+    }
+
+    /// Whether a value has escapes that are still there.
+    pub(super) fn is_escaped(&self, value: usize) -> bool {
+        value < VALUES_MAX as usize && self.escaped >> value & 1 == 1
     }
 }
 
@@ -73,6 +89,7 @@ impl Rows {
             last: 0,
             before: 0,
             current: None,
+            value: 0,
             ended,
         }
     }
@@ -94,11 +111,15 @@ impl Rows {
     fn step(&mut self, byte: u8) {
         let is_within = matches!(self.state, State::Quoted | State::Escaped);
         let ends_row = !is_within && matches!(byte, b'\r' | b'\n');
+        if self.state == State::UnquotedEscape && (ends_row || byte == self.dialect.delimiter) {
+            self.fault(ESCAPED_BREAK);
+        }
         if ends_row {
             self.end_row(self.seen + 1);
         } else {
             let line = self.breaks + 1;
-            let row = self.current.get_or_insert(Row { first: line, last: line, end: 0, fault: None });
+            let row =
+                self.current.get_or_insert(Row { first: line, last: line, end: 0, fault: None, escaped: 0 });
             row.last = line;
         }
         self.state = self.after(byte, ends_row);
@@ -112,10 +133,16 @@ impl Rows {
     fn after(&mut self, byte: u8, ends_row: bool) -> State {
         let Dialect { delimiter, quote, escape } = self.dialect;
         let ends = ends_row || byte == delimiter;
+        let is_within = matches!(self.state, State::Quoted | State::Escaped);
+        self.value += u32::from(byte == delimiter && !is_within);
         match self.state {
             State::Begun if Some(byte) == quote => State::Quoted,
-            State::Begun | State::Unquoted | State::Closed if ends => State::Begun,
-            State::Begun | State::Unquoted => State::Unquoted,
+            State::Begun | State::Unquoted | State::UnquotedEscape | State::Closed if ends => State::Begun,
+            State::Begun | State::Unquoted if escape == Some(byte) => {
+                self.note_escape();
+                State::UnquotedEscape
+            }
+            State::Begun | State::Unquoted | State::UnquotedEscape => State::Unquoted,
             State::Quoted if escape.is_some() && Some(byte) == escape => State::Escaped,
             State::Quoted if Some(byte) == quote => State::Closed,
             State::Quoted | State::Escaped => State::Quoted,
@@ -128,6 +155,13 @@ impl Rows {
         }
     }
 
+    fn note_escape(&mut self) {
+        match &mut self.current {
+            Some(row) if self.value < VALUES_MAX => row.escaped |= 1 << self.value,
+            _ => self.fault(ESCAPED_FAR),
+        }
+    }
+
     fn fault(&mut self, reason: &'static str) {
         if let Some(row) = &mut self.current {
             row.fault.get_or_insert(reason);
@@ -136,6 +170,7 @@ impl Rows {
 
     fn end_row(&mut self, end: u64) {
         self.ended.extend(self.current.take().map(|row| Row { end, ..row }));
+        self.value = 0;
         self.state = State::Begun;
     }
 
@@ -214,6 +249,32 @@ mod tests {
         }
         let escaped = Dialect { escape: Some(b'\\'), ..PLAIN };
         assert_eq!(rows(escaped, "\"a\\\"\n"), [(1, 1, Some(NEVER_CLOSED))]);
+    }
+
+    #[test]
+    fn values_with_escapes_outside_quotes_are_noted_and_no_delimiter_is_escaped() {
+        let escaped = Dialect { escape: Some(b'\\'), ..PLAIN };
+        let of = |text: &str| {
+            let mut rows = Rows::new(escaped);
+            text.as_bytes().chunks(2).for_each(|part| rows.see(part));
+            rows.see(b"");
+            let row = rows.ended.pop_back().unwrap();
+            ((0..4).filter(|value| row.is_escaped(*value)).collect::<Vec<_>>(), row.fault)
+        };
+        for (text, values) in [
+            ("a,b\\\"c,d\n", &[1][..]),
+            ("\\\\a,\"b\\\"\",c\\n", &[0, 2]),
+            ("\"\\\"a\",b", &[]),
+            ("a\n,\\\"b", &[1]),
+        ] {
+            assert_eq!(of(text), (values.to_vec(), None), "{text:?}");
+        }
+        for text in ["a\\,b\n", "a\\\nb", "a,b\\\r\n"] {
+            let mut rows = Rows::new(escaped);
+            rows.see(text.as_bytes());
+            rows.see(b"");
+            assert_eq!(rows.ended[0].fault, Some(ESCAPED_BREAK), "{text:?}");
+        }
     }
 
     #[test]

@@ -31,6 +31,19 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
     }
 }
 
+const EIGHT_FOR_FOUR: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its format stands for four: write them with `array.astype('<u4').tofile(...)`";
+/// Numbers of eight bytes without which a file of tokens of four is too short to tell.
+const EIGHTS_MIN: usize = 4;
+
+/// Refuses numbers of eight bytes in a file of tokens of four: all upper halves are 0, and most of the lower ones are something.
+pub(super) fn check_four(head: &[u8]) -> Result<(), String> {
+    let number = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
+    let eights = || head.chunks_exact(8).map(|bytes| (number(&bytes[..4]), number(&bytes[4..])));
+    let (count, low) = (eights().count(), eights().filter(|(low, _)| *low).count());
+    let are_eights = count >= EIGHTS_MIN && eights().all(|(_, high)| !high) && 2 * low > count;
+    if are_eights { Err(EIGHT_FOR_FOUR.to_owned()) } else { Ok(()) }
+}
+
 /// Whether all of many numbers of so many halves are tokens of a vocabulary.
 fn are_wide(halves: &[u16], width: usize) -> bool {
     let is_small = |number: &[u16]| number[1] <= HIGH_HALF_MAX && number[2..].iter().all(|half| *half == 0);
@@ -145,6 +158,20 @@ mod tests {
     /// As they are read where a name says that they are of two bytes.
     fn halves(bytes: &[u8]) -> Vec<u32> {
         bytes.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half).into()).collect()
+    }
+
+    #[test]
+    fn numbers_of_eight_bytes_are_no_tokens_of_four() {
+        let bytes =
+            |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+        let four =
+            |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+        for numbers in [&[1, 2, 3, 4][..], &[0, 70_000, 2, 128_255, 0, 9], &[3_000_000_000, 1, 1, 1]] {
+            assert_eq!(check_four(&bytes(numbers)), Err(EIGHT_FOR_FOUR.to_owned()), "{numbers:?}");
+        }
+        for numbers in [&[1, 2, 3, 4, 5, 6, 7, 8][..], &[1, 0, 2, 0], &[0; 64], &[1, 0, 2, 0, 3, 0, 4, 1]] {
+            assert_eq!(check_four(&four(numbers)), Ok(()), "{numbers:?}");
+        }
     }
 
     #[test]

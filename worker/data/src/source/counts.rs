@@ -7,7 +7,7 @@ use super::super::names::Names;
 use super::super::piece::BadRecords;
 use super::super::same_content::SameContent;
 use super::super::source_size::SourceSize;
-use super::super::text_counts::{ByteOrderMarks, TextCounts, UnknownTokens};
+use super::super::text_counts::{ByteOrderMarks, CarriageReturns, TextCounts, UnknownTokens};
 use super::{Made, Source};
 
 impl Source {
@@ -44,6 +44,7 @@ impl Source {
         (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
         size.same = SameContent::of(self.contents());
         size.marks = ByteOrderMarks(counts.byte_order_marks);
+        size.carriage_returns = CarriageReturns(counts.carriage_returns);
         size.odd = counts.odd.among(size.records);
         if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
             size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);

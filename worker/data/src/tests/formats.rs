@@ -40,7 +40,7 @@ fn every_format_becomes_the_tokens_that_tokenizers_makes_of_what_pyarrow_reads()
     let sources = tables
         .map(|name| format!("{{ path = \"{name}\", column = \"body\" }}"))
         .chain(lines.map(|name| format!("{{ path = \"{name}\", field = \"body\" }}")))
-        .chain(["{ path = \"snappy.parquet\", column = 2 }".to_owned()])
+        .chain(["{ path = \"snappy.parquet\", column = \"body\" }".to_owned()])
         .chain(["{ path = \"tokens.bin\" }".to_owned()])
         .chain(["{ path = \"tokens32.bin\", format = \"tokens-u32\" }".to_owned()]);
     for source in sources {

@@ -93,8 +93,7 @@ fn a_line_for_excel_is_told_with_how_to_take_it_out() {
 
 #[test]
 fn text_in_another_encoding_is_told_with_its_byte_and_what_converts_it() {
-    let convert =
-        "if it is in another encoding, convert it: `iconv -f WINDOWS-1252 -t UTF-8 IN > OUT` does so";
+    let convert = "if it is in another encoding, convert it, and look at its letters afterwards: `iconv -f WINDOWS-1252 -t UTF-8 IN > OUT` does so";
     for (name, content, place) in [
         ("a.txt", &b"gr\xfc\xdfe\n"[..], "a.txt is not UTF-8 at byte 2 of its text (0xfc)"),
         (
@@ -181,7 +180,7 @@ fn an_object_over_several_lines_or_with_texts_elsewhere_is_told_with_what_makes_
         ("{\"text\": \"one\"}\n{\"text\": \"tw", "the file ends there, as if it was cut off: get it anew"),
         (
             "{\"messages\": [{\"role\": \"user\", \"content\": \"one\"}]}\n",
-            "its fields are messages (a list): `jq -c '{text: ([.[\"messages\"][] | \"\\(.role): \\(.content // \"\")\"] | join(\"\\n\"))}' IN > OUT.jsonl` makes a text of it, in the field `text`",
+            "its fields are messages (a list): `jq -c '{text: ([.[\"messages\"][] | \"\\(.role): \\(.content // \"\")\"] | join(\"\\n\"))}' IN > OUT.jsonl` makes a text of its messages",
         ),
         ("{\"data\": {\"text\": \"one\"}}\n", "`jq -c '{text: .[\"data\"][\"text\"]}' IN > OUT.jsonl`"),
     ] {

@@ -63,12 +63,43 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
         ("a.csv", ", delimiter = \";\"", "id;text\n1;a, b\n", "a, b|"),
         ("a.csv", ", quote = \"'\"", "id,text\n1,'a, \"b\"'\n", "a, \"b\"|"),
         ("a.csv", ", escape = \"\\\\\"", "id,text\n1,\"a \\\"b\\\", c\"\n", "a \"b\", c|"),
+        // As pandas writes with `doublequote=False, escapechar='\\'`, and with `quoting=csv.QUOTE_NONE`.
+        (
+            "a.csv",
+            ", escape = \"\\\\\"",
+            "id,text\n0,\"He said \\\"yes, it is\\\" loudly\"\n1,size 5\\\" pipe\n2,C:\\\\temp\\\\new\n",
+            "He said \"yes, it is\" loudly|size 5\" pipe|C:\\temp\\new|",
+        ),
+        ("a.tsv", ", quote = \"\", escape = \"\\\\\"", "id\ttext\n1\ta \"b\" \\\\c\n", "a \"b\" \\c|"),
         ("a.txt", ", format = \"csv\", delimiter = \"\\t\", column = 2", "1\tone\n2\ttwo\n", "one|two|"),
     ] {
         assert_eq!(read_as(name, keys, content.as_bytes()).as_deref(), Ok(expected), "{content:?}");
     }
     let message = read_as("a.csv", "", b"text,text\n1,2\n").unwrap_err();
     assert!(message.contains("columns 1 and 2 are both called `text`"), "{message}");
+}
+
+/// In another file of the source, a column of that name may be at another place.
+#[cfg(feature = "parquet")]
+#[test]
+fn a_number_of_a_column_that_has_a_name_is_refused_with_the_name() {
+    let folder = Folder::new();
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/data/snappy.parquet");
+    std::fs::copy(table, folder.path().join("a.parquet")).unwrap();
+    let message =
+        folder.open("sequence_length = 2\nsources = [{ path = \"a.parquet\", column = 2 }]").unwrap_err();
+    assert!(message.to_string().ends_with("column 2 is called `body`: say column = \"body\""), "{message}");
+}
+
+#[test]
+fn numbers_of_eight_bytes_are_not_read_as_tokens_of_four() {
+    let bytes = |numbers: std::ops::Range<u64>| numbers.flat_map(u64::to_le_bytes).collect::<Vec<u8>>();
+    for numbers in [1..65, 0..4, 100..140] {
+        let message = read_as("a.bin", ", format = \"tokens-u32\"", &bytes(numbers)).unwrap_err();
+        assert!(message.contains("numbers of eight bytes, as it seems (numpy's int64)"), "{message}");
+    }
+    let four: Vec<u8> = (1..65_u32).flat_map(u32::to_le_bytes).collect();
+    assert!(read_as("a.bin", ", format = \"tokens-u32\"", &four).is_ok());
 }
 
 /// Python's `csv` gives the rows between as one value; what wrote them did not mean quotes.

@@ -244,3 +244,25 @@ fn texts_that_are_hardly_meant_are_told_of_every_format() {
         }
     }
 }
+
+#[test]
+fn lines_of_plain_texts_that_end_with_cr_lf_are_counted_and_stay() {
+    for (name, content, count) in [
+        ("a.txt", "one\r\ntwo\r\nthree\r\n", 3),
+        ("b.txt", "one\ntwo\rthree\n", 0),
+        // Within a record they are its own.
+        ("c.jsonl", "{\"text\": \"one\\r\\ntwo\"}\r\n", 0),
+        ("d.csv", "text\r\n\"one\r\ntwo\"\r\n", 0),
+    ] {
+        let folder = Folder::new();
+        folder.write(name, content);
+        let lines =
+            format!("sequence_length = 2\nvalidation_share = 0.0\nsources = [{{ path = \"{name}\" }}]");
+        for _ in 0..2 {
+            let data = folder.open(&lines).unwrap();
+            let told = data.sources().remove(0).size.carriage_returns;
+            assert_eq!(told.count(), count, "{name}: {told}");
+            assert!(text(&data).matches("\r\n").count() as u64 >= count, "{name}");
+        }
+    }
+}

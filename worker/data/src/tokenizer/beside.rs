@@ -77,7 +77,11 @@ fn named(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
     object.iter().flat_map(move |(key, value)| {
         let tokens: Vec<&str> = match value {
             Value::Array(all) if key.ends_with("special_tokens") => all.iter().filter_map(content).collect(),
-            Value::Object(all) if key == "extra_special_tokens" => all.values().filter_map(content).collect(),
+            Value::Object(all)
+                if ["extra_special_tokens", "model_specific_special_tokens"].contains(&key.as_str()) =>
+            {
+                all.values().filter_map(content).collect()
+            }
             _ if key.ends_with("_token") => content(value).into_iter().collect(),
             _ => Vec::new(),
         };
@@ -208,7 +212,7 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
     let byte_level = step(&whole.pre_tokenizer, "ByteLevel");
     let pairs = OF_BERT.iter().map(|(key, own)| (bert, *key, *own));
     let why = other_model(whole, class)
-        .or_else(|| other_prefix(&whole.pre_tokenizer, class, settings))
+        .or_else(|| other_prefix(whole, class, settings))
         .or_else(|| other_case(whole, class, settings));
     if why.is_some() {
         return why;
@@ -226,14 +230,68 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
 /// Classes that put their mark of a space before a text as their setting says, where the step is `Metaspace`. Of others the file's own step counts.
 const BY_PREFIX: [&str; 4] = ["Llama", "XLMRoberta", "Camembert", "BigBird"];
 
-/// A mark of a space before a text that the setting says otherwise.
-fn other_prefix(steps: &Value, class: &str, settings: &Map<String, Value>) -> Option<String> {
+/// A mark of a space before a text that the setting says otherwise: as `Metaspace` has it, or a normalizer that puts it there.
+fn other_prefix(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Option<String> {
     let said = settings.get("add_prefix_space")?.as_bool()?;
-    let scheme = step(steps, "Metaspace")?.get("prepend_scheme")?.as_str()?;
-    let is_other = BY_PREFIX.iter().any(|begins| class.starts_with(begins)) && said != (scheme != "never");
-    is_other.then(|| {
-        format!("{SETTINGS} beside it says add_prefix_space = {said}, and the file itself prepend_scheme = {scheme:?}")
-    })
+    let scheme =
+        step(&whole.pre_tokenizer, "Metaspace").and_then(|step| step.get("prepend_scheme")?.as_str());
+    let prepends = step(&whole.normalizer, "Prepend").is_some();
+    let (there, own) = match scheme {
+        Some(scheme) => (scheme != "never" || prepends, format!("prepend_scheme = {scheme:?}")),
+        None if prepends => (true, "the normalizer Prepend".to_owned()),
+        None => return None,
+    };
+    let is_other = BY_PREFIX.iter().any(|begins| class.starts_with(begins)) && said != there;
+    is_other
+        .then(|| format!("{SETTINGS} beside it says add_prefix_space = {said}, and the file itself {own}"))
+}
+
+/// Classes that the library makes anew of a file's vocabulary and merges with steps of their own: normalizers, and what divides a text. As `transformers` 5.24 has them.
+const OWN_STEPS: [(&str, &[&str], &[&str]); 12] = [
+    ("Blenderbot", &[], &["ByteLevel"]),
+    ("CLIP", &["NFC", "Replace", "Lowercase"], &["Split", "ByteLevel"]),
+    ("CodeGen", &[], &["ByteLevel"]),
+    ("Cohere", &["NFC"], &["Digits", "ByteLevel"]),
+    ("Deberta", &[], &["ByteLevel"]),
+    ("GPT2", &[], &["ByteLevel"]),
+    ("GPTNeoX", &["NFC"], &["ByteLevel"]),
+    ("LayoutLMv3", &[], &["ByteLevel"]),
+    ("Luke", &[], &["ByteLevel"]),
+    ("Qwen2", &["NFC"], &["Split", "ByteLevel"]),
+    ("Roberta", &[], &["ByteLevel"]),
+    ("Whisper", &[], &["ByteLevel"]),
+];
+
+/// Why `AutoTokenizer` of `transformers` 5 may make other tokens than this `tokenizer.json`, in words: its class has steps of its own, and these are others. The tokens here are those of the file, as earlier versions
+/// and other programs have them.
+pub(super) fn rebuilt(json: &[u8], path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|_| path.ends_with(WHOLE))?;
+    let settings = object(&folder.join(SETTINGS))?;
+    let class = settings.get("tokenizer_class")?.as_str()?;
+    let name = class.strip_suffix("Fast").unwrap_or(class).strip_suffix("Tokenizer")?;
+    let (_, normalizers, divides) = OWN_STEPS.iter().find(|(known, ..)| *known == name)?;
+    let whole: Whole = serde_json::from_slice(json).ok()?;
+    let are_same =
+        |steps: &Value, own: &[&str]| kinds(steps).iter().map(String::as_str).eq(own.iter().copied());
+    if are_same(&whole.normalizer, normalizers) && are_same(&whole.pre_tokenizer, divides) {
+        return None;
+    }
+    let listed = |steps: &[&str]| if steps.is_empty() { "none".to_owned() } else { steps.join(", ") };
+    let all: Vec<String> = [&whole.normalizer, &whole.pre_tokenizer].into_iter().flat_map(kinds).collect();
+    let there = listed(&all.iter().map(String::as_str).collect::<Vec<_>>());
+    Some(format!(
+        "{SETTINGS} beside the tokenizer says tokenizer_class = {class:?}, which `transformers` 5 makes with steps of its own ({}), and the file has others ({there}): tokens here are the file's",
+        listed(&[*normalizers, *divides].concat())
+    ))
+}
+
+/// The kinds of all steps, in order.
+fn kinds(steps: &Value) -> Vec<String> {
+    let inner = ["normalizers", "pretokenizers"].into_iter().find_map(|key| steps.get(key)?.as_array());
+    match inner {
+        Some(inner) => inner.iter().flat_map(kinds).collect(),
+        None => steps.get("type").and_then(Value::as_str).map(str::to_owned).into_iter().collect(),
+    }
 }
 
 /// A step of a kind, which may be one of several.
@@ -277,6 +335,7 @@ mod tests {
             (SPECIAL, r#"{"eos_token": {"content": "</s>", "lstrip": false}}"#, "the token \"</s>\""),
             (SETTINGS, r#"{"additional_special_tokens": ["<s>", "<y>"]}"#, "the token \"<y>\""),
             (SETTINGS, r#"{"extra_special_tokens": {"image_token": "<image>"}}"#, "the token \"<image>\""),
+            (SETTINGS, r#"{"model_specific_special_tokens": {"image_token": "<i>"}}"#, "the token \"<i>\""),
             (
                 SETTINGS,
                 r#"{"added_tokens_decoder": {"6": {"content": "<x>", "special": true}}}"#,
@@ -327,16 +386,46 @@ mod tests {
 
     #[test]
     fn a_mark_before_a_text_is_compared_for_classes_that_take_it_from_the_setting() {
-        let steps: Value = serde_json::from_str(r#"{"type":"Metaspace","prepend_scheme":"always"}"#).unwrap();
-        for (class, said, is_other) in [
-            ("LlamaTokenizer", false, true),
-            ("LlamaTokenizerFast", true, false),
-            ("XLMRobertaTokenizer", false, true),
-            ("T5Tokenizer", false, false),
+        let metaspace = r#"{"pre_tokenizer":{"type":"Metaspace","prepend_scheme":"always"}}"#;
+        let prepend = r#"{"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace"}]}}"#;
+        for (whole, class, said, is_other) in [
+            (metaspace, "LlamaTokenizer", false, true),
+            (metaspace, "LlamaTokenizerFast", true, false),
+            (metaspace, "XLMRobertaTokenizer", false, true),
+            (metaspace, "T5Tokenizer", false, false),
+            (prepend, "LlamaTokenizer", false, true),
+            (prepend, "LlamaTokenizer", true, false),
+            (prepend, "T5Tokenizer", false, false),
+            (r#"{"normalizer":{"type":"NFC"}}"#, "LlamaTokenizer", true, false),
         ] {
-            let settings = serde_json::json!({ "add_prefix_space": said });
-            let told = other_prefix(&steps, class, settings.as_object().unwrap());
-            assert_eq!(told.is_some(), is_other, "{class} {said}");
+            let (whole, settings) =
+                (serde_json::from_str(whole).unwrap(), serde_json::json!({ "add_prefix_space": said }));
+            let told = other_prefix(&whole, class, settings.as_object().unwrap());
+            assert_eq!(told.is_some(), is_other, "{class} {said}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_class_with_steps_of_its_own_is_told_where_the_file_has_others() {
+        let digits = r#"{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"ByteLevel"}]}}"#;
+        let plain = r#"{"normalizer":null,"pre_tokenizer":{"type":"ByteLevel"}}"#;
+        let nfc = r#"{"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"ByteLevel"}}"#;
+        for (json, class, is_told) in [
+            (digits, "GPT2Tokenizer", true),
+            (digits, "GPT2TokenizerFast", true),
+            (plain, "GPT2Tokenizer", false),
+            (nfc, "GPT2Tokenizer", true),
+            (nfc, "GPTNeoXTokenizerFast", false),
+            (plain, "Qwen2Tokenizer", true),
+            (digits, "PreTrainedTokenizerFast", false),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(WHOLE);
+            assert_eq!(rebuilt(json.as_bytes(), &path), None);
+            std::fs::write(folder.path().join(SETTINGS), format!(r#"{{"tokenizer_class": "{class}"}}"#))
+                .unwrap();
+            let told = rebuilt(json.as_bytes(), &path);
+            assert_eq!(told.is_some(), is_told, "{class} {json}: {told:?}");
         }
     }
 

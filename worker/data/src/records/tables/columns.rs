@@ -225,6 +225,7 @@ fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataErro
         let (known, remedy) = (known(schema), elsewhere(schema, &recipe.column));
         return Err(DataError::NoColumn { path: path.to_owned(), column: shown, known, remedy });
     };
+    check_number(schema, recipe, index, path)?;
     let kind = schema.field(index).data_type();
     if is_text(kind) {
         Ok(index)
@@ -232,6 +233,22 @@ fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataErro
         let (kind, remedy) = (kind.to_string(), instead(schema, &recipe.column, index));
         Err(DataError::NotText { path: path.to_owned(), column: shown, kind, remedy })
     }
+}
+
+/// Refuses a number where a name says which column is meant: in another file of the source, it may be at another place.
+fn check_number(schema: &Schema, recipe: &Recipe, index: usize, path: &Path) -> Result<(), DataError> {
+    let name = schema.field(index).name();
+    let is_alone = schema.fields().iter().filter(|field| field.name() == name).count() == 1;
+    if matches!(recipe.column, Column::Name(_)) || name.is_empty() || !is_alone {
+        return Ok(());
+    }
+    let reason = format!("column {} is called `{name}`: say column = {name:?}", index + 1);
+    Err(DataError::Malformed {
+        path: path.to_owned(),
+        format: "a table",
+        place: DESCRIPTION.to_owned(),
+        reason,
+    })
 }
 
 /// The texts of an array of a type that [`is_text`].
