@@ -14,20 +14,19 @@ const HEAD: &str = "\
 
 # Every key of run.toml
 
-A run is described by one file. Only `[run]`, `[model]` and `[data]` have to be there, and most of their keys may be left out. A key that does not exist is refused, with the name of the one that was
-meant; so are values that make no sense, alone or beside others, and keys that nothing would read.
+One file describes a run. Only `[run]`, `[model]` and `[data]` are required. An unknown key is refused, with the nearest known key. Invalid values, conflicting values and keys that nothing would read are refused too.
 
 ```console
 $ coordinator up --config run.toml --print-config   # all of it, with every default spelled out
 ```
 
-Under *default*, **needed** means that a file without the key is refused, and a dash that it then has no value: what follows from that stands beside it. Number formats and other names are explained where they come first.
+Under *default*, **needed** means that a file without the key is refused. A dash means no value; the meaning states the consequence. Names such as number formats are explained at first use.
 ";
 
 const PRESETS: &str = "
 ## What the presets are
 
-A preset is nothing but a value for each key of `[sync]`. Keys that are the same in all of them are left out here; what a preset does not read is refused where you write it.
+A preset sets each key of `[sync]`. Keys with the same value in all presets are omitted. A key that the preset does not read is refused.
 
 ";
 

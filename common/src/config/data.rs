@@ -16,35 +16,36 @@ pub const SOURCES_MAX: usize = 1 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// A UTF-8 text file, plain, `.gz` or `.zst`, on each worker's machine (`worker join --data PATH` names another place there): short for `sources` with one entry.
+    /// UTF-8 text file, plain, `.gz` or `.zst`, on each worker's machine; overridden by `worker join --data PATH`. Short for one `sources` entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// `bytes`, or the path of a `tokenizer.json`.
     #[serde(default = "DataConfig::default_tokenizer")]
     pub tokenizer: String,
-    /// Tokens in a training sequence; texts need it, and images have none.
+    /// Tokens per training sequence. Needed for text, absent for images.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence_length: u32,
-    /// The share at the end of each source's tokens that is held out for validation. Default: 0.05, or 0 where `validation` has sources of its own.
+    /// Held-out share at the end of each source's tokens. Default: 0.05, or 0 with `validation` sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_share: Option<f64>,
-    /// Text that follows each record of a JSON, CSV, Parquet or Arrow source, and after each file of plain text where a pattern names the files. A special token of the tokenizer, such as `<|endoftext|>`, becomes that token.
+    /// Text after each JSON, CSV, Parquet or Arrow record, and after each plain text file that a pattern matches. A special token, such as `<|endoftext|>`,
+    /// becomes that token.
     #[serde(default = "DataConfig::default_separator")]
     pub separator: String,
-    /// Records of each source that may be left out because they cannot be read. With one more, the data is refused. Default: none, as what is left out is missing for good
-    /// and nobody looks for it: whoever knows a source's defects says how many it may have.
+    /// Unreadable records that each source may skip. With one more, the data is refused.
     #[serde(default)]
     pub bad_records_max: u64,
-    /// Whether to refuse a source that would lose files: dangling links, folders and empty files among files, images of unsupported types, parts of a numbered set that are not there. `false` counts and names them instead. Default: `true`.
+    /// Refuse a source that would lose files: dangling links, folders or empty files among files, unsupported image types, missing parts of a numbered set.
+    /// `false` counts and names them instead. Default: `true`.
     #[serde(default = "DataConfig::default_strict_files", skip_serializing_if = "is_true")]
     pub strict_files: bool,
-    /// What images are made into; then all sources are of images.
+    /// Image preprocessing. With it, all sources hold images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageConfig>,
-    /// What the run is trained on, in the place of `path`.
+    /// Training sources, instead of `path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DataSource>,
-    /// What is held out, in the place of a share at the end.
+    /// Validation sources, instead of a share at the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub validation: Vec<DataSource>,
 }
@@ -56,37 +57,37 @@ pub struct DataSource {
     /// A file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Files, in the order of their names: `*` and `?` match within a name, `**` matches folders, `[ab]` matches one of these characters (`[[]` a bracket).
+    /// Files in name order. `*` and `?` match within a name, `**` matches folders, `[ab]` one of these characters (`[[]` a bracket).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
-    /// A file at `https://HOST/PATH`, or one or several at `s3://BUCKET/PATTERN`, in the place of files on each worker's machine. Credentials for S3 are taken from the workers' environment.
+    /// `https://HOST/PATH` (one file) or `s3://BUCKET/PATTERN`, instead of files on each worker's machine. S3 credentials come from the workers' environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<DataUrl>,
-    /// Where `s3://` is, if not at AWS: `http://HOST:PORT` or `https://HOST:PORT`.
+    /// S3 endpoint outside AWS: `http://HOST:PORT` or `https://HOST:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// How records are read from them. Default: as the name ends, without `.gz` or `.zst`; a name without an end, or with one of prose or source code, is text.
+    /// Record format. Default: by extension, without `.gz` or `.zst`. No extension, or that of prose or source code, means text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
-    /// Of JSON lines: where the text is. Default: `text`.
+    /// JSON lines: text field. Default: `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Of tables: where the text is. Default: `text`.
+    /// Tables: text column, by name; by number from 1 where a column has no name of its own. Default: `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<Column>,
-    /// Of CSV and TSV: the field delimiter, one ASCII character. Default: a comma, of TSV a tab.
+    /// CSV, TSV: one ASCII character. Default: comma (CSV), tab (TSV).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<String>,
-    /// Of CSV and TSV: the quote character, one ASCII character, doubled within a quoted field (RFC 4180). `""` turns quoting off. Default: `"`.
+    /// CSV, TSV: one ASCII character, doubled within quoted fields (RFC 4180). `""` disables quoting. Default: `"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// Of CSV and TSV: the character that makes the next one text, within quotes and outside, such as `\\`. Default: none.
+    /// CSV, TSV: one ASCII character that makes the next one text, such as `\\`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escape: Option<String>,
-    /// Of IDX: the file with the labels, or its URL, where that of the images has one.
+    /// IDX: label file, or its URL if the images have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<DataLabels>,
-    /// The source's part of the samples, in proportion to the others'. Default: all sources' samples, and so each sample once in an epoch.
+    /// Relative share of the samples. Default: by sample count, so each sample comes once per epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
 }

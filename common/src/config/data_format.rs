@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataFormat {
-    /// UTF-8 text, as one.
+    /// UTF-8 text as one document.
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Jsonl,
-    /// Values with commas between them (RFC 4180).
+    /// Comma-separated values (RFC 4180).
     Csv,
-    /// The same with tabs.
+    /// Tab-separated values.
     Tsv,
     /// Apache Parquet.
     Parquet,
-    /// Apache Arrow IPC, files and streams.
+    /// Apache Arrow IPC files and streams.
     Arrow,
-    /// Tokens, two bytes each, little-endian.
+    /// Tokens of two bytes, little-endian.
     TokensU16,
-    /// Tokens, four bytes each, little-endian.
+    /// Tokens of four bytes, little-endian.
     TokensU32,
-    /// Images in an IDX file, and their labels in another: MNIST and its relatives.
+    /// IDX images, with labels in a second file (MNIST).
     Idx,
-    /// A folder with a folder of JPEG and PNG files for each class.
+    /// One folder of JPEG and PNG files per class.
     Images,
-    /// A tar archive of `key.jpg` (or `.jpeg`, `.png`) and `key.cls`, as WebDataset packs them.
+    /// WebDataset tar archive: `key.jpg` (or `.jpeg`, `.png`) and `key.cls`.
     Webdataset,
 }
 

@@ -17,19 +17,19 @@ const CLASSES_MAX: u32 = 1 << 16;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageConfig {
-    /// 3: red, green and blue, 1: grey.
+    /// 3 (red, green, blue) or 1 (grey).
     #[serde(default = "ImageConfig::default_channels")]
     pub channels: u32,
     /// Rows of pixels.
     pub height: u32,
     /// Columns of pixels.
     pub width: u32,
-    /// Classes of images: 0 and up.
+    /// Classes, numbered from 0.
     pub classes: u32,
-    /// Training images are moved after that, by up to so many pixels in each direction, at random; what comes in at the border is black. Default: 0.
+    /// Maximum random shift of training images in each direction, in pixels. Uncovered borders are black.
     #[serde(default)]
     pub shift: u32,
-    /// Whether every other training image, at random, is mirrored: left and right change places.
+    /// Mirror a random half of the training images horizontally.
     #[serde(default)]
     pub flip: bool,
 }

@@ -18,10 +18,11 @@ pub fn is_site_name(name: &str) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlanChoice {
-    /// The coordinator, when `run.workers` have joined and have told what they can do.
+    /// The coordinator, once `run.workers` have joined and reported their resources. `boundary`, `boundary_keep`, `differences` and `replan_after_s` apply as
+    /// written.
     #[default]
     Auto,
-    /// What else is written.
+    /// The file.
     Fixed,
 }
 
@@ -29,17 +30,15 @@ pub enum PlanChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PipelineSchedule {
-    /// All forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965): keeps the activations of the whole batch.
+    /// All forwards, then all backwards (arXiv 1811.06965). Keeps the activations of the whole batch.
     Gpipe,
-    /// After a warm-up, one forward and one backward in turn (Narayanan et al. 2019, PipeDream; flushed after each step): keeps the activations of as
-    /// many micro-batches as are on their way.
+    /// After a warm-up, forwards and backwards alternate (PipeDream, flushed after each step). Keeps the activations of micro-batches in flight.
     #[default]
     #[serde(rename = "1f1b")]
     OneForwardOneBackward,
-    /// The same with several chunks a rank (Narayanan et al. 2021, arXiv 2104.04473): shorter bubbles, more traffic between ranks.
+    /// `1f1b` with several chunks per worker (arXiv 2104.04473): shorter bubbles, more traffic.
     Interleaved,
-    /// Backward in two parts, of which the one for the weights waits until there is nothing else to do (Qi et al. 2023, arXiv 2401.10241): ZB-H1, which needs no
-    /// more memory than `1f1b`.
+    /// ZB-H1 (arXiv 2401.10241): weight gradients wait for idle time. Needs no more memory than `1f1b`.
     ZeroBubble,
 }
 
@@ -51,10 +50,10 @@ pub const BOUNDARY_CHUNK: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Differences {
-    /// The number format of a difference.
+    /// Number format of a difference.
     #[serde(default = "difference_values")]
     pub values: ValueFormat,
-    /// Memory for it on each of the two workers, MiB; a worker between two others has it twice. A sequence takes 4 bytes × sequence length × `model.width` for each part of the model; the oldest are forgotten first.
+    /// Memory per worker and boundary, MiB. A sequence takes 4 bytes × sequence length × `model.width` per model part. The oldest are dropped first.
     pub memory_mib: u64,
 }
 
@@ -66,31 +65,31 @@ const fn difference_values() -> ValueFormat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
-    /// Who decides about all that follows but `boundary`. With `stages` or `tensor` above 1 it is as it is written.
+    /// Source of the other keys. `stages` or `tensor` above 1 implies `fixed`.
     pub plan: PlanChoice,
-    /// Parts of one copy of the model, each on a worker, or on `tensor` of them. With 1, every worker has some of all blocks.
+    /// Parts of one model copy, each on one worker or one tensor group. 1: no pipeline.
     pub stages: u32,
-    /// Workers of one site that share each layer of the model, or of a part of it, each with some of its heads and inner channels: a tensor group. With 1, every worker has its layers whole.
+    /// Tensor group: workers of one site that share each layer, each with some heads and inner channels. 1: none.
     pub tensor: u32,
-    /// The order in which they compute.
+    /// Order of computation.
     pub schedule: PipelineSchedule,
-    /// Parts of the model that each of them has; more than one with `interleaved` only.
+    /// Model parts per worker; above 1 only with `interleaved`.
     pub chunks: u32,
-    /// By worker of a copy: micro-batches that have gone forwards and not yet backwards there, at most. More than one for each worker after it hide a long round trip, for memory:
-    /// with two stages `[5, 1]`. With `1f1b` only. Empty: `[stages, …, 2, 1]`, as short links need.
+    /// `1f1b`: maximum micro-batches between forward and backward, by stage. Larger values hide long round trips and cost memory: `[5, 1]` for two stages.
+    /// Empty: `[stages, …, 2, 1]`.
     pub in_flight: Vec<u32>,
-    /// The number format in which activations and their gradients go from one to the next.
+    /// Number format of activations and their gradients between stages.
     pub boundary: ValueFormat,
-    /// Of each 4096 values of a gradient that goes back, so many are sent: large ones as they are, and of small ones those that are drawn, for the others as well. 4096: all are sent.
+    /// Values sent of each 4096 in a backward gradient: large ones unchanged, and a random sample that represents the small ones. 4096: all.
     pub boundary_keep: u32,
-    /// Where a sequence comes again: that what its activations have changed is sent, not what they are. Left out: never.
+    /// For recurring sequences, send only the change of activations. Absent: never.
     pub differences: Option<Differences>,
-    /// How many blocks each stage has, in order: the embedding, `model.layers`, and the head. Empty: so many that all have about as much arithmetic.
+    /// Blocks per stage, in order: embedding, `model.layers`, head. Empty: balanced by arithmetic.
     pub blocks: Vec<u32>,
-    /// By worker of a copy: the site that it is at. Empty: a copy is within one site wherever it can be.
+    /// Site of each stage of a copy. Empty: one site per copy where possible.
     pub sites: Vec<String>,
-    /// Where the coordinator has made the plan: for how long workers must have come or gone, or a link have carried half or twice as much, before it looks for another plan, in
-    /// seconds. 0: the plan stays.
+    /// Coordinator's plan: seconds that a change must last before it replans; 0: never. Changes are workers joined or left, and a link's throughput halved or
+    /// doubled.
     pub replan_after_s: u32,
 }
 

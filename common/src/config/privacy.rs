@@ -21,13 +21,13 @@ const DELTA_MAX: f64 = 1e-2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrivacyConfig {
-    /// The length (L2 norm) to which a site's update of a round is clipped, over all its fragments (C).
+    /// Maximum L2 norm of a site's update per round, over all fragments (C).
     pub clip: f64,
-    /// The noise's standard deviation, as a multiple of `clip` (σ/C). Each site adds all of it by itself.
+    /// Standard deviation of the noise, as a multiple of `clip` (σ/C). Each site adds all of it.
     pub noise: f64,
-    /// δ, for which ε is told: the chance that the guarantee does not hold.
+    /// δ of the reported ε: the probability that the guarantee fails.
     pub delta: f64,
-    /// Whether workers tell the coordinator their losses and the norms of their gradients, which come from the data without noise.
+    /// Report losses and gradient norms to the coordinator. They carry no noise.
     #[serde(default)]
     pub report_loss: bool,
 }

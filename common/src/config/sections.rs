@@ -15,31 +15,31 @@ use crate::schedule::{Changes, RoundSchedule};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// The run itself.
+    /// The run.
     pub run: RunSection,
-    /// What is trained.
+    /// The model.
     pub model: ModelConfig,
-    /// What it is trained on.
+    /// Training data.
     pub data: DataConfig,
-    /// How it is trained on each worker.
+    /// Training on each worker.
     #[serde(default)]
     pub train: TrainConfig,
-    /// How workers share copies of the model.
+    /// Division of model copies among workers.
     #[serde(default)]
     pub parallel: ParallelConfig,
-    /// How sites exchange what they learnt.
+    /// Exchange between sites.
     #[serde(default)]
     pub sync: SyncConfig,
-    /// What is done with an update before it leaves its site; none: nothing.
+    /// Clipping and noise on updates before they leave a site. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyConfig>,
-    /// How owners are kept from seeing single contributions; none: they see them.
+    /// Masks that hide single contributions from owners. Absent: no masks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secure_aggregation: Option<SecureAggregationConfig>,
-    /// What is kept on disk.
+    /// Checkpoints on disk.
     #[serde(default)]
     pub checkpoint: CheckpointConfig,
-    /// When somebody counts as lost.
+    /// Failure detector.
     #[serde(default)]
     pub faults: FaultConfig,
 }
@@ -48,13 +48,13 @@ pub struct RunConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSection {
-    /// A name for people.
+    /// Display name.
     pub name: String,
-    /// Training starts when this many workers have joined.
+    /// Workers that must join before training starts.
     pub workers: u32,
-    /// Steps that each worker makes.
+    /// Steps per worker.
     pub steps: u64,
-    /// Everything random in the run follows from it.
+    /// Seed of all randomness in the run.
     #[serde(default = "RunSection::default_seed")]
     pub seed: u64,
 }
@@ -69,13 +69,13 @@ impl RunSection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// GPT-2: learnt positions, LayerNorm, GELU, biases (Radford et al. 2019).
+    /// GPT-2: learnt positions, LayerNorm, GELU, biases.
     Gpt2,
-    /// Llama: rotary positions, RMSNorm, SwiGLU, grouped-query attention, no biases (Touvron et al. 2023).
+    /// Llama: rotary positions, RMSNorm, SwiGLU, grouped-query attention, no biases.
     Llama,
-    /// A multi-layer perceptron that classifies images.
+    /// Multi-layer perceptron that classifies images.
     Mlp,
-    /// A convolutional net that classifies images: convolutions 3 × 3, each with ReLU and pooling 2 × 2, and a perceptron behind them.
+    /// Convolutional image classifier: 3×3 convolutions, each with ReLU and 2×2 pooling, then a perceptron.
     Cnn,
 }
 
@@ -102,36 +102,36 @@ impl ModelKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// `gpt2` or `llama`, of text; `mlp` or `cnn`, of images.
+    /// Architecture.
     pub kind: ModelKind,
-    /// Of gpt2 and llama, which need it: transformer blocks.
+    /// gpt2, llama (needed): transformer blocks.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub layers: u32,
-    /// Of gpt2 and llama, which need it: width of the residual stream.
+    /// gpt2, llama (needed): residual stream width.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub width: u32,
-    /// Of gpt2 and llama, which need it: attention heads.
+    /// gpt2, llama (needed): attention heads.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub heads: u32,
-    /// Of llama: key and value heads. Default: as many as `heads`.
+    /// llama: key and value heads. Default: `heads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_heads: Option<u32>,
-    /// Of gpt2 and llama: inner width of the feed-forward part. Default: 4 × width (gpt2), ⅔ of that rounded up to a multiple of 64 (llama).
+    /// gpt2, llama: inner feed-forward width. Default: 4 × width (gpt2); ⅔ of that, rounded up to a multiple of 64 (llama).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward_width: Option<u32>,
-    /// Of gpt2 and llama, which need it: the longest sequence, in tokens.
+    /// gpt2, llama (needed): longest sequence in tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context: u32,
-    /// Of gpt2 and llama: entries of the vocabulary. Default: those of the tokenizer (256 for bytes).
+    /// gpt2, llama: vocabulary size. Default: the tokenizer's (256 for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<u32>,
-    /// Of gpt2 and llama: whether the output projection is the token embedding. Default: yes for gpt2, no for llama.
+    /// gpt2, llama: use the token embedding as output projection. Default: yes (gpt2), no (llama).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tied_embeddings: Option<bool>,
-    /// Of an mlp or a cnn: widths of the hidden linear layers. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
+    /// mlp, cnn: hidden layer widths. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<Vec<u32>>,
-    /// Of a cnn: channels behind each of its convolutions. Default: `[32, 64]`.
+    /// cnn: channels after each convolution. Default: `[32, 64]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<Vec<u32>>,
 }
@@ -170,22 +170,21 @@ impl ModelConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
-    /// Samples (sequences, or images) in a step, over all workers.
+    /// Samples (sequences or images) per step, over all workers.
     pub batch: u32,
-    /// Samples that a worker runs through the model at once; more are accumulated.
+    /// Samples per forward pass on a worker; gradients accumulate.
     pub micro_batch: u32,
-    /// Whether what is computed within a block of the model is thrown away after the forward pass and computed again for the backward pass: takes a third
-    /// more arithmetic, and the memory of one block's activations in place of all.
+    /// Recomputation of each block's activations in the backward pass. Costs a third more arithmetic. Memory holds one block's activations instead of all.
     pub recompute: bool,
-    /// How much of each gradient backward passes go on with; none: all.
+    /// Gradient share kept by backward passes. Absent: all.
     pub sparse_backward: Option<SparseBackwardConfig>,
-    /// Which samples backward passes are made for; none: for all.
+    /// Sample selection for backward passes. Absent: all samples.
     pub selective_backward: Option<SelectiveBackwardConfig>,
     /// Peak learning rate of AdamW.
     pub learning_rate: f64,
-    /// The learning rate at the end of the run, as a share of the peak (cosine decay).
+    /// Final learning rate as a share of the peak (cosine decay).
     pub final_learning_rate_share: f64,
-    /// Steps over which the learning rate rises to its peak.
+    /// Warm-up steps to the peak learning rate.
     pub warmup_steps: u64,
     /// AdamW's decoupled weight decay, on matrices only.
     pub weight_decay: f64,
@@ -195,15 +194,15 @@ pub struct TrainConfig {
     pub beta2: f64,
     /// AdamW's ε.
     pub epsilon: f64,
-    /// The gradient's norm is clipped to this; 0 turns clipping off.
+    /// Maximum gradient norm; 0 disables clipping.
     pub gradient_clip: f64,
-    /// Number format of forward and backward passes: `f32` or `bf16`.
+    /// Number format of forward and backward passes.
     pub precision: Precision,
-    /// Validation after every so many rounds; 0: only at the end.
+    /// Rounds between validations; 0: only at the end.
     pub evaluate_every_rounds: u64,
-    /// Batches of a validation, each of `micro_batch` samples.
+    /// Batches per validation, each of `micro_batch` samples.
     pub evaluate_batches: u32,
-    /// How much of each step each worker computes: `by_speed`, so that nobody waits for a slow one, or `even`. Default: by speed where it can be, that is where every worker holds the whole model and there is no `[privacy]`.
+    /// Division of each step among workers. Default: `by_speed` if every worker holds the whole model and `[privacy]` is absent, else `even`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<ShareRule>,
 }
@@ -212,9 +211,9 @@ pub struct TrainConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareRule {
-    /// In proportion to how fast each has computed lately.
+    /// In proportion to recent speed.
     BySpeed,
-    /// As many for each.
+    /// Equal parts.
     Even,
 }
 
@@ -246,20 +245,19 @@ impl Default for TrainConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// Where checkpoints go, on each worker's machine. Relative paths count from the worker's working directory.
+    /// Folder on each worker's machine, relative to the worker's working directory.
     pub dir: PathBuf,
-    /// Rounds between checkpoints; 0: only at the end of the run.
+    /// Rounds between checkpoints; 0: only at the end.
     pub every_rounds: u64,
-    /// Checkpoints kept; older ones are removed when a newer one is complete.
+    /// Checkpoints kept. A newer complete one removes older ones.
     pub keep: u32,
-    /// Besides, each so-many-th checkpoint is kept for good: those before rounds that are multiples of `every_rounds` × `keep_every`; 0: none.
+    /// Also keep, for good, checkpoints before rounds that are multiples of `every_rounds` × `keep_every`; 0: none.
     pub keep_every: u64,
-    /// Where they go as well, so that they outlive the workers' disks: a folder that all share, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`. Credentials are
-    /// taken from the workers' environment.
+    /// Additional archive: a shared folder, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`. Credentials come from the workers' environment.
     pub to: Option<ArchiveLocation>,
-    /// Where `s3://` is, if not at AWS: `http://HOST:PORT` or `https://HOST:PORT`.
+    /// S3 endpoint outside AWS: `http://HOST:PORT` or `https://HOST:PORT`.
     pub endpoint: Option<String>,
-    /// Whether another worker has a copy of the checkpoints of one that is alone with its part of the model (`parallel.stages`, `parallel.tensor`), so that the part is not lost with its machine.
+    /// Copy checkpoints to another worker where one worker alone holds its part of the model (`parallel.stages`, `parallel.tensor`).
     pub copies: bool,
 }
 
@@ -344,12 +342,13 @@ pub(super) fn is_endpoint(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FaultConfig {
-    /// A worker that has said nothing for so long is taken out, in milliseconds, whatever its link: the most.
+    /// Maximum silence before a worker counts as lost, on any link, ms.
     pub silent_after_ms: u64,
-    /// The least, for a worker that is heard regularly. In between, it is twice the longest that it has said nothing lately, and a second. What was longest fades: of it, about
-    /// a third counts after half a minute, and a seventh after a minute. One that does not answer other members either is missed after half of the least, where it is regular. Where either of the two is below 2000, each worker says itself that it is alive, and none for others of its site.
+    /// Minimum, for a worker with regular heartbeats, ms. In between: one second plus twice its longest recent silence. That maximum decays to a third in 30
+    /// s and a seventh in a minute. A regular worker that other members cannot reach either is lost after half this value. With either limit below 2000, each
+    /// worker sends its own heartbeats; no other worker of its site does.
     pub suspect_after_ms: u64,
-    /// How long a restarted coordinator waits for the workers it knew, in milliseconds.
+    /// Wait of a restarted coordinator for known workers, ms.
     pub reconnect_grace_ms: u64,
 }
 

@@ -13,7 +13,7 @@ const RANGE_MAX: f64 = 1e12;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecureAggregationConfig {
-    /// The largest magnitude of a value. Values beyond it are taken for it; the sum's last digit is about 2⁻³¹ of it.
+    /// Maximum magnitude of a value; larger values are clipped. The sum's resolution is about 2⁻³¹ of it.
     pub range: f64,
 }
 

@@ -9,21 +9,21 @@ use super::{ConfigError, RunConfig};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectiveBackwardConfig {
-    /// A sample is trained on with the probability p^β, where p is the share of the last losses that are smaller than its own: 1 / (β + 1) of the samples, about.
+    /// A sample is selected with probability p^β, where p is the share of recent losses below its own. About 1 / (β + 1) of the samples are selected.
     pub beta: f64,
-    /// How many losses a loss is compared with: the last ones of this worker.
+    /// Recent losses of this worker that each loss is compared with.
     #[serde(default = "SelectiveBackwardConfig::usual_history")]
     pub history: u32,
-    /// Where the loss comes from that decides: from a forward pass each time (`fresh`), or from an earlier epoch where it is not too old (`stale`).
+    /// Source of a sample's loss.
     #[serde(default)]
     pub mode: SelectionMode,
-    /// With `stale`: for how many epochs a loss counts.
+    /// `stale`: epochs for which a loss stays valid. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_epochs: Option<u32>,
-    /// Whether the gradient of a selected sample counts by one over its probability, so that the expectation is the gradient of all samples.
+    /// Divide a selected sample's gradient by its probability, so that the expectation is the gradient of all samples.
     #[serde(default)]
     pub importance: bool,
-    /// Epochs at the beginning in which every sample is trained on.
+    /// Initial epochs that train on every sample.
     #[serde(default = "SelectiveBackwardConfig::usual_full_epochs")]
     pub full_epochs: u32,
 }
@@ -32,10 +32,10 @@ pub struct SelectiveBackwardConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SelectionMode {
-    /// From a forward pass.
+    /// A forward pass each time.
     #[default]
     Fresh,
-    /// From an earlier epoch.
+    /// An earlier epoch, if recent enough.
     Stale,
 }
 

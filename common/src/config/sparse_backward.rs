@@ -6,15 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SparseBackwardConfig {
-    /// Of the gradient of what comes out of a matrix product, this share of its width is kept, and the rest is taken for zero, where the gradients of what went in and of the
-    /// weight are computed. 1: all of it.
+    /// Kept share of the width of each matrix product's output gradient. The rest counts as zero in the gradients of input and weight. 1: all.
     pub keep: f64,
-    /// What is kept: `columns` of the product, the same for all tokens of a micro-batch, which makes backward passes cheaper; or in each of the `rows`, which are tokens, values of its own,
-    /// which does not.
+    /// Selection rule.
     #[serde(default)]
     pub mode: SparseMode,
-    /// The products that are meant, as patterns of their weights' names, in which `*` stands for anything and `?` for any one character. The output projection is meant where its
-    /// whole name is written.
+    /// Affected products, as patterns of weight names: `*` matches anything, `?` one character. The output projection needs its full name.
     #[serde(default = "SparseBackwardConfig::all_layers")]
     pub layers: Vec<String>,
 }
@@ -23,9 +20,9 @@ pub struct SparseBackwardConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SparseMode {
-    /// Of each row, its largest magnitudes.
+    /// The largest magnitudes of each row (token). Backward passes are not cheaper.
     Rows,
-    /// The columns with the largest sums of magnitudes over all rows ("unified top-k" in the paper).
+    /// The columns with the largest sums of magnitudes over all rows of a micro-batch. Backward passes are cheaper.
     #[default]
     Columns,
 }

@@ -13,27 +13,26 @@ const MEASURED_EVERY: u64 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncPreset {
-    /// A warm-up of common steps, then deltas under its second moment, a part of the model at a time, with as many bits as the link has to
-    /// spare, by measurement.
+    /// Common steps in the warm-up, then deltas under its second moment, by fragment group. Bits follow the measured link.
     #[default]
     Auto,
-    /// Gradients after each step, averaged before the optimiser runs.
+    /// Gradients averaged after each step, before the optimiser.
     Dense,
-    /// The largest of momentum-corrected gradients, after each step (Deep Gradient Compression, 1712.01887).
+    /// Largest momentum-corrected gradients after each step (1712.01887).
     Dgc,
-    /// Gradients as products of thin matrices, after each step (PowerSGD, 1905.13727).
+    /// Low-rank gradient factors after each step (1905.13727).
     Powersgd,
-    /// Signs of momenta after each step, both ways, under a second moment that is frozen after a dense warm-up (1-bit Adam, 2102.02888).
+    /// Signs of momenta after each step, both ways. A dense warm-up learns the frozen second moment (2102.02888).
     OnebitAdam,
-    /// The largest components of slowly decaying momenta, and the sign of what comes together (DeMo, 2411.19870).
+    /// Largest components of slowly decaying momenta; the sign of their mean is applied (2411.19870).
     Demo,
-    /// Parameter deltas after H local steps, averaged, Nesterov momentum outside (DiLoCo, 2311.08105).
+    /// Mean deltas after H local steps, with outer Nesterov momentum (2311.08105).
     Diloco,
-    /// DiLoCo, a part of the model at a time, in four bits, mixed into what was trained meanwhile (2501.18512).
+    /// DiLoCo by fragment group, in four bits, mixed into local training (2501.18512).
     StreamingDiloco,
-    /// Parameter deltas after each step: a random mask that all know, top-k, few bits, both ways (CocktailSGD, ICML 2023).
+    /// Deltas after each step: common random mask, top-k, few bits, both ways (CocktailSGD, ICML 2023).
     Cocktail,
-    /// Parameter deltas after several local steps, chunked top-k with error feedback (SparseLoCo, 2508.15706).
+    /// Deltas after several local steps: chunked top-k with error feedback (2508.15706).
     SparseLocal,
 }
 
@@ -57,13 +56,13 @@ impl SyncPreset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// The gradient of a step. All members make the same update of it, so nobody trains by itself.
+    /// The gradient of a step. All members apply the same update, without local training.
     Gradient,
-    /// The gradient of a step, added up with momentum where it waits to be sent.
+    /// The gradient of a step, accumulated with momentum until sent.
     CorrectedGradient,
-    /// AdamW's first moment with the gradient of a step mixed in: β₁·m + (1 − β₁)·g.
+    /// AdamW's first moment after the gradient of a step: β₁·m + (1−β₁)·g.
     Momentum,
-    /// What local training has changed since the last round: θ_g − θ.
+    /// The change by local training since the last round: θ_g − θ.
     Delta,
 }
 
@@ -81,11 +80,11 @@ impl Source {
 pub enum SelectionRule {
     /// All.
     All,
-    /// Of each `chunk`, the `keep` of the largest magnitude.
+    /// The `keep` largest magnitudes of each `chunk`.
     TopK,
-    /// The largest magnitudes of a fragment, about `keep` for each `chunk` of its values, wherever they are.
+    /// The largest magnitudes of a fragment, on average about `keep` per `chunk`.
     Threshold,
-    /// The columns that `[train.sparse_backward]` has computed a gradient of, and all values of what is not a product's weight.
+    /// Columns with a gradient under `[train.sparse_backward]`, and all values outside product weights.
     Columns,
 }
 
@@ -93,9 +92,9 @@ pub enum SelectionRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transform {
-    /// Nothing.
+    /// None.
     None,
-    /// The two-dimensional cosine transform of 64×64 tiles of the matrices.
+    /// Two-dimensional cosine transform of 64×64 matrix tiles.
     Dct,
 }
 
@@ -103,12 +102,11 @@ pub enum Transform {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResultForm {
-    /// The contributions side by side, as they came: nothing is compressed twice, and the result grows with the sites.
+    /// Contributions as received: compressed only once, but the size grows with the sites.
     Bundle,
-    /// The mean, compressed again; what that leaves behind stays with the owner, for its next result.
+    /// The mean, compressed again. The owner keeps the residual for its next result.
     Mean,
-    /// The mean at all positions that somebody has sent, in a format of its own: what several sites have sent is there once. Beyond
-    /// `result_keep`, and in what rounding leaves behind, as `mean`.
+    /// The mean at each position that any site sent. Residual as with `mean`.
     Union,
 }
 
@@ -116,15 +114,15 @@ pub enum ResultForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
-    /// It is the gradient of one step of the inner optimiser, AdamW.
+    /// Gradient of one step of the inner optimiser, AdamW.
     Inner,
-    /// It is the direction of a step of plain gradient descent.
+    /// Direction of a gradient descent step.
     Sgd,
-    /// Its sign is the direction of a step.
+    /// The sign is the step direction.
     Sign,
-    /// It is AdamW's new first moment, and the second is not changed any more.
+    /// AdamW's new first moment; the second stays frozen.
     FrozenAdamw,
-    /// It is the gradient of one outer step, by SGD with Nesterov momentum: see `outer_learning_rate`, `outer_momentum`.
+    /// Gradient of one outer SGD step with Nesterov momentum.
     Outer,
 }
 
@@ -132,11 +130,9 @@ pub enum Application {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InnerRule {
-    /// AdamW, each member with moments of its own.
+    /// AdamW with local moments.
     Adamw,
-    /// AdamW under a second moment that is the same on all members and does not change any more: it is learnt in the warm-up, in which
-    /// gradients are exchanged after each step. Steps are then linear in the gradients, and local training drifts far less (0/1 Adam:
-    /// Lu et al. 2022, 2202.06009).
+    /// AdamW with a common, frozen second moment, learnt in the warm-up from gradients of each step. Local training drifts far less (0/1 Adam, 2202.06009).
     FrozenAdamw,
 }
 
@@ -144,12 +140,11 @@ pub enum InnerRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RobustRule {
-    /// Not at all: the mean by samples.
+    /// No limit: mean by samples.
     None,
-    /// Who is longer than the median of the round is scaled down to it; every site counts once (centred clipping around zero,
-    /// Karimireddy et al. 2021, 2012.10333).
+    /// Contributions with a norm above the round's median are scaled down to it; sites count equally (2012.10333).
     Clip,
-    /// Of each coordinate, the `trim` largest and smallest are left out; every site counts once (Yin et al. 2018, 1803.01498).
+    /// The `trim` largest and smallest values of each coordinate are dropped; sites count equally (1803.01498).
     Trim,
 }
 
@@ -157,11 +152,11 @@ pub enum RobustRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WithinSite {
-    /// In a ring over TCP, each member adding to what it passes on; where there is none, as `direct`.
+    /// Ring over TCP; without one, as `direct`.
     Ring,
-    /// Each member sends its update to those who upload it.
+    /// Each member sends its update to the uploading members.
     Direct,
-    /// Over NCCL, between the GPUs of one machine.
+    /// NCCL between the GPUs of one machine.
     Nccl,
 }
 
@@ -169,9 +164,9 @@ pub enum WithinSite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LateRule {
-    /// θ ← θ + (θ_new − θ at the contribution): the steps since are kept whole.
+    /// θ ← θ + (θ_new − θ at the contribution): local steps since then are kept.
     Keep,
-    /// θ ← α·θ + (1 − α)·θ_new, with `mix` as α (2501.18512).
+    /// θ ← α·θ + (1−α)·θ_new, with α = `mix` (2501.18512).
     Mix,
 }
 
@@ -230,102 +225,96 @@ macro_rules! sync_keys {
 }
 
 sync_keys! {
-    /// Where the values of the other keys come from unless they are set.
+    /// Values of the keys that are not set.
     preset: SyncPreset,
     /// Steps between rounds (H).
     every: u64,
-    /// `adapt`: the most that `every` may become, at the end of the warm-up or later, where links or their round trips are too slow for it. As much as `every`:
-    /// `groups` stays as it is too.
+    /// `adapt`: maximum of `every` after the warm-up, for slow links or long round trips. If equal to `every`, `groups` stays fixed too.
     every_max: u64,
-    /// The fragments take turns: a round has every so-manieth of them, so that each has one in `every`·`groups` steps.
+    /// Groups of fragments that take turns, one per round. Each fragment is exchanged every `every`·`groups` steps.
     groups: u32,
-    /// Steps after which a round's result is applied (τ); training goes on in between. At most the steps to the next round.
+    /// Steps until a round's result is applied (τ); training continues meanwhile. At most `every`.
     overlap: u64,
-    /// With gradients and `overlap`: the gradient of a step is taken where the parameters will be when the mean before it is in, as far as
-    /// the member's own gradient tells.
+    /// Gradients with `overlap`: take each gradient at the parameters expected after the pending mean, estimated from the member's own gradient.
     look_ahead: bool,
-    /// How a result meets what was trained meanwhile: `keep` or `mix`.
+    /// Merge of a result with the steps since its contribution.
     late: LateRule,
-    /// α of `late = "mix"`: the share of what was trained meanwhile.
+    /// `late = "mix"`: α, the weight of local parameters.
     mix: f32,
-    /// Rounds at the start that follow `warmup_every`, `warmup_keep` and `warmup_values`, with all fragments in each: a young
-    /// model moves fast, and its updates are not sparse.
+    /// Initial rounds with the `warmup_…` keys and all fragments.
     warmup_rounds: u64,
-    /// The share of the run's steps that belongs to the warm-up, unless `warmup_rounds` is longer.
+    /// Warm-up as a share of the run's steps, unless `warmup_rounds` is longer.
     warmup_share: f64,
-    /// Steps between the warm-up's rounds.
+    /// Steps between warm-up rounds.
     warmup_every: u64,
-    /// Values kept of each chunk in the warm-up; all of a chunk means that none is selected.
+    /// Values kept per chunk in the warm-up; `chunk`: no selection.
     warmup_keep: u32,
-    /// Number format on the wire in the warm-up.
+    /// Wire format in the warm-up.
     warmup_values: ValueFormat,
-    /// What is contributed: `gradient`, `corrected-gradient`, `momentum` or `delta`. In the warm-up, `gradient` or `delta`.
+    /// Contribution. In the warm-up, `gradient` or `delta`.
     source: Source,
-    /// `source = "delta"`: what local steps are made with, `adamw` or `frozen-adamw`. With the latter, the warm-up exchanges gradients.
+    /// `source = "delta"`: optimiser of local steps. With `frozen-adamw`, the warm-up exchanges gradients.
     inner: InnerRule,
-    /// The rank of the products that stand for the gradients of matrices, exchanged in two rounds after each step; 0: gradients as they are.
+    /// Rank of the factors that replace matrix gradients, exchanged in two rounds per step; 0: plain gradients.
     rank: u32,
-    /// Of each `chunk`, so many values at random positions, the same for all members, go into the selection; all of a chunk: no mask.
+    /// Candidate values per chunk, at random positions common to all members; `chunk`: no mask.
     random_keep: u32,
-    /// What is done with values before some are selected: `none` or `dct`.
+    /// Transform before selection.
     transform: Transform,
-    /// Which values are sent: `all`, `top-k`, `threshold` or `columns`.
+    /// Values sent.
     selection: SelectionRule,
-    /// Values in a chunk, a power of two.
+    /// Values per chunk, a power of two.
     chunk: u32,
-    /// Values kept of each chunk.
+    /// Values kept per chunk.
     keep: u32,
-    /// Number format on the wire.
+    /// Wire format.
     values: ValueFormat,
-    /// How values become levels of their format: `nearest` or `stochastic`.
+    /// Rounding to levels of the format.
     rounding: Rounding,
-    /// `source = "corrected-gradient"`: the momentum (m).
+    /// `source = "corrected-gradient"`: momentum (m).
     momentum: f32,
-    /// What a round keeps of the residual before it; 0: what is not sent is lost.
+    /// Error feedback: share of the residual kept per round; 0: unsent values are lost.
     error_decay: f32,
-    /// In which form results are published: `bundle`, `mean` or `union`.
+    /// Form of published results.
     result: ResultForm,
-    /// `result = "mean"`: values kept of each chunk of the mean; all of a chunk means that none is selected. `result = "union"`: values of a chunk
-    /// at most, of those that somebody has sent.
+    /// `mean`: values kept per chunk; `chunk`: no selection. `union`: maximum values per chunk.
     result_keep: u32,
-    /// `result = "mean"` or `"union"`: its number format.
+    /// `mean`, `union`: wire format of results.
     result_values: ValueFormat,
-    /// A contribution whose norm is more than so many times the median of the last ones is refused by the owner; 0: none is.
+    /// Owners refuse a contribution whose norm exceeds this multiple of the recent median; 0: none.
     norm_limit: f64,
-    /// `result = "mean"` or `"union"`: how the influence of a few contributions is kept small: `none`, `clip` or `trim`.
+    /// `mean`, `union`: limit on the influence of few contributions.
     robust: RobustRule,
-    /// `robust = "trim"`: how many are left out at each end of a coordinate; as many as leave a median where fewer sites contribute.
+    /// `robust = "trim"`: values dropped at each end of a coordinate; with too few sites, all but the median.
     trim: u32,
-    /// What is done with the mean: `inner`, `sgd`, `sign`, `frozen-adamw` or `outer`. In the warm-up, `inner` or `outer`.
+    /// Use of the mean. In the warm-up, `inner` or `outer`.
     apply: Application,
-    /// `apply = "outer"`: the step size for the mean delta.
+    /// `apply = "outer"`: step size for the mean delta.
     outer_learning_rate: f32,
-    /// `apply = "outer"`: Nesterov's momentum (μ); 0 is plain SGD.
+    /// `apply = "outer"`: Nesterov momentum (μ); 0: plain SGD.
     outer_momentum: f32,
-    /// Whether the bits of a value follow the link: then they decide which values are sent and in which format, in place of `selection`, `keep`,
-    /// `values`, `rounding`, `warmup_keep`, `warmup_values`, `result_keep` and `result_values`, which are refused beside it.
+    /// Adapt bits per value to the link. Replaces `selection`, `keep`, `values`, `rounding`, `warmup_keep`, `warmup_values`, `result_keep` and
+    /// `result_values`, which are then refused.
     adapt: bool,
-    /// `adapt`: the share of the run's steps, from the first, in which a value has two bits at least, whatever the link: what a young model
-    /// learns in one part, the others need soon. At least three times the warm-up, unless it is 0.
+    /// `adapt`: initial share of steps with at least two bits per value on any link. At least three warm-ups, unless 0.
     early_share: f64,
-    /// `adapt`: the share of the time between a contribution and the step that needs its result that communication may fill.
+    /// `adapt`: maximum communication share of the time between a contribution and the use of its result.
     target_utilisation: f64,
-    /// `adapt`: bits for each value of a round, at least.
+    /// `adapt`: minimum bits per value of a round.
     bits_min: f64,
-    /// `adapt`: bits for each value of a round, at most.
+    /// `adapt`: maximum bits per value of a round.
     bits_max: f64,
-    /// `adapt`: of a fragment's changes, those of so many exchanges may wait in error feedback (‖residual‖ over ‖what the last exchange added‖); beyond, bits
-    /// rise and training waits for the link. With `groups`, a fragment is exchanged every so many rounds. 0: no bound.
+    /// `adapt`: exchanges of a fragment that may wait in error feedback (‖residual‖ / ‖last addition‖). Beyond, bits rise and training waits. 0: no bound.
     backlog_max: f64,
-    /// How the members of a site bring their updates together: `ring`, `direct` or `nccl`.
+    /// Reduction within a site.
     within_site: WithinSite,
-    /// Parameters in a fragment, a multiple of `chunk`. Where a worker has more than 10,000 times as many, fragments are so many times larger as leave 10,000.
+    /// Parameters per fragment, a multiple of `chunk`. Multiplied where a worker would hold over 10,000 fragments.
     fragment_values: u32,
-    /// The longest that an owner waits for a late site, in milliseconds, counted from the first contribution.
+    /// Longest wait of an owner for a late site, ms, from the first contribution.
     deadline_ceiling_ms: u64,
-    /// The shortest, in milliseconds.
+    /// Shortest wait, ms.
     deadline_floor_ms: u64,
-    /// Between them: the median of past waits and so many median absolute deviations.
+    /// In between: median of past waits plus this many median absolute deviations.
     deadline_mads: f64,
 }
 

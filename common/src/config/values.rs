@@ -51,7 +51,7 @@ macro_rules! value_formats {
 }
 
 value_formats! {
-    /// IEEE 754 single precision: lossless.
+    /// IEEE 754 single precision, lossless.
     F32 = "f32", Nothing;
     /// bfloat16, to nearest even, saturating.
     Bf16 = "bf16", LowBits;
@@ -61,16 +61,14 @@ value_formats! {
     Int8 = "int8", Levels;
     /// ±7 steps of the absolute maximum of each 128 values.
     Int4 = "int4", Levels;
-    /// Sign and three exponent bits: zero, or s·2^(c−7) for c = 1..7, with s the absolute maximum of each 128 values
-    /// (Streaming DiLoCo, arXiv 2501.18512).
+    /// Sign and three exponent bits: zero, or s·2^(c−7), c = 1..7. s is the absolute maximum of each 128 values (arXiv 2501.18512).
     E3M0 = "e3m0", Levels;
-    /// Sign and one of two levels per chunk: the means of the lower and the upper half of the magnitudes
-    /// (SparseLoCo, arXiv 2508.15706).
+    /// Sign and one of two levels per chunk: means of the lower and upper half of magnitudes (arXiv 2508.15706).
     TwoBit = "2bit", Means;
-    /// Sign only, with the mean magnitude of each chunk.
+    /// Sign, with the mean magnitude of each chunk.
     Sign = "1bit", Means;
-    /// One of 16 levels between ± the absolute maximum of each 128 values, dense where normally distributed values are
-    /// (QLoRA, arXiv 2305.14314): of such values it loses a third less than `int4`.
+    /// 16 levels for normally distributed values, within ± the absolute maximum of each 128 values (arXiv 2305.14314). Loses a third less than `int4` on
+    /// these.
     Nf4 = "nf4", Levels;
 }
 
@@ -118,7 +116,7 @@ pub enum Rounding {
     /// The nearest level.
     #[default]
     Nearest,
-    /// One of the two neighbouring levels, so that the expectation is the value (Alistarh et al., arXiv 1610.02132).
+    /// One of the two neighbouring levels, unbiased (arXiv 1610.02132).
     Stochastic,
 }
 

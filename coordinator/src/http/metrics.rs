@@ -138,100 +138,64 @@ fn of_run(status: &Status) -> Vec<Metric> {
         let name = format!("{phase:?}").to_lowercase();
         (vec![("phase", name)], f64::from(u8::from(phase == status.phase)))
     };
-    let described: Described = ("phase", "1 for the phase that the run is in", &["phase"]);
+    let described: Described = ("phase", "1 for the current phase", &["phase"]);
     let mut metrics = vec![gauges(described, phases.into_iter().map(phase).collect())];
     let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
     let gauges: [(&'static str, &'static str, Option<f64>); 25] = [
-        ("generation", "The generation that runs", status.generation.map(|g| g as f64)),
-        ("round", "Rounds that are applied everywhere", Some(status.round as f64)),
+        ("generation", "Current generation", status.generation.map(|g| g as f64)),
+        ("round", "Rounds applied everywhere", Some(status.round as f64)),
         ("rounds", "Rounds of the run", Some(status.rounds as f64)),
-        ("step", "Steps in rounds that are applied everywhere", Some(status.step as f64)),
+        ("step", "Steps applied everywhere", Some(status.step as f64)),
         ("steps", "Steps of the run", Some(status.steps as f64)),
-        ("loss", "Training loss of the newest round, nats a token, or an image", status.loss.map(f64::from)),
+        ("loss", "Training loss of the newest round, nats per token or image", status.loss.map(f64::from)),
         (
             "gradient_norm",
-            "L2 norm of a worker's own gradient before clipping, in the newest round: the root mean square over its steps and over the workers; of a model in parts, that of all parts",
+            "L2 norm of local gradients (all model parts) before clipping: root mean square over the newest round's steps and workers",
             status.gradient_norm.map(f64::from),
         ),
         (
             "validation_loss",
-            "The newest validation loss, nats a token, or an image",
+            "Newest validation loss, nats per token or image",
             status.validation_loss.map(f64::from),
         ),
         (
             "validation_accuracy",
-            "The newest share of held-out images whose class is told",
+            "Newest validation accuracy of images",
             status.validation_accuracy.map(f64::from),
         ),
         (
             "residual_ratio",
-            "About how many exchanges' changes wait in error feedback, where most do",
+            "Largest error feedback backlog, in exchanges (approximate)",
             status.residual_ratio.map(f64::from),
         ),
-        (
-            "selected_share",
-            "Share of the tokens that were worked on whose samples were selected for backward passes",
-            status.selected_share,
-        ),
-        ("tokens_per_second", "Tokens per second over all workers", status.tokens_per_s),
-        ("share_of_local_speed", "Compute over compute and waiting", status.share_of_local_speed),
-        (
-            "data_wait_ms",
-            "Milliseconds in which devices waited for training data, over the whole run",
-            Some(status.data_wait_ms),
-        ),
-        (
-            "data_wait_share",
-            "What devices waited for training data, over their whole time",
-            status.data_wait_share,
-        ),
-        (
-            "encode_ms",
-            "Milliseconds in which workers encoded and decoded updates, beside computing as well, over the whole run",
-            Some(status.encode_ms),
-        ),
-        (
-            "encode_wait_share",
-            "What devices waited for results while their workers encoded or decoded, over their whole time",
-            status.encode_wait_share,
-        ),
-        (
-            "bubble_ms",
-            "Milliseconds in which devices waited, within steps, for other ranks of their pipelines, over the whole run",
-            Some(status.bubble_ms),
-        ),
-        (
-            "bubble_share",
-            "What devices waited, within steps, for other ranks of their pipelines, over their whole time",
-            status.bubble_share,
-        ),
+        ("selected_share", "Share of processed tokens selected for backward passes", status.selected_share),
+        ("tokens_per_second", "Tokens per second, all workers", status.tokens_per_s),
+        ("share_of_local_speed", "Compute time over compute and waiting time", status.share_of_local_speed),
+        ("data_wait_ms", "Device waits for training data, total ms", Some(status.data_wait_ms)),
+        ("data_wait_share", "Share of device time waiting for training data", status.data_wait_share),
+        ("encode_ms", "Update codec time, including overlap with compute, total ms", Some(status.encode_ms)),
+        ("encode_wait_share", "Share of device time waiting for the update codec", status.encode_wait_share),
+        ("bubble_ms", "Pipeline bubbles within steps, total device ms", Some(status.bubble_ms)),
+        ("bubble_share", "Share of device time in pipeline bubbles", status.bubble_share),
         (
             "checkpoint_stall_share",
-            "What training stood still for checkpoints, over the time of the devices",
+            "Share of device time stalled by checkpoints",
             status.checkpoint_stall_share,
         ),
-        (
-            "samples_counted",
-            "Samples in rounds that are applied everywhere",
-            Some(status.samples_counted as f64),
-        ),
-        ("samples_late", "Samples that came too late for a round's result", Some(status.samples_late as f64)),
-        ("samples_pending", "Samples to be given out again", Some(status.samples_pending as f64)),
+        ("samples_counted", "Samples in rounds applied everywhere", Some(status.samples_counted as f64)),
+        ("samples_late", "Samples too late for their round's result", Some(status.samples_late as f64)),
+        ("samples_pending", "Samples to reassign", Some(status.samples_pending as f64)),
         (
             "audit_worst",
-            "How far what a worker has sent and what it keeps are from what there was, at worst, over a fragment's largest value: rounding is some 1e-7",
+            "Worst difference of sent plus kept values from the original, relative to a fragment's largest value; rounding: about 1e-7",
             Some(f64::from(status.audit.worst)),
         ),
-        ("parity_broken", "1 when members differed after the newest complete round", broken),
+        ("parity_broken", "1 if members differed after the newest complete round", broken),
     ];
     let counts = [
-        (
-            "tokens",
-            "Tokens of samples that were worked on; where these are images, each is one",
-            status.tokens,
-        ),
+        ("tokens", "Tokens processed; an image counts as one", status.tokens),
         ("wan_bytes", "Bytes sent between sites", status.wan_bytes),
-        ("dense_bytes", "Bytes that dense f32 would have sent", status.dense_bytes),
+        ("dense_bytes", "Equivalent bytes in dense f32", status.dense_bytes),
     ];
     let gauge = |(name, help, value)| Metric { name, labels: &[], help, values: Values::Gauge(value) };
     metrics.extend(gauges.map(gauge));
@@ -242,8 +206,7 @@ fn of_run(status: &Status) -> Vec<Metric> {
 fn of_data(status: &Status) -> Metric {
     let fetched = [("other_sites", status.data_wan_bytes), ("own_site", status.data_lan_bytes)];
     let fetched = fetched.map(|(from, bytes)| (vec![("from", from.to_owned())], bytes));
-    let help =
-        "Training data that workers without it have fetched from other_sites, or within their own_site";
+    let help = "Training data fetched from other_sites or own_site";
     counters(("data_fetched_bytes", help, &["from"]), fetched.to_vec())
 }
 
@@ -252,8 +215,8 @@ fn of_refusals(status: &Status) -> [Metric; 2] {
         let labels = vec![("site", refusal.site.clone()), ("reason", refusal.reason.name().to_owned())];
         (labels, refusal.count)
     });
-    let help = "Contributions that owners left out of results";
-    let unnamed = "Contributions that owners left out of results, and whose site reports had no room to name";
+    let help = "Contributions refused by owners";
+    let unnamed = "Refused contributions whose site did not fit into reports";
     [
         counters(("refused_contributions", help, &["site", "reason"]), refused.collect()),
         counter("refused_contributions_unnamed", unnamed, status.refused_unnamed),
@@ -264,7 +227,7 @@ fn of_losses(status: &Status) -> Metric {
     let ResidualsLost { contributions, results, factors } = status.residuals_lost;
     let lost = [("contributions", contributions), ("results", results), ("factors", factors)];
     let lost = lost.map(|(of, count)| (vec![("of", of.to_owned())], count));
-    counters(("residuals_lost", "Fragments whose residual was lost with a worker", &["of"]), lost.to_vec())
+    counters(("residuals_lost", "Fragment residuals lost with a worker", &["of"]), lost.to_vec())
 }
 
 fn of_links(status: &Status) -> [Metric; 2] {
@@ -274,10 +237,7 @@ fn of_links(status: &Status) -> [Metric; 2] {
         rates.push((labels.clone(), link.bytes_per_s));
         round_trips.push((labels, link.round_trip_s));
     }
-    let (carries, back) = (
-        "What the way from one site to another carries",
-        "The round trip from one site to another, without queues",
-    );
+    let (carries, back) = ("Throughput between two sites", "Round trip between two sites, without queueing");
     [
         gauges(("link_bytes_per_second", carries, &["from", "to"]), rates),
         gauges(("link_round_trip_seconds", back, &["from", "to"]), round_trips),
@@ -306,18 +266,11 @@ fn of_workers(status: &Status) -> [Metric; 6] {
     let of: &[&str] = &["worker", "site"];
     let health: &[&str] = &["worker", "site", "health"];
     [
-        gauges(("workers", "Workers that have joined, by state", &["state"]), states.collect()),
-        gauges(("worker_tokens_per_second", "Tokens per second of a worker", of), speeds),
-        gauges(("worker_health", "1 for slow or silent, of a worker that is", health), healths),
-        gauges(("worker_density", "Share of the values that a worker sends to other sites", of), densities),
-        gauges(
-            (
-                "worker_value_bits",
-                "Bits of each value that a worker sends to other sites, with its share of scales",
-                of,
-            ),
-            bits,
-        ),
-        gauges(("worker_last_seen_seconds", "Seconds since a worker said something", of), seen),
+        gauges(("workers", "Joined workers by state", &["state"]), states.collect()),
+        gauges(("worker_tokens_per_second", "Tokens per second", of), speeds),
+        gauges(("worker_health", "1 for a slow or silent worker", health), healths),
+        gauges(("worker_density", "Share of values sent to other sites", of), densities),
+        gauges(("worker_value_bits", "Bits per value sent to other sites, including scales", of), bits),
+        gauges(("worker_last_seen_seconds", "Seconds since the last message", of), seen),
     ]
 }
