@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
-use longhaul_proto::control::message::{Hash, RoundReport};
+use longhaul_proto::control::message::{GenerationStart, Hash, RoundReport};
 
 /// Beside the coordinator's ledger, and made of other facts.
 #[derive(Debug, Default)]
@@ -12,8 +12,19 @@ pub struct Books {
     trained: BTreeMap<(WorkerId, Round), Vec<u64>>,
     /// Positions of contributions that were made anew with others.
     replaced: BTreeSet<u64>,
+    /// By generation: who takes part in which rounds.
+    generations: BTreeMap<Generation, TakesPart>,
     /// What members have told of each round: in which generation, which sites its result names, and the states after it.
     results: BTreeMap<Round, Told>,
+}
+
+/// Members of a generation.
+#[derive(Debug)]
+struct TakesPart {
+    all: BTreeSet<WorkerId>,
+    /// Those that take part in rounds before the first one.
+    before: BTreeSet<WorkerId>,
+    first: Round,
 }
 
 #[derive(Debug)]
@@ -34,16 +45,26 @@ impl Books {
         let RoundReport { round, generation, sites, state_hash, .. } = report;
         let new = || Told { generation: *generation, sites: sites.clone(), states: BTreeSet::new() };
         let known = self.results.entry(*round).or_insert_with(new);
-        if known.generation < *generation {
+        // With the same state after it, it is the same result, which was pulled.
+        if known.generation < *generation && !known.states.contains(state_hash) {
             *known = new();
         }
-        if known.generation == *generation {
+        if known.generation == *generation || known.states.contains(state_hash) {
             known.states.insert(*state_hash);
         }
     }
 
-    /// A generation begins that makes this round and all later ones. Earlier reports of them are void.
-    pub(crate) fn reopened(&mut self, generation: Generation, open: Round) {
+    /// A generation begins. It makes all rounds anew that are open, and earlier reports of them are void.
+    pub(crate) fn begins(&mut self, start: &GenerationStart) {
+        let all = start.membership.members().iter().map(|member| member.worker).collect();
+        let before = start.active_before.iter().copied().collect();
+        let generation = start.membership.generation;
+        self.generations.insert(generation, TakesPart { all, before, first: start.first_round });
+        let open = start.settlement.as_ref().map_or(start.first_round, |settled| settled.open_round);
+        self.reopened(generation, open);
+    }
+
+    fn reopened(&mut self, generation: Generation, open: Round) {
         self.results.retain(|round, told| *round < open || told.generation >= generation);
     }
 
@@ -53,22 +74,38 @@ impl Books {
         self.results.last_key_value().map(|(round, told)| (*round, &told.states))
     }
 
+    /// What was trained on for a round, by whichever workers, in order.
+    #[must_use]
+    pub fn trained_in(&self, round: Round) -> Vec<u64> {
+        let of_round = self.trained.iter().filter(|((_, trained), _)| *trained == round);
+        let mut positions: Vec<u64> = of_round.flat_map(|(_, positions)| positions.clone()).collect();
+        positions.sort_unstable();
+        positions
+    }
+
     /// Whether each result names so many sites.
     #[must_use]
     pub fn all_name(&self, sites: usize) -> bool {
         self.results.values().all(|told| told.sites.len() == sites)
     }
 
-    /// Positions in the results, and those that are in none though they were trained on. `worker_at`: whose a site is.
+    /// Positions in the results, and those that are in none though they were trained on. `is_at`: whether a worker is at a site.
     ///
     /// # Panics
     /// A position is in two results.
     #[must_use]
-    pub fn positions(&self, worker_at: impl Fn(SiteId) -> WorkerId) -> (BTreeSet<u64>, BTreeSet<u64>) {
+    pub fn positions(&self, is_at: impl Fn(WorkerId, SiteId) -> bool) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let (mut applied, mut missed) = (BTreeSet::new(), self.replaced.clone());
         for ((worker, round), positions) in &self.trained {
             let told = self.results.get(round);
-            let is_named = told.is_some_and(|told| told.sites.iter().any(|site| worker_at(*site) == *worker));
+            let is_member = |told: &Told| {
+                self.generations.get(&told.generation).is_some_and(|members| {
+                    members.all.contains(worker)
+                        && (*round >= members.first || members.before.contains(worker))
+                })
+            };
+            let is_named = told
+                .is_some_and(|told| is_member(told) && told.sites.iter().any(|site| is_at(*worker, *site)));
             for position in positions {
                 if !is_named {
                     missed.insert(*position);
@@ -87,6 +124,8 @@ mod tests {
 
     fn books(rounds: &[(u32, u64, &[u64])]) -> Books {
         let mut books = Books::default();
+        let (all, before) = ((1..4).map(WorkerId).collect(), BTreeSet::new());
+        books.generations.insert(Generation(1), TakesPart { all, before, first: Round(0) });
         for (worker, round, positions) in rounds {
             books.trained(WorkerId(*worker), Round(*round), positions.to_vec());
         }
@@ -98,21 +137,21 @@ mod tests {
         books
     }
 
-    fn worker_at(site: SiteId) -> WorkerId {
-        WorkerId(site.0)
+    fn is_at(worker: WorkerId, site: SiteId) -> bool {
+        worker.0 == site.0
     }
 
     #[test]
     fn samples_of_sites_that_a_result_names_are_in_it() {
         let books = books(&[(1, 0, &[0, 1]), (3, 0, &[2]), (1, 1, &[3]), (1, 1, &[4])]);
-        let (applied, missed) = books.positions(worker_at);
+        let (applied, missed) = books.positions(is_at);
         assert_eq!((applied, missed), (BTreeSet::from([0, 1, 4]), BTreeSet::from([2, 3])));
     }
 
     #[test]
     #[should_panic(expected = "position 1 is in two results")]
     fn a_sample_in_two_results_is_found() {
-        let _ = books(&[(1, 0, &[0, 1]), (2, 1, &[1])]).positions(worker_at);
+        let _ = books(&[(1, 0, &[0, 1]), (2, 1, &[1])]).positions(is_at);
     }
 
     #[test]

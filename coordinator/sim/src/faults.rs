@@ -31,35 +31,77 @@ pub enum Fault {
     FullDisk(WorkerId, Duration),
     /// It loses its connection, and has another address when it is back.
     Move(WorkerId),
+    /// An operator asks it to leave; it is started again so long after that.
+    Dismiss(WorkerId, Duration),
+    /// It is out of the run for good, if others can go on without it.
+    Kick(WorkerId),
+    /// A worker that was kicked comes again, and says whatever a member says.
+    Intrude(WorkerId),
+    /// An operator asks for the run's end.
+    Drain,
+    /// An operator asks for a checkpoint.
+    Checkpoint,
+    /// It says for so long that the other one does not answer it.
+    OutOfReach(WorkerId, WorkerId, Duration),
+    /// Another process of it says that a state came too late for the one before.
+    TooLate(WorkerId),
     /// What the two say to each other takes so much longer from now on.
     Slow(WorkerId, WorkerId, Duration),
 }
 
-/// A world of 2 to 5 workers with up to 8 faults in its first twelve seconds.
+/// A world of 2 to 5 workers with up to 13 faults in its first twelve seconds. Of every fifth seed, two workers are at each site.
 #[must_use]
 pub fn random(seed: u64) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xfa17);
-    let workers = rng.random_range(2..6);
-    let mut world = World::new(seed, workers);
+    let workers: u32 = rng.random_range(2..6);
+    let sites = if seed % 5 == 4 { workers.div_ceil(2) } else { workers };
+    let mut world = World::with_sites(seed, workers, sites);
     for _ in 0..rng.random_range(0..9) {
-        let at = Duration::from_millis(rng.random_range(50..12_000));
-        let mut time = |most: u64| Duration::from_millis(rng.random_range(100..most));
-        let (long, short) = (time(6000), time(900));
-        let [worker, other] = [(); 2].map(|()| WorkerId(rng.random_range(1..=workers)));
-        match rng.random_range(0..18) {
-            0..4 => world.fault_at(at, Fault::Kill(worker, long)),
-            4..6 => world.fault_at(at, Fault::Coordinator(long)),
-            6 => world.fault_at(at, Fault::Freeze(worker, long)),
-            7..9 => world.fault_at(at, Fault::Disconnect(worker)),
-            9 => (1..=workers).for_each(|each| world.fault_at(at, Fault::Kill(WorkerId(each), long))),
-            10 => world.fault_at(at, Fault::CutOff(long)),
-            11 => world.fault_at(at, Fault::Leave(worker, long)),
-            12 => world.fault_at(at, Fault::Pause(long)),
-            13 => world.fault_at(at, Fault::FullDisk(worker, long)),
-            14 => world.fault_at(at, Fault::Move(worker)),
-            15 if seed.is_multiple_of(3) => world.fault_at(at, Fault::Suspend(short)),
-            _ => world.fault_at(at, Fault::Slow(worker, other, short)),
+        add(&mut world, &mut rng, seed, workers);
+    }
+    // Drawn apart, so that the others are what they were in seeds that have failed once.
+    if seed % 3 == 1 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x0f0a);
+        for _ in 0..rng.random_range(0..5) {
+            add_more(&mut world, &mut rng, workers);
         }
     }
     world
+}
+
+/// Faults of processes, connections and machines.
+fn add(world: &mut World, rng: &mut ChaCha8Rng, seed: u64, workers: u32) {
+    let at = Duration::from_millis(rng.random_range(50..12_000));
+    let mut time = |most: u64| Duration::from_millis(rng.random_range(100..most));
+    let (long, short) = (time(6000), time(900));
+    let [worker, other] = [(); 2].map(|()| WorkerId(rng.random_range(1..=workers)));
+    match rng.random_range(0..18) {
+        0..4 => world.fault_at(at, Fault::Kill(worker, long)),
+        4..6 => world.fault_at(at, Fault::Coordinator(long)),
+        6 => world.fault_at(at, Fault::Freeze(worker, long)),
+        7..9 => world.fault_at(at, Fault::Disconnect(worker)),
+        9 => (1..=workers).for_each(|each| world.fault_at(at, Fault::Kill(WorkerId(each), long))),
+        10 => world.fault_at(at, Fault::CutOff(long)),
+        11 => world.fault_at(at, Fault::Leave(worker, long)),
+        12 => world.fault_at(at, Fault::Pause(long)),
+        13 => world.fault_at(at, Fault::FullDisk(worker, long)),
+        14 => world.fault_at(at, Fault::Move(worker)),
+        15 if seed.is_multiple_of(3) => world.fault_at(at, Fault::Suspend(short)),
+        _ => world.fault_at(at, Fault::Slow(worker, other, short)),
+    }
+}
+
+/// Operators, and what workers say of each other and of themselves.
+fn add_more(world: &mut World, rng: &mut ChaCha8Rng, workers: u32) {
+    let at = Duration::from_millis(rng.random_range(50..12_000));
+    let pause = Duration::from_millis(rng.random_range(100..6000));
+    let [worker, other] = [(); 2].map(|()| WorkerId(rng.random_range(1..=workers)));
+    match rng.random_range(0..10) {
+        0..2 => world.fault_at(at, Fault::Dismiss(worker, pause)),
+        2 => world.fault_at(at, Fault::Kick(worker)),
+        3 => world.fault_at(at + Duration::from_secs(2), Fault::Drain),
+        4 => world.fault_at(at, Fault::Checkpoint),
+        5..8 => world.fault_at(at, Fault::OutOfReach(worker, other, pause)),
+        _ => world.fault_at(at, Fault::TooLate(worker)),
+    }
 }

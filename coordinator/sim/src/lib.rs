@@ -17,5 +17,5 @@ mod world;
 
 pub use books::Books;
 pub use faults::{Fault, random};
-pub use promises::check;
+pub use promises::{check, check_with};
 pub use world::World;

@@ -23,9 +23,13 @@ use crate::wires::Wires;
 /// Reports that are said again over a new connection.
 const REPORTS_REPEATED: usize = 128;
 
+/// What a state takes that comes too late, in milliseconds.
+const STATE_TOOK_MS: u32 = 700;
+
 /// A machine that stays as it is while processes on it come and go.
 pub struct Node {
     pub worker: WorkerId,
+    site: u32,
     disk: TempDir,
     /// Processes that were started here.
     pub started: u64,
@@ -40,6 +44,8 @@ pub struct Node {
     pub returns_after: Option<Duration>,
     /// How often its address has changed.
     pub moves: u16,
+    /// It says with its next first message that a state came too late.
+    pub was_too_late: bool,
 }
 
 /// A process.
@@ -73,10 +79,11 @@ pub struct Session {
 }
 
 impl Node {
-    pub fn new(worker: WorkerId) -> Self {
+    pub fn new(worker: WorkerId, site: u32) -> Self {
         let disk = tempfile::tempdir().unwrap();
         Self {
             worker,
+            site,
             disk,
             started: 0,
             running: None,
@@ -86,7 +93,17 @@ impl Node {
             had_full_disk: false,
             returns_after: None,
             moves: 0,
+            was_too_late: false,
         }
+    }
+
+    pub fn site_name(&self) -> String {
+        format!("site-{}", self.site)
+    }
+
+    /// Whether there is something sound on its disk.
+    pub fn has_checkpoint(&self, run: RunId) -> bool {
+        !self.checkpoints(run).is_empty()
     }
 
     /// A new process.
@@ -112,14 +129,14 @@ impl Node {
         };
         Some(Join {
             incarnation: running.process.incarnation,
-            site: format!("site-{}", self.worker.0),
+            site: self.site_name(),
             lan_address: address,
             wan_address: address,
             device: "virtual".to_owned(),
             memory_bytes: 1 << 34,
             host_memory_bytes: None,
             held,
-            too_late_ms: None,
+            too_late_ms: self.was_too_late.then_some(STATE_TOOK_MS),
             checkpoints,
         })
     }
@@ -164,6 +181,7 @@ impl Node {
         let offers = self.checkpoints(welcome.run);
         let Some(running) = &mut self.running else { return false };
         running.is_welcome = true;
+        self.was_too_late = false;
         if welcome.resumed && running.session.is_some() {
             return false;
         }

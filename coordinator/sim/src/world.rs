@@ -1,6 +1,9 @@
 //! The world: one queue of what is due, and what becomes of it.
 
+mod connections;
 mod failing;
+mod members;
+mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -44,6 +47,8 @@ enum Due {
     StartRun,
     Resume,
     Room(WorkerId),
+    /// That another worker is out of its reach is over.
+    InReach(WorkerId),
     Fault(Fault),
 }
 
@@ -53,6 +58,7 @@ pub struct World {
     config: RunConfig,
     run: Option<Run>,
     stored: State,
+    longest_state: usize,
     nodes: BTreeMap<WorkerId, Node>,
     queue: BTreeMap<(Duration, u64), Due>,
     pushed: u64,
@@ -64,6 +70,11 @@ pub struct World {
     slow: BTreeMap<(WorkerId, WorkerId), Duration>,
     arrivals: BTreeMap<(WorkerId, WorkerId), Duration>,
     reachable_at: Duration,
+    /// What each was told of who is out of the run.
+    told: strangers::Told,
+    /// Those that are out of the run for good.
+    kicked: BTreeSet<WorkerId>,
+    was_drained: bool,
     /// An operator waits until all have left.
     suspended_for: Option<Duration>,
     books: Books,
@@ -77,7 +88,7 @@ fn config(workers: u32, overlap: u64, fragment_values: u32) -> RunConfig {
          [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
          [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {}\n\
          [checkpoint]\nevery_rounds = 8\n\
-         [sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = {overlap}\nchunk = 16\nkeep = 4\nfragment_values = {fragment_values}\n\
+         [sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = {overlap}\nwithin_site = \"direct\"\nchunk = 16\nkeep = 4\nfragment_values = {fragment_values}\n\
          deadline_floor_ms = 100\ndeadline_ceiling_ms = 1000\n\
          [parallel]\nplan = \"fixed\"\n[faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
         workers * 3
@@ -89,6 +100,12 @@ impl World {
     /// A run of so many workers, each of which is a site.
     #[must_use]
     pub fn new(seed: u64, workers: u32) -> Self {
+        Self::with_sites(seed, workers, workers)
+    }
+
+    /// A run of so many workers on so many sites. The members of a site send what they have by themselves.
+    #[must_use]
+    pub fn with_sites(seed: u64, workers: u32, sites: u32) -> Self {
         // One fragment, or several with owners of their own.
         let fragment_values = if seed % 4 < 2 { 1 << 20 } else { 256 };
         let config = config(workers, seed % 2, fragment_values);
@@ -97,7 +114,11 @@ impl World {
             bus: Bus::default(),
             run: None,
             stored,
-            nodes: (1..=workers).map(WorkerId).map(|worker| (worker, Node::new(worker))).collect(),
+            longest_state: 0,
+            nodes: (1..=workers)
+                .map(WorkerId)
+                .map(|worker| (worker, Node::new(worker, worker.0 % sites)))
+                .collect(),
             queue: BTreeMap::new(),
             pushed: 0,
             run_timers: BTreeSet::new(),
@@ -106,6 +127,9 @@ impl World {
             slow: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             reachable_at: Duration::ZERO,
+            told: strangers::Told::default(),
+            kicked: BTreeSet::new(),
+            was_drained: false,
             suspended_for: None,
             books: Books::default(),
             log: Vec::new(),
@@ -141,6 +165,24 @@ impl World {
     #[must_use]
     pub fn coordinator_state(&self) -> &State {
         &self.stored
+    }
+
+    /// The name of the site that a worker is at.
+    #[must_use]
+    pub fn site_of(&self, worker: WorkerId) -> Option<String> {
+        self.nodes.get(&worker).map(Node::site_name)
+    }
+
+    /// Whether an operator has asked for the run's end.
+    #[must_use]
+    pub fn was_drained(&self) -> bool {
+        self.was_drained
+    }
+
+    /// The longest state that was written down, in bytes.
+    #[must_use]
+    pub fn longest_state(&self) -> usize {
+        self.longest_state
     }
 
     /// What devices have trained on, and what members have told.
@@ -224,6 +266,7 @@ impl World {
                     node.set_room(RUN, true);
                 }
             }
+            Due::InReach(worker) => self.tell_of_reach(worker, Vec::new()),
             Due::Fault(fault) => self.fail(fault),
         }
         self.deliver();
@@ -265,6 +308,7 @@ impl World {
         for command in commands {
             match command {
                 Command::Send { connection, message } => {
+                    self.check_told(connection, &message);
                     let at = self.arrival(connection, 0);
                     self.push(at, Due::ToNode(connection, message));
                 }
@@ -272,7 +316,13 @@ impl World {
                     let at = self.arrival(connection, 0);
                     self.push(at, Due::ClosedAtNode(connection));
                 }
-                Command::Persist(Record::State(state)) => self.stored = *state,
+                // As a store has it: bytes, and no memory.
+                Command::Persist(Record::State(state)) => {
+                    let bytes = postcard::to_stdvec(&*state).unwrap();
+                    self.longest_state = self.longest_state.max(bytes.len());
+                    self.stored = postcard::from_bytes(&bytes).unwrap();
+                    assert_eq!(self.stored, *state);
+                }
                 Command::Persist(Record::Round(_)) => {}
                 Command::Plan(_) => unreachable!("the plan of this run is given"),
                 Command::Report(notice) => {
@@ -293,248 +343,5 @@ impl World {
         let Some((_, last)) = self.connections.get_mut(&connection) else { return at };
         last[direction] = last[direction].max(at);
         last[direction]
-    }
-
-    // ---- connections
-
-    fn connect(&mut self, process: Process) {
-        let now = self.now();
-        let Some(node) = self.nodes.get(&process.worker).filter(|node| node.is(process)) else { return };
-        let Some(running) = node.running.as_ref().filter(|running| running.connection.is_none()) else {
-            return;
-        };
-        if self.run.is_none() || now < self.reachable_at || running.frozen.is_some() {
-            return self.after(300, Due::Connect(process));
-        }
-        let Some(join) = node.join(RUN) else { return };
-        let connection = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        self.connections.insert(connection, (process, [now; 2]));
-        if let Some(running) = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut()) {
-            (running.connection, running.is_welcome) = (Some(connection), false);
-        }
-        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        self.tell_run(Event::Opened { connection, worker: process.worker, address });
-        self.say(connection, ToCoordinator::Join(join));
-    }
-
-    fn say(&mut self, connection: ConnectionId, message: ToCoordinator) {
-        let at = self.arrival(connection, 1);
-        self.push(at, Due::ToRun(connection, message));
-    }
-
-    /// The process that a connection is of, as long as it has it.
-    fn of(&self, connection: ConnectionId) -> Option<Process> {
-        let (process, _) = self.connections.get(&connection)?;
-        let running = self.nodes.get(&process.worker)?.running.as_ref()?;
-        (running.process == *process && running.connection == Some(connection)).then_some(*process)
-    }
-
-    fn lose(&mut self, connection: ConnectionId) {
-        let Some(process) = self.of(connection) else { return };
-        if let Some(running) = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut()) {
-            running.connection = None;
-        }
-        let wait = self.draw(50..900);
-        self.after(wait, Due::Connect(process));
-    }
-
-    fn hear(&mut self, connection: ConnectionId, message: ToWorker) {
-        let Some(process) = self.of(connection) else { return };
-        let Some(node) = self.nodes.get_mut(&process.worker) else { return };
-        if let Some(held) = node.running.as_mut().and_then(|running| running.frozen.as_mut()) {
-            return held.push(Held::Message(connection, message));
-        }
-        match &message {
-            ToWorker::Welcome(welcome) => {
-                let had_session = node.running.as_ref().is_some_and(|running| running.session.is_some());
-                // A process whose session is over is started anew.
-                if had_session && !welcome.resumed {
-                    return self.restart(process.worker, 100);
-                }
-                if !node.welcome(welcome, &self.bus) {
-                    return self.said_again(connection);
-                }
-                let prepared = node.running.as_ref().and_then(|running| running.session.as_ref());
-                let prepared = prepared.map(|session| session.device.prepared());
-                if let Some(prepared) = prepared {
-                    self.after(50, Due::ToSync(process, SyncEvent::Device(prepared)));
-                }
-                return;
-            }
-            ToWorker::Speak => return self.say(connection, ToCoordinator::Heartbeat(Heartbeat::default())),
-            ToWorker::Begin(start) => {
-                let open = start.settlement.as_ref().map_or(start.first_round, |settled| settled.open_round);
-                self.books.reopened(start.membership.generation, open);
-                if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
-                    session.begins(start.membership.generation, start.first_round);
-                }
-            }
-            ToWorker::Refused { reason } => panic!("{}: {reason}", process.worker),
-            _ => {}
-        }
-        self.step(process, Some(SyncEvent::Coordinator(message)));
-    }
-
-    /// Reports that may have been lost, and those that have waited.
-    fn said_again(&mut self, connection: ConnectionId) {
-        let Some(process) = self.of(connection) else { return };
-        let running = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut());
-        let Some(session) = running.and_then(|running| running.session.as_mut()) else { return };
-        session.repeat();
-        session.say().into_iter().for_each(|report| self.say(connection, report));
-    }
-
-    fn beat(&mut self, process: Process) {
-        let Some(node) = self.nodes.get(&process.worker).filter(|node| node.is(process)) else { return };
-        let connection =
-            node.running.as_ref().filter(|running| running.frozen.is_none() && running.is_welcome);
-        if let Some(connection) = connection.and_then(|running| running.connection) {
-            self.say(connection, ToCoordinator::Heartbeat(Heartbeat::default()));
-        }
-        self.after(HEARTBEAT_INTERVAL_MS, Due::Heartbeat(process));
-    }
-
-    // ---- members
-
-    fn step(&mut self, process: Process, event: Option<SyncEvent>) {
-        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
-        let Some(running) = &mut node.running else { return };
-        if let Some(held) = &mut running.frozen {
-            held.extend(event.map(Held::Event));
-            return;
-        }
-        let Some(session) = &mut running.session else { return };
-        match session.sync.step(event).unwrap() {
-            None => self.follow(process),
-            Some(Outcome::Dismissed(_)) => {
-                let returns = node.returns_after.take();
-                (node.is_dismissed, node.running) = (returns.is_none(), None);
-                if let Some(pause) = returns {
-                    self.after(pause.as_millis() as u64, Due::Start(process.worker));
-                }
-            }
-            Some(Outcome::Rejoin(_) | Outcome::TooLate(..)) => self.restart(process.worker, 100),
-        }
-    }
-
-    /// What the device does, and when the synchroniser is to be woken.
-    fn follow(&mut self, process: Process) {
-        let now = self.now();
-        let Some(running) = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut()) else {
-            return;
-        };
-        let Some(session) = &mut running.session else { return };
-        let told = session.device.go_on();
-        let wait = session.sync.wait().map(|wait| now + wait);
-        let timer = wait.filter(|at| session.timer.is_none_or(|set| *at < set || set <= now));
-        if timer.is_some() {
-            session.timer = timer;
-        }
-        if let Some(at) = timer {
-            self.push(at, Due::SyncTimer(process));
-        }
-        self.device_says(process, told);
-    }
-
-    fn device_says(&mut self, process: Process, Told { said, is_computing, trained }: Told) {
-        for message in said {
-            self.after(0, Due::ToSync(process, SyncEvent::Device(message)));
-        }
-        if let Some((round, positions)) = trained {
-            self.books.trained(process.worker, round, positions);
-        }
-        if is_computing {
-            let takes = self.draw(20..80);
-            self.after(takes, Due::Computed(process));
-        }
-    }
-
-    fn wake(&mut self, process: Process) {
-        let now = self.now();
-        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
-        let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) else {
-            return;
-        };
-        match session.sync.wait() {
-            Some(wait) if wait.is_zero() => {
-                session.timer = None;
-                self.step(process, None);
-            }
-            Some(wait) => {
-                let at = now + wait;
-                session.timer = Some(at);
-                self.push(at, Due::SyncTimer(process));
-            }
-            None => session.timer = None,
-        }
-    }
-
-    fn computed(&mut self, process: Process) {
-        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
-        let Some(running) = &mut node.running else { return };
-        if running.frozen.is_some() {
-            return self.after(100, Due::Computed(process));
-        }
-        let Some(session) = &mut running.session else { return };
-        let told = session.device.computed();
-        self.device_says(process, told);
-        self.follow(process);
-    }
-
-    /// Takes all that was said on its way.
-    fn deliver(&mut self) {
-        loop {
-            let said = self.bus.take();
-            if said.is_empty() {
-                return;
-            }
-            said.into_iter().for_each(|said| self.send(said));
-        }
-    }
-
-    fn send(&mut self, said: Said) {
-        match said {
-            Said::ToPeer { from, to, event } => {
-                let at = self.way(from, to);
-                self.push(at, Due::FromPeer(to, event));
-            }
-            Said::Answer { from, to, event } => {
-                let at = self.way(from, to.worker);
-                self.push(at, Due::ToSync(to, event));
-            }
-            Said::ToSelf { to, event } => self.after(1, Due::ToSync(to, event)),
-            Said::ToDevice { to, message } => {
-                let Some(node) = self.nodes.get_mut(&to.worker).filter(|node| node.is(to)) else { return };
-                if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
-                    session.device.take(message);
-                    self.follow(to);
-                }
-            }
-            Said::ToCoordinator { from, message } => self.report(from, message),
-        }
-    }
-
-    /// When something from one worker to another arrives: behind what was sent before.
-    fn way(&mut self, from: WorkerId, to: WorkerId) -> Duration {
-        let more = self.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
-        let at = self.now() + Duration::from_millis(self.draw(5..80)) + more;
-        let last = self.arrivals.entry((from, to)).or_default();
-        *last = at.max(*last);
-        *last
-    }
-
-    fn report(&mut self, from: Process, message: ToCoordinator) {
-        if let ToCoordinator::RoundApplied(report) = &message {
-            self.books.applied(report);
-        }
-        let Some(node) = self.nodes.get_mut(&from.worker).filter(|node| node.is(from)) else { return };
-        let Some(running) = &mut node.running else { return };
-        let connection = running.connection.filter(|_| running.is_welcome);
-        let Some(session) = &mut running.session else { return };
-        session.report(message);
-        if let Some(connection) = connection {
-            session.say().into_iter().for_each(|report| self.say(connection, report));
-        }
     }
 }

@@ -5,8 +5,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use longhaul_common::id::WorkerId;
-use longhaul_sim::{Fault, World, check, random};
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_coordinator::store::etcd::PART_BYTES_MAX;
+use longhaul_sim::{Fault, World, check, check_with, random};
 
 /// Faults end after 18 s, and 40 rounds take 8 s.
 const MOST: Duration = Duration::from_secs(90);
@@ -83,6 +84,86 @@ fn all_leave_in_order_and_nothing_is_lost() {
         world.run_until(MOST);
         check(&world);
     }
+}
+
+/// Whatever a worker that was kicked says, over however many connections, it is told that it is out and nothing else, and the others go on.
+#[test]
+fn a_worker_that_was_kicked_gets_nothing_whatever_it_says() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 4);
+        let kicked = WorkerId(1 + (seed % 4) as u32);
+        let at = Duration::from_millis(4_000 + 113 * seed);
+        world.fault_at(at, Fault::Kick(kicked));
+        for later in [1, 30, 500, 2_000, 5_000] {
+            world.fault_at(at + Duration::from_millis(later), Fault::Intrude(kicked));
+        }
+        world.run_until(MOST);
+        check(&world);
+        let state = world.coordinator_state();
+        assert!(state.revoked.contains(&kicked), "seed {seed}: it was kicked");
+        let last = state.generation.as_ref().expect("the last generation is known");
+        assert_eq!(last.members().count(), 3, "seed {seed}: {last:?}");
+    }
+}
+
+/// Nobody else is at its new address, and nobody finds it at the one of before.
+#[test]
+fn a_worker_that_moves_is_where_it_is_in_the_next_generation() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 4);
+        let mover = WorkerId(1 + (seed % 4) as u32);
+        world.fault_at(Duration::from_millis(1_000 + 37 * seed), Fault::Move(mover));
+        world.run_until(MOST);
+        check(&world);
+        let last = world.coordinator_state().generation.as_ref().expect("the last generation is known");
+        let ports = last.members().map(|member| (member.worker, member.wan_address.port()));
+        let expected =
+            (1..=4).map(|w| (WorkerId(w), 7000 + 100 * u16::from(WorkerId(w) == mover) + w as u16));
+        assert!(ports.eq(expected), "seed {seed}: {last:?}");
+    }
+}
+
+/// Step s of one worker with batches of b has the samples from s · b on.
+#[test]
+fn however_many_share_a_run_each_round_has_the_samples_that_one_worker_would_have() {
+    for workers in 1..=6 {
+        // Alone or two at a site, and with one fragment or several.
+        let mut world = World::with_sites(u64::from(workers), workers, workers.div_ceil(2));
+        world.run_until(MOST);
+        check(&world);
+        let batch = u64::from(workers) * 3;
+        let state = world.coordinator_state();
+        assert!(state.ledger.counted().iter().eq([0..80 * batch]), "{workers}");
+        for round in 0..40 {
+            let steps = 2 * round..2 * (round + 1);
+            let expected: Vec<u64> = (steps.start * batch..steps.end * batch).collect();
+            assert_eq!(world.books().trained_in(Round(round)), expected, "{workers} workers, round {round}");
+        }
+    }
+}
+
+/// Half of the workers die and come back, again and again. etcd takes a record of this length in one request.
+#[test]
+fn the_state_of_64_workers_that_come_and_go_is_one_record() {
+    let mut world = World::new(3, 64);
+    for (turn, worker) in (1..=64).step_by(2).map(WorkerId).enumerate() {
+        let at = Duration::from_millis(1_000 + 200 * turn as u64);
+        world.fault_at(at, Fault::Kill(worker, Duration::from_secs(1)));
+    }
+    world.run_until(MOST);
+    let bytes = world.longest_state();
+    assert!(bytes > 1000 && bytes < PART_BYTES_MAX / 4, "{bytes} bytes");
+}
+
+/// The checker must be able to fail: books from which a share was struck do not agree with what devices have trained on.
+#[test]
+#[should_panic(expected = "in a result, and not in the books")]
+fn the_checker_notices_books_that_are_wrong() {
+    let mut world = World::new(1, 4);
+    world.run_until(MOST);
+    let mut state = world.coordinator_state().clone();
+    assert!(state.ledger.lose(Round(5), WorkerId(2)));
+    check_with(&world, &state);
 }
 
 #[test]

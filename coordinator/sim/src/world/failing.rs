@@ -1,11 +1,13 @@
 //! Faults, and processes that end and begin.
 
+use longhaul_proto::control::message::OUT_OF_REACH_REPEATED_MS;
+
 use super::*;
 
 impl World {
     pub(super) fn start(&mut self, worker: WorkerId) {
         let Some(node) = self.nodes.get_mut(&worker) else { return };
-        if node.running.is_some() || node.is_dismissed {
+        if node.running.is_some() || node.is_dismissed || self.kicked.contains(&worker) {
             return;
         }
         node.start();
@@ -47,6 +49,9 @@ impl World {
         | Fault::Freeze(worker, _)
         | Fault::Disconnect(worker)
         | Fault::Leave(worker, _)
+        | Fault::Dismiss(worker, _)
+        | Fault::Kick(worker)
+        | Fault::TooLate(worker)
         | Fault::Move(worker) = fault
             && let Some(node) = self.nodes.get_mut(&worker)
         {
@@ -97,6 +102,34 @@ impl World {
                     node.returns_after = Some(pause);
                     self.say(connection, ToCoordinator::Leaving);
                 }
+            }
+            Fault::Dismiss(worker, pause) => {
+                let Some(node) = self.nodes.get_mut(&worker) else { return };
+                if self.run.is_some() && node.running.is_some() {
+                    node.returns_after = Some(pause);
+                    self.tell_run(Event::Dismiss { worker });
+                }
+            }
+            Fault::Kick(worker) => self.kick(worker),
+            Fault::Intrude(worker) => self.intrude(worker),
+            Fault::Drain => {
+                self.was_drained |= self.run.is_some();
+                self.tell_run(Event::Drain);
+            }
+            Fault::Checkpoint => self.tell_run(Event::Checkpoint),
+            Fault::OutOfReach(by, of, pause) => {
+                self.tell_of_reach(by, vec![of]);
+                let again = Duration::from_millis(OUT_OF_REACH_REPEATED_MS);
+                match pause.checked_sub(again) {
+                    Some(left) => self.push(self.now() + again, Due::Fault(Fault::OutOfReach(by, of, left))),
+                    None => self.after(ms(pause), Due::InReach(by)),
+                }
+            }
+            Fault::TooLate(worker) => {
+                if let Some(node) = self.nodes.get_mut(&worker) {
+                    (node.was_too_late, node.was_killed) = (true, true);
+                }
+                self.restart(worker, 100);
             }
             Fault::Pause(pause) => {
                 self.tell_run(Event::Pause);

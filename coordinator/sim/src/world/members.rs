@@ -1,0 +1,148 @@
+//! Members, their devices, and what they say to each other.
+
+use super::*;
+
+impl World {
+    pub(super) fn step(&mut self, process: Process, event: Option<SyncEvent>) {
+        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
+        let Some(running) = &mut node.running else { return };
+        if let Some(held) = &mut running.frozen {
+            held.extend(event.map(Held::Event));
+            return;
+        }
+        let Some(session) = &mut running.session else { return };
+        match session.sync.step(event).unwrap() {
+            None => self.follow(process),
+            Some(Outcome::Dismissed(_)) => {
+                let returns = node.returns_after.take();
+                (node.is_dismissed, node.running) = (returns.is_none(), None);
+                if let Some(pause) = returns {
+                    self.after(pause.as_millis() as u64, Due::Start(process.worker));
+                }
+            }
+            Some(Outcome::Rejoin(_) | Outcome::TooLate(..)) => self.restart(process.worker, 100),
+        }
+    }
+
+    /// What the device does, and when the synchroniser is to be woken.
+    fn follow(&mut self, process: Process) {
+        let now = self.now();
+        let Some(running) = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut()) else {
+            return;
+        };
+        let Some(session) = &mut running.session else { return };
+        let told = session.device.go_on();
+        let wait = session.sync.wait().map(|wait| now + wait);
+        let timer = wait.filter(|at| session.timer.is_none_or(|set| *at < set || set <= now));
+        if timer.is_some() {
+            session.timer = timer;
+        }
+        if let Some(at) = timer {
+            self.push(at, Due::SyncTimer(process));
+        }
+        self.device_says(process, told);
+    }
+
+    fn device_says(&mut self, process: Process, Told { said, is_computing, trained }: Told) {
+        for message in said {
+            self.after(0, Due::ToSync(process, SyncEvent::Device(message)));
+        }
+        if let Some((round, positions)) = trained {
+            self.books.trained(process.worker, round, positions);
+        }
+        if is_computing {
+            let takes = self.draw(20..80);
+            self.after(takes, Due::Computed(process));
+        }
+    }
+
+    pub(super) fn wake(&mut self, process: Process) {
+        let now = self.now();
+        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
+        let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) else {
+            return;
+        };
+        match session.sync.wait() {
+            Some(wait) if wait.is_zero() => {
+                session.timer = None;
+                self.step(process, None);
+            }
+            Some(wait) => {
+                let at = now + wait;
+                session.timer = Some(at);
+                self.push(at, Due::SyncTimer(process));
+            }
+            None => session.timer = None,
+        }
+    }
+
+    pub(super) fn computed(&mut self, process: Process) {
+        let Some(node) = self.nodes.get_mut(&process.worker).filter(|node| node.is(process)) else { return };
+        let Some(running) = &mut node.running else { return };
+        if running.frozen.is_some() {
+            return self.after(100, Due::Computed(process));
+        }
+        let Some(session) = &mut running.session else { return };
+        let told = session.device.computed();
+        self.device_says(process, told);
+        self.follow(process);
+    }
+
+    /// Takes all that was said on its way.
+    pub(super) fn deliver(&mut self) {
+        loop {
+            let said = self.bus.take();
+            if said.is_empty() {
+                return;
+            }
+            said.into_iter().for_each(|said| self.send(said));
+        }
+    }
+
+    fn send(&mut self, said: Said) {
+        match said {
+            // Nobody has a connection with a worker that is out.
+            Said::ToPeer { from, to, .. } if self.kicked.contains(&from) || self.kicked.contains(&to) => {}
+            Said::ToPeer { from, to, event } => {
+                let at = self.way(from, to);
+                self.push(at, Due::FromPeer(to, event));
+            }
+            Said::Answer { from, to, event } => {
+                let at = self.way(from, to.worker);
+                self.push(at, Due::ToSync(to, event));
+            }
+            Said::ToSelf { to, event } => self.after(1, Due::ToSync(to, event)),
+            Said::ToDevice { to, message } => {
+                let Some(node) = self.nodes.get_mut(&to.worker).filter(|node| node.is(to)) else { return };
+                if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
+                    session.device.take(message);
+                    self.follow(to);
+                }
+            }
+            Said::ToCoordinator { from, message } => self.report(from, message),
+        }
+    }
+
+    /// When something from one worker to another arrives: behind what was sent before.
+    fn way(&mut self, from: WorkerId, to: WorkerId) -> Duration {
+        let more = self.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
+        let at = self.now() + Duration::from_millis(self.draw(5..80)) + more;
+        let last = self.arrivals.entry((from, to)).or_default();
+        *last = at.max(*last);
+        *last
+    }
+
+    fn report(&mut self, from: Process, message: ToCoordinator) {
+        if let ToCoordinator::RoundApplied(report) = &message {
+            self.books.applied(report);
+        }
+        let Some(node) = self.nodes.get_mut(&from.worker).filter(|node| node.is(from)) else { return };
+        let Some(running) = &mut node.running else { return };
+        let connection = running.connection.filter(|_| running.is_welcome);
+        let Some(session) = &mut running.session else { return };
+        session.report(message);
+        if let Some(connection) = connection {
+            session.say().into_iter().for_each(|report| self.say(connection, report));
+        }
+    }
+}
