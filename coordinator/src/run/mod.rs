@@ -48,5 +48,3 @@ pub use ways::{KnownWay, Ways};
 
 #[cfg(test)]
 pub(crate) mod scenarios;
-#[cfg(test)]
-mod simulation;

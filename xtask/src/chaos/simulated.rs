@@ -1,4 +1,4 @@
-//! Chaos in virtual time: seeds of the simulations of the round protocol, of the run, and of the run with its members, many more than the tests have.
+//! Chaos in virtual time: seeds of the simulations of the round protocol and of a run, many more than the tests have.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -35,28 +35,21 @@ struct Simulation {
     one_in: u64,
 }
 
-/// Members as they ship, with codecs and checkpoints.
+/// The coordinator and its members as they ship, with codecs and checkpoints.
 const MEMBERS: Simulation = Simulation {
-    what: "the run with its members",
+    what: "the run",
     folder: "coordinator/sim",
     target: &["--package", "longhaul-sim", "--test", "seeds"],
     test: "whatever_happens_the_run_finishes_with_one_state_and_each_sample_once",
     one_in: 50,
 };
 
-const SIMULATIONS: [Simulation; 3] = [
+const SIMULATIONS: [Simulation; 2] = [
     Simulation {
         what: "the round protocol",
         folder: "proto",
         target: &["--package", "longhaul-proto", "--test", "integration"],
         test: "round_sim::any_mixture_of_faults_is_survived",
-        one_in: 1,
-    },
-    Simulation {
-        what: "the run",
-        folder: "coordinator",
-        target: &["--package", "longhaul-coordinator", "--lib"],
-        test: "run::simulation::whatever_happens_the_run_finishes_and_the_ledger_tells_what_was_applied",
         one_in: 1,
     },
     MEMBERS,
