@@ -56,11 +56,18 @@ impl Books {
 
     /// A generation begins. It makes all rounds anew that are open, and earlier reports of them are void.
     pub(crate) fn begins(&mut self, start: &GenerationStart) {
-        let all = start.membership.members().iter().map(|member| member.worker).collect();
-        let before = start.active_before.iter().copied().collect();
-        let generation = start.membership.generation;
-        self.generations.insert(generation, TakesPart { all, before, first: start.first_round });
-        let open = start.settlement.as_ref().map_or(start.first_round, |settled| settled.open_round);
+        let all: BTreeSet<WorkerId> = start.membership.members().iter().map(|member| member.worker).collect();
+        let before: BTreeSet<WorkerId> = start.active_before.iter().copied().collect();
+        let (generation, first) = (start.membership.generation, start.first_round);
+        let open = start.settlement.as_ref().map_or(first, |settled| settled.open_round);
+        // What a process before this one contributed to rounds that are open has died with it.
+        for worker in all.difference(&before) {
+            let of_worker = (*worker, open)..(*worker, first);
+            let died: Vec<_> = self.trained.range(of_worker).map(|(key, _)| *key).collect();
+            let positions = died.iter().filter_map(|key| self.trained.remove(key)).flatten();
+            self.replaced.extend(positions);
+        }
+        self.generations.insert(generation, TakesPart { all, before, first });
         self.reopened(generation, open);
     }
 

@@ -71,6 +71,25 @@ fn a_run_goes_on_where_it_was_whatever_becomes_of_the_coordinator() {
     }
 }
 
+/// Before the first checkpoint, the members' memory is all there is of a run. They train on while they cannot reach the coordinator, which may itself be restarted
+/// meanwhile, and none of it is lost.
+#[test]
+fn a_run_without_a_checkpoint_outlives_any_time_without_a_coordinator() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 3);
+        let at = Duration::from_millis(500 + 37 * seed);
+        world.fault_at(at, Fault::CutOff(Duration::from_secs(30)));
+        if seed % 2 == 1 {
+            world.fault_at(at + Duration::from_secs(5), Fault::Coordinator(Duration::from_secs(1)));
+        }
+        world.run_until(MOST);
+        check(&world);
+        let is_lost = |line: &&String| line.contains("goes on from") || line.contains("from the beginning");
+        let lost = world.log().iter().find(is_lost);
+        assert_eq!(lost, None, "seed {seed}: {:#?}", world.log());
+    }
+}
+
 /// One after the other, before the first checkpoint or after it: whoever is last has what the others had.
 #[test]
 fn all_leave_in_order_and_nothing_is_lost() {

@@ -29,7 +29,7 @@ const CRATES: [&str; 17] = [
     "xtask",
 ];
 /// Modules of tests, in which anything may be imported.
-const OF_TESTS: [&str; 5] = ["tests", "scenarios", "simulation", "testing", "fuzz"];
+const OF_TESTS: [&str; 4] = ["tests", "scenarios", "testing", "fuzz"];
 /// The modules at the top of a crate that have a folder, and which of all modules at its top each module needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
