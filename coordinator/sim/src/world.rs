@@ -63,23 +63,36 @@ pub struct World {
     queue: BTreeMap<(Duration, u64), Due>,
     pushed: u64,
     run_timers: BTreeSet<Duration>,
-    /// Whose each connection is, and when the last messages of both directions arrive.
-    connections: BTreeMap<ConnectionId, (Process, [Duration; 2])>,
-    next_connection: u64,
-    /// Of two workers, by what more their messages take, and when the last one arrives.
-    slow: BTreeMap<(WorkerId, WorkerId), Duration>,
-    arrivals: BTreeMap<(WorkerId, WorkerId), Duration>,
-    reachable_at: Duration,
+    links: Links,
+    operator: Operator,
     /// What each was told of who is out of the run.
     told: strangers::Told,
-    /// Those that are out of the run for good.
-    kicked: BTreeSet<WorkerId>,
-    was_drained: bool,
-    /// An operator waits until all have left.
-    suspended_for: Option<Duration>,
     books: Books,
     log: Vec<String>,
     rng: ChaCha8Rng,
+}
+
+/// Connections to the coordinator, and what is between workers.
+#[derive(Default)]
+struct Links {
+    /// Whose each connection is, and when the last messages of both directions arrive.
+    connections: BTreeMap<ConnectionId, (Process, [Duration; 2])>,
+    next_connection: u64,
+    /// Nobody reaches the coordinator before.
+    reachable_at: Duration,
+    /// Of two workers, by what more their messages take, and when the last one arrives.
+    slow: BTreeMap<(WorkerId, WorkerId), Duration>,
+    arrivals: BTreeMap<(WorkerId, WorkerId), Duration>,
+}
+
+/// What operators have asked for.
+#[derive(Default)]
+struct Operator {
+    /// Workers that are out of the run for good.
+    kicked: BTreeSet<WorkerId>,
+    was_drained: bool,
+    /// The coordinator and all workers are started again so long after all have left.
+    suspended_for: Option<Duration>,
 }
 
 fn config(workers: u32, overlap: u64, fragment_values: u32) -> RunConfig {
@@ -122,15 +135,9 @@ impl World {
             queue: BTreeMap::new(),
             pushed: 0,
             run_timers: BTreeSet::new(),
-            connections: BTreeMap::new(),
-            next_connection: 0,
-            slow: BTreeMap::new(),
-            arrivals: BTreeMap::new(),
-            reachable_at: Duration::ZERO,
+            links: Links::default(),
+            operator: Operator::default(),
             told: strangers::Told::default(),
-            kicked: BTreeSet::new(),
-            was_drained: false,
-            suspended_for: None,
             books: Books::default(),
             log: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -176,7 +183,7 @@ impl World {
     /// Whether an operator has asked for the run's end.
     #[must_use]
     pub fn was_drained(&self) -> bool {
-        self.was_drained
+        self.operator.was_drained
     }
 
     /// The longest state that was written down, in bytes.
@@ -275,7 +282,7 @@ impl World {
     /// What its program does once all have left, and who starts it and its workers again.
     fn end_if_suspended(&mut self) {
         let is_over = self.run.as_ref().is_some_and(|run| run.suspended().is_some());
-        let Some(pause) = self.suspended_for.take_if(|_| is_over) else { return };
+        let Some(pause) = self.operator.suspended_for.take_if(|_| is_over) else { return };
         self.end_run();
         let ms = pause.as_millis() as u64;
         self.after(ms, Due::StartRun);
@@ -295,7 +302,7 @@ impl World {
     /// With the process go its connections.
     fn end_run(&mut self) {
         self.run = None;
-        for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+        for connection in self.links.connections.keys().copied().collect::<Vec<_>>() {
             self.after(100, Due::ClosedAtNode(connection));
         }
     }
@@ -340,7 +347,7 @@ impl World {
     /// When the next message over a connection arrives: behind those before it.
     fn arrival(&mut self, connection: ConnectionId, direction: usize) -> Duration {
         let at = self.now() + Duration::from_millis(self.draw(1..60));
-        let Some((_, last)) = self.connections.get_mut(&connection) else { return at };
+        let Some((_, last)) = self.links.connections.get_mut(&connection) else { return at };
         last[direction] = last[direction].max(at);
         last[direction]
     }

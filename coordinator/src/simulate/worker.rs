@@ -14,15 +14,7 @@ pub(super) struct Worker {
     pub id: WorkerId,
     pub device: DeviceId,
     pub site: SiteId,
-    /// Counts processes: what was planned for an earlier one does not happen.
-    pub life: u64,
-    pub connection: Option<ConnectionId>,
-    /// Whether the coordinator has welcomed it.
-    pub is_welcome: bool,
-    /// How often it has said that it is alive, or shown it.
-    pub beats: u64,
-    /// It says so itself until then.
-    pub speaks_until: Duration,
+    pub process: Process,
     pub stage: Stage,
     /// Which part of the model it has.
     pub rank: Option<u32>,
@@ -33,10 +25,30 @@ pub(super) struct Worker {
     pub computed: Round,
     /// A generation ends: it begins no other round.
     pub is_settling: bool,
-    /// Counts what it was set to compute: what was planned before does not happen.
-    pub task: u64,
     /// Checkpoints on its disk, newest first: of which part each is, and of how many, and in which generation it was written.
     pub disk: Vec<(Round, u32, u32, Generation)>,
+    pub work: Work,
+}
+
+/// A process on a machine, and its connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Process {
+    /// Counts processes: what was planned for an earlier one does not happen.
+    pub life: u64,
+    pub connection: Option<ConnectionId>,
+    /// Whether the coordinator has welcomed it.
+    pub is_welcome: bool,
+    /// How often it has said that it is alive, or shown it.
+    pub beats: u64,
+    /// It says so itself until then.
+    pub speaks_until: Duration,
+}
+
+/// What a worker computes, and what it has waited.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Work {
+    /// Counts what it was set to compute: what was planned before does not happen.
+    pub task: u64,
     /// With what it is set to compute now,
     pub compute: Duration,
     /// until then.
@@ -78,47 +90,38 @@ impl Worker {
             id,
             device,
             site: SiteId(0),
-            life: 0,
-            connection: None,
-            is_welcome: false,
-            beats: 0,
-            speaks_until: Duration::ZERO,
+            process: Process::default(),
             stage: Stage::Off,
             rank: None,
             generation: Generation(0),
             applied: Round(0),
             computed: Round(0),
             is_settling: false,
-            task: 0,
             disk: Vec::new(),
-            compute: Duration::ZERO,
-            busy_until: Duration::ZERO,
-            wait: Duration::ZERO,
-            tokens: 0,
-            stretch: Stretch::default(),
+            work: Work::default(),
         }
     }
 
     /// It is set to compute something.
     pub fn set_to(&mut self, stretch: Stretch, now: Duration) {
-        self.task += 1;
-        self.compute += stretch.takes;
-        self.busy_until = now + stretch.takes;
-        self.stretch = stretch;
+        self.work.task += 1;
+        self.work.compute += stretch.takes;
+        self.work.busy_until = now + stretch.takes;
+        self.work.stretch = stretch;
     }
 
     /// What it was set to compute is done, if it was set to anything.
     pub fn has_computed(&mut self) {
-        self.tokens += std::mem::take(&mut self.stretch).tokens;
+        self.work.tokens += std::mem::take(&mut self.work.stretch).tokens;
     }
 
     /// Another process on the same machine: only the disk is left of what there was.
     pub fn restart(&mut self) {
         *self = Self {
-            life: self.life + 1,
+            process: Process { life: self.process.life + 1, ..Process::default() },
             stage: Stage::Joined,
             disk: std::mem::take(&mut self.disk),
-            task: self.task + 1,
+            work: Work { task: self.work.task + 1, ..Work::default() },
             ..Self::new(self.id, self.device)
         };
     }
@@ -161,14 +164,14 @@ impl Worker {
 
     /// What it has done by now, of what it is set to as well.
     pub fn heartbeat(&self, step: u64, now: Duration) -> Heartbeat {
-        let undone = self.busy_until.saturating_sub(now);
-        let Stretch { takes, tokens } = self.stretch;
+        let undone = self.work.busy_until.saturating_sub(now);
+        let Stretch { takes, tokens } = self.work.stretch;
         let share = if takes.is_zero() { 0.0 } else { 1.0 - undone.as_secs_f64() / takes.as_secs_f64() };
         Heartbeat {
             step,
-            tokens: self.tokens + (tokens as f64 * share.clamp(0.0, 1.0)).round() as u64,
-            compute_s: self.compute.saturating_sub(undone).as_secs_f64(),
-            wait_s: self.wait.as_secs_f64(),
+            tokens: self.work.tokens + (tokens as f64 * share.clamp(0.0, 1.0)).round() as u64,
+            compute_s: self.work.compute.saturating_sub(undone).as_secs_f64(),
+            wait_s: self.work.wait.as_secs_f64(),
             ..Heartbeat::default()
         }
     }

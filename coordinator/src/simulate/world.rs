@@ -48,37 +48,20 @@ const WARNINGS_KEPT: usize = 10;
 pub(super) struct World {
     setup: Setup,
     run: Run,
-    now: Duration,
-    queue: Queue,
+    agenda: Agenda,
     rng: ChaCha8Rng,
     workers: Vec<Worker>,
-    connections: BTreeMap<ConnectionId, usize>,
-    last_connection: u64,
-    /// By site: the place of who speaks for it, and what it was shown.
-    speakers: Vec<Speaker>,
+    lines: Lines,
     /// As the workers were last welcomed with it, and the text of that.
     config: RunConfig,
     welcome: String,
-    /// Parameters of each part of the model.
-    parameters: Vec<u64>,
     /// Processes that there are.
     alive: u32,
     /// By rank.
     groups: BTreeMap<u32, Group>,
-    /// By worker: seconds of each sequence of a step.
-    sequence_s: BTreeMap<WorkerId, f64>,
-    /// How much of a step each has.
-    shares: Shares,
-    /// What exchanges take, by the phase of the run.
-    exchanges: Exchanges,
-    timer_at: Option<Duration>,
+    costs: Costs,
     last_generation: Generation,
-    /// By site: its workers are away until then.
-    out_until: Vec<Duration>,
-    /// When those died that no generation has begun without yet.
-    deaths: BTreeMap<WorkerId, Duration>,
-    /// When those started that have not taken part yet.
-    starts: BTreeMap<WorkerId, Duration>,
+    outages: Outages,
     tally: Tally,
     failure: Option<Unfit>,
 }
@@ -99,11 +82,55 @@ struct Tally {
     tenth: Option<(Duration, u64)>,
     plan: Option<String>,
     warnings: VecDeque<String>,
-    /// Of processes that are gone: what they computed, waited, and trained on; and since the first generation, how long all have lived.
+    gone: Gone,
+}
+
+/// Of processes that are gone.
+#[derive(Default)]
+struct Gone {
     compute: Duration,
     wait: Duration,
+    /// What they trained on.
     tokens: u64,
+    /// Since the first generation, how long all have lived.
     lived: Duration,
+}
+
+/// What steps and exchanges take.
+struct Costs {
+    /// Parameters of each part of the model.
+    parameters: Vec<u64>,
+    /// By worker: seconds of each sequence of a step.
+    sequence_s: BTreeMap<WorkerId, f64>,
+    /// How much of a step each has.
+    shares: Shares,
+    /// What exchanges take, by the phase of the run.
+    exchanges: Exchanges,
+}
+
+/// Outages that are not over, or not settled.
+struct Outages {
+    /// By site: its workers are away until then.
+    out_until: Vec<Duration>,
+    /// When those died that no generation has begun without yet.
+    deaths: BTreeMap<WorkerId, Duration>,
+    /// When those started that have not taken part yet.
+    starts: BTreeMap<WorkerId, Duration>,
+}
+
+/// Connections, and who speaks for others.
+struct Lines {
+    connections: BTreeMap<ConnectionId, usize>,
+    last_connection: u64,
+    /// By site: the place of who speaks for it, and what it was shown.
+    speakers: Vec<Speaker>,
+}
+
+/// Virtual time, and what is due.
+struct Agenda {
+    now: Duration,
+    queue: Queue,
+    timer_at: Option<Duration>,
 }
 
 impl World {
@@ -128,29 +155,26 @@ impl World {
             let gone = Happening::Outage(site.unwrap_or_default(), Duration::from_secs_f64(outage.for_s));
             queue.push(Duration::from_secs_f64(outage.at_s), gone);
         }
+        let (connections, deaths, starts) = Default::default();
         Ok(Self {
             rng: ChaCha8Rng::seed_from_u64(setup.seed),
             config: setup.config.clone(),
             welcome: String::new(),
-            parameters: Vec::new(),
             alive: 0,
             setup,
             run,
-            now: Duration::ZERO,
-            queue,
+            agenda: Agenda { now: Duration::ZERO, queue, timer_at: None },
             workers,
-            connections: BTreeMap::new(),
-            last_connection: 0,
-            speakers,
+            lines: Lines { connections, last_connection: 0, speakers },
             groups: BTreeMap::new(),
-            sequence_s: BTreeMap::new(),
-            shares: Shares::default(),
-            exchanges: Exchanges::default(),
-            timer_at: None,
+            costs: Costs {
+                parameters: Vec::new(),
+                sequence_s: BTreeMap::new(),
+                shares: Shares::default(),
+                exchanges: Exchanges::default(),
+            },
             last_generation: Generation(0),
-            out_until,
-            deaths: BTreeMap::new(),
-            starts: BTreeMap::new(),
+            outages: Outages { out_until, deaths, starts },
             tally: Tally::default(),
             failure: None,
         })
@@ -159,9 +183,9 @@ impl World {
     #[allow(clippy::disallowed_methods, reason = "measures what the simulation takes")]
     pub fn run(mut self) -> Result<Report, SimulateError> {
         let began = Instant::now();
-        while let Some((at, happening)) = self.queue.pop(self.setup.until) {
-            self.live(at - self.now);
-            self.now = at;
+        while let Some((at, happening)) = self.agenda.queue.pop(self.setup.until) {
+            self.live(at - self.agenda.now);
+            self.agenda.now = at;
             self.happen(happening);
             if let Some(failure) = self.failure.take() {
                 return Err(failure.into());
@@ -176,44 +200,50 @@ impl World {
     /// Time passes for all processes, once there is a generation.
     fn live(&mut self, passed: Duration) {
         if self.tally.began.is_some() && !passed.is_zero() {
-            self.tally.lived += passed * self.alive;
+            self.tally.gone.lived += passed * self.alive;
         }
     }
 
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Start(place) => self.start(place),
-            Happening::Kill(place, life) if self.workers[place].life == life => self.kill(place),
-            Happening::Connect(place, life) if self.workers[place].life == life => self.connect(place),
+            Happening::Kill(place, life) if self.workers[place].process.life == life => self.kill(place),
+            Happening::Connect(place, life) if self.workers[place].process.life == life => {
+                self.connect(place)
+            }
             Happening::Kill(..) | Happening::Connect(..) => {}
             Happening::Outage(site, length) => self.end_site(site, length),
             Happening::ToRun(connection, message) => self.tell_run(Event::Message { connection, message }),
             Happening::ToWorker(place, connection, message) => {
-                if self.workers[place].connection == Some(connection) {
+                if self.workers[place].process.connection == Some(connection) {
                     self.hear(place, message);
                 }
             }
             Happening::Closed(place, connection) => {
                 // It does not know yet why, and comes back as a new one.
-                if self.workers[place].connection == Some(connection) && self.workers[place].is_on() {
+                if self.workers[place].process.connection == Some(connection) && self.workers[place].is_on() {
                     self.restart(place);
                 }
             }
             Happening::Loaded(place, task, from) => {
-                if self.workers[place].task == task {
+                if self.workers[place].work.task == task {
                     self.loaded(place, from);
                 }
             }
-            Happening::HeadDone(place, task) if self.workers[place].task == task => self.head_done(place),
-            Happening::RoundDone(place, task) if self.workers[place].task == task => self.round_done(place),
+            Happening::HeadDone(place, task) if self.workers[place].work.task == task => {
+                self.head_done(place)
+            }
+            Happening::RoundDone(place, task) if self.workers[place].work.task == task => {
+                self.round_done(place)
+            }
             Happening::HeadDone(..) | Happening::RoundDone(..) => {}
             Happening::Result(generation, rank, round) => self.result(generation, rank, round),
             Happening::Heartbeats(slot) => self.heartbeats(slot),
             Happening::Planned(answer) => self.tell_run(Event::Planned(answer)),
             // Another that was planned before an earlier one was.
-            Happening::Timer if self.timer_at != Some(self.now) => {}
+            Happening::Timer if self.agenda.timer_at != Some(self.agenda.now) => {}
             Happening::Timer => {
-                self.timer_at = None;
+                self.agenda.timer_at = None;
                 self.tell_run(Event::Timer);
             }
         }
@@ -225,13 +255,13 @@ impl World {
         if self.workers[place].is_on() || self.run.state().phase == Phase::Finished {
             return;
         }
-        let out_until = self.out_until[self.workers[place].device.site];
-        if out_until > self.now {
-            return self.queue.push(out_until, Happening::Start(place));
+        let out_until = self.outages.out_until[self.workers[place].device.site];
+        if out_until > self.agenda.now {
+            return self.agenda.queue.push(out_until, Happening::Start(place));
         }
         self.alive += 1;
-        if self.workers[place].life > 0 {
-            self.starts.insert(self.workers[place].id, self.now);
+        if self.workers[place].process.life > 0 {
+            self.outages.starts.insert(self.workers[place].id, self.agenda.now);
         }
         self.join(place);
     }
@@ -244,12 +274,12 @@ impl World {
 
     fn join(&mut self, place: usize) {
         self.workers[place].restart();
-        let life = self.workers[place].life;
-        self.queue.push(self.now + CONNECT, Happening::Connect(place, life));
+        let life = self.workers[place].process.life;
+        self.agenda.queue.push(self.agenda.now + CONNECT, Happening::Connect(place, life));
         if let Some(churn) = self.setup.faults.churn {
             // However long it has lived already: the distribution has no memory.
-            let at = self.now + churn.life(&mut self.rng);
-            self.queue.push(at, Happening::Kill(place, life));
+            let at = self.agenda.now + churn.life(&mut self.rng);
+            self.agenda.queue.push(at, Happening::Kill(place, life));
         }
     }
 
@@ -260,16 +290,16 @@ impl World {
         self.end_process(place);
         let absence = self.setup.faults.churn.map(|churn| churn.absence(&mut self.rng));
         if let Some(absence) = absence {
-            self.queue.push(self.now + absence, Happening::Start(place));
+            self.agenda.queue.push(self.agenda.now + absence, Happening::Start(place));
         }
     }
 
     fn end_site(&mut self, site: usize, length: Duration) {
-        self.out_until[site] = self.out_until[site].max(self.now + length);
+        self.outages.out_until[site] = self.outages.out_until[site].max(self.agenda.now + length);
         for place in 0..self.workers.len() {
             if self.workers[place].device.site == site && self.workers[place].is_on() {
                 self.end_process(place);
-                self.queue.push(self.now + length, Happening::Start(place));
+                self.agenda.queue.push(self.agenda.now + length, Happening::Start(place));
             }
         }
     }
@@ -278,9 +308,9 @@ impl World {
     fn end_process(&mut self, place: usize) {
         self.tally.killed += 1;
         if self.workers[place].is_in_training() {
-            self.deaths.insert(self.workers[place].id, self.now);
+            self.outages.deaths.insert(self.workers[place].id, self.agenda.now);
         }
-        self.starts.remove(&self.workers[place].id);
+        self.outages.starts.remove(&self.workers[place].id);
         self.turn_off(place);
     }
 
@@ -296,27 +326,29 @@ impl World {
     fn bury(&mut self, place: usize) {
         let worker = &mut self.workers[place];
         // What it was set to compute and will not.
-        let undone = worker.busy_until.saturating_sub(self.now);
-        let waits = if let Stage::Stalled(since) = worker.stage { self.now - since } else { Duration::ZERO };
-        self.tally.compute += worker.compute.saturating_sub(undone);
-        self.tally.wait += worker.wait + waits;
-        (worker.compute, worker.wait, worker.busy_until) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        worker.stretch = Stretch::default();
-        self.tally.tokens += std::mem::take(&mut worker.tokens);
-        worker.life += 1;
-        worker.task += 1;
-        if let Some(connection) = worker.connection.take() {
-            self.connections.remove(&connection);
+        let undone = worker.work.busy_until.saturating_sub(self.agenda.now);
+        let waits =
+            if let Stage::Stalled(since) = worker.stage { self.agenda.now - since } else { Duration::ZERO };
+        self.tally.gone.compute += worker.work.compute.saturating_sub(undone);
+        self.tally.gone.wait += worker.work.wait + waits;
+        (worker.work.compute, worker.work.wait, worker.work.busy_until) =
+            (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        worker.work.stretch = Stretch::default();
+        self.tally.gone.tokens += std::mem::take(&mut worker.work.tokens);
+        worker.process.life += 1;
+        worker.work.task += 1;
+        if let Some(connection) = worker.process.connection.take() {
+            self.lines.connections.remove(&connection);
         }
     }
 
     fn connect(&mut self, place: usize) {
-        self.last_connection += 1;
-        let connection = ConnectionId(self.last_connection);
-        self.connections.insert(connection, place);
+        self.lines.last_connection += 1;
+        let connection = ConnectionId(self.lines.last_connection);
+        self.lines.connections.insert(connection, place);
         let worker = &mut self.workers[place];
-        worker.connection = Some(connection);
-        let (id, device, incarnation) = (worker.id, worker.device, worker.life);
+        worker.process.connection = Some(connection);
+        let (id, device, incarnation) = (worker.id, worker.device, worker.process.life);
         let checkpoints = worker.offers();
         let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         self.tell_run(Event::Opened { connection, worker: id, address });
@@ -348,9 +380,9 @@ impl World {
     }
 
     fn say(&mut self, place: usize, message: ToCoordinator) {
-        if let Some(connection) = self.workers[place].connection {
-            let at = self.now + self.delay(place);
-            self.queue.push(at, Happening::ToRun(connection, message));
+        if let Some(connection) = self.workers[place].process.connection {
+            let at = self.agenda.now + self.delay(place);
+            self.agenda.queue.push(at, Happening::ToRun(connection, message));
         }
     }
 
@@ -358,15 +390,15 @@ impl World {
     fn tell_run(&mut self, event: Event) {
         self.tally.heard += 1;
         let before = Instant::now();
-        let commands = self.run.handle(self.now, event);
+        let commands = self.run.handle(self.agenda.now, event);
         self.tally.thinking += before.elapsed();
         for command in commands {
             self.follow(command);
         }
         let next = self.run.next_timeout();
-        if let Some(at) = next.filter(|at| self.timer_at.is_none_or(|timer| *at < timer)) {
-            self.timer_at = Some(at);
-            self.queue.push(at, Happening::Timer);
+        if let Some(at) = next.filter(|at| self.agenda.timer_at.is_none_or(|timer| *at < timer)) {
+            self.agenda.timer_at = Some(at);
+            self.agenda.queue.push(at, Happening::Timer);
         }
     }
 
@@ -374,17 +406,17 @@ impl World {
         match command {
             Command::Send { connection, message } => {
                 self.tally.told += 1;
-                let Some(&place) = self.connections.get(&connection) else { return };
-                let at = self.now + self.delay(place);
-                self.queue.push(at, Happening::ToWorker(place, connection, message));
+                let Some(&place) = self.lines.connections.get(&connection) else { return };
+                let at = self.agenda.now + self.delay(place);
+                self.agenda.queue.push(at, Happening::ToWorker(place, connection, message));
             }
             Command::Close { connection, .. } => {
-                let Some(&place) = self.connections.get(&connection) else { return };
-                let at = self.now + self.delay(place);
-                self.queue.push(at, Happening::Closed(place, connection));
+                let Some(&place) = self.lines.connections.get(&connection) else { return };
+                let at = self.agenda.now + self.delay(place);
+                self.agenda.queue.push(at, Happening::Closed(place, connection));
             }
             Command::Plan(question) => {
-                self.queue.push(self.now, Happening::Planned(Box::new(question.answer())));
+                self.agenda.queue.push(self.agenda.now, Happening::Planned(Box::new(question.answer())));
             }
             Command::Persist(Record::State(_) | Record::Round(_)) => {}
             Command::Report(notice) => {
@@ -396,7 +428,7 @@ impl World {
                         self.tally.warnings.pop_front();
                     }
                     let who = notice.worker.map_or_else(String::new, |worker| format!("{worker} "));
-                    let at_s = self.now.as_secs_f64();
+                    let at_s = self.agenda.now.as_secs_f64();
                     self.tally.warnings.push_back(format!("{at_s:.1} s: {who}{}", notice.text));
                 }
             }
@@ -410,10 +442,11 @@ impl World {
             ToWorker::Welcome(welcome) => self.welcomed(place, &welcome),
             ToWorker::Probe { peers } => {
                 let links = peers.iter().map(|peer| self.link_from(place, peer.worker)).collect::<Vec<_>>();
-                let at =
-                    self.now + PROBE * u32::try_from(links.len()).unwrap_or(u32::MAX) + self.delay(place);
-                if let Some(connection) = self.workers[place].connection {
-                    self.queue.push(at, Happening::ToRun(connection, ToCoordinator::Links(links)));
+                let at = self.agenda.now
+                    + PROBE * u32::try_from(links.len()).unwrap_or(u32::MAX)
+                    + self.delay(place);
+                if let Some(connection) = self.workers[place].process.connection {
+                    self.agenda.queue.push(at, Happening::ToRun(connection, ToCoordinator::Links(links)));
                 }
             }
             ToWorker::Seat { rank } if self.workers[place].is_in_training() => {

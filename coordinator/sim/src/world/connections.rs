@@ -9,16 +9,16 @@ impl World {
         let Some(running) = node.running.as_ref().filter(|running| running.connection.is_none()) else {
             return;
         };
-        if self.kicked.contains(&process.worker) {
+        if self.operator.kicked.contains(&process.worker) {
             return;
         }
-        if self.run.is_none() || now < self.reachable_at || running.frozen.is_some() {
+        if self.run.is_none() || now < self.links.reachable_at || running.frozen.is_some() {
             return self.after(300, Due::Connect(process));
         }
         let Some(join) = node.join(RUN) else { return };
-        let connection = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        self.connections.insert(connection, (process, [now; 2]));
+        let connection = ConnectionId(self.links.next_connection);
+        self.links.next_connection += 1;
+        self.links.connections.insert(connection, (process, [now; 2]));
         if let Some(running) = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut()) {
             (running.connection, running.is_welcome) = (Some(connection), false);
         }
@@ -34,7 +34,7 @@ impl World {
 
     /// The process that a connection is of, as long as it has it.
     fn of(&self, connection: ConnectionId) -> Option<Process> {
-        let (process, _) = self.connections.get(&connection)?;
+        let (process, _) = self.links.connections.get(&connection)?;
         let running = self.nodes.get(&process.worker)?.running.as_ref()?;
         (running.process == *process && running.connection == Some(connection)).then_some(*process)
     }
@@ -78,7 +78,7 @@ impl World {
                     session.begins(start.membership.generation, start.first_round);
                 }
             }
-            ToWorker::Refused { .. } if self.kicked.contains(&process.worker) => return,
+            ToWorker::Refused { .. } if self.operator.kicked.contains(&process.worker) => return,
             ToWorker::Refused { reason } => panic!("{}: {reason}", process.worker),
             _ => {}
         }

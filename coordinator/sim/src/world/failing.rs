@@ -7,7 +7,7 @@ use super::*;
 impl World {
     pub(super) fn start(&mut self, worker: WorkerId) {
         let Some(node) = self.nodes.get_mut(&worker) else { return };
-        if node.running.is_some() || node.is_dismissed || self.kicked.contains(&worker) {
+        if node.running.is_some() || node.is_dismissed || self.operator.kicked.contains(&worker) {
             return;
         }
         node.start();
@@ -82,9 +82,9 @@ impl World {
                 }
             }
             Fault::CutOff(pause) => {
-                self.reachable_at = self.now() + pause;
+                self.links.reachable_at = self.now() + pause;
                 self.nodes.values_mut().for_each(|node| node.was_away = true);
-                for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+                for connection in self.links.connections.keys().copied().collect::<Vec<_>>() {
                     self.after(1, Due::ClosedAtRun(connection));
                     self.after(1, Due::ClosedAtNode(connection));
                 }
@@ -113,7 +113,7 @@ impl World {
             Fault::Kick(worker) => self.kick(worker),
             Fault::Intrude(worker) => self.intrude(worker),
             Fault::Drain => {
-                self.was_drained |= self.run.is_some();
+                self.operator.was_drained |= self.run.is_some();
                 self.tell_run(Event::Drain);
             }
             Fault::Checkpoint => self.tell_run(Event::Checkpoint),
@@ -137,7 +137,7 @@ impl World {
             }
             Fault::Suspend(pause) => {
                 self.tell_run(Event::Suspend);
-                self.suspended_for = self.run.is_some().then_some(pause);
+                self.operator.suspended_for = self.run.is_some().then_some(pause);
             }
             Fault::FullDisk(worker, pause) => {
                 if let Some(node) = self.nodes.get_mut(&worker) {
@@ -152,7 +152,7 @@ impl World {
                 self.fail(Fault::Disconnect(worker));
             }
             Fault::Slow(one, other, more) => {
-                self.slow.insert((one.min(other), one.max(other)), more);
+                self.links.slow.insert((one.min(other), one.max(other)), more);
             }
         }
     }

@@ -102,7 +102,8 @@ impl World {
     fn send(&mut self, said: Said) {
         match said {
             // Nobody has a connection with a worker that is out.
-            Said::ToPeer { from, to, .. } if self.kicked.contains(&from) || self.kicked.contains(&to) => {}
+            Said::ToPeer { from, to, .. }
+                if self.operator.kicked.contains(&from) || self.operator.kicked.contains(&to) => {}
             Said::ToPeer { from, to, event } => {
                 let at = self.way(from, to);
                 self.push(at, Due::FromPeer(to, event));
@@ -125,9 +126,9 @@ impl World {
 
     /// When something from one worker to another arrives: behind what was sent before.
     fn way(&mut self, from: WorkerId, to: WorkerId) -> Duration {
-        let more = self.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
+        let more = self.links.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
         let at = self.now() + Duration::from_millis(self.draw(5..80)) + more;
-        let last = self.arrivals.entry((from, to)).or_default();
+        let last = self.links.arrivals.entry((from, to)).or_default();
         *last = at.max(*last);
         *last
     }

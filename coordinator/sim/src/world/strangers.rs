@@ -22,7 +22,7 @@ impl World {
         }
         let Some(run) = &self.run else { return };
         let revoked = &run.state().revoked;
-        let to = self.connections.get(&connection).map(|(process, _)| process.worker);
+        let to = self.links.connections.get(&connection).map(|(process, _)| process.worker);
         if to.is_some_and(|worker| revoked.contains(&worker)) {
             let is_refusal = matches!(message, ToWorker::Refused { .. });
             assert!(is_refusal, "{to:?} was kicked, and is told {message:?}");
@@ -41,11 +41,11 @@ impl World {
 
     /// Takes a worker out of the run for good, where others have a state to go on from.
     pub(super) fn kick(&mut self, worker: WorkerId) {
-        let stays = |node: &&Node| node.worker != worker && !self.kicked.contains(&node.worker);
+        let stays = |node: &&Node| node.worker != worker && !self.operator.kicked.contains(&node.worker);
         if self.run.is_none() || !self.nodes.values().filter(stays).any(|node| node.has_checkpoint(RUN)) {
             return;
         }
-        self.kicked.insert(worker);
+        self.operator.kicked.insert(worker);
         self.tell_run(Event::Kick { worker });
     }
 
@@ -54,12 +54,13 @@ impl World {
         let process =
             self.nodes.get(&worker).and_then(|node| node.running.as_ref()).map(|running| running.process);
         let join = self.nodes.get(&worker).and_then(|node| node.join(RUN));
-        let (Some(process), Some(join), true) = (process, join, self.kicked.contains(&worker)) else {
+        let (Some(process), Some(join), true) = (process, join, self.operator.kicked.contains(&worker))
+        else {
             return;
         };
-        let connection = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        self.connections.insert(connection, (process, [self.now(); 2]));
+        let connection = ConnectionId(self.links.next_connection);
+        self.links.next_connection += 1;
+        self.links.connections.insert(connection, (process, [self.now(); 2]));
         self.tell_run(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
         let generation = self.run.as_ref().map(|run| run.state().announced).unwrap_or_default();
         let settled = Settled { generation, open_round: Round(0), computing: Round(0), results: Vec::new() };

@@ -60,17 +60,17 @@ impl World {
         let sequences = steps as f64 * self.sequences_of(place, self.workers[place].computed);
         let length = f64::from(self.config.predictions_per_sample());
         let worker = &mut self.workers[place];
-        let sequence_s = self.sequence_s.get(&worker.id).copied().unwrap_or_default();
+        let sequence_s = self.costs.sequence_s.get(&worker.id).copied().unwrap_or_default();
         let takes = Duration::from_secs_f64((sequences * sequence_s * slower).min(1e9));
         // Those of a copy are counted once, by its first worker.
         let tokens = if worker.rank == Some(0) { (sequences * length) as u64 } else { 0 };
         worker.stage = stage;
-        worker.set_to(Stretch { takes, tokens }, self.now);
+        worker.set_to(Stretch { takes, tokens }, self.agenda.now);
         let done = match stage {
-            Stage::Head => Happening::HeadDone(place, worker.task),
-            _ => Happening::RoundDone(place, worker.task),
+            Stage::Head => Happening::HeadDone(place, worker.work.task),
+            _ => Happening::RoundDone(place, worker.work.task),
         };
-        self.queue.push(self.now + takes, done);
+        self.agenda.queue.push(self.agenda.now + takes, done);
     }
 
     /// Sequences that a worker has of each step of a round: as many as were assigned to its copy.
@@ -78,14 +78,14 @@ impl World {
         let step = self.schedule().steps_of(round).start;
         let copies = || self.run.state().generation.as_ref().map_or(1, |lineup| lineup.replicas.len().max(1));
         let even = || f64::from(self.config.train.batch) / copies() as f64;
-        self.shares.in_step(step, self.workers[place].id).map_or_else(even, |own| own as f64)
+        self.costs.shares.in_step(step, self.workers[place].id).map_or_else(even, |own| own as f64)
     }
 
     /// The result of the round before must be there now.
     pub(super) fn head_done(&mut self, place: usize) {
         self.workers[place].has_computed();
-        self.workers[place].stage = Stage::Stalled(self.now);
-        self.resume_if_possible(place, self.now);
+        self.workers[place].stage = Stage::Stalled(self.agenda.now);
+        self.resume_if_possible(place, self.agenda.now);
     }
 
     pub(super) fn resume_if_possible(&mut self, place: usize, since: Duration) {
@@ -94,7 +94,7 @@ impl World {
         if self.groups.get(&rank).is_none_or(|group| group.complete < round) {
             return;
         }
-        self.workers[place].wait += self.now - since;
+        self.workers[place].work.wait += self.agenda.now - since;
         self.apply_before(place, rank, round);
         if round >= self.until() {
             return self.finish(place, round);
@@ -165,9 +165,9 @@ impl World {
         let steps = self.schedule().steps_of(round);
         let Some(group) = self.groups.get_mut(&rank) else { return };
         let generation = group.generation;
-        let takes = self.exchanges.takes(steps);
+        let takes = self.costs.exchanges.takes(steps);
         for whole in group.contribute(worker, round) {
-            self.queue.push(self.now + takes, Happening::Result(generation, rank, whole));
+            self.agenda.queue.push(self.agenda.now + takes, Happening::Result(generation, rank, whole));
         }
     }
 
@@ -196,11 +196,11 @@ impl World {
     pub(super) fn note_progress(&mut self) {
         let schedule = self.schedule();
         let counted = schedule.steps_of(self.run.state().ledger.through()).start;
-        if counted > 0 && counted >= self.exchanges.warmup_steps() {
-            self.tally.opened.get_or_insert(self.now);
+        if counted > 0 && counted >= self.costs.exchanges.warmup_steps() {
+            self.tally.opened.get_or_insert(self.agenda.now);
         }
         if self.tally.tenth.is_none() && counted * 10 >= schedule.steps {
-            self.tally.tenth = Some((self.now, counted));
+            self.tally.tenth = Some((self.agenda.now, counted));
         }
     }
 

@@ -46,8 +46,8 @@ impl World {
             // It makes up for what it has missed by results that the others have.
             (worker.stage, worker.computed) = (Stage::Idle, first_round.max(worker.computed));
             worker.applied = worker.applied.max(complete.min(first_round));
-            if let Some(started) = self.starts.remove(&worker.id) {
-                self.tally.back.push(self.now - started);
+            if let Some(started) = self.outages.starts.remove(&worker.id) {
+                self.tally.back.push(self.agenda.now - started);
             }
         }
         let computed = self.workers[place].computed;
@@ -68,13 +68,13 @@ impl World {
         }
         self.last_generation = generation;
         self.tally.generations += 1;
-        self.tally.began.get_or_insert(self.now);
-        let now = self.now;
-        let missing = std::mem::take(&mut self.deaths);
+        self.tally.began.get_or_insert(self.agenda.now);
+        let now = self.agenda.now;
+        let missing = std::mem::take(&mut self.outages.deaths);
         let lineup = self.run.state().generation.as_ref();
         for (worker, died) in missing {
             if lineup.is_some_and(|lineup| lineup.rank_of(worker).is_some()) {
-                self.deaths.insert(worker, died);
+                self.outages.deaths.insert(worker, died);
             } else {
                 self.tally.settled.push(now - died);
             }
@@ -123,8 +123,8 @@ impl World {
             sequence_s.extend(replica.ranks.iter().map(|member| (member.worker, pace / even)));
         }
         let shares = Shares::of(&lineup.assignments, &lineup.replicas, batch.into());
-        self.exchanges = Exchanges::of(&whole);
-        (self.sequence_s, self.shares) = (sequence_s, shares);
+        self.costs.exchanges = Exchanges::of(&whole);
+        (self.costs.sequence_s, self.costs.shares) = (sequence_s, shares);
         Ok(())
     }
 }

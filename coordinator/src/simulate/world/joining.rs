@@ -18,13 +18,13 @@ impl World {
     }
 
     pub(super) fn welcomed(&mut self, place: usize, welcome: &Welcome) {
-        (self.workers[place].site, self.workers[place].is_welcome) = (welcome.site, true);
+        (self.workers[place].site, self.workers[place].process.is_welcome) = (welcome.site, true);
         // Most are welcomed with what the last one was.
         if self.welcome != welcome.config
             && let Ok(config) = RunConfig::parse(&welcome.config)
         {
             let parts = self.setup.spec.parts(&config.parallel, config.data.sequence_length);
-            self.parameters = parts.iter().flatten().map(ModelSpec::parameter_count).collect();
+            self.costs.parameters = parts.iter().flatten().map(ModelSpec::parameter_count).collect();
             (self.config, self.welcome) = (config, welcome.config.clone());
         }
         if self.config.is_plan_open() {
@@ -42,15 +42,15 @@ impl World {
         if self.workers[place].is_in_training() {
             return self.restart(place);
         }
-        self.workers[place].task += 1;
-        let task = self.workers[place].task;
-        self.queue.push(self.now + takes, Happening::Loaded(place, task, from));
+        self.workers[place].work.task += 1;
+        let task = self.workers[place].work.task;
+        self.agenda.queue.push(self.agenda.now + takes, Happening::Loaded(place, task, from));
     }
 
     pub(super) fn loaded(&mut self, place: usize, from: Option<Round>) {
         let Some(rank) = self.workers[place].rank else { return };
         let next_round = from.or_else(|| Some(self.groups.get(&rank)?.complete)).unwrap_or_default();
-        let parameters = self.parameters.get(rank as usize).copied();
+        let parameters = self.costs.parameters.get(rank as usize).copied();
         (self.workers[place].applied, self.workers[place].computed) = (next_round, next_round);
         let ready = Ready {
             next_round,
