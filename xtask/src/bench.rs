@@ -51,7 +51,7 @@ struct ImageOptions {
 }
 
 impl ImageOptions {
-    /// As the target takes them.
+    /// As the program takes them.
     fn arguments(&self) -> Vec<OsString> {
         let given = [("--mnist", &self.mnist), ("--fashion", &self.fashion)];
         let pair =
@@ -92,47 +92,32 @@ enum Name {
 }
 
 impl Name {
-    /// The packages, and the targets in them, that are the benchmark.
-    fn targets(self) -> &'static [[&'static str; 4]] {
+    /// The programs of the package of benchmarks that are this one.
+    fn programs(self) -> &'static [&'static str] {
         match self {
-            Self::Codec => &[["--package", "longhaul-proto", "--example", "bench_codec"]],
-            Self::Transport => &[["--package", "longhaul-tests", "--bin", "bench-transport"]],
-            Self::Wan => &[["--package", "longhaul-tests", "--bin", "bench-wan"]],
-            Self::Sync => &[["--package", "longhaul-tests", "--bin", "bench-sync"]],
-            Self::Train => &[["--package", "longhaul-worker", "--example", "bench_train"]],
-            Self::Gpu => &[["--package", "longhaul-worker", "--example", "bench_gpu"]],
-            Self::Data => &[["--package", "longhaul-worker", "--example", "bench_data"]],
-            Self::Cases => &[["--package", "longhaul-worker", "--example", "bench_cases"]],
-            Self::Selection => &[
-                ["--package", "longhaul-worker", "--example", "bench_selection"],
-                ["--package", "longhaul-worker", "--example", "bench_selective"],
-                ["--package", "longhaul-worker", "--example", BENCH_IMAGES],
-            ],
-            Self::Plan | Self::Simulate => {
-                &[["--package", "longhaul-coordinator", "--example", "bench_plan"]]
-            }
-            Self::Elastic => &[["--package", "longhaul-tests", "--bin", "bench-elastic"]],
-            Self::Pipeline => &[
-                ["--package", "longhaul-worker", "--example", BUBBLE_TARGET],
-                ["--package", "longhaul-tests", "--bin", OTHER_PIPELINE_TARGET],
-            ],
+            Self::Codec => &["bench-codec"],
+            Self::Transport => &["bench-transport"],
+            Self::Wan => &["bench-wan"],
+            Self::Sync => &["bench-sync"],
+            Self::Train => &["bench-train"],
+            Self::Gpu => &["bench-gpu"],
+            Self::Data => &["bench-data"],
+            Self::Cases => &["bench-cases"],
+            Self::Selection => &["bench-selection", "bench-selective", IMAGES],
+            Self::Plan | Self::Simulate => &["bench-plan"],
+            Self::Elastic => &["bench-elastic"],
+            Self::Pipeline => &[BUBBLES, ACROSS_LINKS],
         }
     }
 
-    /// Whether the worker is part of it, and so libtorch.
-    fn needs_libtorch(self) -> bool {
-        matches!(
-            self,
-            Self::Wan
-                | Self::Sync
-                | Self::Train
-                | Self::Gpu
-                | Self::Data
-                | Self::Cases
-                | Self::Selection
-                | Self::Pipeline
-                | Self::Elastic
-        )
+    /// Whether the engine is part of its programs, and so libtorch.
+    fn is_of_torch(self) -> bool {
+        matches!(self, Self::Train | Self::Gpu | Self::Data | Self::Selection | Self::Pipeline)
+    }
+
+    /// Whether it starts the real programs.
+    fn starts_binaries(self) -> bool {
+        matches!(self, Self::Wan | Self::Sync | Self::Pipeline | Self::Elastic)
     }
 }
 
@@ -155,12 +140,11 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     {
         bail!("--part is for `bench sync`, `bench elastic`, `bench pipeline` and `bench data`");
     }
-    if options.name.needs_libtorch() && !options.sync.is_plot() {
+    let (is_of_torch, starts_binaries) = (options.name.is_of_torch(), options.name.starts_binaries());
+    if (is_of_torch || starts_binaries) && !options.sync.is_plot() {
         setup::ensure(checkout)?;
     }
-    if matches!(options.name, Name::Wan | Name::Sync | Name::Pipeline | Name::Elastic)
-        && !options.sync.is_plot()
-    {
+    if starts_binaries && !options.sync.is_plot() {
         build_binaries(checkout)?;
     }
     if matches!(options.name, Name::Simulate) {
@@ -170,14 +154,15 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
         arguments.push("--quick".to_owned());
     }
     let mut figures = Vec::new();
-    for target in options.name.targets() {
-        let Some(parts) = parts_for(target, options.part.as_deref()) else { continue };
+    for program in options.name.programs() {
+        let Some(parts) = parts_for(program, options.part.as_deref()) else { continue };
         let mut command = checkout.cargo();
-        command.args(["run", "--release", "--locked"]).args(target).arg("--").args(&arguments).args(parts);
-        if target.contains(&BENCH_IMAGES) {
+        command.args(["run", "--release", "--locked", "--package", PACKAGE, "--bin", program]);
+        command.args(is_of_torch.then_some("--features=torch")).arg("--").args(&arguments).args(parts);
+        if *program == IMAGES {
             command.args(&of_images);
         }
-        if PYTHON_TARGETS.iter().any(|of_python| target.contains(of_python)) {
+        if WITH_PYTHON.contains(program) {
             command.args(&python);
         }
         if options.json || options.sync.is_plot() {
@@ -195,18 +180,21 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The target of `bench selection` that reads images.
-const BENCH_IMAGES: &str = "bench_images";
-/// Targets that compare with PyTorch in the Python that they are given.
-const PYTHON_TARGETS: [&str; 4] = ["bench_data", "bench_cases", "bench_gpu", BENCH_IMAGES];
+/// The package with the programs.
+const PACKAGE: &str = "longhaul-bench";
+/// The program of `bench selection` that reads images.
+const IMAGES: &str = "bench-images";
+/// Programs that compare with PyTorch, or other libraries, in the Python that they are given.
+const WITH_PYTHON: [&str; 4] = ["bench-data", "bench-cases", "bench-gpu", IMAGES];
 /// The variable that names a Python where no option does.
 const PYTHON: &str = "LONGHAUL_PYTHON";
-/// The part of `bench pipeline` that is an example of the worker's, which has no parts.
+/// The part of `bench pipeline` that has a program of its own, without parts, and that program.
 const BUBBLE: &str = "bubble";
-const BUBBLE_TARGET: &str = "bench_pipeline";
-const OTHER_PIPELINE_TARGET: &str = "bench-pipeline";
+const BUBBLES: &str = "bench-bubble";
+/// That of its other parts.
+const ACROSS_LINKS: &str = "bench-pipeline";
 
-/// As those targets take it that compare with it.
+/// As those programs take it that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
     let takes_it = matches!(options.name, Name::Data | Name::Cases | Name::Gpu | Name::Selection);
     if options.python.is_some() && !takes_it {
@@ -218,14 +206,14 @@ fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString
     Ok(python.map(|python| vec!["--python".into(), python]).unwrap_or_default())
 }
 
-/// The arguments that tell a target which parts are wanted; none: nothing of it is.
-fn parts_for(target: &[&str; 4], parts: Option<&str>) -> Option<Vec<String>> {
+/// The arguments that tell a program which parts are wanted; none: nothing of it is.
+fn parts_for(program: &str, parts: Option<&str>) -> Option<Vec<String>> {
     let Some(parts) = parts else { return Some(Vec::new()) };
     let (bubble, others): (Vec<_>, Vec<_>) = parts.split(',').partition(|part| *part == BUBBLE);
     let of = |parts: &str| vec!["--part".to_owned(), parts.to_owned()];
-    match target[3] {
-        BUBBLE_TARGET => (!bubble.is_empty()).then(Vec::new),
-        OTHER_PIPELINE_TARGET => (!others.is_empty()).then(|| of(&others.join(","))),
+    match program {
+        BUBBLES => (!bubble.is_empty()).then(Vec::new),
+        ACROSS_LINKS => (!others.is_empty()).then(|| of(&others.join(","))),
         _ => Some(of(parts)),
     }
 }
@@ -277,15 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn parts_go_to_the_target_that_has_them() {
-        let [bubbles, link] = [0, 1].map(|at| &Name::Pipeline.targets()[at]);
+    fn parts_go_to_the_program_that_has_them() {
+        let [bubbles, link] = [0, 1].map(|at| Name::Pipeline.programs()[at]);
         assert_eq!((parts_for(bubbles, None), parts_for(link, None)), (Some(vec![]), Some(vec![])));
         let some = |parts: &str| Some(vec!["--part".to_owned(), parts.to_owned()]);
         assert_eq!((parts_for(bubbles, Some("link")), parts_for(link, Some("link"))), (None, some("link")));
         let mixed = Some("bubble,link,plans");
         assert_eq!((parts_for(bubbles, mixed), parts_for(link, mixed)), (Some(vec![]), some("link,plans")));
         assert_eq!(parts_for(link, Some("bubble")), None);
-        let data = &Name::Data.targets()[0];
+        let data = Name::Data.programs()[0];
         assert_eq!(
             [Some("order"), Some("bubble")].map(|parts| parts_for(data, parts)),
             [some("order"), some("bubble")]

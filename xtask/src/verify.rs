@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that CI requires, in one command that never writes to the tree.
 //!
-//! All steps use the dev profile and one set of features ([`tests::OTEL`]), so that what one step compiled serves the next. Every
+//! All steps use the dev profile and one set of features ([`tests::FEATURES`]), so that what one step compiled serves the next. Every
 //! step runs, whatever failed before it. CONTRIBUTING.md says how long all of it may take.
 
 mod circles;
@@ -24,7 +24,7 @@ use crate::setup;
 use crate::table;
 use crate::verify::notices::Notices;
 use crate::verify::step::{Outcome, Report, Step};
-use crate::verify::tests::{OTEL, Which};
+use crate::verify::tests::{FEATURES, Which};
 
 /// The longest that `.ci/run` may take on a clean clone and two cores. A test that adds a minute replaces one.
 const BUDGET: Duration = Duration::from_secs(25 * 60);
@@ -88,7 +88,7 @@ fn lints(checkout: &Checkout) -> Vec<Report> {
             "--all-targets",
             "--locked",
             "--features",
-            OTEL,
+            FEATURES,
             "--",
             "-D",
             "warnings",
@@ -100,7 +100,7 @@ fn pages_and_features(checkout: &Checkout) -> Vec<Report> {
     let mut rustdoc = checkout.cargo();
     // With an example, as cargo chooses the features of dependencies as for tests then, and clippy has checked those.
     rustdoc.args(["doc", "--workspace", "--lib", "--bins", "--example", "config_reference"]);
-    rustdoc.args(["--no-deps", "--locked", "--features", OTEL]);
+    rustdoc.args(["--no-deps", "--locked", "--features", FEATURES]);
     let mut least = checkout.cargo();
     least.args(["clippy", "--locked", "--no-default-features"]);
     least

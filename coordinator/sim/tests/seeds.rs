@@ -9,8 +9,8 @@ use longhaul_common::id::{Round, WorkerId};
 use longhaul_coordinator::store::etcd::PART_BYTES_MAX;
 use longhaul_sim::{Fault, World, check, check_with, random};
 
-/// Faults end after 18 s, and 40 rounds take 8 s.
-const MOST: Duration = Duration::from_secs(90);
+/// Faults end after 18 s. Then 40 rounds take 8 s, or two minutes over the slowest links.
+const MOST: Duration = Duration::from_secs(240);
 
 fn seeds() -> Option<Range<u64>> {
     let text = std::env::var("LONGHAUL_SEEDS").ok()?;
@@ -152,7 +152,7 @@ fn however_many_share_a_run_each_round_has_the_samples_that_one_worker_would_hav
         check(&world);
         let batch = u64::from(workers) * 3;
         let state = world.coordinator_state();
-        assert!(state.ledger.counted().iter().eq([0..80 * batch]), "{workers}");
+        assert!(state.ledger.counted().iter().eq(std::iter::once(0..80 * batch)), "{workers}");
         for round in 0..40 {
             let steps = 2 * round..2 * (round + 1);
             let expected: Vec<u64> = (steps.start * batch..steps.end * batch).collect();

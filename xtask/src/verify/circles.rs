@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::checkout::Checkout;
 
 /// Where crates are.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "common",
     "proto",
     "coordinator",
@@ -25,6 +25,7 @@ const CRATES: [&str; 17] = [
     "worker/member",
     "worker/peer",
     "tests",
+    "tests/bench",
     "tests/emulator",
     "xtask",
 ];

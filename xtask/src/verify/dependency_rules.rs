@@ -22,7 +22,7 @@ enum Tree {
     Demo,
 }
 
-const RULES: [Rule; 21] = [
+const RULES: [Rule; 22] = [
     whole("longhaul-common", &["tokio", "quinn", "socket2", "tch", "torch-sys"]),
     whole("longhaul-proto", &["tch", "torch-sys", "aws-lc-rs"]),
     whole("longhaul-coordinator", &["tch", "torch-sys"]),
@@ -57,6 +57,7 @@ const RULES: [Rule; 21] = [
         &["arrow-array", "cudarc", "image", "parquet", "regex-automata", "tokenizers", "url"],
     ),
     demo("longhaul-coordinator", &["object_store", "regex-automata", "reqwest", "url"]),
+    demo("longhaul-bench", &["tch", "torch-sys", "longhaul-engine", "longhaul-worker"]),
     demo("longhaul-emulator", &["longhaul-proto", "tokio", "tun-rs"]),
     demo("xtask", &["flate2", "rustls", "sha2", "tokio", "zip"]),
 ];

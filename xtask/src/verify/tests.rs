@@ -15,8 +15,8 @@ use crate::checkout::Checkout;
 use crate::verify::notices::NOTICES;
 use crate::verify::timed::Timed;
 
-/// For collectors of OpenTelemetry: on in every step that compiles, so that nothing is compiled twice.
-pub const OTEL: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
+/// On in every step that compiles, so that nothing is compiled twice: benchmarks of the engine, and what is for collectors of OpenTelemetry.
+pub const FEATURES: &str = "longhaul-bench/torch,longhaul-coordinator/otel,longhaul-worker/otel";
 /// Has cargo start each test program in a way that says of which package it is, and with the variable that makes the harness of stable Rust
 /// time its tests. The compiler must not see it: build scripts watch it, and half of all crates would be compiled anew.
 const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'echo "tests of $CARGO_PKG_NAME" && RUSTC_BOOTSTRAP=1 exec "$0" "$@"']"#;
@@ -54,7 +54,7 @@ impl Which {
 /// Compiles and links all that [`run`] starts.
 pub fn build(checkout: &Checkout, which: Which) -> Command {
     let mut command = checkout.cargo();
-    command.args(["test", "--locked", "--features", OTEL, "--no-run"]).args(which.targets());
+    command.args(["test", "--locked", "--features", FEATURES, "--no-run"]).args(which.targets());
     command
 }
 
@@ -137,7 +137,7 @@ fn programs_with_tests(checkout: &Checkout) -> Result<BTreeSet<String>> {
 
 fn run_part(checkout: &Checkout, part: Part, notices: &Path) -> Result<Timed> {
     let mut command = checkout.cargo();
-    command.args(["test", "--config", RUNNER, "--locked", "--features", OTEL, "--no-fail-fast"]);
+    command.args(["test", "--config", RUNNER, "--locked", "--features", FEATURES, "--no-fail-fast"]);
     command.arg("--workspace").args(part.targets);
     let threads = part.threads.to_string();
     command.args(["--", "-Z", "unstable-options", "--report-time", "--test-threads", &threads]);

@@ -122,6 +122,8 @@ impl Member {
         self.arrivals.open(collection.round, fragment);
         let bytes = result.encode();
         let hash = *blake3::hash(&bytes).as_bytes();
+        // Kept with its parts in the bytes that are sent: it would take twice the memory otherwise.
+        let result = FragmentResult::decode(&bytes).unwrap_or(result);
         if self.keep_result(round, fragment, Held { bytes, hash, result }) == Inserted::New {
             self.pass_on(duties, round, fragment);
             self.complete_rounds();

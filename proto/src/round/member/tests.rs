@@ -458,6 +458,26 @@ fn an_owner_that_lags_does_not_run_ahead_of_itself() {
 }
 
 #[test]
+fn an_owner_keeps_a_result_in_the_bytes_that_it_sends() {
+    let mut member = begun(owner());
+    commands(&mut member, contribution(0));
+    let done = commands(&mut member, Event::Timeout);
+    assert_eq!(done, []);
+    let done = commands_at(&mut member, MS(100) + 2 * CEILING, Event::Timeout);
+    let sent = done.iter().find_map(|command| match command {
+        Command::Send { body, .. } => Some(body.as_ptr_range()),
+        _ => None,
+    });
+    let results = done.iter().find_map(|command| match command {
+        Command::RoundComplete { results, .. } => Some(results),
+        _ => None,
+    });
+    let (sent, [result]) = (sent.unwrap(), &results.unwrap()[..]) else { panic!("{done:?}") };
+    let Content::Bundle(parts) = &result.content else { panic!("{result:?}") };
+    assert!(!parts.is_empty() && parts.iter().all(|part| sent.contains(&part.as_ptr())));
+}
+
+#[test]
 fn a_contribution_that_comes_while_the_mean_is_taken_is_not_named_in_it() {
     let (round, generation) = (Round(0), Generation(1));
     let mut member = Member::new(owner(), site_of(owner()), LAYOUT, round, config());
