@@ -70,7 +70,7 @@ impl OddTexts {
         self.blank + self.numbers + self.missing + self.decoded_twice
     }
 
-    /// Whether more than one in [`MANY_IN`] texts is odd.
+    /// Whether more than one in twenty texts is odd.
     #[must_use]
     pub fn are_many(&self) -> bool {
         self.count().saturating_mul(MANY_IN) > self.texts
