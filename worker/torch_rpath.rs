@@ -9,7 +9,8 @@ const RELOCATABLE: &str = "LONGHAUL_RELOCATABLE";
 /// Of the engine's C++, a function that nothing calls here: libtorch looks for it, in the executable first.
 const FOR_LIBTORCH: &str = "DEP_LONGHAUL_NATIVE_FOR_LIBTORCH";
 
-fn main() {
+/// The script: what links the crate finds libtorch.
+pub fn main() {
     println!("cargo::rerun-if-env-changed={RELOCATABLE}");
     if libtorch().is_some()
         && let Ok(name) = std::env::var(FOR_LIBTORCH)

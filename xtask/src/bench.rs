@@ -2,6 +2,8 @@
 
 mod figures;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -51,7 +53,7 @@ struct ImageOptions {
 }
 
 impl ImageOptions {
-    /// As the program takes them.
+    /// As the target takes them.
     fn arguments(&self) -> Vec<OsString> {
         let given = [("--mnist", &self.mnist), ("--fashion", &self.fashion)];
         let pair =
@@ -86,39 +88,62 @@ enum Name {
     Plan,
     /// What it takes to simulate thousands of workers.
     Simulate,
+    /// What the record of decisions takes of the disk.
+    Record,
+    /// Reduction within a site, beside a plain copy.
+    Collective,
+    /// A site of two: its ring over TCP beside frames over QUIC.
+    Site,
     /// Workers and coordinators that die, join and come back, and attacks at every door. Coordinators that take over from each other need
     /// `etcd` in PATH.
     Elastic,
 }
 
 impl Name {
-    /// The programs of the package of benchmarks that are this one.
-    fn programs(self) -> &'static [&'static str] {
+    /// The benchmarks of `longhaul-bench` that it is.
+    fn targets(self) -> &'static [&'static str] {
         match self {
-            Self::Codec => &["bench-codec"],
-            Self::Transport => &["bench-transport"],
-            Self::Wan => &["bench-wan"],
-            Self::Sync => &["bench-sync"],
-            Self::Train => &["bench-train"],
-            Self::Gpu => &["bench-gpu"],
-            Self::Data => &["bench-data"],
-            Self::Cases => &["bench-cases"],
-            Self::Selection => &["bench-selection", "bench-selective", IMAGES],
-            Self::Plan | Self::Simulate => &["bench-plan"],
-            Self::Elastic => &["bench-elastic"],
-            Self::Pipeline => &[BUBBLES, ACROSS_LINKS],
+            Self::Codec => &["codec"],
+            Self::Transport => &["transport"],
+            Self::Wan => &["wan"],
+            Self::Sync => &["sync"],
+            Self::Train => &["train"],
+            Self::Gpu => &["gpu"],
+            Self::Data => &["data"],
+            Self::Cases => &["cases"],
+            Self::Selection => &["selection", "selective", IMAGES],
+            Self::Plan => &["plan"],
+            Self::Simulate => &["simulate"],
+            Self::Record => &["record"],
+            Self::Collective => &["collective"],
+            Self::Site => &["site"],
+            Self::Elastic => &["elastic"],
+            Self::Pipeline => &[BUBBLE, "pipeline"],
         }
     }
 
-    /// Whether the engine is part of its programs, and so libtorch.
-    fn is_of_torch(self) -> bool {
-        matches!(self, Self::Train | Self::Gpu | Self::Data | Self::Selection | Self::Pipeline)
-    }
-
-    /// Whether it starts the real programs.
+    /// Whether it starts the real binaries, and so needs them and libtorch.
     fn starts_binaries(self) -> bool {
         matches!(self, Self::Wan | Self::Sync | Self::Pipeline | Self::Elastic)
     }
+}
+
+/// The features of `longhaul-bench` that a target needs. Most are built without libtorch.
+fn features(target: &str) -> Option<&'static str> {
+    match target {
+        BUBBLE | "data" | "gpu" | "selection" | "selective" | IMAGES | "train" => Some(TORCH),
+        "cases" => Some("data"),
+        _ => None,
+    }
+}
+
+/// The command that builds a target and runs it.
+fn command(checkout: &Checkout, target: &str) -> Command {
+    let mut command = checkout.cargo();
+    command.args(["run", "--release", "--locked", "--package", "longhaul-bench", "--no-default-features"]);
+    command.args(features(target).map(|features| ["--features", features]).into_iter().flatten());
+    command.args(["--", target]);
+    command
 }
 
 /// Builds the benchmark, runs it and prints what it measured.
@@ -126,7 +151,7 @@ impl Name {
 /// # Errors
 /// When it does not build, fails, or prints something other than figures.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
-    let mut arguments = options.sync.arguments()?;
+    let arguments = options.sync.arguments()?;
     if !arguments.is_empty() && !matches!(options.name, Name::Sync) {
         bail!("{} is for `bench sync`", arguments[0]);
     }
@@ -140,29 +165,23 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     {
         bail!("--part is for `bench sync`, `bench elastic`, `bench pipeline` and `bench data`");
     }
-    let (is_of_torch, starts_binaries) = (options.name.is_of_torch(), options.name.starts_binaries());
-    if (is_of_torch || starts_binaries) && !options.sync.is_plot() {
+    let targets = options.name.targets();
+    let needs_libtorch = targets.iter().any(|target| features(target) == Some(TORCH));
+    if !options.sync.is_plot() && (needs_libtorch || options.name.starts_binaries()) {
         setup::ensure(checkout)?;
     }
-    if starts_binaries && !options.sync.is_plot() {
+    if !options.sync.is_plot() && options.name.starts_binaries() {
         build_binaries(checkout)?;
     }
-    if matches!(options.name, Name::Simulate) {
-        arguments.push("--simulate".to_owned());
-    }
-    if options.quick {
-        arguments.push("--quick".to_owned());
-    }
     let mut figures = Vec::new();
-    for program in options.name.programs() {
-        let Some(parts) = parts_for(program, options.part.as_deref()) else { continue };
-        let mut command = checkout.cargo();
-        command.args(["run", "--release", "--locked", "--package", PACKAGE, "--bin", program]);
-        command.args(is_of_torch.then_some("--features=torch")).arg("--").args(&arguments).args(parts);
-        if *program == IMAGES {
+    for target in targets {
+        let Some(parts) = parts_for(target, options.part.as_deref()) else { continue };
+        let mut command = command(checkout, target);
+        command.args(&arguments).args(options.quick.then_some("--quick")).args(parts);
+        if *target == IMAGES {
             command.args(&of_images);
         }
-        if WITH_PYTHON.contains(program) {
+        if PYTHON_TARGETS.contains(target) {
             command.args(&python);
         }
         if options.json || options.sync.is_plot() {
@@ -180,21 +199,18 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The package with the programs.
-const PACKAGE: &str = "longhaul-bench";
-/// The program of `bench selection` that reads images.
-const IMAGES: &str = "bench-images";
-/// Programs that compare with PyTorch, or other libraries, in the Python that they are given.
-const WITH_PYTHON: [&str; 4] = ["bench-data", "bench-cases", "bench-gpu", IMAGES];
+/// The feature of what computes with libtorch.
+const TORCH: &str = "torch";
+/// The target of `bench selection` that reads images.
+const IMAGES: &str = "images";
+/// Targets that compare with what the Python that they are given has.
+const PYTHON_TARGETS: [&str; 4] = ["data", "cases", "gpu", IMAGES];
 /// The variable that names a Python where no option does.
 const PYTHON: &str = "LONGHAUL_PYTHON";
-/// The part of `bench pipeline` that has a program of its own, without parts, and that program.
+/// The part of `bench pipeline` that is a target by itself, which has no parts.
 const BUBBLE: &str = "bubble";
-const BUBBLES: &str = "bench-bubble";
-/// That of its other parts.
-const ACROSS_LINKS: &str = "bench-pipeline";
 
-/// As those programs take it that compare with it.
+/// As those targets take it that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
     let takes_it = matches!(options.name, Name::Data | Name::Cases | Name::Gpu | Name::Selection);
     if options.python.is_some() && !takes_it {
@@ -206,14 +222,14 @@ fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString
     Ok(python.map(|python| vec!["--python".into(), python]).unwrap_or_default())
 }
 
-/// The arguments that tell a program which parts are wanted; none: nothing of it is.
-fn parts_for(program: &str, parts: Option<&str>) -> Option<Vec<String>> {
+/// The arguments that tell a target which parts are wanted; none: nothing of it is.
+fn parts_for(target: &str, parts: Option<&str>) -> Option<Vec<String>> {
     let Some(parts) = parts else { return Some(Vec::new()) };
     let (bubble, others): (Vec<_>, Vec<_>) = parts.split(',').partition(|part| *part == BUBBLE);
     let of = |parts: &str| vec!["--part".to_owned(), parts.to_owned()];
-    match program {
-        BUBBLES => (!bubble.is_empty()).then(Vec::new),
-        ACROSS_LINKS => (!others.is_empty()).then(|| of(&others.join(","))),
+    match target {
+        BUBBLE => (!bubble.is_empty()).then(Vec::new),
+        "pipeline" => (!others.is_empty()).then(|| of(&others.join(","))),
         _ => Some(of(parts)),
     }
 }
@@ -222,7 +238,7 @@ fn parts_for(program: &str, parts: Option<&str>) -> Option<Vec<String>> {
 pub fn build_binaries(checkout: &Checkout) -> Result<()> {
     let status = checkout
         .cargo()
-        .args(["build", "--release", "--workspace", "--locked", "--bins"])
+        .args(["build", "--release", "--workspace", "--exclude", "longhaul-bench", "--locked", "--bins"])
         .status()
         .context("start cargo build")?;
     if !status.success() {
@@ -250,57 +266,4 @@ fn figures_of(command: &mut Command) -> Result<Vec<Figure>> {
         bail!("the benchmark printed no figures");
     }
     Ok(figures)
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::{CommandFactory, Parser};
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    #[test]
-    fn parts_go_to_the_program_that_has_them() {
-        let [bubbles, link] = [0, 1].map(|at| Name::Pipeline.programs()[at]);
-        assert_eq!((parts_for(bubbles, None), parts_for(link, None)), (Some(vec![]), Some(vec![])));
-        let some = |parts: &str| Some(vec!["--part".to_owned(), parts.to_owned()]);
-        assert_eq!((parts_for(bubbles, Some("link")), parts_for(link, Some("link"))), (None, some("link")));
-        let mixed = Some("bubble,link,plans");
-        assert_eq!((parts_for(bubbles, mixed), parts_for(link, mixed)), (Some(vec![]), some("link,plans")));
-        assert_eq!(parts_for(link, Some("bubble")), None);
-        let data = Name::Data.programs()[0];
-        assert_eq!(
-            [Some("order"), Some("bubble")].map(|parts| parts_for(data, parts)),
-            [some("order"), some("bubble")]
-        );
-    }
-
-    #[test]
-    fn a_python_goes_to_what_compares_with_it_and_the_one_that_is_given_comes_first() {
-        let python = |words: &[&str], usual: Option<&str>| {
-            let line = Line::parse_from(["x"].iter().chain(words));
-            python_for(&line.options, usual.map(OsString::from)).map_err(|error| error.to_string())
-        };
-        for name in ["data", "gpu", "selection"] {
-            let given = ["--python", "one"].map(OsString::from).to_vec();
-            assert_eq!(python(&[name, "--python", "one"], Some("two")), Ok(given.clone()));
-            assert_eq!(python(&[name], Some("one")), Ok(given));
-            assert_eq!(python(&[name], None), Ok(vec![]));
-        }
-        assert_eq!(python(&["wan"], Some("one")), Ok(vec![]));
-        assert!(python(&["wan", "--python", "one"], None).unwrap_err().contains("LONGHAUL_PYTHON"));
-    }
-
-    #[test]
-    fn the_options_of_all_benchmarks_go_together() {
-        Line::command().debug_assert();
-        let line = Line::parse_from(["x", "sync", "--quick", "--part", "speed", "--only", "auto"]);
-        assert!(line.options.quick && line.options.part.is_some_and(|part| part == "speed"));
-        assert_eq!(line.options.sync.arguments().unwrap(), ["--only", "auto"]);
-    }
 }

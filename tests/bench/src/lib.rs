@@ -1,13 +1,117 @@
-//! What benchmarks share: figures, training across an emulated link with the real binaries, and PyTorch beside it.
+//! All benchmarks. `cargo xtask bench NAME` runs them; `docs/benchmarks` keeps what they measured.
 //!
-//! Each benchmark is a program of this crate; `cargo xtask bench` builds and runs it. Those that need libtorch are behind the feature `torch`.
-#![forbid(unsafe_code)]
-#![allow(clippy::print_stderr, reason = "benchmarks tell how far they are")]
+//! Each prints one JSON line for each figure, and its progress to standard error.
 
-pub mod figures;
-pub mod gpt;
-pub mod processor_time;
-pub mod pytorch;
+mod kit;
+mod runs;
+
 #[cfg(feature = "torch")]
-pub mod selected_step;
-pub mod training;
+mod bubble;
+#[cfg(feature = "data")]
+mod cases;
+mod codec;
+mod collective;
+#[cfg(feature = "torch")]
+mod data;
+mod elastic;
+#[cfg(feature = "torch")]
+mod gpu;
+#[cfg(feature = "torch")]
+mod images;
+mod pipeline;
+mod plan;
+mod record;
+#[cfg(feature = "torch")]
+mod selection;
+#[cfg(feature = "torch")]
+mod selective;
+mod site;
+mod sync;
+#[cfg(feature = "torch")]
+mod train;
+mod transport;
+mod wan;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// Longhaul's benchmarks: one JSON line for each figure
+#[derive(Parser)]
+#[command(name = "longhaul-bench")]
+enum Benchmark {
+    #[cfg(feature = "torch")]
+    Bubble(bubble::Args),
+    #[cfg(feature = "data")]
+    Cases(cases::Args),
+    Codec(codec::Args),
+    Collective(collective::Args),
+    #[cfg(feature = "torch")]
+    Data(data::Args),
+    Elastic(elastic::Args),
+    #[cfg(feature = "torch")]
+    Gpu(gpu::Args),
+    #[cfg(feature = "torch")]
+    Images(images::Args),
+    Pipeline(pipeline::Args),
+    Plan(plan::Args),
+    Record(record::Args),
+    #[cfg(feature = "torch")]
+    Selection(selection::Args),
+    #[cfg(feature = "torch")]
+    Selective(selective::Args),
+    Simulate(plan::SimulateArgs),
+    Site(site::Args),
+    Sync(sync::Args),
+    #[cfg(feature = "torch")]
+    Train(train::Args),
+    Transport(transport::Args),
+    Wan(wan::Args),
+}
+
+/// Runs the benchmark that the command line names.
+///
+/// # Errors
+/// The benchmark cannot measure, or what it measures is wrong.
+pub fn run() -> Result<()> {
+    match Benchmark::parse() {
+        #[cfg(feature = "torch")]
+        Benchmark::Bubble(args) => bubble::run(&args),
+        #[cfg(feature = "data")]
+        Benchmark::Cases(args) => cases::run(&args),
+        Benchmark::Codec(args) => codec::run(&args),
+        Benchmark::Collective(args) => collective::run(&args),
+        #[cfg(feature = "torch")]
+        Benchmark::Data(args) => data::run(&args),
+        Benchmark::Elastic(args) => elastic::run(args),
+        #[cfg(feature = "torch")]
+        Benchmark::Gpu(args) => gpu::run(&args),
+        #[cfg(feature = "torch")]
+        Benchmark::Images(args) => images::run(&args),
+        Benchmark::Pipeline(args) => pipeline::run(&args),
+        Benchmark::Plan(args) => plan::run(&args),
+        Benchmark::Record(args) => record::run(&args),
+        #[cfg(feature = "torch")]
+        Benchmark::Selection(args) => selection::run(&args),
+        #[cfg(feature = "torch")]
+        Benchmark::Selective(args) => selective::run(&args),
+        Benchmark::Simulate(args) => plan::simulate(&args),
+        Benchmark::Site(args) => site::run(&args),
+        Benchmark::Sync(args) => sync::run(args),
+        #[cfg(feature = "torch")]
+        Benchmark::Train(args) => train::run(&args),
+        Benchmark::Transport(args) => transport::run(&args),
+        Benchmark::Wan(args) => wan::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Benchmark::command().debug_assert();
+    }
+}

@@ -11,7 +11,6 @@ mod data;
 mod examples;
 mod faults;
 mod hostile;
-mod interrupt;
 mod moves;
 mod operate;
 mod pipelines;

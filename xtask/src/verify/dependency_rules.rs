@@ -18,8 +18,8 @@ enum Tree {
     Whole,
     /// Its own alone, without those of tests.
     Direct,
-    /// Without optional features, as `cargo xtask demo` compiles it before anything is seen.
-    Demo,
+    /// Without optional features, as `cargo xtask demo` compiles it before anything is seen, and as benchmarks are built that need no libtorch.
+    Least,
 }
 
 const RULES: [Rule; 22] = [
@@ -52,14 +52,14 @@ const RULES: [Rule; 22] = [
     whole("longhaul-sim", &["tch", "torch-sys", "longhaul-engine", "longhaul-peer", "longhaul-worker"]),
     whole("longhaul-emulator", &["tch", "torch-sys"]),
     whole("xtask", &["tch", "torch-sys"]),
-    demo(
+    least("longhaul-bench", &["tch", "torch-sys", "longhaul-data", "longhaul-engine", "longhaul-worker"]),
+    least(
         "longhaul-worker",
         &["arrow-array", "cudarc", "image", "parquet", "regex-automata", "tokenizers", "url"],
     ),
-    demo("longhaul-coordinator", &["object_store", "regex-automata", "reqwest", "url"]),
-    demo("longhaul-bench", &["tch", "torch-sys", "longhaul-engine", "longhaul-worker"]),
-    demo("longhaul-emulator", &["longhaul-proto", "tokio", "tun-rs"]),
-    demo("xtask", &["flate2", "rustls", "sha2", "tokio", "zip"]),
+    least("longhaul-coordinator", &["object_store", "regex-automata", "reqwest", "url"]),
+    least("longhaul-emulator", &["longhaul-proto", "tokio", "tun-rs"]),
+    least("xtask", &["flate2", "rustls", "sha2", "tokio", "zip"]),
 ];
 
 const fn whole(crate_name: &'static str, never_knows: &'static [&'static str]) -> Rule {
@@ -70,8 +70,8 @@ const fn direct(crate_name: &'static str, never_knows: &'static [&'static str]) 
     Rule { crate_name, tree: Tree::Direct, never_knows }
 }
 
-const fn demo(crate_name: &'static str, never_knows: &'static [&'static str]) -> Rule {
-    Rule { crate_name, tree: Tree::Demo, never_knows }
+const fn least(crate_name: &'static str, never_knows: &'static [&'static str]) -> Rule {
+    Rule { crate_name, tree: Tree::Least, never_knows }
 }
 
 impl Tree {
@@ -80,7 +80,7 @@ impl Tree {
         match self {
             Self::Whole => &["--all-features", "--edges", "normal,build,dev"],
             Self::Direct => &["--all-features", "--edges", "normal,build", "--depth", "1"],
-            Self::Demo => &["--no-default-features", "--edges", "normal,build"],
+            Self::Least => &["--no-default-features", "--edges", "normal,build"],
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::checkout::Checkout;
 use crate::verify::notices::NOTICES;
 use crate::verify::timed::Timed;
 
-/// On in every step that compiles, so that nothing is compiled twice: benchmarks of the engine, and what is for collectors of OpenTelemetry.
-pub const FEATURES: &str = "longhaul-bench/torch,longhaul-coordinator/otel,longhaul-worker/otel";
+/// For collectors of OpenTelemetry: on in every step that compiles, so that nothing is compiled twice.
+pub const FEATURES: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
 /// Has cargo start each test program in a way that says of which package it is, and with the variable that makes the harness of stable Rust
 /// time its tests. The compiler must not see it: build scripts watch it, and half of all crates would be compiled anew.
 const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'echo "tests of $CARGO_PKG_NAME" && RUSTC_BOOTSTRAP=1 exec "$0" "$@"']"#;

@@ -1,0 +1,177 @@
+//! Files as people have them, whole and damaged, read as the field's own readers read them.
+//!
+//! The Python needs `tokenizers` and `pyarrow`. For each kind of file, JSON lines tell how many were read as the reader does, how many both refuse, how many are refused that the reader takes, and how many differ, which fails.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use longhaul_common::config::{DataConfig, read_toml};
+use longhaul_data::{Dataset, Tokenizer, Work};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::kit::args::{Quick, Seed};
+use crate::kit::recorder::Recorder;
+use crate::kit::{checkout, progress, python};
+
+/// Instances of each kind.
+const COUNT: u64 = 200;
+const COUNT_QUICK: u64 = 20;
+/// Between records, for a tokenizer of bytes and for those of the fixture.
+const SEPARATOR: &str = "==end==";
+const SEPARATOR_OF_CLASSES: &str = "</s>";
+
+#[derive(Deserialize)]
+struct Case {
+    kind: String,
+    folder: String,
+    reader: String,
+    data: BTreeMap<String, String>,
+    /// Texts, tokens, or whole files; none: the reader refuses the file.
+    expected: Option<Vec<Value>>,
+}
+
+/// What came of a file, against what comes of it for the reader.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Same,
+    BothRefuse,
+    RefusedMore,
+    Differs,
+}
+
+impl Outcome {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::BothRefuse => "both_refuse",
+            Self::RefusedMore => "refused_more",
+            Self::Differs => "differs",
+        }
+    }
+}
+
+/// Files as people have them, whole and damaged, against the field's own readers
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    quick: Quick,
+    #[command(flatten)]
+    seed: Seed,
+    /// A Python with `tokenizers` and `pyarrow`.
+    #[arg(long, value_name = "PROGRAM")]
+    python: PathBuf,
+    /// Keeps the files here, and names those that are refused.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+}
+
+/// By kind and reader: how often something came of a file.
+type Counts = BTreeMap<(String, String), BTreeMap<Outcome, u64>>;
+
+/// Makes the files and reads them.
+///
+/// # Errors
+/// A file is read in another way than its reader does.
+pub fn run(args: &Args) -> Result<()> {
+    let temporary = tempfile::tempdir()?;
+    let folder = args.keep.as_deref().unwrap_or(temporary.path());
+    let mut counts = Counts::new();
+    for case in &make(args, folder)? {
+        let (outcome, what) = look(case, &folder.join(&case.folder))?;
+        if outcome == Outcome::Differs || outcome == Outcome::RefusedMore && args.keep.is_some() {
+            progress(format!("{} {}: {what}", case.folder, outcome.word()));
+        }
+        *counts.entry((case.kind.clone(), case.reader.clone())).or_default().entry(outcome).or_default() += 1;
+    }
+    let differ = report(&counts);
+    ensure!(
+        differ == 0,
+        "{differ} files are read in another way than their reader does, and nothing says so"
+    );
+    Ok(())
+}
+
+fn make(args: &Args, folder: &Path) -> Result<Vec<Case>> {
+    let count = args.quick.choose(COUNT_QUICK, COUNT);
+    let (seed, count) = (args.seed.seed.to_string().into(), count.to_string().into());
+    let fixture = checkout::file("worker/data/tests/fixtures/tokenizers.json");
+    python::run(&args.python, "cases.py", [folder.to_owned(), seed, count, fixture])?;
+    let file = folder.join("cases.json");
+    let cases = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+    Ok(serde_json::from_slice(&cases)?)
+}
+
+/// Prints all counts; how many differ.
+fn report(counts: &Counts) -> u64 {
+    let recorder = Recorder::new("cases");
+    for ((kind, reader), outcomes) in counts {
+        for outcome in [Outcome::Same, Outcome::BothRefuse, Outcome::RefusedMore, Outcome::Differs] {
+            let count = outcomes.get(&outcome).copied().unwrap_or_default();
+            recorder.print(&format!("{kind} ({reader})"), outcome.word(), count, "files");
+        }
+    }
+    counts.values().filter_map(|outcomes| outcomes.get(&Outcome::Differs)).sum()
+}
+
+fn look(case: &Case, folder: &Path) -> Result<(Outcome, String)> {
+    let read = prepare(case, folder);
+    Ok(match (read, &case.expected) {
+        (Err(error), None) => (Outcome::BothRefuse, format!("{error:#}")),
+        (Err(error), Some(_)) => (Outcome::RefusedMore, format!("{error:#}")),
+        (Ok(tokens), None) => {
+            (Outcome::Differs, format!("the reader refuses it, and here are {} tokens", tokens.len()))
+        }
+        (Ok(tokens), Some(expected)) => {
+            let expected = tokens_of(expected)?;
+            let at = tokens.iter().zip(&expected).position(|(one, other)| one != other);
+            match tokens == expected {
+                true => (Outcome::Same, String::new()),
+                false => (
+                    Outcome::Differs,
+                    format!(
+                        "{} tokens where the reader gives {}, other ones from {at:?} on",
+                        tokens.len(),
+                        expected.len()
+                    ),
+                ),
+            }
+        }
+    })
+}
+
+fn prepare(case: &Case, folder: &Path) -> Result<Vec<u32>> {
+    let tokenizer = folder.join("tokenizer.json");
+    let (tokenizer, separator) = match tokenizer.exists() {
+        true => (Tokenizer::load(&tokenizer.display().to_string())?, SEPARATOR_OF_CLASSES),
+        false => (Tokenizer::Bytes, SEPARATOR),
+    };
+    let keys: Vec<String> =
+        case.data.iter().map(|(key, value)| format!("{key} = {}", json!(value))).collect();
+    let config: DataConfig = read_toml(&format!(
+        "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"{separator}\"\nsources = [{{ {} }}]",
+        keys.join(", ")
+    ))?;
+    let cache = tempfile::tempdir()?;
+    let data = Dataset::open(&config.found_at(folder), &tokenizer, cache.path(), &Work::default())?;
+    Ok(data.peek(0, u64::MAX)?)
+}
+
+/// Of texts with what follows a record, in bytes; of whole files without; or as they are.
+fn tokens_of(expected: &[Value]) -> Result<Vec<u32>> {
+    let mut tokens = Vec::new();
+    for record in expected {
+        match record {
+            Value::String(text) => {
+                tokens.extend(text.bytes().chain(SEPARATOR.bytes()).map(u32::from));
+            }
+            Value::Object(whole) => {
+                let text = whole.get("whole").and_then(Value::as_str).context("a whole file")?;
+                tokens.extend(text.bytes().map(u32::from));
+            }
+            ids => tokens.extend(serde_json::from_value::<Vec<u32>>(ids.clone())?),
+        }
+    }
+    Ok(tokens)
+}

@@ -1,0 +1,52 @@
+//! What training stands still for, for checkpoints at the default interval.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::{Session, cluster_of, round};
+use crate::kit::figures::figure;
+use crate::kit::progress;
+use crate::runs::gpt::{GPT, RUN_MAX};
+use crate::runs::training::Training;
+
+/// The model of 10.9 million parameters, whose rounds are as near to each other as they can be, a step, and those of the default strategy.
+const CASES: [(&str, &str); 2] = [("dense", "preset = \"dense\""), ("auto", "preset = \"auto\"")];
+/// Five checkpoints, as the default is one each twenty rounds.
+const ROUNDS: u64 = 100;
+/// How all these runs end, without checkpoints.
+const NONE: &str = "[checkpoint]\nevery_rounds = 0\n";
+
+/// One run of each.
+pub fn measure(session: &Session) -> Result<()> {
+    for (case, sync) in CASES {
+        progress(format!("elastic/checkpoints: {case}"));
+        let link = longhaul_emulator::LinkConfig::default();
+        let sites = &[2];
+        let run_toml = Training::new(GPT, sites, sync, 100_000, &link).run_toml();
+        let run_toml = run_toml.strip_suffix(NONE).context("a run that says nothing of checkpoints")?;
+        let mut cluster = cluster_of(run_toml.to_owned(), sites, &link)?;
+        let rounds = session.quick.choose(ROUNDS / 5, ROUNDS);
+        let status = cluster.wait_for("checkpoints", RUN_MAX, |status| {
+            newest(status) >= rounds && status["checkpoint_stall_share"].is_number()
+        })?;
+        let share = status["checkpoint_stall_share"].as_f64().context("no share")?;
+        let figures = [
+            figure("checkpoint_stall_share", share, "ratio"),
+            figure("rounds", round(&status) as f64, "rounds"),
+            figure("newest_checkpoint", newest(&status) as f64, "rounds"),
+        ];
+        session.recorder.print_all(&format!("checkpoints, {case}"), figures);
+    }
+    Ok(())
+}
+
+/// The round before which the newest whole checkpoint is.
+fn newest(status: &Value) -> u64 {
+    let checkpoints = status["checkpoints"].as_array().map_or(&[] as &[Value], Vec::as_slice);
+    checkpoints
+        .iter()
+        .filter(|one| one["error"].is_null())
+        .filter_map(|one| one["next_round"].as_u64())
+        .max()
+        .unwrap_or(0)
+}

@@ -1,0 +1,169 @@
+//! What membership that changes, and doors that are attacked, cost a run, with the real binaries. One JSON line per figure goes to stdout, progress to stderr;
+//! `docs/benchmarks/elastic.md` says what they mean.
+
+mod checkpoints;
+mod cut;
+mod death;
+mod heartbeats;
+mod hostile;
+mod idle;
+mod joining;
+mod leader;
+mod restart;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use longhaul_emulator::LinkConfig;
+use longhaul_tests::cluster::Cluster;
+use longhaul_tests::interrupt;
+use serde_json::Value;
+
+use crate::kit::args::Quick;
+use crate::kit::recorder::Recorder;
+use crate::kit::stats::Spread;
+use crate::kit::{checkout, progress};
+use crate::runs::training::cluster_config;
+
+/// The longest that anything waited for may take.
+const WAIT_MAX: Duration = Duration::from_secs(180);
+/// Samples of a step for each worker of the small model, and steps of a round.
+const BATCH: usize = 8;
+const STEPS: u64 = 4;
+/// Of the emulator, where nothing else is said.
+const LINK: &str = "rate_mbit=50,delay_ms=10,loss_percent=0.1";
+
+/// Workers and coordinators that come and go, and strangers at the doors, with the real binaries
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    quick: Quick,
+    /// Only these parts.
+    #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats", "checkpoints", "idle"])]
+    part: Vec<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A coordinator that leads is killed, and another one takes over; needs `etcd` in PATH.
+    Leader,
+    /// A worker is killed: until the others have applied a round without it.
+    Death,
+    /// A worker joins a run that goes on: until it contributes.
+    Join,
+    /// The coordinator is killed and started again.
+    Restart,
+    /// A worker is kicked: until nobody talks to it.
+    Cut,
+    /// Ten thousand attacks at every door.
+    Hostile,
+    /// What it costs a link that the coordinator knows who is alive.
+    Heartbeats,
+    /// What training stands still for, at the default interval of checkpoints.
+    Checkpoints,
+    /// What the coordinator of sixteen workers takes.
+    Idle,
+}
+
+/// What all parts need.
+struct Session {
+    quick: Quick,
+    recorder: Recorder,
+}
+
+/// Measures the parts that are asked for; a quick run has each once, and shorter.
+pub fn run(args: Args) -> Result<()> {
+    interrupt::watch()?;
+    let session = Session { quick: args.quick, recorder: Recorder::new("elastic") };
+    for part in args.part {
+        match part {
+            Part::Leader => leader::measure(&session)?,
+            Part::Death => death::measure(&session)?,
+            Part::Join => joining::measure(&session)?,
+            Part::Restart => restart::measure(&session)?,
+            Part::Cut => cut::measure(&session)?,
+            Part::Hostile => hostile::measure(&session)?,
+            Part::Heartbeats => heartbeats::measure(&session)?,
+            Part::Checkpoints => checkpoints::measure(&session)?,
+            Part::Idle => idle::measure(&session)?,
+        }
+    }
+    Ok(())
+}
+
+impl Session {
+    /// So many times, or once where that is enough for a look.
+    fn repeats(&self, case: &str, times: u32) -> impl Iterator<Item = u32> {
+        let (case, times) = (case.to_owned(), self.quick.choose(1, times));
+        (0..times).inspect(move |repeat| progress(format!("elastic/{case}: {} of {times}", repeat + 1)))
+    }
+
+    /// The least, the median and the most.
+    fn print(&self, case: &str, metric: &str, unit: &str, values: &[f64]) {
+        let Some(Spread { least, median, most }) = Spread::of(values) else { return };
+        for (which, value) in [("least", least), ("median", median), ("most", most)] {
+            self.recorder.print(&format!("{case}, {which} of {}", values.len()), metric, value, unit);
+        }
+    }
+}
+
+/// A run over emulated links, in a folder that goes with it, with the same small model as all of these.
+fn cluster(sites: Vec<usize>) -> Result<Cluster> {
+    cluster_of(run_toml_for(sites.iter().sum()), &sites, &LINK.parse()?)
+}
+
+fn cluster_of(run_toml: String, sites: &[usize], link: &LinkConfig) -> Result<Cluster> {
+    let folder = tempfile::tempdir()?;
+    Ok(Cluster::start(cluster_config(run_toml, sites, link, &folder))?.with_folder(folder))
+}
+
+fn run_toml() -> String {
+    run_toml_for(2)
+}
+
+fn run_toml_for(workers: usize) -> String {
+    let text = checkout::text();
+    format!(
+        r#"
+[run]
+name = "elastic"
+workers = {workers}
+steps = 1000000
+[model]
+kind = "gpt2"
+layers = 2
+width = 64
+heads = 2
+context = 64
+[data]
+path = {text:?}
+sequence_length = 64
+[train]
+batch = {}
+[parallel]
+plan = "fixed"
+[sync]
+preset = "sparse-local"
+warmup_share = 0.0
+every = {STEPS}
+overlap = 1
+[checkpoint]
+every_rounds = 1000
+[faults]
+reconnect_grace_ms = 60000
+"#,
+        BATCH * workers
+    )
+}
+
+/// What was given out and is in no result, in rounds of all workers: it is given out again, so nothing is left out; but it has cost the time.
+fn rounds_lost(status: &Value, workers: usize) -> f64 {
+    let of = |key: &str| status[key].as_f64().unwrap_or(0.0);
+    let batch = (BATCH * workers) as f64;
+    (of("step") * batch - of("samples_counted") - of("samples_late")) / (batch * STEPS as f64)
+}
+
+fn round(status: &Value) -> u64 {
+    status["round"].as_u64().unwrap_or(0)
+}

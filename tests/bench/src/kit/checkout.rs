@@ -1,0 +1,17 @@
+//! Files of the checkout.
+
+use std::path::{Path, PathBuf};
+
+/// From this crate to the checkout's root.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// A file, by its path from the root. A binary that was built elsewhere looks for it from the working directory.
+pub fn file(path: &str) -> PathBuf {
+    let found = Path::new(ROOT).join(path);
+    if found.exists() { found } else { path.into() }
+}
+
+/// The text of the examples, packed.
+pub fn text() -> PathBuf {
+    file("examples/data/bible.en.txt.zst")
+}

@@ -1,0 +1,21 @@
+//! What several benchmarks share: options, figures, clocks, statistics, and paths.
+
+pub mod args;
+pub mod checkout;
+pub mod clock;
+pub mod figures;
+#[cfg(feature = "data")]
+pub mod python;
+pub mod recorder;
+pub mod ring;
+#[cfg(feature = "torch")]
+pub mod selected_step;
+pub mod stats;
+
+use std::fmt::Display;
+
+/// Tells on standard error what goes on.
+#[allow(clippy::print_stderr, reason = "progress of a command")]
+pub fn progress(words: impl Display) {
+    eprintln!("{words}");
+}

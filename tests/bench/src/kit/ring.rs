@@ -1,0 +1,43 @@
+//! Members of a run on this machine, and rings of them.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use anyhow::Result;
+use longhaul_collective::{RingMember, RingSetup, SiteTls, Stop};
+use longhaul_common::id::{RunId, WorkerId};
+use longhaul_proto::identity::{Authority, Identity, WorkerKey};
+
+use super::clock::unix_s;
+
+/// The longest that a call and joining may take.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// Certified workers of one run, with numbers from one on.
+pub fn identities(run: RunId, count: u32) -> Result<Vec<Identity>> {
+    let now = unix_s()?;
+    let authority = Authority::create(run, now)?;
+    let identity = |worker| {
+        let key = WorkerKey::generate()?;
+        let certificate = authority.issue_worker(&key.request()?, WorkerId(worker), now)?;
+        Ok(Identity::new(certificate, authority.certificate().clone(), key.to_pkcs8())?)
+    };
+    (1..=count).map(identity).collect()
+}
+
+/// What each of them joins a ring on the loopback with.
+pub fn seats(identities: &[Identity], session: u64) -> Result<Vec<(RingSetup, TcpListener)>> {
+    let listen = |identity: &Identity| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let member = RingMember { worker: identity.worker(), address: listener.local_addr()? };
+        anyhow::Ok((member, listener))
+    };
+    let bound = identities.iter().map(listen).collect::<Result<Vec<_>>>()?;
+    let (members, listeners): (Vec<_>, Vec<_>) = bound.into_iter().unzip();
+    let seat = |(rank, (identity, listener)): (usize, (&Identity, TcpListener))| {
+        let (members, tls, stop) = (members.clone(), SiteTls::of(identity)?, Stop::default());
+        let setup = RingSetup { members, rank, session, tls, call_max: LIMIT, join_max: LIMIT, stop };
+        anyhow::Ok((setup, listener))
+    };
+    identities.iter().zip(listeners).enumerate().map(seat).collect()
+}

@@ -1,0 +1,128 @@
+//! What planning takes, and simulating.
+
+mod predictions;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use longhaul_common::config::RunConfig;
+use longhaul_common::model::ModelSpec;
+use longhaul_coordinator::plan::{Divisions, Topology, choose_with_groups};
+use longhaul_coordinator::simulate::{self, Churn, Faults, Setup};
+
+use crate::kit::args::Quick;
+use crate::kit::clock::now;
+use crate::kit::figures::figure;
+use crate::kit::recorder::Recorder;
+
+/// What it takes to make a plan, and how well plans predict what was measured
+#[derive(clap::Args)]
+pub struct Args {
+    // It takes seconds anyway.
+    #[command(flatten)]
+    _quick: Quick,
+}
+
+/// What it takes to simulate thousands of workers
+#[derive(clap::Args)]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    quick: Quick,
+}
+
+/// Plans each case, and compares the measured runs with what is predicted for them.
+pub fn run(_: &Args) -> Result<()> {
+    for (preset, memory_gib) in [("auto", 80.0), ("dense", 80.0), ("auto", 12.0)] {
+        plan(preset, memory_gib, "")?;
+        // Where sites' own links are known, tensor groups are looked at, in one part and in several.
+        plan(preset, memory_gib, "lan_mbit = 2400000\nlan_rtt_ms = 0.01\n")?;
+    }
+    predictions::compare()
+}
+
+/// Simulates runs of several sizes.
+pub fn simulate(args: &SimulateArgs) -> Result<()> {
+    for (sites, workers) in [(10, 10), (50, 20), (100, 100)] {
+        if sites * workers <= 1000 || !args.quick.quick {
+            simulated(sites, workers, "")?;
+            // Workers that are to be missed sooner say themselves that they are alive.
+            simulated(sites, workers, "suspect_after_ms = 1999\n")?;
+        }
+    }
+    Ok(())
+}
+
+/// Sites of so many workers each, of one kind, with what is said of their own links, and links of 200 Mbit/s and 60 ms.
+fn topology(sites: usize, workers: usize, tflops: f64, memory_gib: f64, lan: &str) -> Result<Topology> {
+    let site = |number| {
+        format!(
+            "[[site]]\nname = \"site {number}\"\nworkers = {workers}\ntflops = {tflops}\nmemory_gib = {memory_gib}\n{lan}"
+        )
+    };
+    let sites: String = (0..sites).map(site).collect();
+    Topology::parse(&format!("{sites}[wan]\nmbit = 200\nrtt_ms = 60\n")).context("make a topology")
+}
+
+fn config(workers: usize, layers: u32, width: u32, steps: u32, rest: &str) -> Result<RunConfig> {
+    let batch = 8 * workers;
+    let text = format!(
+        "[run]\nname = \"bench\"\nworkers = {workers}\nsteps = {steps}\n[model]\nkind = \"gpt2\"\nlayers = {layers}\nwidth = {width}\n\
+         heads = 16\ncontext = 1024\nvocabulary = 50257\n[data]\npath = \"text\"\nsequence_length = 1024\n\
+         [train]\nbatch = {batch}\nmicro_batch = 1\n{rest}"
+    );
+    Ok(RunConfig::parse(&text)?)
+}
+
+/// 64 workers on 8 sites, a model of 1.5 billion parameters in 48 layers: 50 blocks.
+fn plan(preset: &str, memory_gib: f64, lan: &str) -> Result<()> {
+    let config = config(64, 48, 1600, 1000, &format!("[sync]\npreset = \"{preset}\"\n"))?;
+    let spec = ModelSpec::resolve(&config.model, 50_257)?;
+    let topology = topology(8, 8, 40.0, memory_gib, lan)?;
+    let began = now();
+    let divisions = Divisions::of(&config, &spec).in_any_parts(config.model.kind);
+    let (_, choice) = choose_with_groups(topology, &divisions, false).context("plan")?;
+    let took = began.elapsed();
+    let groups = if lan.is_empty() { "" } else { ", groups" };
+    let case = format!("64 workers, 8 sites, 50 blocks, {memory_gib} GiB, {preset}{groups}");
+    let figures = [
+        figure("plan_s", took.as_secs_f64(), "s"),
+        figure("considered", choice.considered as f64, ""),
+        figure("ranks", f64::from(choice.best.0.pipeline.ranks), ""),
+        figure("tensor", f64::from(choice.tensor), ""),
+    ];
+    Recorder::new("plan").print_all(&case, figures);
+    Ok(())
+}
+
+/// A run with churn: each worker lives for ten hours on average, and is away for five minutes.
+fn simulated(sites: usize, workers: usize, faults: &str) -> Result<()> {
+    let all = sites * workers;
+    let rest = format!(
+        "[sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\n[parallel]\nplan = \"fixed\"\n[faults]\n{faults}"
+    );
+    // Some are always away: the run begins with the others.
+    let config = config(all * 9 / 10, 12, 768, 1500, &rest)?;
+    let spec = ModelSpec::resolve(&config.model, 50_257)?;
+    let setup = Setup {
+        config,
+        spec,
+        topology: topology(sites, workers, 40.0, 80.0, "")?,
+        faults: Faults { churn: Some(Churn { life_s: 36_000.0, absence_s: 300.0 }), outage: Vec::new() },
+        seed: 1,
+        until: Duration::from_secs(600),
+    };
+    let report = simulate::simulate(setup)?;
+    ensure!(report.steps > 0, "nothing was trained: {report:#?}");
+    let speaking = if faults.is_empty() { "" } else { ", each speaks for itself" };
+    let case = format!("{all} workers, {sites} sites, 10 min{speaking}");
+    let figures = [
+        figure("simulate_s", report.wall_s, "s"),
+        figure("coordinator_share", report.coordinator_share, "ratio"),
+        figure("messages", report.messages.iter().sum::<u64>() as f64, ""),
+        figure("generations", report.generations as f64, ""),
+        figure("killed", report.killed as f64, ""),
+        figure("utilisation", report.utilisation, "ratio"),
+    ];
+    Recorder::new("simulate").print_all(&case, figures);
+    Ok(())
+}

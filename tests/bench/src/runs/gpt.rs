@@ -1,0 +1,64 @@
+//! The model of the benchmarks across a link, a byte-level GPT of 10.9 million parameters, trained by the real binaries.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longhaul_emulator::LinkConfig;
+use longhaul_tests::cluster::Cluster;
+use serde_json::Value;
+
+use super::training::{Shape, Training};
+use crate::kit::clock::now;
+use crate::kit::stats::mean;
+
+/// Its shape.
+pub const GPT: Shape = Shape { layers: 6, width: 384, heads: 6, context: 128, tied_embeddings: false };
+
+/// No round within the measurement.
+pub const ALONE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 100000";
+/// Steps before the clock starts.
+const WARM_UP_STEPS: u64 = 3;
+/// Between looks at a run that is far from its end.
+const SELDOM: Duration = Duration::from_secs(1);
+/// A step takes about a second on a slow core, and ten seconds as dense over 100 Mbit/s.
+pub const RUN_MAX: Duration = Duration::from_secs(900);
+
+/// Seconds a step of two workers that train side by side and do not talk.
+pub fn local(steps: u64) -> Result<f64> {
+    local_of(2, steps)
+}
+
+/// The same of so many workers.
+pub fn local_of(workers: usize, steps: u64) -> Result<f64> {
+    let link = LinkConfig::default();
+    let start = |seed| Training { seed, ..Training::new(GPT, &[1], ALONE, steps, &link) }.start();
+    let mut runs = (1..=workers as u64).map(start).collect::<Result<Vec<_>>>()?;
+    let measured = std::thread::scope(|scope| {
+        let threads: Vec<_> = runs.iter_mut().map(|run| scope.spawn(|| step_s(run, steps))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+    });
+    let times = measured
+        .into_iter()
+        .map(|time| time.map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?)
+        .collect::<Result<Vec<_>>>()?;
+    mean(&times).context("no worker was measured")
+}
+
+/// Seconds a step between the warm-up and the last step, over all workers.
+pub fn step_s(cluster: &mut Cluster, steps: u64) -> Result<f64> {
+    let first =
+        cluster.wait_for("the first steps", RUN_MAX, |status| slowest_step(status) >= WARM_UP_STEPS)?;
+    let began = now();
+    // Looking takes time from the workers, so closely only where it matters.
+    cluster.look_every(SELDOM, "most steps", RUN_MAX, |status| slowest_step(status) + 3 >= steps)?;
+    let last = cluster.wait_for("the last steps", RUN_MAX, |status| slowest_step(status) >= steps - 1)?;
+    let passed = began.elapsed().as_secs_f64();
+    let made = slowest_step(&last).checked_sub(slowest_step(&first)).filter(|made| *made > 0);
+    Ok(passed / made.context("the run made no steps")? as f64)
+}
+
+/// The step that the slowest worker computes.
+pub fn slowest_step(status: &Value) -> u64 {
+    let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    members.iter().map(|member| member["step"].as_u64().unwrap_or(0)).min().unwrap_or(0)
+}

@@ -1,0 +1,138 @@
+//! Runs of a byte-level GPT on the example's text, by the real binaries.
+
+use anyhow::Result;
+use longhaul_emulator::LinkConfig;
+use longhaul_tests::cluster::{Cluster, ClusterConfig};
+use tempfile::TempDir;
+
+use crate::kit::checkout;
+
+/// Keys of `[train]` where only speed counts; gradients are clipped no more than in the PyTorch script beside it.
+pub const SPEED: &str = "gradient_clip = 0.0\nevaluate_batches = 1";
+
+/// Sequences of a worker in each step, unless told otherwise.
+const BATCH: usize = 8;
+
+/// A shape of GPT-2 over bytes.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub layers: u64,
+    pub width: u64,
+    pub heads: u64,
+    pub context: u64,
+    pub tied_embeddings: bool,
+}
+
+/// A run with one thread for each worker.
+pub struct Training<'a> {
+    pub shape: Shape,
+    /// Workers in each site.
+    pub sites: &'a [usize],
+    /// Keys of `[sync]`.
+    pub sync: &'a str,
+    /// More keys of `[train]`.
+    pub train: &'a str,
+    pub copies: Copies<'a>,
+    pub steps: u64,
+    pub link: &'a LinkConfig,
+    pub seed: u64,
+}
+
+/// How workers share copies of the model.
+#[derive(Clone, Copy)]
+pub struct Copies<'a> {
+    /// Keys of `[parallel]`.
+    pub parallel: &'a str,
+    /// Sequences of a step, for each worker.
+    pub batch: usize,
+    /// Sequences that go through the model at once.
+    pub micro_batch: usize,
+}
+
+impl Copies<'_> {
+    /// Each worker has one.
+    pub const WHOLE: Self = Self { parallel: "plan = \"fixed\"", batch: BATCH, micro_batch: BATCH };
+}
+
+/// That of `examples/demo.toml`.
+pub const DEMO: Shape = Shape { layers: 4, width: 128, heads: 4, context: 128, tied_embeddings: true };
+
+/// A run of this in a folder, with one thread for each worker.
+pub fn cluster_config(
+    run_toml: String,
+    sites: &[usize],
+    link: &LinkConfig,
+    folder: &TempDir,
+) -> ClusterConfig {
+    ClusterConfig {
+        run_toml,
+        sites: sites.to_vec(),
+        link: link.clone(),
+        seed: 1,
+        folder: folder.path().to_owned(),
+        threads: 1,
+        own_checkpoints: true,
+        worker_arguments: Vec::new(),
+        own_calendars: false,
+    }
+}
+
+impl<'a> Training<'a> {
+    /// One where only speed counts, and each worker has a copy of the model.
+    pub fn new(shape: Shape, sites: &'a [usize], sync: &'a str, steps: u64, link: &'a LinkConfig) -> Self {
+        Self { shape, sites, sync, train: SPEED, copies: Copies::WHOLE, steps, link, seed: 1 }
+    }
+
+    /// Starts the run, in a folder that goes with it.
+    pub fn start(&self) -> Result<Cluster> {
+        let folder = tempfile::tempdir()?;
+        let config = cluster_config(self.run_toml(), self.sites, self.link, &folder);
+        let config = ClusterConfig { seed: self.seed, own_checkpoints: false, ..config };
+        Ok(Cluster::start(config)?.with_folder(folder))
+    }
+
+    /// What its coordinator is given.
+    pub fn run_toml(&self) -> String {
+        let text = checkout::text();
+        let Self { sync, train, steps, seed, .. } = self;
+        let Shape { layers, width, heads, context, tied_embeddings } = self.shape;
+        let Copies { parallel, batch, micro_batch } = self.copies;
+        let workers: usize = self.sites.iter().sum();
+        let batch = batch * workers;
+        format!(
+            r#"
+[run]
+name = "bench"
+workers = {workers}
+steps = {steps}
+seed = {seed}
+
+[model]
+kind = "gpt2"
+layers = {layers}
+width = {width}
+heads = {heads}
+context = {context}
+tied_embeddings = {tied_embeddings}
+
+[data]
+path = {text:?}
+sequence_length = {context}
+
+[train]
+batch = {batch}
+micro_batch = {micro_batch}
+{train}
+
+[parallel]
+{parallel}
+
+[sync]
+{sync}
+
+[checkpoint]
+every_rounds = 0
+"#
+        )
+    }
+}

@@ -1,0 +1,160 @@
+//! A run of the benchmark: which cases are still to be measured, and for how long.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use longhaul_tests::interrupt;
+
+use super::book::Book;
+use crate::kit::args::Only;
+use crate::kit::clock::now;
+use crate::kit::figures::{Figure, Line, figure};
+use crate::kit::progress;
+use crate::runs::pytorch;
+
+/// What a case needs beside its own time: starting and ending processes, and a local run before and after it.
+const AROUND_A_CASE: Duration = Duration::from_secs(180);
+
+/// The line of a file that says whether its cases are short ones.
+const RUN: (&str, &str, &str) = ("sync", "run", "quick");
+
+/// Where everything that was and is measured goes.
+pub struct Session {
+    pub book: Book,
+    pub quick: bool,
+    only: Only,
+    began: Instant,
+    total: Option<Duration>,
+    /// Cases without a figure: no time was left for them, or they failed.
+    postponed: Vec<String>,
+    failed: Vec<String>,
+    /// Found when it is first needed.
+    python: Option<Option<pytorch::Python>>,
+}
+
+impl Session {
+    pub fn start(results: Option<&Path>, only: Only, quick: bool, hours: Option<f64>) -> Result<Self> {
+        let total = hours.map(|hours| Duration::try_from_secs_f64(hours * 3600.0)).transpose()?;
+        let mut book = Book::open(results)?;
+        // The same cases have other lengths, and are not to be taken for each other.
+        let known = book.value(RUN.0, RUN.1, RUN.2).map(|value| value > 0.0);
+        ensure!(
+            known.unwrap_or(quick) == quick,
+            "the file has figures with and without --quick: take another one"
+        );
+        if known.is_none() {
+            book.add(RUN.0, RUN.1, &[figure(RUN.2, f64::from(u8::from(quick)), "")])?;
+        }
+        let (postponed, failed) = (Vec::new(), Vec::new());
+        Ok(Self { book, quick, only, began: now(), total, postponed, failed, python: None })
+    }
+
+    /// Which methods were asked for.
+    pub fn only(&self) -> &Only {
+        &self.only
+    }
+
+    /// Whether a method was asked for.
+    pub fn wants(&self, method: &str) -> bool {
+        self.only.wants(method)
+    }
+
+    /// Measures a case that takes at most `limit`, unless it has been or no time is left. One that fails is told and left out, as the
+    /// others are worth having.
+    pub fn case(
+        &mut self,
+        bench: &str,
+        case: &str,
+        limit: Duration,
+        measure: impl FnOnce(&mut Self) -> Result<Vec<Figure>>,
+    ) -> Result<()> {
+        if self.book.case(bench, case).next().is_none() {
+            let spent = self.began.elapsed();
+            if self.total.is_some_and(|total| spent + limit + AROUND_A_CASE > total) {
+                self.postponed.push(format!("{bench}: {case}"));
+                return Ok(());
+            }
+            progress(format!("{bench}: {case} (after {} min)", spent.as_secs() / 60));
+            match measure(self) {
+                Ok(figures) => self.book.add(bench, case, &figures)?,
+                Err(error) => {
+                    // Not the case's failure.
+                    interrupt::check()?;
+                    progress(format!("{bench}: {case} failed: {error:#}"));
+                    self.failed.push(format!("{bench}: {case}"));
+                }
+            }
+        }
+        self.book.case(bench, case).for_each(Line::print);
+        Ok(())
+    }
+
+    /// A figure that follows from others: printed, but not kept.
+    pub fn derived(&self, bench: &str, case: &str, figures: &[Figure]) -> Result<()> {
+        let mut book = Book::open(None)?;
+        book.add(bench, case, figures)?;
+        book.bench(bench).for_each(Line::print);
+        Ok(())
+    }
+
+    /// The python that has torch, if there is one.
+    pub fn python(&mut self) -> Option<&pytorch::Python> {
+        let python = self.python.get_or_insert_with(|| {
+            let python = pytorch::find();
+            if python.is_none() {
+                progress("python finds no torch (LONGHAUL_PYTHON names another interpreter): its cases are left out");
+            }
+            python
+        });
+        python.as_ref()
+    }
+
+    /// Says what is missing.
+    pub fn finish(self) -> Result<()> {
+        if !self.postponed.is_empty() {
+            progress(format!("no time was left for {}", self.postponed.join("; ")));
+        }
+        ensure!(self.failed.is_empty(), "these cases failed: {}", self.failed.join("; "));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_cases_do_not_go_into_a_file_of_long_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let start = |quick| Session::start(Some(&path), Only { only: None }, quick, None);
+        assert!(start(false).is_ok());
+        assert!(start(false).is_ok());
+        assert!(start(true).is_err());
+    }
+
+    #[test]
+    fn a_case_that_failed_is_told_and_tried_again_and_one_that_was_measured_is_not_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.jsonl");
+        let start = || Session::start(Some(&path), Only { only: None }, true, None).unwrap();
+        let figure = || Ok(vec![figure("loss", 1.0, "nats")]);
+        let mut session = start();
+        session.case("b", "bad", Duration::ZERO, |_| anyhow::bail!("no")).unwrap();
+        session.case("b", "good", Duration::ZERO, |_| figure()).unwrap();
+        assert!(session.finish().is_err());
+        let mut session = start();
+        session.case("b", "bad", Duration::ZERO, |_| figure()).unwrap();
+        session.case("b", "good", Duration::ZERO, |_| anyhow::bail!("no")).unwrap();
+        assert!(session.finish().is_ok());
+    }
+
+    #[test]
+    fn no_case_is_started_that_might_not_be_over_in_time() {
+        let mut session = Session::start(None, Only { only: None }, true, Some(0.1)).unwrap();
+        session.case("b", "long", Duration::from_secs(400), |_| anyhow::bail!("it was started")).unwrap();
+        assert_eq!(session.postponed, ["b: long"]);
+        assert!(session.finish().is_ok());
+    }
+}

@@ -1,0 +1,258 @@
+//! Whole runs over links that carry what their row says: one configuration, from the first step to the last.
+//!
+//! `docs/benchmarks/sync.md` has the definitions of all figures.
+
+mod ours;
+mod peers;
+mod reference;
+mod scale;
+mod shares;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longhaul_emulator::LinkConfig;
+
+use crate::kit::figures::{Figure, figure};
+use crate::kit::progress;
+use crate::sync::book::Book;
+use crate::sync::method::{self, Method};
+use crate::sync::session::Session;
+use crate::sync::small;
+use scale::{RATE_SCALE, WHOLE};
+use shares::{Ran, Takes};
+
+pub use reference::loss_of as reference_loss;
+pub use scale::bits;
+
+/// What its lines are called.
+pub const BENCH: &str = "sync/whole";
+/// Rates of the links, unless told otherwise, in Mbit/s of the model of `gpt`.
+pub const RATES_MBIT: [f64; 3] = [100.0, 10.0, 1.0];
+/// Steps of the runs, unless told otherwise.
+pub const STEPS: [u64; 2] = [1500, 6000];
+/// With `--quick`.
+const STEPS_QUICK: u64 = 300;
+
+/// One worker each.
+const SITES: [usize; 2] = [1, 1];
+const SEED: u64 = 1;
+/// So many times the time of local runs is what a case may take;
+const LIMIT_TIMES: f64 = 5.0;
+/// `auto` is to have a figure on every link.
+const LIMIT_TIMES_AUTO: f64 = 30.0;
+/// About what a step takes, where it is to be said how long a case may take before that is measured.
+const STEP_S_ABOUT: f64 = 0.05;
+
+/// What a run took.
+struct Measured {
+    made: u64,
+    seconds: f64,
+    steady_step_s: Option<f64>,
+    /// Nats a token over all held-out text; none of a run that was stopped, or when it is no number.
+    loss: Option<f64>,
+    /// By both sites, as workers count it. PyTorch does not tell.
+    sent_bytes: Option<f64>,
+    /// What arrived at both sites, with all headers.
+    wire_bytes: f64,
+}
+
+/// A row of the table.
+struct Case<'a> {
+    method: &'a str,
+    rate_mbit: f64,
+    steps: u64,
+    limit_times: f64,
+}
+
+impl Case<'_> {
+    fn name(&self) -> String {
+        case_name(self.method, self.rate_mbit, self.steps)
+    }
+
+    /// Whether a shorter run was over its limit already: a longer one has the same pace, and takes several times as long to say so.
+    fn is_hopeless(&self, book: &Book) -> bool {
+        if book.case(BENCH, &self.name()).next().is_some() {
+            return false;
+        }
+        let shorter = shorter_over_the_limit(book, self.method, self.rate_mbit, self.steps);
+        if let Some(shorter) = shorter {
+            progress(format!("{BENCH}: {} is left out: {shorter} steps were over the limit", self.name()));
+        }
+        shorter.is_some()
+    }
+
+    /// Before anything is measured.
+    fn limit_about(&self) -> Duration {
+        Duration::from_secs_f64(self.steps as f64 * STEP_S_ABOUT * self.limit_times)
+    }
+}
+
+/// A method, its link and the steps of its run.
+pub fn case_name(method: &str, rate_mbit: f64, steps: u64) -> String {
+    format!("{method}, {rate_mbit} Mbit/s, {steps} steps")
+}
+
+/// The steps of a shorter run with this method and link that was over its limit.
+pub fn shorter_over_the_limit(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<u64> {
+    let is_over = |shorter: &u64| {
+        *shorter < steps
+            && book.value(BENCH, &case_name(method, rate_mbit, *shorter), "over_the_limit_of").is_some()
+    };
+    STEPS.into_iter().find(is_over)
+}
+
+/// The newest speeds without exchange, which are those before the next case as well.
+#[derive(Default)]
+struct Local {
+    ours: Option<f64>,
+    theirs: Option<f64>,
+}
+
+/// Every preset and what PyTorch has, over links of so many Mbit/s, in runs of so many steps. What is asked for first is measured first.
+pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>) -> Result<()> {
+    let steps = match steps {
+        Some(steps) => steps,
+        None if session.quick => &[STEPS_QUICK],
+        None => &STEPS,
+    };
+    let mut local = Local::default();
+    for &steps in steps {
+        for method in
+            method::presets().into_iter().filter(|method| session.wants(method.name)).collect::<Vec<_>>()
+        {
+            let limit_times = if method.name == "auto" { LIMIT_TIMES_AUTO } else { LIMIT_TIMES };
+            for &rate_mbit in rates_mbit {
+                let case = Case { method: method.name, rate_mbit, steps, limit_times };
+                if !case.is_hopeless(&session.book) {
+                    ours_case(session, &case, &method, &mut local)?;
+                }
+            }
+        }
+        for (name, mode, _) in method::PYTORCH {
+            let wanted = if session.wants(name) { rates_mbit } else { &[] };
+            for &rate_mbit in wanted {
+                let case = Case { method: name, rate_mbit, steps, limit_times: LIMIT_TIMES };
+                if !case.is_hopeless(&session.book) {
+                    peer_case(session, &case, mode, &mut local)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ours_case(session: &mut Session, case: &Case<'_>, method: &Method, local: &mut Local) -> Result<()> {
+    let enough_s = enough_s(session);
+    session.case(BENCH, &case.name(), case.limit_about(), |_| {
+        let before = local.ours.map_or_else(|| ours::local_step_s(enough_s), Ok)?;
+        let link = scale::link(case.rate_mbit, before)?;
+        let train = small::train(method.best_rate * RATE_SCALE);
+        let training = ours::training(&method.sync, &train, case.steps, &link);
+        let measured = ours::run(&training, limit(case, before)?)?;
+        let after = ours::local_step_s(enough_s)?;
+        local.ours = Some(after);
+        Ok(figures(case, &measured, f64::midpoint(before, after), &link))
+    })?;
+    tell(session, case)
+}
+
+fn peer_case(
+    session: &mut Session,
+    case: &Case<'_>,
+    mode: crate::runs::pytorch::Mode<'_>,
+    local: &mut Local,
+) -> Result<()> {
+    if session.python().is_none() {
+        return Ok(());
+    }
+    let enough_s = enough_s(session);
+    session.case(BENCH, &case.name(), case.limit_about(), |session| {
+        let python = session.python().context("python was there a moment ago")?;
+        // The link is that of our own runs.
+        let ours = ours::local_step_s(enough_s)?;
+        let steps = (enough_s / ours).ceil() as usize;
+        let before = local.theirs.map_or_else(|| peers::local_step_s(python, steps), Ok)?;
+        let link = scale::link(case.rate_mbit, ours)?;
+        let measured = peers::run(python, mode, case.steps, &link, limit(case, before)?)?;
+        let after = peers::local_step_s(python, steps)?;
+        (local.ours, local.theirs) = (None, Some(after));
+        Ok(figures(case, &measured, f64::midpoint(before, after), &link))
+    })?;
+    tell(session, case)
+}
+
+/// Seconds for which steps without exchange are measured.
+fn enough_s(session: &Session) -> f64 {
+    if session.quick { 4.0 } else { 10.0 }
+}
+
+fn limit(case: &Case<'_>, local_step_s: f64) -> Result<Duration> {
+    Ok(Duration::try_from_secs_f64(case.steps as f64 * local_step_s * case.limit_times)?)
+}
+
+/// What is kept of a case.
+fn figures(case: &Case<'_>, measured: &Measured, local_step_s: f64, link: &LinkConfig) -> Vec<Figure> {
+    let &Measured { made, seconds, steady_step_s, loss, sent_bytes, wire_bytes } = measured;
+    let ran = Ran { steps: case.steps, made, seconds, local_step_s };
+    let link_bytes = link.rate_bytes_per_s as f64 * seconds;
+    let mut figures = Vec::new();
+    if ran.is_whole() {
+        figures.push(figure("whole_run_share", ran.share(), "ratio"));
+        figures.extend(steady_step_s.map(|step_s| figure("steady_share", local_step_s / step_s, "ratio")));
+        figures.push(match loss {
+            Some(loss) => figure("loss", loss, "nats"),
+            None => figure("loss_is_no_number", 1.0, ""),
+        });
+    } else {
+        figures.push(figure("over_the_limit_of", seconds, "s"));
+        figures.push(figure("steps_made", made as f64, ""));
+        figures.push(figure("whole_run_share_at_most", ran.share_at_most(), "ratio"));
+        figures.push(figure("share_so_far", ran.share(), "ratio"));
+    }
+    let per_site = SITES.len() as f64 * small::parameters(WHOLE) as f64 * made.max(1) as f64 / 8.0;
+    let unit = "bit/parameter/step";
+    figures.extend(sent_bytes.map(|bytes| figure("bits_sent", bytes / per_site, unit)));
+    figures.extend([
+        figure("bits_on_the_wire", wire_bytes / per_site, unit),
+        figure("link_used", wire_bytes / SITES.len() as f64 / link_bytes, "ratio"),
+        figure("link", link.rate_bytes_per_s as f64 * 8e-6, "Mbit/s"),
+        figure("seconds", seconds, "s"),
+        figure("local_step_s", local_step_s, "s"),
+    ]);
+    figures
+}
+
+/// What follows from a case's loss: measures the runs without a link that it is compared with.
+fn tell(session: &mut Session, case: &Case<'_>) -> Result<()> {
+    let name = case.name();
+    let Some(loss) = session.book.value(BENCH, &name, "loss") else { return Ok(()) };
+    if !reference::measure_around(session, loss, case.steps)? {
+        return Ok(());
+    }
+    let derived = compared(&session.book, case.method, case.rate_mbit, case.steps);
+    session.derived(BENCH, &name, &derived)
+}
+
+/// What follows from a case and the runs without a link that have been measured.
+pub fn compared(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Vec<Figure> {
+    let name = case_name(method, rate_mbit, steps);
+    let value = |metric| book.value(BENCH, &name, metric);
+    let (Some(loss), Some(seconds), Some(step_s)) = (value("loss"), value("seconds"), value("local_step_s"))
+    else {
+        return Vec::new();
+    };
+    let over = reference_loss(book, steps).map(|dense| 100.0 * (loss / dense - 1.0));
+    let over = over.map(|value| figure("over_dense", value, "%"));
+    let takes = reference::known(book).takes(loss).map(|takes| {
+        let (metric, steps) = match takes {
+            Takes::About(steps) => ("time_to_loss_share", steps),
+            Takes::Fewer(steps) => ("time_to_loss_share_at_most", steps as f64),
+            Takes::More(steps) => ("time_to_loss_share_at_least", steps as f64),
+        };
+        figure(metric, steps * step_s / seconds, "ratio")
+    });
+    over.into_iter().chain(takes).collect()
+}

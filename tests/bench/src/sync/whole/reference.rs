@@ -1,0 +1,90 @@
+//! The loss of a machine without a link, by the steps that its run was planned for.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use longhaul_emulator::LinkConfig;
+
+use super::scale::{COPIES, RATE_SCALE, WHOLE};
+use super::shares::Curve;
+use super::{BENCH, SEED};
+use crate::kit::figures::figure;
+use crate::runs::training::Training;
+use crate::sync::book::Book;
+use crate::sync::session::Session;
+use crate::sync::{method, quality, small};
+
+/// The same two workers, in one place.
+const SITES: &[usize] = &[2];
+/// Of a step, with its exchange within the site: several times as long as on a busy machine.
+const STEP_MAX: Duration = Duration::from_secs(1);
+
+/// Measures the runs without a link that a loss after so many steps is compared with, as far as they are not known. False: there was no time for one, or it failed.
+pub fn measure_around(session: &mut Session, loss: f64, steps: u64) -> Result<bool> {
+    loop {
+        let is_known = |book: &Book, steps| loss_of(book, steps).is_some();
+        let next = match is_known(&session.book, steps) {
+            true => known(&session.book).wants(loss, steps),
+            false => Some(steps),
+        };
+        let Some(next) = next else { return Ok(true) };
+        measure(session, next)?;
+        if !is_known(&session.book, next) {
+            return Ok(false);
+        }
+    }
+}
+
+/// All that has been measured.
+pub fn known(book: &Book) -> Curve {
+    let losses = book.bench(BENCH).filter(|line| line.metric == "loss");
+    Curve::new(losses.filter_map(|line| Some((parse_case(&line.case)?, line.value))).collect())
+}
+
+/// The loss at equal tokens.
+pub fn loss_of(book: &Book, steps: u64) -> Option<f64> {
+    book.value(BENCH, &case_name(steps), "loss")
+}
+
+fn measure(session: &mut Session, steps: u64) -> Result<()> {
+    let limit = STEP_MAX * u32::try_from(steps)?;
+    session.case(BENCH, &case_name(steps), limit, |_| {
+        let dense = method::presets().into_iter().find(|method| method.name == quality::REFERENCE);
+        let (sync, rate) = dense.map(|method| (method.sync, method.best_rate)).unwrap_or_default();
+        let (link, train) = (LinkConfig::default(), small::train(rate * RATE_SCALE));
+        let dense = Training::new(WHOLE, SITES, &sync, steps, &link);
+        let training = Training { train: &train, copies: COPIES, seed: SEED, ..dense };
+        let loss = small::run(&training, limit)?.and_then(|ended| ended.loss);
+        let loss = loss.map(|value| figure("loss", value, "nats"));
+        let over = figure("over_the_limit_of", limit.as_secs_f64(), "s");
+        Ok(vec![loss.unwrap_or(over)])
+    })
+}
+
+fn case_name(steps: u64) -> String {
+    format!("{PREFIX}{steps} steps")
+}
+
+const PREFIX: &str = "dense without a link, ";
+
+fn parse_case(case: &str) -> Option<u64> {
+    case.strip_prefix(PREFIX)?.strip_suffix(" steps")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::whole::shares::Takes;
+
+    #[test]
+    fn the_curve_is_made_of_the_runs_without_a_link_alone() {
+        let mut book = Book::open(None).unwrap();
+        let loss = |value| [figure("loss", value, "nats")];
+        book.add(BENCH, &case_name(1500), &loss(1.5)).unwrap();
+        book.add(BENCH, &case_name(750), &loss(1.75)).unwrap();
+        book.add(BENCH, "dense, 10 Mbit/s, 1500 steps", &loss(1.1)).unwrap();
+        assert_eq!(loss_of(&book, 1500), Some(1.5));
+        assert_eq!(known(&book).takes(1.75), Some(Takes::About(750.0)));
+        assert_eq!(known(&book).takes(1.2), Some(Takes::More(1500)));
+    }
+}
