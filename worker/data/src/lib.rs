@@ -36,6 +36,7 @@ mod passed;
 mod path_pattern;
 mod piece;
 mod pipeline;
+mod pointers;
 mod prepared;
 mod prune;
 mod read_ahead;

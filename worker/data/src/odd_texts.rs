@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::counted::{are, counted};
 
 /// Words for a missing value, in lower case, as pandas, R, SQL and Python write them.
-const MISSING: [&str; 9] = ["nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nil", "undefined"];
+const MISSING: [&str; 10] = ["nan", "\\n", "null", "none", "na", "n/a", "#n/a", "<na>", "nil", "undefined"];
 /// A longer text is none of these words and no number.
 const WORD_BYTES_MAX: usize = 32;
 /// One in so many texts of a source is worth a warning.
@@ -132,7 +132,7 @@ mod tests {
         for text in ["0", "-1.5", "1e9", "1,234.50", "$12", "99%", " 7\n", ".5", "2024"] {
             assert_eq!(of(&[text]).numbers, 1, "{text:?}");
         }
-        for text in ["nan", "NaN", "NULL", "None", "NA", "N/A", "#N/A", "<NA>", " null "] {
+        for text in ["nan", "NaN", "NULL", "None", "NA", "N/A", "#N/A", "<NA>", " null ", "\\N"] {
             assert_eq!(of(&[text]).missing, 1, "{text:?}");
         }
         for text in ["cafÃ©", "Ã¼ber", "itâ€™s", "a long text with Ã± in it"] {

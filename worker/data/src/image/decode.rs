@@ -63,6 +63,9 @@ mod tests {
         let refused = |bytes: &[u8]| sample(Pixels::Encoded(bytes.to_vec())).unwrap_err();
         assert_eq!(refused(b"no image"), "it is neither JPEG nor PNG: convert it");
         assert_eq!(refused(b"GIF89a"), "it is neither JPEG nor PNG: convert it");
+        assert!(
+            refused(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n").contains("git lfs pull")
+        );
         assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xe0]), "it is cut off: fetch it again");
     }
 

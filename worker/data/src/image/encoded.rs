@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use longhaul_common::config::ImageConfig;
 
+use super::super::pointers::pointer;
 use super::decode::fitted;
 use super::jpeg;
 use super::resize::Picture;
@@ -46,7 +47,10 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
         Some(ImageFormat::Png) => {}
         Some(ImageFormat::Jpeg) if jpeg::has_end(bytes) => {}
         Some(ImageFormat::Jpeg) => return Err("it is cut off: fetch it again".to_owned()),
-        _ => return Err("it is neither JPEG nor PNG: convert it".to_owned()),
+        _ => {
+            let told = pointer(bytes).map(|told| format!("it is {told}"));
+            return Err(told.unwrap_or_else(|| "it is neither JPEG nor PNG: convert it".to_owned()));
+        }
     }
     reader.set_format(format.unwrap_or(ImageFormat::Png));
     let mut limits = Limits::default();

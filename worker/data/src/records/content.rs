@@ -7,6 +7,7 @@ use longhaul_common::config::DataFormat;
 use super::kinds::{self, AROUND_TABLES, BINARY, Kind, PACKED};
 use super::prose::check_page;
 use super::{no_tokens, width};
+use crate::pointers::pointer;
 
 /// Bytes of a file's content that are looked at.
 pub(super) const HEAD_BYTES: usize = 512;
@@ -26,9 +27,6 @@ const LLM_C: &str = "a token file of llm.c, whose first 1024 bytes are a header:
 /// What an encrypted Parquet file is, and what to do.
 pub(super) const ENCRYPTED: &str = "an encrypted Parquet file, which is not read: write it without encryption, with a program that has its keys";
 
-const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v";
-/// The line behind it.
-const POINTER_HASH: &[u8] = b"\noid sha256:";
 const TAR: &str = "a tar archive: say format = \"webdataset\" for one with images, or unpack it";
 const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`; or numbers of two bytes: say format = \"tokens-u16\" if these are tokens";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
@@ -63,9 +61,8 @@ pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
 
 /// Refuses content that begins as something else than it is read as.
 pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<(), String> {
-    let has_hash = || head.windows(POINTER_HASH.len()).any(|line| line == POINTER_HASH);
-    if head.starts_with(POINTER) && head.len() < HEAD_BYTES && has_hash() {
-        return Err("a pointer of git-lfs and not the file: `git lfs pull` brings that".to_owned());
+    if let Some(told) = pointer(head) {
+        return Err(told.to_owned());
     }
     match format {
         DataFormat::Text | DataFormat::Jsonl | DataFormat::Csv | DataFormat::Tsv => {

@@ -143,7 +143,8 @@ impl Delimited {
             return Err(self.remedies.told(reason, found.remedy(self.packing)));
         }
         self.has_characters = self.has_characters || !text.is_ascii();
-        if self.row.iter().any(|value| holds_rows(value, self.dialect.delimiter, width)) {
+        let delimiter = self.dialect.delimiter;
+        if self.row.iter().enumerate().any(|(at, value)| holds_rows(value, delimiter, at, width)) {
             return Err(HOLDS_ROWS.to_owned());
         }
         Ok(format!("{text}{}", self.separator))
@@ -171,17 +172,19 @@ fn unescaped(values: &ByteRecord, row: Row, escape: u8) -> ByteRecord {
 const HEAD_AGAIN: &str = "it is the head again: were tables joined with `cat`?";
 const HOLDS_ROWS: &str = "a quote that opens in one row closes in another, as each line between has as many tabs as a row: where quotes are text as any other, say quote = \"\"";
 
-/// Lines of a value behind its first, which it takes to tell rows from a text of two lines with a tab.
+/// Lines of a value behind its first, which it takes to tell rows of two values from a text of two lines with a tab.
 const HELD_ROWS_MIN: usize = 2;
 
-/// Whether a value in quotes has rows of a table with tabs in it: all of its lines but the first have the tabs of a row.
-fn holds_rows(value: &[u8], delimiter: u8, width: usize) -> bool {
-    let lines = || value.split(|byte| *byte == b'\n').skip(1);
-    if delimiter != b'\t' || width < 2 || lines().nth(HELD_ROWS_MIN - 1).is_none() {
+/// Whether a value in quotes holds ends and beginnings of rows of a table with tabs: all of its lines have the tabs that they would have as rows. `column`: its place, from 0 on.
+fn holds_rows(value: &[u8], delimiter: u8, column: usize, width: usize) -> bool {
+    let tabs = |line: &[u8]| line.iter().filter(|byte| **byte == delimiter).count();
+    let mut lines: Vec<usize> = value.split(|byte| *byte == b'\n').map(tabs).collect();
+    let (Some(last), least) = (lines.pop(), if width > 2 { 1 } else { HELD_ROWS_MIN }) else { return false };
+    if delimiter != b'\t' || width < 2 || lines.len() < least {
         return false;
     }
-    let tabs = |line: &[u8]| line.iter().filter(|byte| **byte == delimiter).count();
-    lines().all(|line| tabs(line) + 1 == width)
+    let (first, between) = (lines[0], &lines[1..]);
+    first + column + 1 == width && last == column && between.iter().all(|tabs| tabs + 1 == width)
 }
 
 /// Refuses a line of Excel's before the head.
@@ -250,6 +253,11 @@ impl Head<'_> {
         if let Some((place, cell, error)) = self.names.iter().enumerate().find_map(is_bad) {
             let is_last = self.at_end && place + 1 == self.names.len();
             return NotUtf8::of_part(cell, error, false, is_last).remedy(self.packing);
+        }
+        if let Some(line) = delimiters::line_with_name(self.text, self.dialect, wanted) {
+            let out = if self.dialect.delimiter == b'\t' { "OUT.tsv" } else { "OUT.csv" };
+            let tail = command(self.packing, &format!("tail -n +{line}"), out);
+            return format!("its head is line {line}: leave out those before it ({tail})");
         }
         if self.names.len() == 1
             && let Some((delimiter, names)) = delimiters::with_values(self.text, self.dialect, 2)

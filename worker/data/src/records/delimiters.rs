@@ -19,6 +19,18 @@ pub(super) fn excel(head: &[u8]) -> Option<u8> {
     is_line.then_some(delimiter)
 }
 
+/// Lines before a head, at most, of which a remedy is told.
+const PREAMBLE_MAX: usize = 20;
+
+/// The first line behind a text's first, from 1 on, that has this name among its values: the head, behind what an export says of itself.
+pub(super) fn line_with_name(text: &[u8], dialect: Dialect, wanted: &str) -> Option<usize> {
+    let lines = text.split(|byte| *byte == b'\n').enumerate().skip(1).take(PREAMBLE_MAX);
+    let has_name = |line: &[u8]| {
+        first_row(line, dialect).is_some_and(|row| row.iter().any(|value| value == wanted.as_bytes()))
+    };
+    lines.into_iter().find(|(_, line)| has_name(line)).map(|(line, _)| line + 1)
+}
+
 /// The delimiter with which the first row of a text is one that is wanted.
 fn other(text: &[u8], dialect: Dialect, is_wanted: impl Fn(&ByteRecord) -> bool) -> Option<u8> {
     let is_free = |byte: &&u8| {

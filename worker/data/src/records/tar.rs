@@ -12,7 +12,12 @@ pub(super) struct Tar<R> {
     reader: R,
     /// Whether what was read last says that nothing follows: else more is to come.
     has_end: bool,
+    /// Blocks of zeros that were read last, in a row.
+    zeros: u64,
 }
+
+/// Blocks of zeros behind an archive, at most: 64 KiB. Tools fill up to 10 KiB unless they are told otherwise; a download that is laid out as a whole and not complete has more.
+const ZEROS_MAX: u64 = 1 << 7;
 
 /// A file in it.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,7 +29,7 @@ pub(super) struct TarFile {
 
 impl<R: Read> Tar<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self { reader, has_end: false }
+        Self { reader, has_end: false, zeros: 0 }
     }
 
     /// The next file, none at the end; contents of more than `bytes_max` for its name are not taken into memory.
@@ -74,7 +79,14 @@ impl<R: Read> Tar<R> {
             if !self.has_end {
                 break;
             }
+            self.zeros += 1;
+            if self.zeros > ZEROS_MAX {
+                return Err(damaged(
+                    "more than 64 KiB of zeros stand behind its files, as a download leaves them that is not complete: fetch it again, or pack it anew (`tar` with its usual blocking factor)",
+                ));
+            }
         }
+        self.zeros = 0;
         // The sum of all bytes, of its own place as if that were blank.
         let sum: u64 = header.iter().map(|&byte| u64::from(byte)).sum();
         let own: u64 = header[148..156].iter().map(|&byte| u64::from(byte)).sum();
@@ -193,6 +205,21 @@ mod tests {
     fn read(bytes: &[u8]) -> io::Result<Vec<TarFile>> {
         let mut tar = Tar::new(bytes);
         std::iter::from_fn(|| tar.next_file(|_| 1 << 20).transpose()).collect()
+    }
+
+    #[test]
+    fn zeros_without_end_are_no_end() {
+        let whole = archive(&["a", "b"]);
+        let files =
+            whole.iter().rposition(|byte| *byte != 0).unwrap() / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES;
+        let with_zeros = |bytes: usize| [&whole[..files], &vec![0; bytes]].concat();
+        for bytes in [1024, 10_240, 65_536] {
+            assert_eq!(read(&with_zeros(bytes)).map(|files| files.len()).ok(), Some(2), "{bytes}");
+        }
+        let error = read(&with_zeros(71_680)).unwrap_err().to_string();
+        assert!(error.contains("64 KiB of zeros"), "{error}");
+        // Another archive behind the end of one.
+        assert_eq!(read(&[whole.clone(), whole].concat()).unwrap().len(), 4);
     }
 
     #[test]

@@ -92,6 +92,19 @@ fn a_line_for_excel_is_told_with_how_to_take_it_out() {
 }
 
 #[test]
+fn lines_before_a_head_are_told_with_what_leaves_them_out() {
+    for (name, content, line) in [
+        ("a.csv", "# exported 2024\nid,text\n1,one\n", 2),
+        ("a.csv", "# exported 2024, by me\n\nid,text\n1,one\n", 3),
+        ("a.tsv", "Report\t\nid\ttext\n1\tone\n", 2),
+    ] {
+        let message = refused(name, "", content.as_bytes());
+        let tail = format!("its head is line {line}: leave out those before it (`tail -n +{line} IN > OUT.");
+        assert!(message.contains(&tail), "{message}");
+    }
+}
+
+#[test]
 fn text_in_another_encoding_is_told_with_its_byte_and_what_converts_it() {
     let convert = "if it is in another encoding, convert it, and look at its letters afterwards: `iconv -f WINDOWS-1252 -t UTF-8 IN > OUT` does so";
     for (name, content, place) in [

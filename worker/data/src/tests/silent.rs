@@ -109,6 +109,18 @@ fn a_quote_that_closes_in_a_later_row_of_a_table_with_tabs_is_a_bad_record() {
     let message = read_as("a.tsv", "", table.as_bytes()).unwrap_err();
     assert!(message.contains("3 records of a source"), "{message}");
     assert!(message.contains("lines 2 to 4: a quote that opens in one row closes in another"), "{message}");
+    // As of GLUE: it closes on the next row.
+    let table = "n\ta\ttext\n1\tp\t\"I am pleased\n2\tq\tthat is all.\"\n3\tr\tok\n";
+    for column in ["a", "text"] {
+        let message = read_as("b.tsv", &format!(", column = \"{column}\""), table.as_bytes()).unwrap_err();
+        assert!(
+            message.contains("lines 2 to 3: a quote that opens in one row closes in another"),
+            "{message}"
+        );
+    }
+    let lines = "n\ta\ttext\n1\tp\t\"two\nlines\"\n2\t\"a\n\tb\"\tc\n";
+    assert_eq!(read_as("b.tsv", "", lines.as_bytes()).as_deref(), Ok("two\nlines|c|"));
+    let table = "id\ttext\n1\t\"He left\n2\tthe house\n3\tand said bye\"\n4\tok\n";
     let all = "\"He left|the house|and said bye\"|ok|";
     assert_eq!(read_as("a.tsv", ", quote = \"\"", table.as_bytes()).as_deref(), Ok(all));
     // Lines of a text, and tabs within one.
