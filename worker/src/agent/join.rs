@@ -17,12 +17,13 @@ use longhaul_proto::transport::{self, ResetKey};
 use tokio::time::{Instant, sleep};
 
 use super::connection::{Dialler, Found};
+use super::departure::FAREWELL_MAX;
 use super::ending::Ending;
 use super::identity_slot::IdentitySlot;
 use super::memory::{self, Room};
 use super::offers::Offers;
 use super::rejoins::Rejoins;
-use super::session::{FAREWELL_MAX, Session};
+use super::session::Session;
 use super::stop::StopSignal;
 use super::survey::{Surveyed, attend};
 use super::telemetry::Exports;

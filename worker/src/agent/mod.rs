@@ -4,6 +4,7 @@ mod addresses;
 mod connection;
 mod control_group;
 mod coordinators;
+mod departure;
 mod device_thread;
 mod ending;
 mod heartbeats;

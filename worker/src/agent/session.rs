@@ -25,6 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::connection::{Conversation, Found, unix_s};
+use super::departure::{Departure, FAREWELL_MAX};
 use super::device_thread::DeviceThread;
 use super::ending::{Ending, ending_of};
 use super::heartbeats::Heartbeats;
@@ -41,8 +42,6 @@ use crate::member::{self, Links};
 const DEVICE_QUEUE: usize = 8;
 /// Reports between the synchroniser and the agent, which takes them at once.
 const REPORT_QUEUE: usize = 256;
-/// How long a leaving worker waits to be dismissed: a settlement takes a round trip or two.
-pub(super) const FAREWELL_MAX: Duration = Duration::from_secs(30);
 /// Reports that are said at once, and the pause before the next ones: a backlog must not fill the queue of the connection.
 const REPORTS_AT_ONCE: usize = 32;
 const REPORTS_PAUSE: Duration = Duration::from_millis(50);
@@ -86,24 +85,6 @@ struct Telling {
     offers: RefCell<Offers>,
     links: ToldLinks,
     began: Instant,
-}
-
-/// A worker's way out of the run.
-#[derive(Debug, Default)]
-struct Departure {
-    /// Since when it has been asked to stop, and waits to be dismissed.
-    asked: Option<Instant>,
-    /// Whether it waits for longer, as others have yet to get what it alone has.
-    hands_over: bool,
-    dismissed: bool,
-}
-
-impl Departure {
-    /// Until when it waits to be dismissed.
-    fn farewell(&self) -> Option<Instant> {
-        let most = if self.hands_over { HANDOVER_MAX.saturating_add(FAREWELL_MAX) } else { FAREWELL_MAX };
-        self.asked.map(|since| since + most)
-    }
 }
 
 /// More entries than any tokenizer has.

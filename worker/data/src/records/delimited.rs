@@ -106,7 +106,7 @@ impl Delimited {
         if let Some(fault) = row.and_then(|row| row.fault) {
             return Err(fault.to_owned());
         }
-        if let (Some(row), Some(escape)) = (row, self.dialect.escape) {
+        if let (Some(row), Some(escape)) = (row.filter(Row::has_escapes), self.dialect.escape) {
             self.row = unescaped(&self.row, row, escape);
         }
         let values = self.row.len();

@@ -71,6 +71,11 @@ impl Row {
         if self.fault.is_some() { self.last - self.first + 1 } else { 1 }
     }
 
+    /// Whether any value has escapes that are still there.
+    pub(super) fn has_escapes(&self) -> bool {
+        self.escaped != 0
+    }
+
     /// Whether a value has escapes that are still there.
     pub(super) fn is_escaped(&self, value: usize) -> bool {
         value < VALUES_MAX as usize && self.escaped >> value & 1 == 1
