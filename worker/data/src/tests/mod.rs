@@ -23,8 +23,9 @@ mod server;
 mod sets;
 mod silent;
 #[cfg(feature = "tokenizers")]
-mod tokenizers;
+mod tables;
 #[cfg(feature = "tokenizers")]
+mod tokenizers;
 mod told;
 
 use std::path::{Path, PathBuf};
