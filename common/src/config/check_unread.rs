@@ -19,7 +19,7 @@ impl SyncConfig {
         refused.map_or(Ok(()), |(key, value, reason)| Err(ConfigError::value(key, value, reason)))
     }
 
-    /// What is sent, in the warm-up and after it, and what is published.
+    /// Keys of contributions, in the warm-up and after it, and of results.
     fn unread_of_chains(&self) -> Vec<Rule> {
         vec![
             (

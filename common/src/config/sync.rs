@@ -444,7 +444,7 @@ impl SyncConfig {
         self.opens_with_gradients() && !self.source.is_gradient()
     }
 
-    /// Whether what a warm-up leaves in error feedback is of another kind than what is contributed after it, so that it cannot be part of that.
+    /// Whether error feedback of the warm-up is of another kind than later contributions, and so cannot be added to them.
     #[must_use]
     pub fn changes_kind_after_the_warmup(&self) -> bool {
         self.opens_with_gradients() && matches!(self.source, Source::Momentum | Source::Delta)

@@ -12,7 +12,7 @@ impl SparseBackwardConfig {
 }
 
 pub(crate) fn is_meant(spec: &ModelSpec, pattern: &str, weight: &str) -> bool {
-    // What it does is not what the layers do: of its columns, which are tokens, most have next to no gradient, and no user of `*` thinks of it.
+    // It differs from the layers: most of its columns, which are tokens, have next to no gradient, and no user of `*` thinks of it.
     if weight == spec.output_projection() { pattern == weight } else { matches(pattern, weight) }
 }
 
