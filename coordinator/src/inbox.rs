@@ -9,7 +9,7 @@ use longhaul_proto::identity::TokenId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::run::{ConnectionId, Event};
+use longhaul_run::{ConnectionId, Event};
 
 /// Inputs that wait for the owner. When it is full, connections wait with reading, so that QUIC's flow control slows
 /// their workers down; nothing is lost.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::run::{EventStatus, Notice};
+use longhaul_run::{EventStatus, Notice};
 
 /// Notices that are kept, about a quarter of a megabyte: a quiet run's week, or a stormy one's hour.
 const NOTICES_KEPT: usize = 1024;
@@ -86,7 +86,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Severity;
+    use longhaul_run::Severity;
 
     fn notice(text: &str) -> Notice {
         Notice { at_ms: 5, severity: Severity::Info, worker: None, text: text.to_owned() }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use longhaul_coordinator::plan::Topology;
+use longhaul_plan::Topology;
 
 fuzz_target!(|text: &str| {
     if let Ok(topology) = Topology::parse(text) {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use longhaul_checkpoint::{CheckpointStore, Listed};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
-use longhaul_coordinator::run::ConnectionId;
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_member::{SyncEvent, Synchroniser};
 use longhaul_proto::control::message::{
     CheckpointOffer, CheckpointReport, Join, ToCoordinator, ToWorker, Welcome,
 };
+use longhaul_run::ConnectionId;
 use tempfile::TempDir;
 
 use crate::bus::{Bus, Process};

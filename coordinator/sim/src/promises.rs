@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_coordinator::run::{Phase, State};
+use longhaul_run::{Phase, State};
 
 use crate::world::World;
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{RunId, WorkerId};
-use longhaul_coordinator::run::{Command, ConnectionId, Event, Phase, Record, Run, State};
 use longhaul_member::{Outcome, SyncEvent};
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Heartbeat, ToCoordinator, ToWorker};
+use longhaul_run::{Command, ConnectionId, Event, Phase, Record, Run, State};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 

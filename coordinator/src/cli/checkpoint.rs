@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::stop::wait_to_look_again;
 use super::{CheckpointArgs, CliError, Client, print};
-use crate::run::{CheckpointStatus, Phase, Status};
+use longhaul_run::{CheckpointStatus, Phase, Status};
 
 pub(super) const HELP: &str = "\
 Have all workers write a checkpoint after the next round, and train on.

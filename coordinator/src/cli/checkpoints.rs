@@ -12,7 +12,7 @@ use longhaul_proto::checkpoint::folder::{self, Found};
 use serde::Serialize;
 
 use super::{CliError, Client, Where, print};
-use crate::run::{CheckpointStatus, Status};
+use longhaul_run::{CheckpointStatus, Status};
 
 /// `coordinator checkpoints`
 #[derive(Clone, Debug, Subcommand)]

@@ -45,7 +45,7 @@ fn table(members: &[Member]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Health;
+    use longhaul_run::Health;
 
     #[test]
     fn what_is_not_known_is_a_dash_and_who_is_gone_has_a_reason() {

@@ -8,7 +8,7 @@ use super::{AskArgs, CliError, Client, ClientError, EventsArgs, WorkerArgs, prin
 use crate::http::{Events, WAIT_S_MAX};
 use crate::inbox::Kicked;
 use crate::journal::NumberedEvent;
-use crate::run::Severity;
+use longhaul_run::Severity;
 
 pub(super) const DRAIN_HELP: &str = "\
 Let a worker leave in an orderly way.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::up::read_config;
 use super::whole_run::in_words;
 use super::{CliError, LogFormat, PlanArgs, print};
-use crate::plan::{
+use longhaul_plan::{
     Candidate, Choice, DeviceId, Divisions, Plan, Prediction, Rival, Topology, WholeRun, Workload,
     choose_among, choose_with_groups, parallel_of, phases, shape, whole_run, why,
 };

@@ -7,7 +7,7 @@ use longhaul_common::terminal::{foot, gauge};
 use tokio::sync::watch;
 
 use super::show::{duration, phase};
-use crate::run::Status;
+use longhaul_run::Status;
 
 /// Shows it there until this is dropped.
 pub(super) async fn follow(mut status: watch::Receiver<Arc<Status>>) -> Infallible {

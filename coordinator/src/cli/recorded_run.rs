@@ -10,8 +10,8 @@ use super::operate::utc;
 use super::show::phase;
 use crate::history::{Folder, Last};
 use crate::journal::NumberedEvent;
-use crate::run::{Phase, Status, Suspended};
 use crate::store::Store;
+use longhaul_run::{Phase, Status, Suspended};
 
 /// The newest run of a state directory, as its coordinator wrote it down last: at its end, whenever it went on to another phase, paused or was asked to stop, and each minute.
 #[derive(Clone, Debug)]
@@ -130,8 +130,8 @@ mod tests {
     use crate::cli::show::describe;
     use crate::cli::{Cli, CliError};
     use crate::history::{FORMAT, History, Meta, Rest};
-    use crate::run::{EventStatus, Run, Severity, State};
     use crate::store::{HTTP_ADDRESS_FILE, write_public};
+    use longhaul_run::{EventStatus, Run, Severity, State};
 
     const AT_MS: u64 = 951_868_800_000;
     /// Nobody listens there.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{CliError, ReplayArgs, print};
 use crate::record::{Difference, Step, replay};
-use crate::run::{Command, Event, Record};
+use longhaul_run::{Command, Event, Record};
 
 pub(super) const HELP: &str = "\
 Replay the decisions of a coordinator from its record, and compare them with the recorded ones.

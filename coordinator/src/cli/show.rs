@@ -5,7 +5,7 @@ use longhaul_common::units::Bytes;
 use serde_json::Value;
 
 use super::{AskArgs, CliError, Client, print, say};
-use crate::run::{GoneStatus, Health, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
+use longhaul_run::{GoneStatus, Health, PrivacyStatus, RefusalStatus, ResidualsLost, Status};
 
 /// Workers that are not here and are named, for each way of going; `coordinator members` has all.
 const GONE_NAMED: usize = 8;
@@ -207,6 +207,9 @@ pub(super) fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_proto::control::message::{RoundReport, ToCoordinator};
+    use longhaul_run::testing::{Story, report};
+
     use super::*;
 
     #[test]
@@ -226,5 +229,18 @@ mod tests {
         assert_eq!(gone(&few).as_deref(), Some("not here   1 gone (w2), 1 kicked (w3), 2 left (w1, w4)"));
         let many: Vec<GoneStatus> = (0..10).map(|id| of(id, false, false)).collect();
         assert_eq!(gone(&many).as_deref(), Some("not here   10 gone (w0, w1, w2, w3, w4, w5, w6, w7, …)"));
+    }
+
+    #[test]
+    fn residuals_and_gradient_norms_are_shown_once_members_report_them() {
+        let mut story = Story::training();
+        for (worker, residual_ratio, norm) in [(1, 0.5, 3.0), (2, 3.5, 4.0)] {
+            let (residual_ratio, gradient_norm) = (Some(residual_ratio), Some(norm));
+            let report = RoundReport { residual_ratio, gradient_norm, ..report(0, 9) };
+            story.say(worker, ToCoordinator::RoundApplied(report));
+        }
+        let page = describe(&story.run.status(0));
+        assert!(page.iter().any(|line| line.contains("the changes of about 3.5 exchanges")), "{page:#?}");
+        assert!(page.iter().any(|line| line == "gradient   norm 3.536 before clipping"), "{page:#?}");
     }
 }

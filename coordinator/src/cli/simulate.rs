@@ -9,8 +9,8 @@ use super::plan::{read_topology, spec_of};
 use super::up::read_config;
 use super::whole_run::time;
 use super::{CliError, LogFormat, SimulateArgs, print, say};
-use crate::plan::Topology;
 use crate::simulate::{Faults, Report, Setup, SimulateError, simulate};
+use longhaul_plan::Topology;
 
 pub(super) const HELP: &str = "\
 Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.

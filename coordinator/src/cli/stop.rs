@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 
 use super::{CliError, Client, ClientError, Stop, print, say};
-use crate::run::{Phase, Status, Suspended};
+use longhaul_run::{Phase, Status, Suspended};
 
 pub(super) const HELP: &str = "\
 End the run, or stop it for now.

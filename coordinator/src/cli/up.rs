@@ -11,13 +11,13 @@ use super::{CliError, LogFormat, Up, print, progress};
 use crate::history::Folder;
 use crate::http::{ApiTokens, TOKEN_LIFE_S};
 use crate::inbox::NewToken;
-use crate::run::{Phase, Run, Suspended};
 use crate::runtime::{
     Clock, Ended, Exports, FoundError, Founded, FreshFolder, Owner, OwnerError, ServeError, Served, Standby,
     StandbyError, Taken, Wanted, found, open_store, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
 use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};
+use longhaul_run::{Phase, Run, Suspended};
 
 /// A token that is good for less is not printed again by a restarted coordinator, in seconds.
 const TOKEN_REUSED_S: u64 = 3600;

@@ -12,7 +12,7 @@ use super::follow::Follower;
 use super::up::interrupted;
 use super::{AskArgs, CliError, ClientError, print, say, show};
 use crate::http::WAIT_S_MAX;
-use crate::run::{Phase, Status};
+use longhaul_run::{Phase, Status};
 
 pub(super) const HELP: &str = "\
 Show how the run goes.

@@ -1,6 +1,6 @@
 //! A whole run in words.
 
-use crate::plan::{PhaseKind, PhaseTime, WholeRun};
+use longhaul_plan::{PhaseKind, PhaseTime, WholeRun};
 
 /// The run, and a line for each of its phases where there are several.
 pub(super) fn in_words(whole: &WholeRun) -> Vec<String> {

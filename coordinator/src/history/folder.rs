@@ -13,7 +13,7 @@ use super::news::{Mark, News, Open};
 use super::note::{History, Meta};
 use super::points::Sample;
 use crate::journal::NumberedEvent;
-use crate::run::Status;
+use longhaul_run::Status;
 
 /// The folder of all histories in a state directory.
 pub const FOLDER: &str = "history";

@@ -11,7 +11,7 @@ use super::activity::Activity;
 use super::done::Done;
 use super::points::{RoundPoint, Sample};
 use super::thinned::{Pushed, Thinned};
-use crate::run::{LinkStatus, Phase, RoundSummary, Status, plausible};
+use longhaul_run::{LinkStatus, Phase, RoundSummary, Status, plausible};
 
 /// The layout of what is told and kept. What reads another one says so.
 pub const FORMAT: u32 = 1;

@@ -21,7 +21,7 @@ use super::recent::{Runs, StatusText};
 use crate::history::SharedHistory;
 use crate::history::{Folder, Found, History, HistoryError, Interval, Mark, Meta, News, RoundPoint, Sample};
 use crate::journal::NumberedEvent;
-use crate::run::Status;
+use longhaul_run::Status;
 
 /// Earlier runs that are offered for comparison: the newest.
 pub const EARLIER_MAX: usize = 16;

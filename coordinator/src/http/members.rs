@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::{GoneStatus, Health, MemberStatus, Status};
+use longhaul_run::{GoneStatus, Health, MemberStatus, Status};
 
 /// A worker that is here, or was. What is not known is null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use crate::run::{Health, Phase, ResidualsLost, Status};
+use longhaul_run::{Health, Phase, ResidualsLost, Status};
 
 /// What the text is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -273,4 +273,71 @@ fn of_workers(status: &Status) -> [Metric; 6] {
         gauges(("worker_value_bits", "Bits per value sent to other sites, including scales", of), bits),
         gauges(("worker_last_seen_seconds", "Seconds since the last message", of), seen),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_common::id::{FragmentId, Round, SiteId};
+    use longhaul_proto::control::message::{Refusal, RefusalReason, RoundReport, ToCoordinator};
+    use longhaul_run::testing::{Story, report};
+
+    use super::*;
+
+    fn page(story: &Story) -> String {
+        encode(&story.run.status(0)).unwrap()
+    }
+
+    fn has(page: &str, line: &str) -> bool {
+        page.lines().any(|found| found == line)
+    }
+
+    /// A member reports round 0 with these changes.
+    fn reports(story: &mut Story, worker: u32, change: RoundReport) {
+        story.say(worker, ToCoordinator::RoundApplied(change));
+    }
+
+    #[test]
+    fn values_that_no_member_has_reported_are_absent() {
+        let mut story = Story::training();
+        let before = page(&story);
+        assert!(!before.contains("residual_ratio") && !before.contains("gradient_norm"), "{before}");
+        for (worker, residual_ratio, norm) in [(1, 0.5, 3.0), (2, 3.5, 4.0)] {
+            let (residual_ratio, gradient_norm) = (Some(residual_ratio), Some(norm));
+            reports(&mut story, worker, RoundReport { residual_ratio, gradient_norm, ..report(0, 9) });
+        }
+        let after = page(&story);
+        assert!(has(&after, "longhaul_residual_ratio 3.5"), "{after}");
+        let norm = after.lines().find_map(|line| line.strip_prefix("longhaul_gradient_norm "));
+        // √((3² + 4²) / 2)
+        assert_eq!(norm.unwrap().parse::<f64>().unwrap() as f32, 12.5f32.sqrt(), "{after}");
+    }
+
+    #[test]
+    fn lost_residuals_are_counted() {
+        let mut story = Story::training();
+        story.say(2, ToCoordinator::Leaving);
+        story.settled(1, 2, 1, 1);
+        let page = page(&story);
+        assert!(has(&page, "longhaul_residuals_lost_total{of=\"contributions\"} 1"), "{page}");
+    }
+
+    #[test]
+    fn refused_contributions_are_counted_by_site_and_reason() {
+        let mut story = Story::training();
+        let refusal =
+            |site, reason| Refusal { site: SiteId(site), round: Round(0), fragment: FragmentId(0), reason };
+        let refused = vec![
+            refusal(0, RefusalReason::Norm { times: 83.0, of: 32 }),
+            refusal(1, RefusalReason::Undecodable),
+        ];
+        reports(&mut story, 2, RoundReport { refused, refused_beyond: 7, ..report(0, 9) });
+        let page = page(&story);
+        for line in [
+            "longhaul_refused_contributions_total{site=\"site-1\",reason=\"norm\"} 1",
+            "longhaul_refused_contributions_total{site=\"site-2\",reason=\"undecodable\"} 1",
+            "longhaul_refused_contributions_unnamed_total 7",
+        ] {
+            assert!(has(&page, line), "{page}");
+        }
+    }
 }

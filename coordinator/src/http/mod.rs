@@ -49,8 +49,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::inbox::Input;
 use crate::journal::Journal;
-use crate::run::Status;
 use crate::slowdown::Slowdown;
+use longhaul_run::Status;
 
 pub use access::ApiTokens;
 pub use calls::{TOKEN_LIFE_S, TOKEN_LIFE_S_MAX, TokenRequest};

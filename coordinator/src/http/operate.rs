@@ -15,7 +15,7 @@ use super::calls::{ask, empty, failure};
 use super::members::members_of;
 use crate::inbox::{Answered, ApiCall, CallRefusal};
 use crate::journal::NumberedEvent;
-use crate::run::Phase;
+use longhaul_run::Phase;
 
 /// The longest that a call for events waits for one, or one for the status for the run's end, in seconds: shorter than what proxies cut off.
 pub const WAIT_S_MAX: u64 = 25;

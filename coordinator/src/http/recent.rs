@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde_json::value::RawValue;
 
 use crate::history::{FOLDER, Folder, Meta};
-use crate::run::Status;
+use longhaul_run::Status;
 
 /// A status as JSON, for all who look at it.
 #[derive(Debug, Default)]
@@ -91,8 +91,8 @@ mod tests {
     fn a_status_is_written_once_for_all_who_look_at_it() {
         let config =
             longhaul_common::config::RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
-        let state = crate::run::State::new(longhaul_common::id::RunId([7; 16]), &config);
-        let run = crate::run::Run::new(config, state, std::time::Duration::ZERO).unwrap();
+        let state = longhaul_run::State::new(longhaul_common::id::RunId([7; 16]), &config);
+        let run = longhaul_run::Run::new(config, state, std::time::Duration::ZERO).unwrap();
         let (status, text) = (Arc::new(run.status(0)), StatusText::default());
         let (one, two) = (text.of(&status).unwrap(), text.of(&status).unwrap());
         assert!(Arc::ptr_eq(&one, &two) && one.get() == serde_json::to_string(&status).unwrap());

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::Api;
 use super::calls::failure;
 use super::history::{Place, record_of, update_of};
-use crate::run::{Health, Status};
+use longhaul_run::{Health, Status};
 
 /// Those who listen at a time: each holds a connection.
 pub const LISTENERS_MAX: usize = 32;

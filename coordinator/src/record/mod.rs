@@ -13,7 +13,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::Run;
+use longhaul_run::Run;
 
 pub use reader::{Entry, ReadError, Reader};
 pub use replay::{Difference, Step, Summary, replay};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::trace::Trace;
 use super::{DECIDED, ENTRY_BYTES_MAX, IMAGE, Image, MAGIC, SCHEMA};
-use crate::run::Event;
+use longhaul_run::Event;
 
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]

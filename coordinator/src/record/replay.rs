@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::reader::{Entry, ReadError, Reader};
 use super::trace::{Kind, Trace};
-use crate::run::{Command, Event};
+use longhaul_run::{Command, Event};
 
 /// An event that was decided about again.
 #[derive(Debug)]

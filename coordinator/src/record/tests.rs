@@ -8,12 +8,12 @@ use longhaul_common::id::{RunId, WorkerId};
 use longhaul_proto::control::message::{Heartbeat, Join, RoundReport, ToCoordinator};
 
 use super::*;
-use crate::run::scenarios::story::{self, joining, ready, report};
-use crate::run::{Command, ConnectionId, Event, Phase, State};
+use longhaul_run::testing::{self, joining, ready, report};
+use longhaul_run::{Command, ConnectionId, Event, Phase, State};
 
 /// A hundred rounds of the story's run.
 fn config() -> RunConfig {
-    let mut config = story::config();
+    let mut config = testing::config();
     config.run.steps = 200;
     config
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::trace::Trace;
 use super::{DECIDED, IMAGE, MAGIC, SCHEMA};
-use crate::run::{Command, Event, Run};
+use longhaul_run::{Command, Event, Run};
 
 /// The folder of the records in the state directory.
 pub const FOLDER: &str = "decisions";

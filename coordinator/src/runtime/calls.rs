@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::owner::{Owner, OwnerError};
 use crate::inbox::{Answered, ApiCall, CallRefusal, Kicked, NewToken, TokenStatus};
-use crate::run::{Event, Phase};
+use longhaul_run::{Event, Phase};
 
 /// How long a worker that is taken out may take to hear why, in milliseconds: everybody is to be rid of it within a second.
 const KICKED_HEARS_MS: u64 = 500;

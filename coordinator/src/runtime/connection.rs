@@ -16,8 +16,8 @@ use quinn::{Connection, Incoming};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::inbox::Input;
-use crate::run::{ConnectionId, Event};
 use crate::slowdown::Slowdown;
+use longhaul_run::{ConnectionId, Event};
 
 /// Between looks at where a worker is: quinn tells nobody that a peer has moved.
 const ADDRESS_LOOK: Duration = Duration::from_secs(1);

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use crate::history::{RoundPoint, Sample};
-use crate::run::{Phase, Run, Status};
 use crate::tensorboard::{Content, Event, EventFile, Scalar, of_round, of_sample, of_validation};
+use longhaul_run::{Phase, Run, Status};
 
 /// Digits of a run's id in the name of its folder: enough to tell runs of one name apart.
 const ID_DIGITS: usize = 8;

@@ -9,10 +9,10 @@ use longhaul_proto::identity::{Authority, AuthorityError};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::http::ApiTokens;
-use crate::run::{Phase, State};
 use crate::store::{
     API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Key, Place, Store, StoreError, read_small, write_private,
 };
+use longhaul_run::{Phase, State};
 
 /// A run that can go on.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::history_writer::HistoryWriter;
 use super::telemetry::Exported;
 use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint, SharedHistory};
 use crate::journal::Journal;
-use crate::run::{Phase, RoundSummary, Run, Status, Suspended};
+use longhaul_run::{Phase, RoundSummary, Run, Status, Suspended};
 
 /// How often what is now is written to its file, in milliseconds, where the run stays at its stage.
 const LAST_INTERVAL_MS: u64 = 60_000;
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::history::FOLDER;
-    use crate::run::{Notice, Severity, State};
+    use longhaul_run::{Notice, Severity, State};
 
     fn run() -> Run {
         let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();

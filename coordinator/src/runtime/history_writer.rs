@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::history::SharedHistory;
 use crate::history::{Folder, Last, Rest};
 use crate::journal::Journal;
-use crate::run::Status;
+use longhaul_run::Status;
 
 /// The newest status that is to be shown also when the coordinator is gone, with its Unix time in milliseconds, until it is written.
 type Newest = Arc<Mutex<Option<(u64, Arc<Status>)>>>;

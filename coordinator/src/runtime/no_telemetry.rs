@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::history::RoundPoint;
-use crate::run::{Run, Status};
+use longhaul_run::{Run, Status};
 
 /// What this process exports: nothing.
 #[derive(Debug)]

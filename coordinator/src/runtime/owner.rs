@@ -21,10 +21,10 @@ use super::history_recorder::HistoryRecorder;
 use super::telemetry::Exports;
 use crate::inbox::Input;
 use crate::journal::Journal;
-use crate::plan::Answer;
 use crate::record::Recorder;
-use crate::run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status, Suspended};
 use crate::store::{Store, StoreError};
+use longhaul_plan::Answer;
+use longhaul_run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, Severity, Status, Suspended};
 
 /// How often the published status is renewed, in milliseconds: often enough for a person and a scraper.
 const STATUS_INTERVAL_MS: u64 = 250;

@@ -224,7 +224,7 @@ impl Drop for AbortOnDrop {
 /// An owner with nothing open yet, which writes down in `folder` what it decides.
 #[must_use]
 pub fn owner(
-    run: crate::run::Run,
+    run: longhaul_run::Run,
     issuer: longhaul_proto::control::CertificateIssuer,
     store: crate::store::Store,
     folder: &std::path::Path,

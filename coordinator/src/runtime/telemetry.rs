@@ -9,7 +9,7 @@ use longhaul_proto::telemetry::{
 
 use crate::history::RoundPoint;
 use crate::http::metrics::{self, Metric, Values};
-use crate::run::{Phase, Run, Status};
+use longhaul_run::{Phase, Run, Status};
 
 /// What this process exports, whichever run it leads.
 #[derive(Debug)]

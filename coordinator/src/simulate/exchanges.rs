@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::plan::{PhaseKind, WholeRun};
+use longhaul_plan::{PhaseKind, WholeRun};
 
 /// Longer than any simulation, in seconds.
 const EXCHANGE_MAX_S: f64 = 1e9;
@@ -17,11 +17,11 @@ pub(super) struct Exchanges {
 
 impl Exchanges {
     pub fn of(whole: &WholeRun) -> Self {
-        let end = |end: &mut u64, phase: &crate::plan::PhaseTime| {
+        let end = |end: &mut u64, phase: &longhaul_plan::PhaseTime| {
             *end += phase.steps;
             Some((*end, phase.sync_s))
         };
-        let is_warmup = |phase: &&crate::plan::PhaseTime| phase.kind == PhaseKind::Warmup;
+        let is_warmup = |phase: &&longhaul_plan::PhaseTime| phase.kind == PhaseKind::Warmup;
         Self {
             phases: whole.phases.iter().scan(0, end).collect(),
             warmup_steps: whole.phases.iter().find(is_warmup).map_or(0, |phase| phase.steps),
@@ -45,7 +45,7 @@ impl Exchanges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::PhaseTime;
+    use longhaul_plan::PhaseTime;
 
     #[test]
     fn a_round_takes_what_its_phase_does() {

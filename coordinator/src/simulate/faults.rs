@@ -8,7 +8,7 @@ use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use crate::plan::Topology;
+use longhaul_plan::Topology;
 
 /// Faults, from TOML.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

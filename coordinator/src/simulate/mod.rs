@@ -16,7 +16,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use serde::Serialize;
 
-use crate::plan::{Topology, Unfit};
+use longhaul_plan::{Topology, Unfit};
 
 /// What is simulated.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
 
-use crate::plan::Answer;
-use crate::run::ConnectionId;
+use longhaul_plan::Answer;
+use longhaul_run::ConnectionId;
 
 /// What happens at some time. Workers are places in the list of all.
 #[derive(Clone, Debug)]

@@ -31,7 +31,7 @@ fn report(setup: Setup) -> Report {
 #[test]
 fn a_run_without_faults_takes_the_time_that_the_planner_says() {
     let setup = setup(SITES, WHOLE, SPARSE, "");
-    let work = crate::plan::Workload::of(&setup.config, &setup.spec);
+    let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
     let flops: u64 = work.blocks.iter().map(|b| b.forward_flops_per_token + b.backward_flops_per_token).sum();
     let step_s = flops as f64 * 8.0 * 128.0 / 1e11;
     let report = report(setup);
@@ -52,9 +52,9 @@ fn a_run_without_faults_takes_the_time_that_the_planner_says() {
 fn what_waits_for_its_exchange_takes_the_sum_of_both() {
     let slow = SITES.replace("mbit = 100", "mbit = 10");
     let setup = setup(&slow, WHOLE, "preset = \"dense\"", "");
-    let plan = crate::plan::choose_among(
+    let plan = longhaul_plan::choose_among(
         &setup.topology,
-        &crate::plan::Workload::of(&setup.config, &setup.spec),
+        &longhaul_plan::Workload::of(&setup.config, &setup.spec),
         |rows| rows.len() == 4,
     );
     let expected = plan.unwrap().best.1;
@@ -102,9 +102,9 @@ fn the_coordinator_makes_the_plan_that_the_planner_makes() {
 fn the_coordinator_makes_a_plan_of_parts_of_groups_and_it_takes_the_time_that_the_planner_says() {
     let sites = SITES.replace("memory_gib = 8", "memory_gib = 0.026\nlan_mbit = 2400000\nlan_rtt_ms = 0.001");
     let setup = setup(&sites, "plan = \"auto\"", "preset = \"dense\"", "");
-    let divisions = crate::plan::Divisions::of(&setup.config, &setup.spec);
-    let (_, choice) = crate::plan::choose_with_groups(setup.topology.clone(), &divisions, true).unwrap();
-    assert_eq!((choice.tensor, choice.best.0.pipeline.ranks), (2, 2), "{}", crate::plan::why(&choice));
+    let divisions = longhaul_plan::Divisions::of(&setup.config, &setup.spec);
+    let (_, choice) = longhaul_plan::choose_with_groups(setup.topology.clone(), &divisions, true).unwrap();
+    assert_eq!((choice.tensor, choice.best.0.pipeline.ranks), (2, 2), "{}", longhaul_plan::why(&choice));
     let report = report(setup);
     let plan = report.plan.clone().unwrap();
     assert!(report.finished && plan.starts_with("the plan: 1 × 4 in 2 parts of 2"), "{report:#?}");
@@ -137,8 +137,8 @@ fn with_shares_by_speed_nobody_waits_for_a_slow_machine() {
 fn tensor_groups_take_the_time_that_the_planner_says() {
     let setup = setup(SITES, "tensor = 2", "preset = \"dense\"", "");
     let groups = setup.topology.in_groups(2).unwrap();
-    let work = crate::plan::Workload::of(&setup.config, &setup.spec);
-    let (_, expected) = crate::plan::choose_among(&groups, &work, |rows| rows.len() == 2).unwrap().best;
+    let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
+    let (_, expected) = longhaul_plan::choose_among(&groups, &work, |rows| rows.len() == 2).unwrap().best;
     let report = report(setup);
     let ratio = report.step_s.unwrap() / (expected.compute_s + expected.sync_s);
     assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
@@ -149,14 +149,14 @@ fn tensor_groups_take_the_time_that_the_planner_says() {
 fn stages_of_tensor_groups_take_the_time_that_the_planner_says() {
     let setup = setup(SITES, "tensor = 2\nstages = 2\nblocks = [3, 3]", "preset = \"dense\"", "");
     let groups = setup.topology.in_groups(2).unwrap();
-    let work = crate::plan::Workload::of(&setup.config, &setup.spec);
-    let plan = crate::plan::Plan {
+    let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
+    let plan = longhaul_plan::Plan {
         replicas: vec![groups.devices().collect()],
         stages: vec![0..3, 3..6],
         pipeline: setup.config.parallel.pipeline(work.micro_batches(1)),
         recompute: false,
     };
-    let expected = crate::plan::predict(&groups, &work, &plan).unwrap();
+    let expected = longhaul_plan::predict(&groups, &work, &plan).unwrap();
     let report = report(setup);
     let ratio = report.step_s.unwrap() / expected.step_s;
     assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
@@ -181,11 +181,11 @@ fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
         let sites = SITES.replace("mbit = 100", &format!("mbit = {mbit}"));
         let mut setup = setup(&sites, WHOLE, "preset = \"auto\"", "");
         setup.config.run.steps = steps;
-        let work = crate::plan::Workload::of(&setup.config, &setup.spec);
+        let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
         let (plan, _) =
-            crate::plan::choose_among(&setup.topology, &work, |rows| rows.len() == 4).unwrap().best;
-        let phases = crate::plan::phases(&setup.config, &setup.spec);
-        let planned = crate::plan::whole_run(&setup.topology, &work, &plan, &phases).unwrap();
+            longhaul_plan::choose_among(&setup.topology, &work, |rows| rows.len() == 4).unwrap().best;
+        let phases = longhaul_plan::phases(&setup.config, &setup.spec);
+        let planned = longhaul_plan::whole_run(&setup.topology, &work, &plan, &phases).unwrap();
         (planned, report(setup))
     };
     let (planned, simulated) = with(2, 1500);

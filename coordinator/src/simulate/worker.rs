@@ -5,8 +5,8 @@ use std::time::Duration;
 use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{CheckpointOffer, Hash, Heartbeat};
 
-use crate::plan::DeviceId;
-use crate::run::ConnectionId;
+use longhaul_plan::DeviceId;
+use longhaul_run::ConnectionId;
 
 /// One machine, and the process on it if there is one.
 #[derive(Clone, Debug)]

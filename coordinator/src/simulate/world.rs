@@ -23,8 +23,8 @@ use super::rounds::Group;
 use super::shares::Shares;
 use super::worker::{Stage, Stretch, Worker};
 use super::{Report, Setup, SimulateError};
-use crate::plan::Unfit;
-use crate::run::{Command, ConnectionId, Event, Phase, Record, Run, Severity, State};
+use longhaul_plan::Unfit;
+use longhaul_run::{Command, ConnectionId, Event, Phase, Record, Run, Severity, State};
 
 /// Workers are told apart by so many phases of their heartbeats, which are one after the other.
 const HEARTBEAT_SLOTS: usize = 50;

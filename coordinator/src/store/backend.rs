@@ -9,7 +9,7 @@ use super::{Place, StoreError};
 pub enum Key {
     /// How the run was founded: [`super::Founding`].
     Founding,
-    /// The run: [`crate::run::State`].
+    /// The run: [`longhaul_run::State`].
     State,
     /// Tokens and workers: [`longhaul_proto::control::EnrolState`].
     Enrolment,

@@ -11,8 +11,8 @@ use longhaul_proto::control::message::{Join, ToCoordinator, ToWorker};
 use longhaul_proto::identity::{Authority, Token, TokenRecord};
 
 use super::*;
-use crate::run::scenarios::story::{config, joining, ready, report};
-use crate::run::{Command, ConnectionId, Event, Record, Run};
+use longhaul_run::testing::{config, joining, ready, report};
+use longhaul_run::{Command, ConnectionId, Event, Record, Run};
 use storage::Storage;
 
 const RUN: RunId = RunId([7; 16]);

@@ -34,7 +34,7 @@ use longhaul_proto::control::EnrolState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::run::{RoundSummary, State};
+use longhaul_run::{RoundSummary, State};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
 const SCHEMA_VERSION: u64 = 19;

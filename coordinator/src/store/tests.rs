@@ -6,7 +6,7 @@ use redb::Durability;
 
 use super::disk::{FILE, NEW_FILE, SCHEMA};
 use super::*;
-use crate::run::Run;
+use longhaul_run::Run;
 
 pub(super) fn founding() -> (Founding, State) {
     let config = include_str!("../../../examples/demo.toml").to_owned();

@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_coordinator::record::{self, FOLDER, replay};
-use longhaul_coordinator::run::{ConnectionId, Event, Phase, Run, State};
 use longhaul_proto::control::message::{Encoding, Heartbeat, Join, Ready, RoundReport, ToCoordinator};
+use longhaul_run::{ConnectionId, Event, Phase, Run, State};
 
 use crate::kit::args::Quick;
 use crate::kit::recorder::Recorder;

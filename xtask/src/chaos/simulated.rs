@@ -21,7 +21,7 @@ const CHUNK: u64 = 1000;
 const OPTIMISED_FROM: u64 = 20_000;
 /// What the simulations spend their time in.
 const OPTIMISED: [&str; 5] =
-    ["longhaul-common", "longhaul-proto", "longhaul-coordinator", "longhaul-member", "longhaul-sim"];
+    ["longhaul-common", "longhaul-proto", "longhaul-run", "longhaul-member", "longhaul-sim"];
 
 /// A test that takes its seeds from `LONGHAUL_SEEDS`.
 struct Simulation {

@@ -9,10 +9,12 @@ use anyhow::{Context, Result, bail};
 use crate::checkout::Checkout;
 
 /// Where crates are.
-const CRATES: [&str; 18] = [
+const CRATES: [&str; 20] = [
     "common",
     "proto",
     "coordinator",
+    "coordinator/plan",
+    "coordinator/run",
     "coordinator/sim",
     "worker",
     "worker/checkpoint",

@@ -22,10 +22,12 @@ enum Tree {
     Least,
 }
 
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 24] = [
     whole("longhaul-common", &["tokio", "quinn", "socket2", "tch", "torch-sys"]),
     whole("longhaul-proto", &["tch", "torch-sys", "aws-lc-rs"]),
     whole("longhaul-coordinator", &["tch", "torch-sys"]),
+    direct("longhaul-run", &["anyhow", "axum", "longhaul-member", "quinn", "redb", "tokio", "tracing"]),
+    direct("longhaul-plan", &["anyhow", "longhaul-run", "quinn", "tokio", "tracing"]),
     whole("longhaul-data", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole("longhaul-checkpoint", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole("longhaul-collective", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),

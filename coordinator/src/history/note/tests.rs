@@ -6,7 +6,7 @@ use longhaul_proto::control::message::Encoding;
 
 use super::*;
 use crate::history::{Folder, Last, Rest};
-use crate::run::{Run, State};
+use longhaul_run::{Run, State};
 
 fn meta() -> Meta {
     Meta {

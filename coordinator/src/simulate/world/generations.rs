@@ -6,11 +6,11 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_proto::control::message::{GenerationStart, Member, Settled, ToCoordinator};
 
 use super::World;
-use crate::plan::{DeviceId, Plan, Unfit, Workload, in_place_of_groups, paces, phases, whole_run};
 use crate::simulate::exchanges::Exchanges;
 use crate::simulate::rounds::Group;
 use crate::simulate::shares::Shares;
 use crate::simulate::worker::Stage;
+use longhaul_plan::{DeviceId, Plan, Unfit, Workload, in_place_of_groups, paces, phases, whole_run};
 
 impl World {
     pub(super) fn settle(&mut self, place: usize, generation: Generation) {

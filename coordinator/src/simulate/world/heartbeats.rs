@@ -7,8 +7,8 @@ use longhaul_proto::control::message::{
 };
 
 use super::{HEARTBEAT_SLOTS, World};
-use crate::run::Event;
 use crate::simulate::queue::Happening;
+use longhaul_run::Event;
 
 /// Who has been asked to speak for itself does so for this long.
 const REST: Duration = Duration::from_secs(5);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use longhaul_common::id::WorkerId;
 
 use super::World;
-use crate::run::Phase;
 use crate::simulate::Report;
+use longhaul_run::Phase;
 
 impl World {
     /// A step of the slowest copy as the present generation has it, if it waited for nobody.

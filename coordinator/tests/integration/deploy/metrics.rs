@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use longhaul_coordinator::http::metrics;
-use longhaul_coordinator::run::Status;
+use longhaul_run::Status;
 use longhaul_tests::kubernetes::Manifests;
 use serde_json::{Value, json};
 

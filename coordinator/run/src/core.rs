@@ -1,0 +1,119 @@
+//! What all components of a run share: its configuration and durable state, the workers that are here, and the commands that come of an event.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use longhaul_common::config::RunConfig;
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_proto::control::message::ToWorker;
+use serde::{Deserialize, Serialize};
+
+use crate::accounting::reports::Roll;
+use crate::command::{Command, Notice, Record, Severity};
+use crate::event::ConnectionId;
+use crate::peer::Peer;
+use crate::state::State;
+
+/// Notices kept for the status page.
+const NOTICES_KEPT: usize = 50;
+/// Shared by all components of a run. Each of them borrows it for a call, and keeps what is its own.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Core {
+    #[serde(with = "crate::as_toml")]
+    pub config: RunConfig,
+    pub config_toml: String,
+    /// The durable part.
+    pub state: State,
+    pub now: Duration,
+    pub connections: BTreeMap<ConnectionId, Connection>,
+    pub peers: BTreeMap<WorkerId, Peer>,
+    pub notices: VecDeque<Notice>,
+    pub persisted_at: Duration,
+    /// What reports of rounds are counted against; none: it is to be found.
+    pub roll: Option<Roll>,
+    /// What the event that is handled has led to so far.
+    #[serde(skip)]
+    pub commands: Vec<Command>,
+}
+
+/// A control connection: a worker that has proved who it is, and may have joined.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Connection {
+    pub worker: WorkerId,
+    pub address: IpAddr,
+    pub joined: bool,
+}
+
+impl Core {
+    pub(super) fn new(config: RunConfig, config_toml: String, state: State, now: Duration) -> Self {
+        Self {
+            config,
+            config_toml,
+            state,
+            now,
+            connections: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            notices: VecDeque::new(),
+            persisted_at: now,
+            roll: None,
+            commands: Vec::new(),
+        }
+    }
+
+    /// Somebody has come or gone, or is something else now.
+    pub(super) fn members_changed(&mut self) {
+        self.roll = None;
+    }
+
+    pub(super) fn present_members(&self) -> Vec<WorkerId> {
+        self.peers.iter().filter(|(_, peer)| peer.is_present_member()).map(|(&worker, _)| worker).collect()
+    }
+
+    pub(super) fn send(&mut self, worker: WorkerId, message: ToWorker) {
+        if let Some(connection) = self.peers.get(&worker).and_then(|peer| peer.connection) {
+            self.commands.push(Command::Send { connection, message });
+        }
+    }
+
+    pub(super) fn reply(&mut self, connection: ConnectionId, message: ToWorker) {
+        self.commands.push(Command::Send { connection, message });
+    }
+
+    pub(super) fn close(&mut self, connection: ConnectionId, reason: &str) {
+        if self.connections.remove(&connection).is_some() {
+            self.commands.push(Command::Close { connection, reason: reason.to_owned() });
+        }
+    }
+
+    pub(super) fn persist(&mut self) {
+        self.persisted_at = self.now;
+        self.commands.push(Command::Persist(Record::State(Box::new(self.state.clone()))));
+    }
+
+    pub(super) fn notice(&mut self, severity: Severity, worker: Option<WorkerId>, text: String) {
+        let at_ms = u64::try_from(self.now.as_millis()).unwrap_or(u64::MAX);
+        let notice = Notice { at_ms, severity, worker, text };
+        if self.notices.len() == NOTICES_KEPT {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice.clone());
+        self.commands.push(Command::Report(notice));
+    }
+
+    /// The round that the most advanced member computes, by its heartbeats.
+    pub(super) fn computing(&self) -> Round {
+        let steps = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.progress.meter.latest())
+            .map(|heartbeat| heartbeat.step);
+        self.state.schedule.round_of(steps.max().unwrap_or(0))
+    }
+}
+
+/// What a worker says is shown to people: not more than a few lines of it.
+pub(super) fn shorten(text: &str) -> String {
+    const TEXT_CHARS_MAX: usize = 500;
+    text.chars().filter(|c| !c.is_control() || *c == '\n').take(TEXT_CHARS_MAX).collect()
+}

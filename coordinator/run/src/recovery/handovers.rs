@@ -1,0 +1,396 @@
+//! A worker that is to leave and is the only holder of some state goes once another worker holds it too, or it is on a disk.
+//!
+//! Where each worker has the whole model and somebody is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and all write their
+//! checkpoint. Another worker copies that of who leaves, if somebody stays, and those who stay go on from there: with a spare in its place, or under another plan. Where nobody stays, the
+//! run waits for whoever has such a checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use longhaul_common::id::{Round, WorkerId};
+use longhaul_proto::control::message::{CheckpointOffer, HANDOVER_MAX, ToWorker};
+use serde::{Deserialize, Serialize};
+
+use crate::command::Severity;
+use crate::core::Core;
+use crate::machine::Run;
+use crate::peer::{Peer, Standing};
+use crate::recovery::Recovery;
+use crate::recovery::source::offer_of;
+use crate::state::Phase;
+
+/// Where a joiner could take the state from the one that leaves, a checkpoint is written all the same when so much time is left.
+const WRITES_BEFORE: Duration = Duration::from_secs(HANDOVER_MAX.as_secs() / 2);
+/// A run that stops for now waits for its rounds for so long: an operator is there.
+const SUSPEND_MAX: Duration = Duration::from_secs(86_400);
+
+/// A worker that would leave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Leave {
+    /// It goes then, whoever has what it has.
+    until: Duration,
+    /// What it is told when it goes,
+    reason: String,
+    /// and what people are.
+    what: String,
+    /// Who was asked to have a copy of its last checkpoint.
+    asked: BTreeSet<WorkerId>,
+    /// The process that is to go.
+    incarnation: u64,
+}
+
+/// Those that others still need.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Handovers {
+    leaving: BTreeMap<WorkerId, Leave>,
+}
+
+impl Handovers {
+    /// A worker is gone.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.leaving.remove(&worker);
+    }
+
+    /// Whether there is one.
+    pub fn are_waited_for(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether it goes as soon as it can be spared.
+    pub fn has(&self, worker: WorkerId) -> bool {
+        self.leaving.contains_key(&worker)
+    }
+}
+
+impl Run {
+    /// A worker is to go in an orderly way: at once, or when others have what it alone has.
+    pub(crate) fn let_go_when_spared(&mut self, worker: WorkerId, reason: &str, what: &str) {
+        if !self.recovery.is_needed(&self.core, worker) {
+            return self.let_go(worker, reason, what);
+        }
+        let Some(incarnation) = self.core.peers.get(&worker).map(|peer| peer.known.incarnation) else {
+            return;
+        };
+        if self.recovery.handovers.leaving.get(&worker).is_some_and(|leave| leave.incarnation == incarnation)
+        {
+            return self.core.send(worker, ToWorker::Handover);
+        }
+        let minutes = HANDOVER_MAX.as_secs() / 60;
+        let text = format!(
+            "is to leave, and {}, in {minutes} minutes at the latest",
+            self.recovery.why_needed(&self.core, worker)
+        );
+        self.core.notice(Severity::Info, Some(worker), text);
+        self.recovery.keep_until_spared(&mut self.core, worker, HANDOVER_MAX, incarnation, (reason, what));
+    }
+
+    /// Everybody is to go, as the run stops for now: members once all have written a checkpoint of the same round, however long that takes.
+    pub(crate) fn let_all_go(&mut self) {
+        const REASON: &str =
+            "the run stops for now: it goes on when its coordinator and its workers are started again";
+        const WHAT: &str = "leaves, as the run stops for now";
+        let stays = |(worker, peer): &(&WorkerId, &Peer)| {
+            peer.connection.is_some() && !self.recovery.handovers.has(**worker)
+        };
+        let all: Vec<(WorkerId, u64, bool)> = self
+            .core
+            .peers
+            .iter()
+            .filter(stays)
+            .map(|(&worker, peer)| (worker, peer.known.incarnation, peer.is_present_member()))
+            .collect();
+        for (worker, incarnation, is_member) in all {
+            match is_member && self.core.state.phase == Phase::Training {
+                true => self.recovery.keep_until_spared(
+                    &mut self.core,
+                    worker,
+                    SUSPEND_MAX,
+                    incarnation,
+                    (REASON, WHAT),
+                ),
+                false => self.let_go(worker, REASON, WHAT),
+            }
+        }
+    }
+
+    /// Those go whom nobody needs any more, and those who have waited for long enough.
+    pub(crate) fn let_go_the_spared(&mut self) {
+        // Who is away for a moment is needed like before; and the end of a run dismisses all.
+        let is_settled = self.generations.waits_until().is_none()
+            && !self.core.state.drain
+            && !self.core.generation_ends();
+        let is_due = |(worker, leave): &(&WorkerId, &Leave)| {
+            leave.until <= self.core.now || is_settled && !self.recovery.is_needed(&self.core, **worker)
+        };
+        let due: Vec<(WorkerId, Leave)> = self
+            .recovery
+            .handovers
+            .leaving
+            .iter()
+            .filter(is_due)
+            .map(|(&worker, leave)| (worker, leave.clone()))
+            .collect();
+        for (worker, Leave { reason, what, incarnation, .. }) in due {
+            self.recovery.is_short |=
+                self.generations.is_suspending() && self.recovery.is_needed(&self.core, worker);
+            self.recovery.handovers.forget(worker);
+            // Another process of it has not been asked to leave.
+            if self.core.peers.get(&worker).is_some_and(|peer| peer.known.incarnation == incarnation) {
+                self.let_go(worker, &reason, &what);
+            }
+        }
+    }
+
+    /// Whether a generation has to end so that all write down what they have.
+    pub(crate) fn handover_is_due(&self) -> bool {
+        // Where each worker has the whole model, a joiner fetches it while training goes on, if there is time.
+        let is_soon = self
+            .recovery
+            .handovers
+            .leaving
+            .values()
+            .any(|leave| leave.until <= self.core.now + WRITES_BEFORE);
+        (self.core.ranks() > 1
+            || !self.recovery.has_joiners(&self.core)
+            || self.accounting.is_held(&self.core)
+            || is_soon)
+            && self.core.state.phase == Phase::Training
+            && !self.core.is_closing()
+            && self
+                .recovery
+                .handovers
+                .leaving
+                .keys()
+                .any(|worker| self.recovery.is_needed(&self.core, *worker))
+    }
+
+    /// Everybody has done all before `round`, and has it on its disk: when others have what the leaving ones have, those go, and the rest begins anew without them.
+    pub(crate) fn carry_out_handover(&mut self, round: Round) {
+        let leaving: Vec<WorkerId> = self.recovery.handovers.leaving.keys().copied().collect();
+        if leaving.iter().any(|&worker| self.recovery.waits_for_copy(&self.core, worker, round)) {
+            return leaving
+                .into_iter()
+                .for_each(|worker| self.recovery.have_copied(&mut self.core, worker, round));
+        }
+        if self.core.state.moving.take().is_some() {
+            let text = "a plan that was to be moved to is given up: somebody leaves whom it has a part for, or may have".to_owned();
+            self.core.notice(Severity::Info, None, text);
+        }
+        let survivors = self.core.keep_their_residuals(&leaving, round);
+        self.end_at(round, &survivors);
+        self.recovery.tell_what_goes(&mut self.core, &leaving, round);
+        for worker in leaving {
+            let Some(Leave { reason, what, .. }) = self.recovery.handovers.leaving.remove(&worker) else {
+                continue;
+            };
+            if let Some(peer) = self.core.peers.get_mut(&worker) {
+                // The others of its copy hear that they begin anew, and nothing else.
+                peer.seat = None;
+            }
+            self.let_go(worker, &reason, &what);
+        }
+        self.begin_anew(None, round);
+    }
+
+    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory. Only survivors find their residuals again.
+    pub(crate) fn end_at(&mut self, round: Round, survivors: &BTreeSet<WorkerId>) {
+        self.planning.training_stops(self.core.now);
+        for peer in self.core.peers.values_mut() {
+            peer.progress.next_round = peer.progress.next_round.map(|next| next.max(round));
+        }
+        self.count_rounds();
+        self.core.lose_late(round);
+        if let Some(old) = self.core.state.generation.clone() {
+            self.core.count_lost_residuals(&old, survivors);
+            let kept = old.members().map(|member| member.worker).filter(|worker| survivors.contains(worker));
+            self.core.state.resting = Some((old.clone(), kept.collect()));
+        }
+    }
+}
+
+impl Recovery {
+    fn keep_until_spared(
+        &mut self,
+        core: &mut Core,
+        worker: WorkerId,
+        within: Duration,
+        incarnation: u64,
+        (reason, what): (&str, &str),
+    ) {
+        let leave = Leave {
+            until: core.now + within,
+            reason: reason.to_owned(),
+            what: what.to_owned(),
+            asked: BTreeSet::new(),
+            incarnation,
+        };
+        self.handovers.leaving.insert(worker, leave);
+        core.send(worker, ToWorker::Handover);
+    }
+
+    /// For people.
+    fn why_needed(&self, core: &Core, worker: WorkerId) -> String {
+        if core.state.phase != Phase::Training {
+            return "some of what the run goes on from is with nobody else: it goes when others have it"
+                .to_owned();
+        }
+        let parts = core.ranks();
+        let whose = match core.rank_of(worker).filter(|_| parts > 1) {
+            Some(rank) => format!("nobody else has its part of the model ({} of {parts})", rank + 1),
+            None => "is the only one that trains".to_owned(),
+        };
+        let when = match () {
+            () if parts == 1 && self.has_joiners(core) => "somebody who joins has fetched the state from it",
+            () if core.may_copy()
+                && core.keeper_for(worker, |other| !self.handovers.has(other)).is_some() =>
+            {
+                "another worker has a copy of its checkpoint"
+            }
+            () => "its checkpoint is written",
+        };
+        format!("{whose}: it goes when {when}")
+    }
+
+    /// Whether something of the run's state would be lost with a worker.
+    fn is_needed(&self, core: &Core, worker: WorkerId) -> bool {
+        let is_here = |peer: &Peer| peer.connection.is_some();
+        let stays = |other: WorkerId| other != worker && !self.handovers.has(other);
+        if core.state.drain || !core.peers.get(&worker).is_some_and(is_here) {
+            return false;
+        }
+        match core.state.phase {
+            // What the run is to go on from, some of it may be with one worker alone.
+            Phase::Gathering | Phase::Preparing => {
+                let with = core.choose_source().round();
+                let others_stay = core.peers.iter().any(|(other, peer)| is_here(peer) && stays(*other));
+                others_stay && core.choose_source_of(|other| other != worker).round() < with
+            }
+            Phase::Training => {
+                let whole = core.replicas_where(Peer::is_present_member);
+                core.peers.get(&worker).is_some_and(Peer::is_present_member)
+                    && !whole.iter().any(|workers| workers.iter().copied().all(stays))
+            }
+            Phase::Draining | Phase::Finished => false,
+        }
+    }
+
+    /// Whether somebody who stays is about to have the state.
+    fn has_joiners(&self, core: &Core) -> bool {
+        let joins = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
+        core.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
+    }
+
+    /// When that is looked at, if nothing happens before.
+    pub(crate) fn handovers_end(&self, core: &Core) -> Option<Duration> {
+        let of = |leave: &Leave| [leave.until.saturating_sub(WRITES_BEFORE), leave.until];
+        self.handovers.leaving.values().flat_map(of).filter(|at| *at > core.now).min()
+    }
+
+    /// Where the state before `round` is when these are gone.
+    fn tell_what_goes(&mut self, core: &mut Core, leaving: &[WorkerId], round: Round) {
+        let has_written = |worker: &WorkerId| core.own_checkpoint(*worker, round).is_some();
+        let alone: Vec<WorkerId> =
+            leaving.iter().copied().filter(|worker| !self.is_copied(core, *worker, round)).collect();
+        let written: Vec<WorkerId> = alone.iter().copied().filter(has_written).collect();
+        if !written.is_empty() {
+            let names: Vec<String> = written.iter().map(ToString::to_string).collect();
+            let text = format!(
+                "all before {round} is in checkpoints of those who leave ({}): the run goes on from there when they are back",
+                names.join(", ")
+            );
+            core.notice(Severity::Info, None, text);
+            core.state.left_with = Some((round, written.iter().copied().collect()));
+        }
+        let rank_of = |worker: &WorkerId| core.rank_of(*worker);
+        let kept: BTreeSet<_> = written.iter().map(rank_of).collect();
+        let lost: Vec<WorkerId> =
+            alone.into_iter().filter(|worker| !kept.contains(&rank_of(worker))).collect();
+        self.is_short |= !lost.is_empty();
+        for worker in lost {
+            let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest one of which somebody has all".to_owned();
+            core.notice(Severity::Error, Some(worker), text);
+        }
+    }
+
+    /// Whether somebody may yet have a copy. Who has come to the end has told of its checkpoint before; where it could not be written, there is none.
+    fn waits_for_copy(&self, core: &Core, worker: WorkerId, round: Round) -> bool {
+        if self.is_copied(core, worker, round) || core.own_checkpoint(worker, round).is_none() {
+            return false;
+        }
+        core.peers.values().any(|peer| peer.checkpoints.is_keeping)
+            || self.unasked_keeper(core, worker).is_some()
+    }
+
+    fn unasked_keeper(&self, core: &Core, worker: WorkerId) -> Option<WorkerId> {
+        let asked = &self.handovers.leaving.get(&worker).filter(|_| core.may_copy())?.asked;
+        core.keeper_for(worker, |other| !asked.contains(&other) && !self.handovers.has(other))
+    }
+
+    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves.
+    fn is_copied(&self, core: &Core, worker: WorkerId, round: Round) -> bool {
+        let Some(own) = core.own_checkpoint(worker, round) else { return false };
+        let has_it = |peer: &Peer| offer_of(peer, round, (own.rank, own.parts), own.state_hash).is_some();
+        core.peers.iter().any(|(other, peer)| !self.handovers.has(*other) && has_it(peer))
+    }
+
+    /// Asks those who stay for a copy of it, one after the other, and each once.
+    fn have_copied(&mut self, core: &mut Core, worker: WorkerId, round: Round) {
+        let Some(own) = core.own_checkpoint(worker, round).filter(|_| !self.is_copied(core, worker, round))
+        else {
+            return;
+        };
+        if core.peers.values().any(|peer| peer.checkpoints.is_keeping) {
+            return;
+        }
+        let Some(keeper) = self.unasked_keeper(core, worker) else { return };
+        if let Some(leave) = self.handovers.leaving.get_mut(&worker) {
+            leave.asked.insert(keeper);
+        }
+        core.ask_to_keep(keeper, worker, own);
+    }
+}
+
+impl Core {
+    /// A worker leaves in order while the run waits for others. If nobody who stays has its checkpoint, the run waits for it later.
+    pub(crate) fn note_holder(&mut self, worker: WorkerId) {
+        if !matches!(self.state.phase, Phase::Gathering | Phase::Preparing) {
+            return;
+        }
+        let left = self.state.left_with.as_ref().map(|left| left.0);
+        let Some(newest) = left.max(self.choose_source().round()) else { return };
+        let has = |peer: &Peer| peer.checkpoints.offers.iter().any(|offer| offer.next_round == newest);
+        let can_spare = self.choose_source_of(|other| other != worker).round() == Some(newest);
+        if can_spare || !self.peers.get(&worker).is_some_and(has) {
+            return;
+        }
+        match &mut self.state.left_with {
+            Some((round, workers)) if *round == newest => drop(workers.insert(worker)),
+            left => *left = Some((newest, [worker].into())),
+        }
+    }
+
+    /// Whether a worker may be asked for a copy of another one's checkpoint.
+    fn may_copy(&self) -> bool {
+        self.config.may_be_shared() && self.config.checkpoint.copies
+    }
+
+    /// Workers whose own checkpoints keep their residuals. Where others stay, they take the places of those who leave.
+    pub(crate) fn keep_their_residuals(&self, leaving: &[WorkerId], round: Round) -> BTreeSet<WorkerId> {
+        let is_here = |peer: &Peer| peer.connection.is_some();
+        let all_leave = self.peers.iter().all(|(worker, peer)| !is_here(peer) || leaving.contains(worker));
+        let written =
+            self.peers.keys().copied().filter(|worker| self.own_checkpoint(*worker, round).is_some());
+        written.filter(|worker| all_leave || !leaving.contains(worker)).collect()
+    }
+
+    fn own_checkpoint(&self, worker: WorkerId, round: Round) -> Option<CheckpointOffer> {
+        let part = (self.rank_of(worker)?, self.ranks());
+        let name = |offer: &CheckpointOffer| (offer.next_round, (offer.rank, offer.parts));
+        self.peers.get(&worker)?.checkpoints.offers.iter().find(|offer| name(offer) == (round, part)).cloned()
+    }
+
+    /// Whether the generation is one that ends before the run does.
+    pub(crate) fn generation_ends(&self) -> bool {
+        self.state.until().is_some_and(|until| until.0 < self.state.schedule.rounds())
+    }
+}

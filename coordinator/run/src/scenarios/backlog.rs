@@ -1,0 +1,21 @@
+//! What waits in error feedback, as members report it.
+
+use super::*;
+
+#[test]
+fn what_waits_is_in_the_status_and_told() {
+    let mut story = Story::training();
+    assert_eq!(story.run.status(0).residual_ratio, None);
+    for (worker, residual_ratio) in [(1, Some(0.5)), (2, Some(3.5))] {
+        story.say(worker, ToCoordinator::RoundApplied(RoundReport { residual_ratio, ..report(0, 9) }));
+    }
+    let status = story.run.status(0);
+    assert_eq!(status.residual_ratio, Some(3.5), "where most wait");
+    let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
+    assert!(says("changes of 3.5 exchanges wait"), "{:#?}", status.events);
+    // A round of which nobody says anything leaves it as it is.
+    for worker in [1, 2] {
+        story.applied(worker, 1, 9);
+    }
+    assert_eq!(story.run.status(0).residual_ratio, Some(3.5));
+}
