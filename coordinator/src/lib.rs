@@ -9,7 +9,6 @@ pub mod inbox;
 pub mod journal;
 pub mod record;
 pub mod runtime;
-pub mod simulate;
 mod slowdown;
 pub mod store;
 pub mod tensorboard;

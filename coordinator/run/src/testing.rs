@@ -1,5 +1,11 @@
 //! A run that is told event by event, for tests of this crate and of others (feature `testing`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::new_without_default, missing_docs, reason = "this is test code")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::new_without_default,
+    missing_docs,
+    reason = "this is test code"
+)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A device that computes in virtual time: from each sample a parameter learns by one. It answers as the worker's device does.
+//! A device that computes in virtual time: each sample lowers one parameter by one. It answers as the worker's device does.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use std::time::Duration;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::model::tiny::tiny_mlp;
 use longhaul_member::message::{
     Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice,
 };
@@ -25,6 +24,10 @@ struct Stretch {
     pending: Option<(Round, u64)>,
     /// Positions trained on in this round, by step.
     trained: Vec<Vec<u64>>,
+    /// The sum of this round's gradients, where rounds exchange gradients.
+    gradient: Vec<f32>,
+    /// Samples behind the exchanges of a step.
+    weight: u32,
 }
 
 /// What it is about.
@@ -48,50 +51,99 @@ enum Next {
     End(Round),
 }
 
+/// Samples of the training data: more than any run takes.
+const SAMPLES: u64 = 1 << 40;
+
 pub struct Device {
-    worker: WorkerId,
+    /// The worker to which the samples of this copy of the model are assigned.
+    first: WorkerId,
     config: Arc<RunConfig>,
     barrier: Arc<StepBarrier>,
-    spec: ModelSpec,
+    /// By rank.
+    specs: Arc<[ModelSpec]>,
+    rank: u32,
     state: DeviceState,
+    /// Of the first exchange of a step.
+    first_mean: Vec<f32>,
     inbox: VecDeque<ToDevice>,
     doing: Doing,
     next_round: Round,
 }
 
-/// What it says, and whether it computes a step from now on.
+/// What it says, and the step that it computes from now on.
 #[derive(Default)]
 pub struct Told {
     pub said: Vec<FromDevice>,
-    pub is_computing: bool,
+    /// Sequences of a step that begins.
+    pub computes: Option<usize>,
     /// A round that it has contributed to, and all positions trained on for that.
     pub trained: Option<(Round, Vec<u64>)>,
 }
 
 impl Device {
-    pub fn new(worker: WorkerId, config: Arc<RunConfig>, barrier: Arc<StepBarrier>) -> Self {
-        let spec = tiny_mlp();
-        let zeros = || vec![0.0; spec.parameter_count() as usize];
-        let state = DeviceState {
+    pub fn new(
+        worker: WorkerId,
+        config: Arc<RunConfig>,
+        specs: Arc<[ModelSpec]>,
+        barrier: Arc<StepBarrier>,
+    ) -> Self {
+        let (inbox, doing, next_round) = (VecDeque::new(), Doing::Nothing, Round(0));
+        let (first, rank, state, first_mean) = (worker, 0, DeviceState::default(), Vec::new());
+        let mut device =
+            Self { first, config, barrier, specs, rank, state, first_mean, inbox, doing, next_round };
+        device.build(0);
+        device
+    }
+
+    /// Builds a part of the model.
+    fn build(&mut self, rank: u32) {
+        self.rank = rank;
+        let zeros = || vec![0.0; self.spec().parameter_count() as usize];
+        self.state = DeviceState {
             parameters: zeros(),
             first_moments: zeros(),
             second_moments: zeros(),
+            factors: if self.config.sync.rank > 0 { zeros() } else { Vec::new() },
             ..DeviceState::default()
         };
-        let (inbox, doing, next_round) = (VecDeque::new(), Doing::Nothing, Round(0));
-        Self { worker, config, barrier, spec, state, inbox, doing, next_round }
+    }
+
+    fn spec(&self) -> &ModelSpec {
+        let at = (self.rank as usize).min(self.specs.len() - 1);
+        &self.specs[at]
+    }
+
+    /// The part of the model that it has.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Whether it waits for a result.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.doing, Doing::Waiting(..))
+    }
+
+    /// The step that it computes, or the first of the next round.
+    pub fn step(&self) -> u64 {
+        match &self.doing {
+            Doing::Computing(stretch) | Doing::AtBarrier(stretch) | Doing::Waiting(stretch, _) => {
+                stretch.step
+            }
+            Doing::Nothing => self.barrier.schedule().steps_of(self.next_round).start,
+        }
     }
 
     pub fn prepared(&self) -> FromDevice {
         FromDevice::Prepared(Prepared {
-            rank: 0,
+            rank: self.rank,
             gpu: None,
-            spec: self.spec.clone(),
+            spec: self.spec().clone(),
             tokenizer: None,
             parameters: vec![0.0; self.state.parameters.len()],
-            samples: 1000,
+            samples: SAMPLES,
             data_hash: [0; 32],
-            exchanges: None,
+            // Factors are as long as the model.
+            exchanges: (self.config.sync.rank > 0).then_some([self.state.parameters.len(); 2]),
             cores: 1,
         })
     }
@@ -107,9 +159,12 @@ impl Device {
             return told;
         };
         let positions = self.positions(stretch.step);
+        let (is_gradient, count) = (self.is_gradient(stretch.round), self.state.parameters.len());
+        let learns = if is_gradient { &mut stretch.gradient } else { &mut self.state.parameters };
+        learns.resize(count, 0.0);
         for position in &positions {
-            let at = *position as usize % self.state.parameters.len();
-            self.state.parameters[at] -= 1.0;
+            let at = *position as usize % learns.len();
+            learns[at] += if is_gradient { 1.0 } else { -1.0 };
         }
         stretch.trained.push(positions);
         stretch.step += 1;
@@ -119,7 +174,20 @@ impl Device {
     }
 
     fn positions(&self, step: u64) -> Vec<u64> {
-        self.barrier.positions(step, self.worker).into_iter().flatten().collect()
+        self.barrier.positions(step, self.first).into_iter().flatten().collect()
+    }
+
+    /// Whether a round exchanges gradients.
+    fn is_gradient(&self, round: Round) -> bool {
+        let is_warmup = self.barrier.schedule().is_warmup(round);
+        self.config.sync.source_in(is_warmup).is_gradient()
+    }
+
+    /// Steps that may be computed before the result of a round is applied.
+    fn overlap_after(&self, round: Round) -> u64 {
+        let schedule = self.barrier.schedule();
+        let is_plain = schedule.is_warmup(round) && self.config.sync.opens_with_gradients();
+        if is_plain { 0 } else { self.config.sync.overlap_at(schedule.pace_in(round).every) }
     }
 
     fn end_of(&self, round: Round) -> u64 {
@@ -135,7 +203,7 @@ impl Device {
         }
         match next {
             Next::Step => {
-                told.is_computing = true;
+                told.computes = Some(self.positions(stretch.step).len());
                 self.doing = Doing::Computing(stretch);
             }
             Next::Contribution => self.contribute(stretch, told),
@@ -151,10 +219,15 @@ impl Device {
     fn contribute(&mut self, mut stretch: Stretch, told: &mut Told) {
         let round = stretch.round;
         let trained: Vec<u64> = stretch.trained.drain(..).flatten().collect();
-        let weight = trained.len() as u32;
+        let schedule = self.barrier.schedule();
+        if schedule.exchange_of(round) == 0 {
+            stretch.weight = trained.len() as u32;
+        }
+        let weight = stretch.weight;
+        let values = self.contribution(round, std::mem::take(&mut stretch.gradient), weight);
         told.said.push(FromDevice::Contribute(LocalUpdate {
             round,
-            values: SparseRanges::whole(self.state.parameters.clone()),
+            values,
             columns: None,
             repeated: Vec::new(),
             weight,
@@ -165,13 +238,31 @@ impl Device {
             spare_cores: 0.0,
         }));
         told.trained = Some((round, trained));
-        let overlap = self.config.sync.overlap;
+        let overlap = self.overlap_after(round);
         stretch.pending = Some((round, stretch.step + overlap));
         if overlap == 0 {
             self.doing = Doing::Waiting(stretch, Next::Barrier);
         } else {
             self.doing = Doing::AtBarrier(stretch);
         }
+    }
+
+    /// The values for a round: of the first exchange of a step, or of its only one, the gradient; of the second, the mean of the first.
+    fn contribution(&self, round: Round, mut gradient: Vec<f32>, weight: u32) -> SparseRanges {
+        if !self.is_gradient(round) {
+            let layout = self.config.sync.layout(self.state.parameters.len() as u64);
+            let mut due = SparseRanges::zeros(self.barrier.schedule().due_stretches(&layout, round));
+            for (range, values) in due.iter_mut() {
+                values.copy_from_slice(&self.state.parameters[range]);
+            }
+            return due;
+        }
+        if self.barrier.schedule().exchange_of(round) > 0 {
+            return SparseRanges::whole(self.first_mean.clone());
+        }
+        gradient.resize(self.state.parameters.len(), 0.0);
+        gradient.iter_mut().for_each(|value| *value /= weight.max(1) as f32);
+        SparseRanges::whole(gradient)
     }
 
     /// Goes on as far as it can.
@@ -206,7 +297,7 @@ impl Device {
                     self.hear(message, &mut told);
                 }
             }
-            if told.is_computing {
+            if told.computes.is_some() {
                 return told;
             }
         }
@@ -214,11 +305,12 @@ impl Device {
 
     fn hear(&mut self, message: ToDevice, told: &mut Told) {
         match message {
-            ToDevice::Build { .. } => {
+            ToDevice::Build { rank } => {
                 self.doing = Doing::Nothing;
+                self.build(rank);
                 told.said.push(self.prepared());
             }
-            ToDevice::Enter(enter) => self.enter(*enter),
+            ToDevice::Enter(enter) => self.enter(*enter, told),
             ToDevice::Export => {
                 told.said.push(FromDevice::State { next_round: self.next_round, state: self.state.clone() });
             }
@@ -226,8 +318,10 @@ impl Device {
         }
     }
 
-    fn enter(&mut self, enter: Enter) {
-        assert!(enter.replay.is_empty(), "this run exchanges no gradients");
+    fn enter(&mut self, enter: Enter, told: &mut Told) {
+        if let Some(place) = enter.place {
+            self.first = place.first;
+        }
         let mut resumed = Vec::new();
         match enter.load {
             Load::Nothing => {}
@@ -237,20 +331,44 @@ impl Device {
                 self.state = state;
                 let first = self.barrier.schedule().steps_of(enter.round).start;
                 // What it has trained on since counts only if it is given the same samples again.
-                if (first..).zip(&trained).all(|(step, positions)| self.positions(step) == *positions) {
+                let is_whole = !self.config.parallel.is_divided();
+                if is_whole
+                    && (first..).zip(&trained).all(|(step, positions)| self.positions(step) == *positions)
+                {
                     resumed = trained;
                 } else {
                     self.state.parameters = synchronised;
                 }
             }
         }
+        let last = enter.replay.last().map(|(last, _)| *last);
+        for (round, mean) in enter.replay {
+            self.take_mean(round, mean);
+        }
+        if let Some(round) = last {
+            self.tell_applied(round, Vec::new(), told);
+        }
         self.next_round = enter.round;
-        let (epoch, round, pending) = (enter.epoch, enter.round, None);
-        self.doing = Doing::AtBarrier(Stretch { epoch, round, step: 0, pending, trained: resumed });
+        let (epoch, round, pending, gradient) = (enter.epoch, enter.round, None, Vec::new());
+        let step = self.barrier.schedule().steps_of(round).start + resumed.len() as u64;
+        self.doing =
+            Doing::AtBarrier(Stretch { epoch, round, step, pending, trained: resumed, gradient, weight: 0 });
+    }
+
+    /// A step by a mean that all members have, once its last exchange is there.
+    fn take_mean(&mut self, round: Round, mean: Vec<f32>) {
+        let schedule = self.barrier.schedule();
+        let is_first =
+            self.config.sync.rank > 0 && !schedule.is_warmup(round) && schedule.exchange_of(round) == 0;
+        if is_first {
+            self.first_mean = mean;
+            return;
+        }
+        self.state.parameters.iter_mut().zip(mean).for_each(|(there, value)| *there -= value);
+        self.state.updates += 1;
     }
 
     fn apply(&mut self, round: Round, update: RoundUpdate, told: &mut Told) {
-        let RoundUpdate::Parameters(parts) = update else { panic!("this run exchanges no gradients") };
         let Doing::Waiting(mut stretch, next) = std::mem::replace(&mut self.doing, Doing::Nothing) else {
             return;
         };
@@ -259,23 +377,26 @@ impl Device {
             self.doing = Doing::Waiting(stretch, next);
             return;
         }
-        for Part { start, kept, values } in parts {
-            let there = self.state.parameters[start..].iter_mut().zip(values);
-            there.for_each(|(there, value)| *there = kept * *there + value);
+        match update {
+            RoundUpdate::Parameters(parts) => {
+                for Part { start, kept, values } in parts {
+                    let there = self.state.parameters[start..].iter_mut().zip(values);
+                    there.for_each(|(there, value)| *there = kept * *there + value);
+                }
+            }
+            RoundUpdate::Mean(mean) => self.take_mean(round, mean),
         }
         (stretch.pending, self.next_round) = (None, round.next());
+        self.tell_applied(round, stretch.trained.clone(), told);
+        self.before(stretch, next, told);
+    }
+
+    fn tell_applied(&mut self, round: Round, trained: Vec<Vec<u64>>, told: &mut Told) {
         let every = self.config.checkpoint.every_rounds;
         let is_asked_for = self.barrier.take_checkpoint(round);
         let is_checkpoint = is_asked_for || every != 0 && round.next().0.is_multiple_of(every);
         let state = is_checkpoint.then(|| self.state.clone());
-        let trained = stretch.trained.clone();
-        told.said.push(FromDevice::Applied(Applied {
-            round,
-            validation: None,
-            parameters: None,
-            state,
-            trained,
-        }));
-        self.before(stretch, next, told);
+        let parameters = self.is_gradient(round).then(|| self.state.parameters.clone());
+        told.said.push(FromDevice::Applied(Applied { round, validation: None, parameters, state, trained }));
     }
 }

@@ -6,7 +6,7 @@ use longhaul_common::id::WorkerId;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use crate::world::World;
+use crate::world::{Exchange, World};
 
 /// Faults of processes, connections and machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,20 @@ pub fn random(seed: u64) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xfa17);
     let workers: u32 = rng.random_range(2..6);
     let sites = if seed % 5 == 4 { workers.div_ceil(2) } else { workers };
-    let mut world = World::with_sites(seed, workers, sites);
+    let world = World::with_sites(seed, workers, sites);
+    with_faults(world, rng, seed, workers)
+}
+
+/// A world of 2 to 5 workers that exchange gradients, with up to 13 faults in its first twelve seconds.
+#[must_use]
+pub fn random_of(exchange: Exchange, seed: u64) -> World {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x6e4d);
+    let workers: u32 = rng.random_range(2..6);
+    let world = World::exchanging(exchange, seed, workers);
+    with_faults(world, rng, seed, workers)
+}
+
+fn with_faults(mut world: World, mut rng: ChaCha8Rng, seed: u64, workers: u32) -> World {
     for _ in 0..rng.random_range(0..9) {
         add(&mut world, &mut rng, seed, workers);
     }

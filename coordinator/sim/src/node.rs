@@ -2,21 +2,24 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use longhaul_checkpoint::{CheckpointStore, Listed};
+use longhaul_checkpoint::CheckpointStore;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
+use longhaul_common::model::ModelSpec;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_member::{SyncEvent, Synchroniser};
 use longhaul_proto::control::message::{
     CheckpointOffer, CheckpointReport, Join, ToCoordinator, ToWorker, Welcome,
 };
 use longhaul_run::ConnectionId;
-use tempfile::TempDir;
 
 use crate::bus::{Bus, Process};
+use crate::copies::{Disks, KEPT};
 use crate::device::Device;
 use crate::wires::Wires;
 
@@ -29,8 +32,11 @@ const STATE_TOOK_MS: u32 = 700;
 /// A machine that stays as it is while processes on it come and go.
 pub struct Node {
     pub worker: WorkerId,
-    site: u32,
-    disk: TempDir,
+    site: String,
+    /// Its folder, which the first checkpoint makes.
+    disk: PathBuf,
+    /// Memory of its device and of its host, in bytes.
+    pub memory: (u64, Option<u64>),
     /// Processes that were started here.
     pub started: u64,
     pub running: Option<Running>,
@@ -65,6 +71,37 @@ pub enum Held {
     Message(ConnectionId, ToWorker),
 }
 
+/// What all members of a world are made of.
+#[derive(Clone)]
+pub struct Members {
+    /// The run as members compute it.
+    pub config: Arc<RunConfig>,
+    /// The run's rounds.
+    pub schedule: RoundSchedule,
+    /// Models, by rank.
+    pub specs: Arc<[ModelSpec]>,
+    pub disks: Disks,
+    /// The longest round trip to another site.
+    pub round_trip: Duration,
+}
+
+/// Seconds and tokens of a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Computing, without the present step.
+    pub compute: Duration,
+    /// Waiting for results, without the present wait.
+    pub wait: Duration,
+    /// Tokens trained on; of a copy of the model, its first rank counts them.
+    pub tokens: u64,
+    /// The present step: its end, its duration, and its tokens.
+    pub computes: Option<(Duration, Duration, u64)>,
+    /// Since when it waits for a result.
+    pub waits_since: Option<Duration>,
+    /// Sequences of its last step.
+    pub sequences: usize,
+}
+
 /// What it has of the run, from the first welcome on.
 pub struct Session {
     pub sync: Synchroniser,
@@ -76,15 +113,20 @@ pub struct Session {
     offers: Vec<CheckpointOffer>,
     /// When the synchroniser is woken.
     pub timer: Option<Duration>,
+    /// Parts of the model.
+    parts: u32,
+    /// The device's time.
+    pub work: Work,
 }
 
 impl Node {
-    pub fn new(worker: WorkerId, site: u32) -> Self {
-        let disk = tempfile::tempdir().unwrap();
+    /// A machine with an empty disk at this path.
+    pub fn new(worker: WorkerId, site: String, disk: PathBuf) -> Self {
         Self {
             worker,
             site,
             disk,
+            memory: (1 << 34, None),
             started: 0,
             running: None,
             is_dismissed: false,
@@ -98,7 +140,12 @@ impl Node {
     }
 
     pub fn site_name(&self) -> String {
-        format!("site-{}", self.site)
+        self.site.clone()
+    }
+
+    /// Its disk.
+    pub fn folder(&self) -> &Path {
+        &self.disk
     }
 
     /// Whether there is something sound on its disk.
@@ -122,7 +169,8 @@ impl Node {
     /// Its first message over a connection.
     pub fn join(&self, run: RunId) -> Option<Join> {
         let running = self.running.as_ref()?;
-        let address = SocketAddr::from(([127, 0, 0, 1], 7000 + 100 * self.moves + self.worker.0 as u16));
+        let port = 7000_u16.wrapping_add(100 * self.moves).wrapping_add(self.worker.0 as u16);
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let (held, checkpoints) = match &running.session {
             Some(session) => (session.held, session.offers.clone()),
             None => (None, self.checkpoints(run)),
@@ -133,8 +181,8 @@ impl Node {
             lan_address: address,
             wan_address: address,
             device: "virtual".to_owned(),
-            memory_bytes: 1 << 34,
-            host_memory_bytes: None,
+            memory_bytes: self.memory.0,
+            host_memory_bytes: self.memory.1,
             held,
             too_late_ms: self.was_too_late.then_some(STATE_TOOK_MS),
             checkpoints,
@@ -144,14 +192,15 @@ impl Node {
     /// Whether there is room for checkpoints.
     pub fn set_room(&mut self, run: RunId, has_room: bool) {
         self.had_full_disk |= !has_room;
-        let (folder, aside) = (self.disk.path().join(run.to_string()), self.disk.path().join("aside"));
+        let _ = std::fs::create_dir_all(&self.disk);
+        let (folder, aside) = (self.disk.join(run.to_string()), self.disk.join("aside"));
         // A file stands where the folder is to be.
         if has_room {
             let _ = std::fs::remove_file(&folder);
             let _ = std::fs::rename(&aside, &folder);
         } else if !folder.is_file() {
             let _ = std::fs::rename(&folder, &aside);
-            std::fs::write(&folder, "").unwrap();
+            let _ = std::fs::write(&folder, "");
         }
     }
 
@@ -161,23 +210,22 @@ impl Node {
 
     /// What is sound on its disk, the newest first.
     fn checkpoints(&self, run: RunId) -> Vec<CheckpointOffer> {
-        let store = CheckpointStore::new(self.disk.path(), run, self.worker, 2);
-        let sound = store.examine().unwrap_or_default().into_iter().flatten();
-        let offer = |listed: Listed| CheckpointOffer {
-            next_round: listed.next_round,
-            state_hash: listed.state_hash,
-            private: listed.private,
-            rank: 0,
-            parts: 1,
-            generation: listed.generation,
-        };
-        let mut offers: Vec<CheckpointOffer> = sound.map(offer).collect();
+        let store = CheckpointStore::new(&self.disk, run, self.worker, KEPT);
+        let mut offers = Vec::new();
+        for ((rank, parts), store) in store.all_parts() {
+            for listed in store.examine().unwrap_or_default().into_iter().flatten() {
+                let (next_round, state_hash, generation) =
+                    (listed.next_round, listed.state_hash, listed.generation);
+                let private = listed.private;
+                offers.push(CheckpointOffer { next_round, state_hash, private, rank, parts, generation });
+            }
+        }
         offers.sort_by_key(|offer| std::cmp::Reverse(offer.next_round));
         offers
     }
 
     /// It is let in: its session begins, unless the coordinator counts on the one that it has. Answers whether it begins.
-    pub fn welcome(&mut self, welcome: &Welcome, bus: &Bus) -> bool {
+    pub fn welcome(&mut self, welcome: &Welcome, members: &Members, bus: &Bus) -> bool {
         let offers = self.checkpoints(welcome.run);
         let Some(running) = &mut self.running else { return false };
         running.is_welcome = true;
@@ -185,21 +233,26 @@ impl Node {
         if welcome.resumed && running.session.is_some() {
             return false;
         }
-        let config = Arc::new(RunConfig::parse(&welcome.config).unwrap());
-        let barrier = Arc::new(StepBarrier::new(u64::from(config.train.batch), config.round_schedule()));
+        let config = Arc::clone(&members.config);
+        let barrier = Arc::new(StepBarrier::new(u64::from(config.train.batch), members.schedule));
         let wires = Wires {
             bus: bus.clone(),
+            run: welcome.run,
             process: running.process,
+            disks: members.disks.clone(),
+            round_trip: members.round_trip,
             began: bus.now(),
             barrier: Arc::clone(&barrier),
             members: Mutex::default(),
         };
-        let (folder, outside) = (self.disk.path().to_owned(), Box::new(wires));
+        let (folder, outside) = (self.disk.clone(), Box::new(wires));
         let sync =
             Synchroniser::new(self.worker, welcome.run, welcome.site, Arc::clone(&config), folder, outside);
-        let device = Device::new(self.worker, config, barrier);
+        let parts = config.parallel.seats();
+        let device = Device::new(self.worker, config, Arc::clone(&members.specs), barrier);
         let (waiting, said, held, timer) = (VecDeque::new(), VecDeque::new(), None, None);
-        running.session = Some(Session { sync, device, waiting, said, held, offers, timer });
+        let work = Work::default();
+        running.session = Some(Session { sync, device, waiting, said, held, offers, timer, parts, work });
         true
     }
 }
@@ -229,7 +282,8 @@ impl Session {
     fn note(&mut self, report: &CheckpointReport) {
         let Ok(state_hash) = report.outcome else { return };
         let CheckpointReport { next_round, generation, .. } = *report;
-        let offer = CheckpointOffer { next_round, state_hash, private: true, rank: 0, parts: 1, generation };
+        let (rank, parts) = (self.device.rank(), self.parts);
+        let offer = CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation };
         self.offers.retain(|old| old.next_round != next_round);
         self.offers.insert(0, offer);
         self.offers.truncate(2);
@@ -253,5 +307,65 @@ impl Session {
         while let Some(report) = self.said.pop_back() {
             self.waiting.push_front(report);
         }
+    }
+}
+
+impl Work {
+    /// A step begins.
+    pub fn begins(&mut self, now: Duration, takes: Duration, sequences: usize, tokens: u64) {
+        self.sequences = sequences;
+        self.computes = Some((now + takes, takes, tokens));
+    }
+
+    /// The present step is over.
+    pub fn ends(&mut self) {
+        if let Some((_, takes, tokens)) = self.computes.take() {
+            self.compute += takes;
+            self.tokens += tokens;
+        }
+    }
+
+    /// Whether it waits for a result from now on.
+    pub fn waits(&mut self, is_waiting: bool, now: Duration) {
+        match (is_waiting, self.waits_since) {
+            (true, None) => self.waits_since = Some(now),
+            (false, Some(since)) => {
+                self.wait += now - since;
+                self.waits_since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Seconds and tokens by now, with the present step in part.
+    pub fn by(&self, now: Duration) -> Self {
+        let mut work = *self;
+        if let Some((end, takes, tokens)) = work.computes.take() {
+            let left = end.saturating_sub(now).min(takes);
+            let done = if takes.is_zero() { 1.0 } else { 1.0 - left.as_secs_f64() / takes.as_secs_f64() };
+            work.compute += takes - left;
+            work.tokens += (tokens as f64 * done).round() as u64;
+        }
+        work.waits(false, now);
+        work
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three seconds and three hundred tokens, of which two seconds have passed.
+    #[test]
+    fn work_counts_the_present_step_as_far_as_it_is_done() {
+        let seconds = Duration::from_secs;
+        let mut work = Work::default();
+        let told = |work: &Work, now| (work.by(now).tokens, work.by(now).compute);
+        assert_eq!(told(&work, seconds(9)), (0, seconds(0)));
+        work.begins(seconds(10), seconds(3), 4, 300);
+        assert_eq!(told(&work, seconds(10)), (0, seconds(0)));
+        assert_eq!(told(&work, seconds(12)), (200, seconds(2)));
+        work.ends();
+        assert_eq!(told(&work, seconds(20)), (300, seconds(3)));
     }
 }

@@ -1,28 +1,33 @@
 //! The outside of a member: everything that it does to others is said on the bus.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
 use longhaul_checkpoint::CheckpointStore;
-use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
 use longhaul_member::activity::Activity;
 use longhaul_member::message::ToDevice;
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_member::{Background, HealedState, Ongoing, Outside, SiteJob, SyncEvent};
-use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
+use longhaul_proto::control::message::{CheckpointOffer, Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
 use longhaul_proto::round::{Frame, FrameHeader};
 
 use crate::bus::{Bus, Process, Said, reply};
+use crate::copies::Disks;
 
 /// Of one process.
 pub struct Wires {
     pub bus: Bus,
+    pub run: RunId,
     pub process: Process,
+    pub disks: Disks,
+    /// The longest round trip to another site.
+    pub round_trip: Duration,
     /// When its session began.
     pub began: Duration,
     pub barrier: Arc<StepBarrier>,
@@ -31,7 +36,7 @@ pub struct Wires {
 
 impl Wires {
     fn is_member(&self, worker: WorkerId) -> bool {
-        self.members.lock().unwrap().contains(&worker)
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).contains(&worker)
     }
 
     fn answer(&self, event: SyncEvent) {
@@ -67,7 +72,8 @@ impl Outside for Wires {
     }
 
     fn set_members(&self, members: &[Member], _: usize) {
-        *self.members.lock().unwrap() = members.iter().map(|member| member.worker).collect();
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) =
+            members.iter().map(|member| member.worker).collect();
     }
 
     fn join_replica(&self, _: Generation, _: Vec<WorkerId>) {}
@@ -103,13 +109,16 @@ impl Outside for Wires {
 
     fn stop_healing(&self) {}
 
-    fn fetch_parts(&self, attempt: u64, _: CheckpointStore, _: Vec<HeldPart>, _: ModelSpec) {
-        let answer = Err("nobody holds a part of a checkpoint".to_owned());
+    fn fetch_parts(&self, attempt: u64, store: CheckpointStore, parts: Vec<HeldPart>, wanted: ModelSpec) {
+        let copied = parts.iter().try_for_each(|part| self.disks.copy(self.run, &store, part, Some(&wanted)));
+        let answer = copied.map(|()| parts).map_err(|error| format!("{error:#}"));
         self.answer(SyncEvent::CopiesHere { attempt, answer });
     }
 
-    fn keep(&self, _: CheckpointStore, _: HeldPart) {
-        self.answer(SyncEvent::Kept(None));
+    fn keep(&self, store: CheckpointStore, part: HeldPart) {
+        let copied = self.disks.copy(self.run, &store, &part, None);
+        let kept = copied.ok().map(|()| CheckpointOffer { private: false, ..part.offer });
+        self.answer(SyncEvent::Kept(kept));
     }
 
     fn fetch_mask_secrets(&self, generation: Generation, from: Vec<WorkerId>) {
@@ -127,7 +136,7 @@ impl Outside for Wires {
     }
 
     fn round_trip(&self) -> Duration {
-        Duration::from_millis(60)
+        self.round_trip
     }
 
     fn start_site(&self, _: SiteJob) -> io::Result<()> {

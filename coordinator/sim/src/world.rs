@@ -3,25 +3,40 @@
 mod connections;
 mod failing;
 mod members;
+mod planned;
+mod reporting;
 mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_member::{Outcome, SyncEvent};
+use longhaul_plan::Answer;
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Heartbeat, ToCoordinator, ToWorker};
-use longhaul_run::{Command, ConnectionId, Event, Phase, Record, Run, State};
+use longhaul_run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, State};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
+use tempfile::TempDir;
 
+pub(crate) use self::reporting::report_of;
+
+use self::planned::Tally;
 use crate::books::Books;
 use crate::bus::{Bus, Process, Said};
+use crate::churn::Faults;
+use crate::copies::{Disks, temporary_folder};
 use crate::device::Told;
 use crate::faults::Fault;
-use crate::node::{Held, Node};
+use crate::node::{Held, Members, Node};
+use crate::pace::{Pace, Planned};
+use crate::simulate::Control;
+use crate::stand_in::{members_config, specs, with_small_fragments};
 
 const RUN: RunId = RunId([7; 16]);
 const STEPS: u64 = 80;
@@ -38,6 +53,8 @@ enum Due {
     FromPeer(WorkerId, SyncEvent),
     SyncTimer(Process),
     Computed(Process),
+    /// The data are open and the model is built.
+    Built(Process),
     Connect(Process),
     Heartbeat(Process),
     Start(WorkerId),
@@ -50,6 +67,12 @@ enum Due {
     /// That another worker is out of its reach is over.
     InReach(WorkerId),
     Fault(Fault),
+    /// A process ends, and another one is started later: machines that come and go by themselves.
+    Die(Process),
+    /// All machines of a site are off for so long.
+    Outage(usize, Duration),
+    /// The planner has compared the present plan with others.
+    Planned(Box<Answer>),
 }
 
 /// A coordinator with its store, and workers, in virtual time.
@@ -57,19 +80,46 @@ pub struct World {
     bus: Bus,
     config: RunConfig,
     run: Option<Run>,
-    stored: State,
-    longest_state: usize,
+    store: Store,
     nodes: BTreeMap<WorkerId, Node>,
+    /// Made of the configuration with which workers were welcomed last, and the text of that.
+    members: Option<(String, Members)>,
+    disks: Disks,
+    /// Of all disks.
+    _folder: TempDir,
+    agenda: Agenda,
+    links: Links,
+    operator: Operator,
+    pace: Pace,
+    tally: Tally,
+    watch: Watch,
+    rng: ChaCha8Rng,
+}
+
+/// What the coordinator has written down.
+struct Store {
+    state: State,
+    longest: usize,
+}
+
+/// What is due, by time and then by order.
+#[derive(Default)]
+struct Agenda {
     queue: BTreeMap<(Duration, u64), Due>,
     pushed: u64,
     run_timers: BTreeSet<Duration>,
-    links: Links,
-    operator: Operator,
+}
+
+/// What a test looks at.
+#[derive(Default)]
+struct Watch {
+    /// The coordinator's reports, with the faults between them.
+    log: Vec<String>,
+    books: Books,
     /// What each was told of who is out of the run.
     told: strangers::Told,
-    books: Books,
-    log: Vec<String>,
-    rng: ChaCha8Rng,
+    /// A step that failed, or an impossible message.
+    failure: Option<anyhow::Error>,
 }
 
 /// Connections to the coordinator, and what is between workers.
@@ -95,18 +145,31 @@ struct Operator {
     suspended_for: Option<Duration>,
 }
 
-fn config(workers: u32, overlap: u64, fragment_values: u32) -> RunConfig {
-    RunConfig::parse(&format!(
+/// What members exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exchange {
+    /// Deltas after two local steps, sparse, with error feedback.
+    Deltas,
+    /// Gradients of each step.
+    Gradients,
+}
+
+fn config(workers: u32, exchange: Exchange, overlap: u64, fragment_values: u32) -> RunConfig {
+    let exchange = match exchange {
+        Exchange::Deltas => "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\nkeep = 4",
+        Exchange::Gradients => "preset = \"dense\"",
+    };
+    let text = format!(
         "[run]\nname = \"sim\"\nworkers = {workers}\nsteps = {STEPS}\n\
          [model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
          [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {}\n\
          [checkpoint]\nevery_rounds = 8\n\
-         [sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = {overlap}\nwithin_site = \"direct\"\nchunk = 16\nkeep = 4\nfragment_values = {fragment_values}\n\
+         [sync]\n{exchange}\noverlap = {overlap}\nwithin_site = \"direct\"\nchunk = 16\nfragment_values = {fragment_values}\n\
          deadline_floor_ms = 100\ndeadline_ceiling_ms = 1000\n\
          [parallel]\nplan = \"fixed\"\n[faults]\nsilent_after_ms = 2000\nreconnect_grace_ms = 3000\n",
         workers * 3
-    ))
-    .unwrap()
+    );
+    RunConfig::parse(&text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 impl World {
@@ -116,38 +179,71 @@ impl World {
         Self::with_sites(seed, workers, workers)
     }
 
+    /// The same with something else to exchange.
+    #[must_use]
+    pub fn exchanging(exchange: Exchange, seed: u64, workers: u32) -> Self {
+        Self::drawn(exchange, seed, workers, workers)
+    }
+
     /// A run of so many workers on so many sites. The members of a site send what they have by themselves.
     #[must_use]
     pub fn with_sites(seed: u64, workers: u32, sites: u32) -> Self {
+        Self::drawn(Exchange::Deltas, seed, workers, sites)
+    }
+
+    fn drawn(exchange: Exchange, seed: u64, workers: u32, sites: u32) -> Self {
         // One fragment, or several with owners of their own.
         let fragment_values = if seed % 4 < 2 { 1 << 20 } else { 256 };
-        let config = config(workers, seed % 2, fragment_values);
-        let stored = State::new(RUN, &config);
+        let config = config(workers, exchange, seed % 2, fragment_values);
+        let places =
+            (1..=workers).map(|worker| (WorkerId(worker), format!("site-{}", worker % sites))).collect();
+        Self::made_of(config, places, Pace::Drawn, seed).unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    /// A run on machines as the planner knows them.
+    ///
+    /// # Errors
+    /// The model cannot be cut as the configuration says, or no temporary folder can be made.
+    pub(crate) fn planned(config: RunConfig, planned: Planned, faults: &Faults, seed: u64) -> Result<Self> {
+        let sites = planned.sites();
+        let places = planned.workers().map(|(worker, site)| (worker, sites[site].clone())).collect();
+        let mut world =
+            Self::made_of(with_small_fragments(config), places, Pace::Planned(Box::new(planned)), seed)?;
+        world.expect(faults);
+        Ok(world)
+    }
+
+    fn made_of(config: RunConfig, places: Vec<(WorkerId, String)>, pace: Pace, seed: u64) -> Result<Self> {
+        let state = State::new(RUN, &config);
+        let folder = temporary_folder().context("make the machines' disks")?;
+        let disk = |worker: WorkerId| folder.path().join(worker.to_string());
+        let nodes = places
+            .into_iter()
+            .map(|(worker, site)| (worker, Node::new(worker, site, disk(worker))))
+            .collect();
         let mut world = Self {
             bus: Bus::default(),
             run: None,
-            stored,
-            longest_state: 0,
-            nodes: (1..=workers)
-                .map(WorkerId)
-                .map(|worker| (worker, Node::new(worker, worker.0 % sites)))
-                .collect(),
-            queue: BTreeMap::new(),
-            pushed: 0,
-            run_timers: BTreeSet::new(),
+            store: Store { state, longest: 0 },
+            nodes,
+            _folder: folder,
+            members: None,
+            disks: Disks::default(),
+            agenda: Agenda::default(),
             links: Links::default(),
             operator: Operator::default(),
-            told: strangers::Told::default(),
-            books: Books::default(),
-            log: Vec::new(),
+            pace,
+            tally: Tally::default(),
+            watch: Watch::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             config,
         };
         world.start_run();
-        for worker in (1..=workers).map(WorkerId) {
-            world.after(u64::from(worker.0) * 30, Due::Start(worker));
+        for (turn, worker) in (1..).zip(world.nodes.keys().copied().collect::<Vec<_>>()) {
+            let at = world.pace.start_every() * turn;
+            world.push(at, Due::Start(worker));
         }
-        world
+        Ok(world)
     }
 
     /// Something goes wrong then.
@@ -156,22 +252,37 @@ impl World {
     }
 
     /// Until the run has finished, or the time is up.
+    ///
+    /// # Panics
+    /// A member failed, or was told what it may not be told.
     pub fn run_until(&mut self, end: Duration) {
-        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= end) {
+        if let Err(error) = self.try_until(end, &Control::default()) {
+            panic!("{error:#}");
+        }
+    }
+
+    fn try_until(&mut self, end: Duration, control: &Control) -> Result<()> {
+        while let Some(entry) = self.agenda.queue.first_entry().filter(|entry| entry.key().0 <= end) {
             let ((at, _), due) = entry.remove_entry();
-            self.bus.set_now(at);
+            self.pass(at);
             self.happen(due);
             self.end_if_suspended();
+            ensure!(!control.stop.load(Ordering::Relaxed), "interrupted");
+            control.steps.store(self.tally.steps, Ordering::Relaxed);
+            if let Some(failure) = self.watch.failure.take() {
+                return Err(failure);
+            }
             if self.run.as_ref().is_some_and(|run| run.state().phase == Phase::Finished) {
                 break;
             }
         }
+        Ok(())
     }
 
     /// What the coordinator has written down last.
     #[must_use]
     pub fn coordinator_state(&self) -> &State {
-        &self.stored
+        &self.store.state
     }
 
     /// The name of the site that a worker is at.
@@ -189,19 +300,19 @@ impl World {
     /// The longest state that was written down, in bytes.
     #[must_use]
     pub fn longest_state(&self) -> usize {
-        self.longest_state
+        self.store.longest
     }
 
     /// What devices have trained on, and what members have told.
     #[must_use]
     pub fn books(&self) -> &Books {
-        &self.books
+        &self.watch.books
     }
 
     /// What the coordinator has told, with faults between.
     #[must_use]
     pub fn log(&self) -> &[String] {
-        &self.log
+        &self.watch.log
     }
 
     /// Whether each worker was away at some time, and one was killed: then nobody may have the state.
@@ -221,8 +332,8 @@ impl World {
     }
 
     fn push(&mut self, at: Duration, due: Due) {
-        self.pushed += 1;
-        self.queue.insert((at, self.pushed), due);
+        self.agenda.pushed += 1;
+        self.agenda.queue.insert((at, self.agenda.pushed), due);
     }
 
     fn after(&mut self, ms: u64, due: Due) {
@@ -239,7 +350,7 @@ impl World {
             Due::ClosedAtRun(connection) => self.tell_run(Event::Closed { connection }),
             Due::RunTimer => {
                 let now = self.now();
-                self.run_timers.remove(&now);
+                self.agenda.run_timers.remove(&now);
                 self.tell_run(Event::Timer);
             }
             Due::ToNode(connection, message) => self.hear(connection, message),
@@ -254,6 +365,7 @@ impl World {
             }
             Due::SyncTimer(process) => self.wake(process),
             Due::Computed(process) => self.computed(process),
+            Due::Built(process) => self.built(process),
             Due::Connect(process) => self.connect(process),
             Due::Heartbeat(process) => self.beat(process),
             Due::Start(worker) => self.start(worker),
@@ -275,6 +387,9 @@ impl World {
             }
             Due::InReach(worker) => self.tell_of_reach(worker, Vec::new()),
             Due::Fault(fault) => self.fail(fault),
+            Due::Die(process) => self.die(process),
+            Due::Outage(site, length) => self.end_site(site, length),
+            Due::Planned(answer) => self.tell_run(Event::Planned(answer)),
         }
         self.deliver();
     }
@@ -294,8 +409,10 @@ impl World {
     // ---- the coordinator
 
     fn start_run(&mut self) {
-        let run = Run::new(self.config.clone(), self.stored.clone(), self.now()).unwrap();
-        self.run = Some(run);
+        match Run::new(self.config.clone(), self.store.state.clone(), self.now()) {
+            Ok(run) => self.run = Some(run),
+            Err(error) => self.watch.failure = Some(error.into()),
+        }
         self.tell_run(Event::Timer);
     }
 
@@ -308,45 +425,60 @@ impl World {
     }
 
     fn tell_run(&mut self, event: Event) {
-        let now = self.now();
-        let Some(run) = &mut self.run else { return };
-        let commands = run.handle(now, event);
-        let timeout = run.next_timeout();
-        for command in commands {
-            match command {
-                Command::Send { connection, message } => {
-                    self.check_told(connection, &message);
-                    let at = self.arrival(connection, 0);
-                    self.push(at, Due::ToNode(connection, message));
-                }
-                Command::Close { connection, .. } => {
-                    let at = self.arrival(connection, 0);
-                    self.push(at, Due::ClosedAtNode(connection));
-                }
-                // As a store has it: bytes, and no memory.
-                Command::Persist(Record::State(state)) => {
-                    let bytes = postcard::to_stdvec(&*state).unwrap();
-                    self.longest_state = self.longest_state.max(bytes.len());
-                    self.stored = postcard::from_bytes(&bytes).unwrap();
-                    assert_eq!(self.stored, *state);
-                }
-                Command::Persist(Record::Round(_)) => {}
-                Command::Plan(_) => unreachable!("the plan of this run is given"),
-                Command::Report(notice) => {
-                    let line =
-                        format!("{now:>8.3?} {:?} {:?} {}", notice.severity, notice.worker, notice.text);
-                    self.log.push(line);
-                }
-            }
-        }
-        if let Some(at) = timeout.filter(|at| self.run_timers.insert(*at)) {
+        let Some((commands, timeout)) = self.handle(event) else { return };
+        commands.into_iter().for_each(|command| self.carry_out(command));
+        if let Some(at) = timeout.filter(|at| self.agenda.run_timers.insert(*at)) {
             self.push(at, Due::RunTimer);
         }
     }
 
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Send { connection, message } => {
+                self.tally.told += 1;
+                if self.pace.planned().is_none() {
+                    self.check_told(connection, &message);
+                }
+                let at = self.arrival(connection, 0);
+                self.push(at, Due::ToNode(connection, message));
+            }
+            Command::Close { connection, .. } => {
+                let at = self.arrival(connection, 0);
+                self.push(at, Due::ClosedAtNode(connection));
+            }
+            Command::Persist(Record::State(state)) => self.persist(&state),
+            Command::Persist(Record::Round(_)) => {}
+            Command::Plan(question) => self.after(0, Due::Planned(Box::new(question.answer()))),
+            Command::Report(notice) => {
+                let now = self.now();
+                self.note(&notice);
+                if self.pace.planned().is_none() {
+                    let Notice { severity, worker, text, .. } = &notice;
+                    self.watch.log.push(format!("{now:>8.3?} {severity:?} {worker:?} {text}"));
+                }
+            }
+        }
+    }
+
+    /// As a store has it: bytes, and no memory.
+    fn persist(&mut self, state: &State) {
+        // Nothing takes up the state of a run that is simulated for its figures.
+        if self.pace.planned().is_some() {
+            return;
+        }
+        let bytes = postcard::to_stdvec(state).unwrap_or_default();
+        self.store.longest = self.store.longest.max(bytes.len());
+        match postcard::from_bytes(&bytes) {
+            Ok(read) => self.store.state = read,
+            Err(error) => self.watch.failure = Some(error.into()),
+        }
+        assert_eq!(self.store.state, *state, "a state is written as it is");
+    }
+
     /// When the next message over a connection arrives: behind those before it.
     fn arrival(&mut self, connection: ConnectionId, direction: usize) -> Duration {
-        let at = self.now() + Duration::from_millis(self.draw(1..60));
+        let worker = self.links.connections.get(&connection).map(|(process, _)| process.worker);
+        let at = self.now() + self.pace.control(worker, &mut self.rng);
         let Some((_, last)) = self.links.connections.get_mut(&connection) else { return at };
         last[direction] = last[direction].max(at);
         last[direction]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_sim::{Fault, World, check, check_with, random};
+use longhaul_sim::{Exchange, Fault, World, check, check_with, random, random_of};
 
 /// Faults end after 18 s. Then 40 rounds take 8 s, or two minutes over the slowest links.
 const MOST: Duration = Duration::from_secs(240);
@@ -190,4 +190,10 @@ fn the_checker_notices_books_that_are_wrong() {
 #[test]
 fn whatever_happens_the_run_finishes_with_one_state_and_each_sample_once() {
     seeds().unwrap_or(0..60).for_each(|seed| finish(random(seed), seed));
+}
+
+/// All members apply the mean of a step's gradients, and go on from it alike.
+#[test]
+fn gradients_survive_whatever_happens_too() {
+    seeds().unwrap_or(0..15).for_each(|seed| finish(random_of(Exchange::Gradients, seed), seed));
 }

@@ -1,16 +1,21 @@
 //! `coordinator simulate`.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::json;
 
 use super::plan::{read_topology, spec_of};
-use super::up::read_config;
+use super::up::{interrupted, read_config};
 use super::whole_run::time;
 use super::{CliError, LogFormat, SimulateArgs, print, say};
-use crate::simulate::{Faults, Report, Setup, SimulateError, simulate};
 use longhaul_plan::Topology;
+use longhaul_sim::simulate::{Control, Faults, Report, Setup, SimulateError, simulate_under};
+
+/// Between two lines about progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) const HELP: &str = "\
 Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.
@@ -34,10 +39,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let spec = spec_of(&config)?;
     let until = Duration::from_secs_f64(args.hours * 3600.0);
     let setup = Setup { config, spec, topology, faults: faults.unwrap_or_default(), seed: args.seed, until };
-    if !args.json {
-        say("simulating; this takes a second for some million messages");
-    }
-    let report = match simulate(setup) {
+    let (steps, control) = (setup.config.run.steps, Arc::new(Control::default()));
+    watch(&control, steps, !args.json)?;
+    let report = match simulate_under(setup, &control) {
         Err(error @ (SimulateError::Workers { .. } | SimulateError::Groups { .. })) => {
             return Err(CliError::Misuse(error.to_string()));
         }
@@ -47,6 +51,28 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
         true => print(&format!("{:#}", json!(report))),
         false => describe(&report).iter().for_each(|line| print(line)),
     }
+    Ok(())
+}
+
+/// Stops the simulation at an interrupt, and tells its progress now and then.
+fn watch(control: &Arc<Control>, steps: u64, tells: bool) -> Result<(), CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (runtime, control) = (runtime.context("start a thread for signals")?, Arc::clone(control));
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let Ok(stopped) = interrupted() else { return };
+            tokio::pin!(stopped);
+            loop {
+                tokio::select! {
+                    () = &mut stopped => return control.stop.store(true, Ordering::Relaxed),
+                    () = tokio::time::sleep(PROGRESS_EVERY) => {}
+                }
+                if tells {
+                    say(&format!("simulated {} of {steps} steps", control.steps.load(Ordering::Relaxed)));
+                }
+            }
+        });
+    });
     Ok(())
 }
 

@@ -61,32 +61,34 @@ impl World {
                 if had_session && !welcome.resumed {
                     return self.restart(process.worker, 100);
                 }
-                if !node.welcome(welcome, &self.bus) {
-                    return self.said_again(connection);
-                }
-                let prepared = node.running.as_ref().and_then(|running| running.session.as_ref());
-                let prepared = prepared.map(|session| session.device.prepared());
-                if let Some(prepared) = prepared {
-                    self.after(50, Due::ToSync(process, SyncEvent::Device(prepared)));
-                }
-                return;
+                return self.welcome(process, connection, welcome);
             }
-            ToWorker::Speak => return self.say(connection, ToCoordinator::Heartbeat(Heartbeat::default())),
+            ToWorker::Probe { peers } => return self.probe(process, connection, peers),
+            ToWorker::Speak => {
+                let heartbeat = self.heartbeat_of(process);
+                return self.say(connection, ToCoordinator::Heartbeat(heartbeat));
+            }
             ToWorker::Begin(start) => {
-                self.books.begins(start);
                 if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
                     session.begins(start.membership.generation, start.first_round);
                 }
+                if self.pace.planned().is_none() {
+                    self.watch.books.begins(start);
+                }
+                self.begins(process.worker, start);
             }
             ToWorker::Refused { .. } if self.operator.kicked.contains(&process.worker) => return,
-            ToWorker::Refused { reason } => panic!("{}: {reason}", process.worker),
+            ToWorker::Refused { reason } => {
+                self.watch.failure = Some(anyhow::anyhow!("{}: {reason}", process.worker));
+                return;
+            }
             _ => {}
         }
         self.step(process, Some(SyncEvent::Coordinator(message)));
     }
 
     /// Reports that may have been lost, and those that have waited.
-    fn said_again(&mut self, connection: ConnectionId) {
+    pub(super) fn said_again(&mut self, connection: ConnectionId) {
         let Some(process) = self.of(connection) else { return };
         let running = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut());
         let Some(session) = running.and_then(|running| running.session.as_mut()) else { return };
@@ -99,7 +101,8 @@ impl World {
         let connection =
             node.running.as_ref().filter(|running| running.frozen.is_none() && running.is_welcome);
         if let Some(connection) = connection.and_then(|running| running.connection) {
-            self.say(connection, ToCoordinator::Heartbeat(Heartbeat::default()));
+            let heartbeat = self.heartbeat_of(process);
+            self.say(connection, ToCoordinator::Heartbeat(heartbeat));
         }
         self.after(HEARTBEAT_INTERVAL_MS, Due::Heartbeat(process));
     }

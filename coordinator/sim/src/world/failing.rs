@@ -6,15 +6,22 @@ use super::*;
 
 impl World {
     pub(super) fn start(&mut self, worker: WorkerId) {
+        let off_for = self.off_for(worker);
+        if !off_for.is_zero() {
+            return self.push(self.now() + off_for, Due::Start(worker));
+        }
         let Some(node) = self.nodes.get_mut(&worker) else { return };
         if node.running.is_some() || node.is_dismissed || self.operator.kicked.contains(&worker) {
             return;
         }
         node.start();
+        self.disks.insert(worker, node.folder().to_owned());
         let process = node.running.as_ref().map(|running| running.process);
         if let Some(process) = process {
-            self.after(1, Due::Connect(process));
+            let at = self.now() + self.pace.connect();
+            self.push(at, Due::Connect(process));
             self.after(HEARTBEAT_INTERVAL_MS, Due::Heartbeat(process));
+            self.started(process);
         }
     }
 
@@ -22,6 +29,8 @@ impl World {
     pub(super) fn restart(&mut self, worker: WorkerId, ms: u64) {
         let running = self.nodes.get_mut(&worker).and_then(|node| node.running.take());
         let Some(running) = running else { return };
+        self.disks.remove(worker);
+        self.bury(&running);
         if let Some(connection) = running.connection {
             let at = self.arrival(connection, 1);
             self.push(at, Due::ClosedAtRun(connection));
@@ -43,7 +52,8 @@ impl World {
     }
 
     pub(super) fn fail(&mut self, fault: Fault) {
-        self.log.push(format!("{:>8.3?} fault: {fault:?}", self.now()));
+        let line = format!("{:>8.3?} fault: {fault:?}", self.now());
+        self.watch.log.push(line);
         let ms = |time: Duration| time.as_millis() as u64;
         if let Fault::Kill(worker, _)
         | Fault::Freeze(worker, _)

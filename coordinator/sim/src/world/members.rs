@@ -1,5 +1,7 @@
 //! Members, their devices, and what they say to each other.
 
+use longhaul_member::message::FromDevice;
+
 use super::*;
 
 impl World {
@@ -11,11 +13,21 @@ impl World {
             return;
         }
         let Some(session) = &mut running.session else { return };
-        match session.sync.step(event).unwrap() {
+        let outcome = match session.sync.step(event) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.watch.failure = Some(error.context(format!("{}", process.worker)));
+                return;
+            }
+        };
+        match outcome {
             None => self.follow(process),
             Some(Outcome::Dismissed(_)) => {
                 let returns = node.returns_after.take();
-                (node.is_dismissed, node.running) = (returns.is_none(), None);
+                node.is_dismissed = returns.is_none();
+                let running = node.running.take();
+                self.disks.remove(process.worker);
+                running.iter().for_each(|running| self.bury(running));
                 if let Some(pause) = returns {
                     self.after(pause.as_millis() as u64, Due::Start(process.worker));
                 }
@@ -43,16 +55,26 @@ impl World {
         self.device_says(process, told);
     }
 
-    fn device_says(&mut self, process: Process, Told { said, is_computing, trained }: Told) {
+    fn device_says(&mut self, process: Process, Told { said, computes, trained }: Told) {
         for message in said {
-            self.after(0, Due::ToSync(process, SyncEvent::Device(message)));
+            match message {
+                // It was told to build.
+                FromDevice::Prepared(_) => {
+                    let at = self.now() + self.pace.build();
+                    self.push(at, Due::Built(process));
+                }
+                message => self.after(0, Due::ToSync(process, SyncEvent::Device(message))),
+            }
         }
-        if let Some((round, positions)) = trained {
-            self.books.trained(process.worker, round, positions);
+        if let Some((round, positions)) = trained.filter(|_| self.pace.planned().is_none()) {
+            self.watch.books.trained(process.worker, round, positions);
         }
-        if is_computing {
-            let takes = self.draw(20..80);
-            self.after(takes, Due::Computed(process));
+        self.note_waiting(process);
+        if let Some(sequences) = computes {
+            let takes = self.pace.step(process.worker, sequences, &mut self.rng);
+            self.note_step(process, takes, sequences);
+            let at = self.now() + takes;
+            self.push(at, Due::Computed(process));
         }
     }
 
@@ -83,6 +105,7 @@ impl World {
             return self.after(100, Due::Computed(process));
         }
         let Some(session) = &mut running.session else { return };
+        session.work.ends();
         let told = session.device.computed();
         self.device_says(process, told);
         self.follow(process);
@@ -105,11 +128,11 @@ impl World {
             Said::ToPeer { from, to, .. }
                 if self.operator.kicked.contains(&from) || self.operator.kicked.contains(&to) => {}
             Said::ToPeer { from, to, event } => {
-                let at = self.way(from, to);
+                let at = self.way(from, to, &event);
                 self.push(at, Due::FromPeer(to, event));
             }
             Said::Answer { from, to, event } => {
-                let at = self.way(from, to.worker);
+                let at = self.way(from, to.worker, &event);
                 self.push(at, Due::ToSync(to, event));
             }
             Said::ToSelf { to, event } => self.after(1, Due::ToSync(to, event)),
@@ -125,17 +148,21 @@ impl World {
     }
 
     /// When something from one worker to another arrives: behind what was sent before.
-    fn way(&mut self, from: WorkerId, to: WorkerId) -> Duration {
+    fn way(&mut self, from: WorkerId, to: WorkerId, event: &SyncEvent) -> Duration {
+        let schedule = self.run.as_ref().map_or(self.config.round_schedule(), |run| run.state().schedule);
         let more = self.links.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
-        let at = self.now() + Duration::from_millis(self.draw(5..80)) + more;
+        let takes = self.pace.between((from, to), event, schedule, &mut self.rng);
+        let at = self.now() + takes + more;
         let last = self.links.arrivals.entry((from, to)).or_default();
         *last = at.max(*last);
         *last
     }
 
     fn report(&mut self, from: Process, message: ToCoordinator) {
-        if let ToCoordinator::RoundApplied(report) = &message {
-            self.books.applied(report);
+        if let ToCoordinator::RoundApplied(report) = &message
+            && self.pace.planned().is_none()
+        {
+            self.watch.books.applied(report);
         }
         let Some(node) = self.nodes.get_mut(&from.worker).filter(|node| node.is(from)) else { return };
         let Some(running) = &mut node.running else { return };

@@ -18,7 +18,7 @@ impl World {
     /// A worker that was kicked is told nothing but that, and is no member of a generation that begins.
     pub(super) fn check_told(&mut self, connection: ConnectionId, message: &ToWorker) {
         if let ToWorker::Revoked { workers } = message {
-            self.told.revoked.entry(connection).or_default().extend(workers);
+            self.watch.told.revoked.entry(connection).or_default().extend(workers);
         }
         let Some(run) = &self.run else { return };
         let revoked = &run.state().revoked;
@@ -29,8 +29,8 @@ impl World {
         }
         if let ToWorker::Begin(start) = message {
             // Over a new connection a generation is told as it was, behind those who are out since.
-            let is_said_again = !self.told.begun.insert(start.membership.generation);
-            let told = self.told.revoked.get(&connection).filter(|_| is_said_again);
+            let is_said_again = !self.watch.told.begun.insert(start.membership.generation);
+            let told = self.watch.told.revoked.get(&connection).filter(|_| is_said_again);
             let is_known = |worker: &WorkerId| told.is_some_and(|told| told.contains(worker));
             let members = start.membership.members().iter().map(|member| member.worker);
             let kicked: Vec<WorkerId> =

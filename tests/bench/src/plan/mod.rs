@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
-use longhaul_coordinator::simulate::{self, Churn, Faults, Setup};
 use longhaul_plan::{Divisions, Topology, choose_with_groups};
+use longhaul_sim::simulate::{self, Churn, Faults, Setup};
 
 use crate::kit::args::Quick;
 use crate::kit::clock::now;

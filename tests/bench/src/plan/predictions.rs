@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
-use longhaul_coordinator::simulate::{Faults, Setup, simulate};
 use longhaul_plan::{Topology, Workload};
+use longhaul_sim::simulate::{Faults, Setup, simulate};
 
 use crate::kit::checkout;
 use crate::kit::figures::{self, figure};

@@ -93,11 +93,11 @@ impl Faults {
 }
 
 impl Churn {
-    pub(super) fn life(&self, rng: &mut ChaCha8Rng) -> Duration {
+    pub(crate) fn life(&self, rng: &mut ChaCha8Rng) -> Duration {
         exponential(self.life_s, rng)
     }
 
-    pub(super) fn absence(&self, rng: &mut ChaCha8Rng) -> Duration {
+    pub(crate) fn absence(&self, rng: &mut ChaCha8Rng) -> Duration {
         exponential(self.absence_s, rng)
     }
 }

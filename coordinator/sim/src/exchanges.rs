@@ -10,7 +10,7 @@ const EXCHANGE_MAX_S: f64 = 1e9;
 
 /// By phase, in order: the step at which it ends, and what the exchange of a round takes for each of its steps, in seconds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Exchanges {
+pub(crate) struct Exchanges {
     phases: Vec<(u64, f64)>,
     warmup_steps: u64,
 }

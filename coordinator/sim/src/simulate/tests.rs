@@ -24,7 +24,7 @@ const SPARSE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 5\n
 const WHOLE: &str = "plan = \"fixed\"";
 
 fn report(setup: Setup) -> Report {
-    simulate(setup).unwrap()
+    simulate(setup).unwrap_or_else(|error| panic!("{:?}", anyhow::Error::from(error)))
 }
 
 /// Eight sequences of 128 tokens at 10¹¹ FLOPs a second, and a jitter of 2.5 % on average, of which the slowest of four has 4 %, and now and then a wait.
@@ -203,4 +203,20 @@ fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
         "{simulated:#?} {planned:?}"
     );
     assert!(share(&with(20, 1500).1) > share(&simulated) && share(&with(2, 6000).1) > share(&simulated));
+}
+
+/// Each strategy has rounds of its own: gradients, momenta, factors in two exchanges, columns, deltas with a warm-up.
+#[test]
+fn every_preset_is_simulated_with_members_as_they_ship() {
+    for preset in longhaul_common::config::SyncPreset::ALL {
+        for warmup in ["", "\nwarmup_share = 0.0\nwarmup_rounds = 2"] {
+            let mut setup = setup(SITES, WHOLE, "preset = \"auto\"", "[churn]\nlife_s = 60\nabsence_s = 4\n");
+            let name = toml::Value::try_from(preset).unwrap();
+            let text = format!("preset = {name}{warmup}\n");
+            setup.config.sync = toml::from_str(&text).unwrap();
+            setup.config.run.steps = 120;
+            let report = report(setup);
+            assert!(report.finished && report.steps == 120, "{preset:?}: {report:#?}");
+        }
+    }
 }

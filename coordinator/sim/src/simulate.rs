@@ -1,22 +1,14 @@
-//! A whole run in virtual time: the real coordinator, and workers that take the time that the planner says. [`docs/simulate.md`](../docs/simulate.md) is the design.
+//! A run in virtual time, for its figures: the coordinator and the members as they ship, on machines as fast as the planner predicts.
 
-mod exchanges;
-mod faults;
-mod queue;
-mod rounds;
-mod shares;
-mod worker;
-mod world;
-
-pub use faults::{Churn, Faults, FaultsError, Outage};
-
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
+use longhaul_plan::Topology;
 use serde::Serialize;
 
-use longhaul_plan::{Topology, Unfit};
+pub use crate::churn::{Churn, Faults, FaultsError, Outage};
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -103,19 +95,33 @@ pub enum SimulateError {
         /// How many there should be: one for each part of a copy.
         wanted: u32,
     },
-    /// What the coordinator has made of it cannot be computed.
+    /// A plan cannot be computed, or a member cannot go on.
     #[error(transparent)]
-    Unfit(#[from] Unfit),
-    /// The configuration cannot be written down.
-    #[error("a path in the configuration is not UTF-8: {0}")]
-    Config(#[from] toml::ser::Error),
+    Failed(#[from] anyhow::Error),
 }
 
-/// Runs it.
+/// Simulates the run to its end.
 ///
 /// # Errors
 /// [`SimulateError`]
-pub fn simulate(mut setup: Setup) -> Result<Report, SimulateError> {
+pub fn simulate(setup: Setup) -> Result<Report, SimulateError> {
+    simulate_under(setup, &Control::default())
+}
+
+/// What another thread sees of a simulation, and how it stops it.
+#[derive(Debug, Default)]
+pub struct Control {
+    /// Once it is set, the simulation fails, and its temporary folder is removed.
+    pub stop: AtomicBool,
+    /// Steps that count so far.
+    pub steps: AtomicU64,
+}
+
+/// Simulates the run to its end, unless it is stopped.
+///
+/// # Errors
+/// [`SimulateError`]
+pub fn simulate_under(mut setup: Setup, control: &Control) -> Result<Report, SimulateError> {
     let (there, wanted) = (setup.topology.devices().count(), setup.config.run.workers);
     if there < wanted as usize {
         return Err(SimulateError::Workers { there, wanted });
@@ -128,7 +134,7 @@ pub fn simulate(mut setup: Setup) -> Result<Report, SimulateError> {
     }
     // There is no storage in it.
     (setup.config.checkpoint.to, setup.config.checkpoint.endpoint) = (None, None);
-    world::World::new(setup)?.run()
+    crate::world::report_of(setup, control)
 }
 
 #[cfg(test)]
