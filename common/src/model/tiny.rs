@@ -31,17 +31,6 @@ pub fn tiny_mlp() -> ModelSpec {
     valid(classifier(&ModelConfig { hidden, ..ModelConfig::of(ModelKind::Mlp) }))
 }
 
-/// One hidden layer for the same images, as wide as `values` parameters need.
-///
-/// # Panics
-/// Never: the configuration is valid.
-#[must_use]
-pub fn tiny_mlp_of(values: u64) -> ModelSpec {
-    // 36 inputs, 3 classes, and biases of both layers.
-    let width = u32::try_from(values.div_ceil(40)).unwrap_or(u32::MAX).max(1);
-    valid(classifier(&ModelConfig { hidden: Some(vec![width]), ..ModelConfig::of(ModelKind::Mlp) }))
-}
-
 /// Two convolutions and a hidden layer, for the same images.
 ///
 /// # Panics

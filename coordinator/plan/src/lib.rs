@@ -1,6 +1,7 @@
 //! The planner: places the parts of a model on workers, and predicts seconds, bytes and memory from numbers alone. `docs/planner.md` is the design.
 #![forbid(unsafe_code)]
 
+mod coding;
 mod division;
 mod groups;
 mod memory;
@@ -16,6 +17,7 @@ mod words;
 mod workload;
 mod written;
 
+pub use coding::ChainCost;
 pub use division::{Division, Divisions};
 pub use groups::choose_with_groups;
 pub use phases::{Phase, PhaseKind, phases};

@@ -6,7 +6,7 @@ use longhaul_proto::codec::chain::{warmup, warmup_downlink};
 use longhaul_proto::codec::{CodecSpec, Selection};
 use serde::Serialize;
 
-use super::Exchange;
+use super::{ChainCost, Exchange};
 
 /// Steps that exchange alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,14 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
             (up, if is_bundle { up } else { warmup_downlink(sync).bits_per_value() })
         }
     };
+    let [up_cost, down_cost] = match sync.adapt {
+        true => [ChainCost::of_bits(up); 2],
+        false => [warmup(sync), warmup_downlink(sync)].map(|chain| ChainCost::of(&chain)),
+    };
     Exchange {
+        up: up_cost,
+        down: down_cost,
+        coded: 1.0,
         up_bits: up / turns,
         down_bits: down / turns,
         overlaps: !with_gradients && sync.overlap_at(sync.warmup_every) > 0,
@@ -95,8 +102,7 @@ fn in_warmup(sync: &SyncConfig, steady: &Exchange) -> Exchange {
 
 fn early_part(sync: &SyncConfig, steady: &Exchange) -> Exchange {
     let bits = least_bits(ValueFormat::TwoBit, sync) / steady.turns;
-    let bits = bits.max(steady.up_bits);
-    Exchange { up_bits: bits, down_bits: bits, ..*steady }
+    steady.with_bits(bits.max(steady.up_bits))
 }
 
 /// Of a value, whatever the link carries.

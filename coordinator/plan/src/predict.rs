@@ -5,8 +5,10 @@ use std::ops::Range;
 
 use longhaul_common::model::BlockCost;
 use longhaul_common::pipeline::{Costs, Pipeline, Place, Trace, Work, trace};
+use longhaul_proto::transport::INITIAL_WINDOW_BYTES;
 use serde::{Deserialize, Serialize};
 
+use super::coding::{CoreTime, Holders, largest_share};
 use super::memory::Needs;
 use super::{DeviceId, Exchange, Link, Plan, Topology, Unfit, Workload};
 
@@ -15,6 +17,15 @@ const ROUND_TRIPS: f64 = 1.5;
 
 /// What a packet carries of a frame, in bytes: of 1452 that most ways pass, what headers and encryption leave (`docs/benchmarks/transport.md` has 0.958 of the rate as the most that arrives).
 const PACKET_BYTES: f64 = 1391.0;
+
+/// What a message between ranks takes besides its way and its bytes, in seconds: the excess of each transfer on the critical path where computing was simulated
+/// (`docs/benchmarks/pipeline.md`, *Bubbles*).
+const HANDED_ON_S: f64 = 1.8e-3;
+
+/// Windows that a connection sends in a round trip, at most (quinn-proto's pacer, after RFC 9002),
+const PACING_GAIN: f64 = 1.25;
+/// and how many times as large its window is as what it has brought in a round trip, until the path was full once (`proto::transport::congestion`).
+const WINDOW_GAIN: f64 = 2.0;
 
 /// What a plan would do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +38,9 @@ pub struct Prediction {
     pub sums_s: f64,
     /// The exchange of the slowest sync group.
     pub sync_s: f64,
+    /// By so much computing takes longer beside it, where it takes of the same cores.
+    #[serde(default)]
+    pub coding_s: f64,
     /// Of the ranks' time in the slowest replica, what is idle in its pipeline.
     pub bubble: f64,
     /// Tokens trained on in a second.
@@ -58,13 +72,15 @@ pub fn predict(topology: &Topology, work: &Workload, plan: &Plan) -> Result<Pred
     let (compute_s, replica, slowest) = trace_slowest(topology, work, plan)?;
     let sums_s = sums_s(topology, work, plan, replica);
     let needs = Needs::of(topology, work, plan, &slowest.held_most)?;
-    let StepTime { step_s, sync_s, links } = step_with(topology, work, plan, (work.exchange, 1.0), compute_s);
+    let StepTime { step_s, sync_s, coding_s, links } =
+        step_with(topology, work, plan, (work.exchange, 1.0), compute_s);
     let tokens = f64::from(work.batch) * f64::from(work.sequence);
     Ok(Prediction {
         step_s,
         compute_s,
         sums_s,
         sync_s,
+        coding_s,
         bubble: slowest.bubble(),
         tokens_per_s: tokens / step_s,
         memory_bytes: needs.device,
@@ -97,6 +113,8 @@ pub(super) fn trace_slowest(
 pub(super) struct StepTime {
     pub step_s: f64,
     pub sync_s: f64,
+    /// By so much computing takes longer, as exchanges take of the same cores.
+    pub coding_s: f64,
     pub links: Vec<LinkLoad>,
 }
 
@@ -108,17 +126,20 @@ pub(super) fn step_with(
     (exchange, window_steps): (Exchange, f64),
     compute_s: f64,
 ) -> StepTime {
-    let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
+    let ways = Ways::of(topology, work, plan);
     let exchange = ways.following(exchange, compute_s * window_steps);
     let sync_s = ways.exchange_s(exchange);
-    let step_s = together(exchange, compute_s, sync_s, plan.pipeline.micro_batches);
-    StepTime { step_s, sync_s, links: ways.loads(exchange) }
+    let coding_s = ways.coding_s(exchange);
+    let step_s = together(exchange, compute_s, (sync_s, coding_s), plan.pipeline.micro_batches);
+    StepTime { step_s, sync_s, coding_s, links: ways.loads(exchange) }
 }
 
 /// A bound from below of a plan's step, in seconds, where its slowest rank computes for so long: as if nobody waited in the pipeline, and with the least bits.
 pub(super) fn shortest_step_s(topology: &Topology, work: &Workload, plan: &Plan, busy_s: f64) -> f64 {
-    let ways = Ways { topology, groups: Groups::of(work, plan), handed_on: handed_on(work, plan) };
-    together(work.exchange, busy_s, ways.exchange_s(work.exchange), plan.pipeline.micro_batches)
+    let ways = Ways::of(topology, work, plan);
+    let exchange = work.exchange;
+    let both = (ways.exchange_s(exchange), ways.coding_s(exchange));
+    together(exchange, busy_s, both, plan.pipeline.micro_batches)
 }
 
 /// What each replica computes for in a step, in seconds, with what it waits for in its own pipeline.
@@ -174,10 +195,10 @@ fn way_s(topology: &Topology, work: &Workload, plan: &Plan, stage: &Range<u32>, 
     work.sums.as_ref().map_or(0.0, |sums| sums.way_s(stage, tokens, topology.link(site, site)))
 }
 
-/// A step with its exchange.
-fn together(exchange: Exchange, compute_s: f64, sync_s: f64, micro_batches: u32) -> f64 {
+/// A step with its exchange, which takes so long, and by so much longer what is computed beside it.
+fn together(exchange: Exchange, compute_s: f64, (sync_s, coding_s): (f64, f64), micro_batches: u32) -> f64 {
     if exchange.overlaps {
-        return compute_s.max(sync_s);
+        return (compute_s + coding_s).max(sync_s);
     }
     // Two thirds of a micro-batch are its backward pass.
     let streamed_s = if exchange.streams { compute_s / f64::from(micro_batches) * 2.0 / 3.0 } else { 0.0 };
@@ -302,11 +323,12 @@ impl Costs for ReplicaCosts<'_> {
         boundary_bytes(self.work, self.tokens()) / link.bytes_per_s * f64::from(sharing)
     }
 
-    /// Half a round trip; and one more where a packet of it is lost, which is sent again when those after it were heard of. That happens at random, and here it is its mean: where many
-    /// micro-batches are under way it costs nothing, and where each is waited for all of it, as it should be, but what chance makes unequal costs more than its mean does.
+    /// Half a round trip, what a message takes, and what its sender holds back of it; and one round trip more where a packet of it is lost, which is sent again when those after
+    /// it were heard of. That happens at random, and here it is its mean: where many micro-batches are under way it costs nothing, and where each is waited for all of it, as it should be, but what chance makes unequal costs more than its mean does.
     fn latency_s(&self, from: u32, to: u32) -> f64 {
-        let round_trip_s = self.way(from, to).0.round_trip_s;
-        round_trip_s * (0.5 + self.again(from, to))
+        let (link, _) = self.way(from, to);
+        let held_back_s = held_back_s(link, boundary_bytes(self.work, self.tokens()));
+        link.round_trip_s * (0.5 + self.again(from, to)) + HANDED_ON_S + held_back_s
     }
 }
 
@@ -321,6 +343,14 @@ impl ReplicaCosts<'_> {
         let packets = (boundary_bytes(self.work, self.tokens()) / PACKET_BYTES).ceil();
         1.0 - (1.0 - loss).powf(packets)
     }
+}
+
+/// A message that comes after a pause leaves at the pace of its connection's window, in place of the link's: by so much later, in seconds. The window is what connections begin
+/// with at least, or else twice what was brought in a round trip and the time that the message took to leave (`docs/benchmarks/transport.md`, *Bursts*).
+fn held_back_s(link: Link, bytes: f64) -> f64 {
+    let at_first = bytes / (PACING_GAIN * INITIAL_WINDOW_BYTES as f64);
+    let by_itself = 1.0 / (PACING_GAIN * WINDOW_GAIN - 1.0);
+    (link.round_trip_s * at_first.min(by_itself) - bytes / link.bytes_per_s).max(0.0)
 }
 
 pub(super) fn held<'a>(work: &'a Workload, stage: &Range<u32>) -> &'a [BlockCost] {
@@ -348,19 +378,30 @@ struct Group {
     parameters: f64,
     /// Sites that hold it, and with how many devices.
     sites: BTreeMap<usize, u32>,
+    /// Cores that train, of the device that has fewest; none: GPUs do.
+    cores: Option<f64>,
+}
+
+impl Group {
+    fn core_time(&self, exchange: Exchange) -> CoreTime {
+        let devices = self.sites.values().copied().min().unwrap_or(1).into();
+        let holders = Holders { sites: self.sites.len() as f64, devices, parameters: self.parameters };
+        CoreTime::of(&exchange, holders)
+    }
 }
 
 impl Groups {
-    fn of(work: &Workload, plan: &Plan) -> Self {
+    fn of(topology: &Topology, work: &Workload, plan: &Plan) -> Self {
         let ranks = plan.pipeline.ranks as usize;
         let group = |(stage, range): (usize, &Range<u32>)| {
             let mut sites = BTreeMap::new();
-            let holders = plan.replicas.iter().filter_map(|replica| replica.get(stage % ranks));
-            holders.for_each(|id| *sites.entry(id.site).or_insert(0) += 1);
+            let holders = || plan.replicas.iter().filter_map(|replica| replica.get(stage % ranks));
+            holders().for_each(|id| *sites.entry(id.site).or_insert(0) += 1);
+            let cores = holders().filter_map(|id| topology.device(*id).training_cores()).reduce(f64::min);
             let held: u64 = held(work, range).iter().map(|block| block.parameters).sum();
             // The members of a tensor group exchange all of the stage between them.
             let parameters = work.sums.as_ref().map_or(held as f64, |sums| sums.parameters(range));
-            Group { parameters, sites }
+            Group { parameters, sites, cores }
         };
         Self(plan.stages.iter().enumerate().map(group).collect())
     }
@@ -390,11 +431,15 @@ struct Ways<'a> {
     handed_on: BTreeMap<(usize, usize), f64>,
 }
 
-impl Ways<'_> {
-    /// Bytes of updates and results in a step, in each direction, by pair of sites. All directions of a pair carry the same, as owners are spread evenly.
+impl<'a> Ways<'a> {
+    fn of(topology: &'a Topology, work: &Workload, plan: &Plan) -> Self {
+        Self { topology, groups: Groups::of(topology, work, plan), handed_on: handed_on(work, plan) }
+    }
+
+    /// Bytes of updates and results in a step, in each direction, by pair of sites. All directions of a pair carry the same on average.
     fn bytes(&self, exchange: Exchange) -> BTreeMap<(usize, usize), f64> {
         let mut bytes = BTreeMap::new();
-        for Group { parameters, sites } in &self.groups.0 {
+        for Group { parameters, sites, .. } in &self.groups.0 {
             let count = sites.len() as f64;
             let results = if exchange.side_by_side { exchange.up_bits } else { exchange.down_bits / count };
             let each = parameters * (exchange.up_bits / count + results) / 8.0;
@@ -406,21 +451,60 @@ impl Ways<'_> {
         bytes
     }
 
-    /// By pair of sites: what an exchange takes, and of that what does not depend on its bits: round trips, and, where it goes on beside computing, what the
+    /// By pair of sites: bytes of contributions and of results in a step that the site sends which owns most.
+    fn largest(&self, exchange: Exchange) -> BTreeMap<(usize, usize), [f64; 2]> {
+        let mut bytes = BTreeMap::new();
+        for Group { parameters, sites, .. } in &self.groups.0 {
+            let count = sites.len();
+            let fragments = (parameters / exchange.fragment_values).ceil() * exchange.every / exchange.turns;
+            let owned = largest_share(fragments, count);
+            let of_result = match exchange.side_by_side {
+                true => count as f64 * exchange.up_bits,
+                false => exchange.down_bits,
+            };
+            let contributed = (1.0 - owned) / (count.max(2) - 1) as f64 * exchange.up_bits;
+            let places: Vec<usize> = sites.keys().copied().collect();
+            for (at, &a) in places.iter().enumerate() {
+                for &b in &places[at + 1..] {
+                    let [there, back]: &mut [f64; 2] = bytes.entry((a, b)).or_default();
+                    *there += parameters * contributed / 8.0;
+                    *back += parameters * owned * of_result / 8.0;
+                }
+            }
+        }
+        bytes
+    }
+
+    /// By pair of sites: what contributions take, what results do, and what does not depend on their bits: round trips, and, where it goes on beside computing, what the
     /// pipelines hand on over the same link.
-    fn times(&self, exchange: Exchange) -> impl Iterator<Item = (f64, f64)> + '_ {
-        self.bytes(exchange).into_iter().map(move |((a, b), bytes)| {
+    fn times(&self, exchange: Exchange) -> impl Iterator<Item = [f64; 3]> + '_ {
+        self.largest(exchange).into_iter().map(move |((a, b), bytes)| {
             let link = self.topology.link(a, b);
             let beside = self.handed_on.get(&(a, b)).copied().filter(|_| exchange.overlaps).unwrap_or(0.0);
             let round_trips_s = ROUND_TRIPS * exchange.exchanges * link.round_trip_s / exchange.every;
-            let other_s = round_trips_s + beside / link.bytes_per_s;
-            (bytes / link.bytes_per_s + other_s, other_s)
+            let [there, back] = bytes.map(|bytes| bytes / link.bytes_per_s);
+            [there, back, round_trips_s + beside / link.bytes_per_s]
         })
     }
 
+    /// Contributions leave while others are encoded, and results come while others are decoded: the link or the cores decide what either takes.
     fn exchange_s(&self, exchange: Exchange) -> f64 {
-        let between = self.times(exchange).map(|(took, _)| took).fold(0.0, f64::max);
-        between + self.within_s(exchange)
+        let CoreTime { contributing_s, receiving_s, .. } = self.core_time(exchange);
+        let took = |[there, back, other]: [f64; 3]| there.max(contributing_s) + back.max(receiving_s) + other;
+        self.times(exchange).map(took).fold(0.0, f64::max) + self.within_s(exchange)
+    }
+
+    /// What coding takes of a device, of the group in which it is most.
+    fn core_time(&self, exchange: Exchange) -> CoreTime {
+        let of = |group: &Group| group.core_time(exchange).with_threads(group.cores);
+        self.groups.0.iter().map(of).fold(CoreTime::default(), CoreTime::max)
+    }
+
+    /// By so much computing takes longer, where exchanges go on beside it.
+    fn coding_s(&self, exchange: Exchange) -> f64 {
+        let of = |group: &Group| group.core_time(exchange).of_computing_s(group.cores);
+        let most_s = self.groups.0.iter().map(of).fold(0.0, f64::max);
+        if exchange.overlaps { most_s } else { 0.0 }
     }
 
     /// Devices of one site reduce over its ring, in f32, before anything leaves it.
@@ -430,7 +514,7 @@ impl Ways<'_> {
             share * 4.0 * parameters / exchange.turns / self.topology.link(site, site).bytes_per_s
         };
         let groups = self.groups.0.iter();
-        let times = groups.flat_map(|Group { parameters, sites }| {
+        let times = groups.flat_map(|Group { parameters, sites, .. }| {
             sites.iter().map(move |(&site, &devices)| ring_s(*parameters, site, devices))
         });
         times.fold(0.0, f64::max)
@@ -439,11 +523,11 @@ impl Ways<'_> {
     /// Where bits follow the link: as many as go with a step that computes for so long, over each pair of sites.
     fn following(&self, exchange: Exchange, compute_s: f64) -> Exchange {
         let Some(most) = exchange.most_bits else { return exchange };
-        let with = |bits: f64| Exchange { up_bits: bits, down_bits: bits, ..exchange };
         let room_s = compute_s - self.within_s(exchange);
-        let fits = self.times(with(1.0)).map(|(one, none)| (room_s - none) / (one - none));
+        let one_bit = Exchange { up_bits: 1.0, down_bits: 1.0, ..exchange };
+        let fits = self.times(one_bit).map(|[there, back, other]| (room_s - other) / (there + back));
         let least = exchange.up_bits;
-        with(fits.fold(most, f64::min).clamp(least, most.max(least)))
+        exchange.with_bits(fits.fold(most, f64::min).clamp(least, most.max(least)))
     }
 
     fn loads(&self, exchange: Exchange) -> Vec<LinkLoad> {

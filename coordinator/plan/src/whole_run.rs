@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::predict::{step_with, trace_slowest};
+use super::predict::{StepTime, step_with, trace_slowest};
 use super::{Phase, PhaseKind, Plan, Topology, Unfit, Workload};
 
 /// A run from its first step to its last.
@@ -29,6 +29,8 @@ pub struct PhaseTime {
     pub step_s: f64,
     /// The exchange of the slowest sync group in it, in seconds.
     pub sync_s: f64,
+    /// By so much its computing takes longer, in seconds, as the exchange takes of the same cores.
+    pub coding_s: f64,
 }
 
 impl PhaseTime {
@@ -52,7 +54,8 @@ pub fn whole_run(
     let (compute_s, ..) = trace_slowest(topology, work, plan)?;
     let time = |phase: &Phase| {
         let step = step_with(topology, work, plan, (phase.exchange, phase.window_steps), compute_s);
-        PhaseTime { kind: phase.kind, steps: phase.steps, step_s: step.step_s, sync_s: step.sync_s }
+        let StepTime { step_s, sync_s, coding_s, .. } = step;
+        PhaseTime { kind: phase.kind, steps: phase.steps, step_s, sync_s, coding_s }
     };
     let phases: Vec<PhaseTime> = phases.iter().map(time).collect();
     let seconds: f64 = phases.iter().map(PhaseTime::seconds).sum();
@@ -96,8 +99,9 @@ mod tests {
         let whole = run_over(100.0, 1500, "preset = \"demo\"");
         let flops = 3.0 * (6.0 * 24.0 * 384.0 * 384.0 + 6.0 * 4.0 * 128.0 * 384.0 + 2.0 * 384.0 * 256.0);
         let compute_s = flops * 8.0 * 128.0 / 1e11;
-        // Half of a site's update goes to the other owner, and both sites' updates of what it owns come back.
-        let bytes = 4.0 * 10_893_312.0 * (0.5 + 1.0);
+        // The site that owns most of 42 fragments has 0.5642·√21 more than half of them: the rest of its update goes to the other one, and both sites' updates of what it owns come back.
+        let owned = (21.0 + 0.5642 * 21.0f64.sqrt()) / 42.0;
+        let bytes = 4.0 * 10_893_312.0 * (1.0 - owned + 2.0 * owned);
         let sync_s = bytes / (0.906 * 12.5e6) + 0.075;
         let [warmup, steady] = whole.phases[..] else { panic!("{whole:?}") };
         assert_eq!((warmup.kind, warmup.steps, steady.steps), (PhaseKind::Warmup, 150, 1350));

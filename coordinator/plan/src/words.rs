@@ -22,9 +22,13 @@ pub fn why(choice: &Choice) -> String {
     let exchange = match prediction.sync_s {
         _ if prediction.links.is_empty() => "nothing crosses between sites".to_owned(),
         0.0 => "between sites goes only what the pipeline hands on".to_owned(),
-        sync_s if prediction.step_s <= prediction.compute_s * 1.001 => {
+        sync_s if prediction.step_s <= (prediction.compute_s + prediction.coding_s) * 1.001 => {
+            let coding = match prediction.coding_s {
+                0.0 => String::new(),
+                coding_s => format!(", and {coding_s:.3} s for coding on the same cores"),
+            };
             format!(
-                "its exchange ({sync_s:.3} s a step) goes on beside computing ({:.3} s)",
+                "its exchange ({sync_s:.3} s a step) goes on beside computing ({:.3} s{coding})",
                 prediction.compute_s
             )
         }

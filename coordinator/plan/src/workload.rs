@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use longhaul_common::config::{Differences, ResultForm, RunConfig, SelectionRule, SyncConfig, ValueFormat};
+use longhaul_common::id::Round;
 use longhaul_common::memory::{PerMemory, parameter_bytes};
 use longhaul_common::model::{BlockCost, ModelSpec};
 use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{CodecSpec, Selection, Threshold};
 use serde::{Deserialize, Serialize};
 
-use super::GroupSums;
+use super::{ChainCost, GroupSums};
 
 /// A run, as far as a plan has to know it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +60,14 @@ pub struct Exchange {
     pub exchanges: f64,
     /// Where bits follow the link: at most so many, of a parameter and in a step. None: they are as they are.
     pub most_bits: Option<f64>,
+    /// What coding of contributions takes,
+    pub up: ChainCost,
+    /// and of results that are encoded again.
+    pub down: ChainCost,
+    /// The share of the parameters that is coded: less than all, where gradients are of low rank or of columns.
+    pub coded: f64,
+    /// Values of a fragment.
+    pub fragment_values: f64,
 }
 
 impl Workload {
@@ -139,6 +148,11 @@ impl Exchange {
             0 => uplink(sync, 0).bits_per_value(),
             rank => low_rank_bits(rank, spec),
         };
+        let coded = match sync.rank {
+            0 if sync.selection == SelectionRule::Columns => column_share(config, spec),
+            0 => 1.0,
+            _ => up / f64::from(F32_BITS),
+        };
         let down = match sync.result {
             _ if sync.adapt || sync.rank > 0 || sync.result == ResultForm::Bundle => up,
             ResultForm::Union => largest_union(sync).bits_per_value(),
@@ -149,12 +163,24 @@ impl Exchange {
             down_bits: down / turns,
             side_by_side: sync.result == ResultForm::Bundle,
             overlaps: sync.overlap > 0,
-            streams: sync.source.is_gradient() && sync.overlap == 0 && sync.rank == 0,
+            streams: sync.streams_in(Round(1), false),
             every,
             turns,
             exchanges: f64::from(sync.exchanges()),
             most_bits: sync.adapt.then_some(sync.bits_max / turns),
+            // Whether there is a transform matters, and not of how much.
+            up: if sync.adapt { ChainCost::of_bits(up) } else { ChainCost::of(&uplink(sync, 1)) },
+            down: if sync.adapt { ChainCost::of_bits(down) } else { ChainCost::of(&downlink(sync)) },
+            coded,
+            fragment_values: f64::from(sync.fragment_values),
         }
+    }
+
+    /// With as many bits of a parameter in a step, both ways, where they follow the link.
+    #[must_use]
+    pub fn with_bits(self, bits: f64) -> Self {
+        let cost = ChainCost::of_bits(bits * self.turns);
+        Self { up_bits: bits, down_bits: bits, up: cost, down: cost, ..self }
     }
 }
 

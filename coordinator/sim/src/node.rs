@@ -117,6 +117,10 @@ pub struct Session {
     parts: u32,
     /// The device's time.
     pub work: Work,
+    /// The last round whose result came from another worker.
+    pub fetched: Option<Round>,
+    /// Its own result reaches the device then.
+    pub results_at: Duration,
 }
 
 impl Node {
@@ -251,8 +255,20 @@ impl Node {
         let parts = config.parallel.seats();
         let device = Device::new(self.worker, config, Arc::clone(&members.specs), barrier);
         let (waiting, said, held, timer) = (VecDeque::new(), VecDeque::new(), None, None);
-        let work = Work::default();
-        running.session = Some(Session { sync, device, waiting, said, held, offers, timer, parts, work });
+        let (work, fetched, results_at) = (Work::default(), None, Duration::ZERO);
+        running.session = Some(Session {
+            sync,
+            device,
+            waiting,
+            said,
+            held,
+            offers,
+            timer,
+            parts,
+            work,
+            fetched,
+            results_at,
+        });
         true
     }
 }

@@ -160,7 +160,7 @@ impl Planned {
     }
 
     /// Half of a round's exchange: contributions take the one, results the other.
-    fn half_of(&self, round: Round, schedule: RoundSchedule) -> Duration {
+    pub fn half_of(&self, round: Round, schedule: RoundSchedule) -> Duration {
         self.exchanges.takes(schedule.steps_of(round)) / 2
     }
 }
@@ -204,13 +204,14 @@ impl Pace {
         }
     }
 
-    /// The duration of a step of so many sequences.
-    pub fn step(&self, worker: WorkerId, sequences: usize, rng: &mut ChaCha8Rng) -> Duration {
+    /// The duration of a step, of so many sequences of a worker.
+    pub fn step(&self, worker: WorkerId, step: u64, sequences: usize, rng: &mut ChaCha8Rng) -> Duration {
         match self {
             Self::Drawn => Duration::from_millis(rng.random_range(20..80)),
             Self::Planned(planned) => {
                 let slower = 1.0 + JITTER * rng.random::<f64>();
-                seconds(sequences as f64 * planned.sequence_s(worker) * slower)
+                let compute_s = sequences as f64 * planned.sequence_s(worker);
+                seconds((compute_s + planned.exchanges.coding_s(step)) * slower)
             }
         }
     }

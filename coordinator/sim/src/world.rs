@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{RunId, WorkerId};
+use longhaul_member::message::ToDevice;
 use longhaul_member::{Outcome, SyncEvent};
 use longhaul_plan::Answer;
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Heartbeat, ToCoordinator, ToWorker};
@@ -36,7 +37,7 @@ use crate::faults::Fault;
 use crate::node::{Held, Members, Node};
 use crate::pace::{Pace, Planned};
 use crate::simulate::Control;
-use crate::stand_in::{members_config, specs, with_small_fragments};
+use crate::stand_in::{members_config, specs};
 
 const RUN: RunId = RunId([7; 16]);
 const STEPS: u64 = 80;
@@ -52,6 +53,8 @@ enum Due {
     ToSync(Process, SyncEvent),
     FromPeer(WorkerId, SyncEvent),
     SyncTimer(Process),
+    /// A result reaches the device of its owner.
+    ToDevice(Process, ToDevice),
     Computed(Process),
     /// The data are open and the model is built.
     Built(Process),
@@ -207,8 +210,7 @@ impl World {
     pub(crate) fn planned(config: RunConfig, planned: Planned, faults: &Faults, seed: u64) -> Result<Self> {
         let sites = planned.sites();
         let places = planned.workers().map(|(worker, site)| (worker, sites[site].clone())).collect();
-        let mut world =
-            Self::made_of(with_small_fragments(config), places, Pace::Planned(Box::new(planned)), seed)?;
+        let mut world = Self::made_of(config, places, Pace::Planned(Box::new(planned)), seed)?;
         world.expect(faults);
         Ok(world)
     }
@@ -360,10 +362,12 @@ impl World {
                 // Where nobody is, an answer is none.
                 let running = self.nodes.get(&worker).and_then(|node| node.running.as_ref());
                 if let Some(process) = running.map(|running| running.process) {
+                    self.note_result(process, &event);
                     self.step(process, Some(event));
                 }
             }
             Due::SyncTimer(process) => self.wake(process),
+            Due::ToDevice(process, message) => self.tell_device(process, message),
             Due::Computed(process) => self.computed(process),
             Due::Built(process) => self.built(process),
             Due::Connect(process) => self.connect(process),

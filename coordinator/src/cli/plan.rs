@@ -262,6 +262,7 @@ fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
             "step_s": prediction.step_s,
             "compute_s": prediction.compute_s,
             "sync_s": prediction.sync_s,
+            "coding_s": prediction.coding_s,
             "tokens_per_s": prediction.tokens_per_s,
             "bubble": prediction.bubble,
             "memory_bytes": prediction.memory_bytes,

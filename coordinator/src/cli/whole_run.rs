@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_warmup_has_a_line_of_its_own() {
-        let phase = |kind, steps, step_s| PhaseTime { kind, steps, step_s, sync_s: 0.0 };
+        let phase = |kind, steps, step_s| PhaseTime { kind, steps, step_s, sync_s: 0.0, coding_s: 0.0 };
         let mut whole = WholeRun {
             seconds: 470.0,
             local_s: 300.0,

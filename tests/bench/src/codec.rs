@@ -6,10 +6,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use longhaul_common::config::{ResultForm, SyncConfig, SyncPreset};
+use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
+use longhaul_proto::codec::chain::{downlink, uplink};
 use longhaul_proto::codec::{
     CodecSpec, Dct, Decoder, Encoder, RandomK, Rounding, Selection, Stage, TILE_VALUES, Threshold, TopK,
     ValueFormat,
 };
+use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -22,6 +26,9 @@ const FRAGMENT_VALUES: usize = 1 << 18;
 
 /// Different fragments, so that neither caches nor branch predictors learn one by heart.
 const FRAGMENTS: usize = 8;
+
+/// Those of a model of eleven million parameters: 44 MB.
+const MODEL_FRAGMENTS: usize = 42;
 
 const CHUNK: u32 = 4096;
 
@@ -56,7 +63,9 @@ pub fn run(args: &Args) -> Result<()> {
         let frames = bench.measure_speed(&name, spec)?;
         bench.report_density(&name, spec, keep, &frames);
     }
-    for values in [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4, ValueFormat::Nf4] {
+    for values in
+        [ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4, ValueFormat::Nf4, ValueFormat::TwoBit]
+    {
         let spec = CodecSpec { entropy: false, ..CodecSpec::new(Selection::All, values) };
         bench.measure_speed(&format!("dense {values}"), spec)?;
     }
@@ -64,7 +73,10 @@ pub fn run(args: &Args) -> Result<()> {
         let frames = bench.measure_speed(name, spec)?;
         bench.report_size(name, spec, &frames)?;
     }
-    Ok(())
+    for (name, spec) in of_presets() {
+        bench.measure_speed(&name, spec)?;
+    }
+    bench.measure_beside()
 }
 
 /// What all cases need.
@@ -108,6 +120,18 @@ fn chains() -> impl Iterator<Item = (&'static str, CodecSpec)> {
     .into_iter()
 }
 
+/// What presets send to owners, and what owners publish where that is another chain.
+fn of_presets() -> impl Iterator<Item = (String, CodecSpec)> {
+    let both = |preset| {
+        let config = SyncConfig::of(preset);
+        let name = |way: &str| format!("{} {way}", serde_json::json!(preset).as_str().unwrap_or_default());
+        let up = (name("to the owner"), uplink(&config, (FRAGMENT_VALUES / TILE_VALUES) as u32));
+        let down = (config.result != ResultForm::Bundle).then(|| (name("from the owner"), downlink(&config)));
+        std::iter::once(up).chain(down)
+    };
+    SyncPreset::ALL.into_iter().flat_map(both)
+}
+
 impl Bench {
     /// Times encoding and decoding; returns the frames.
     fn measure_speed(&self, name: &str, spec: CodecSpec) -> Result<Vec<Vec<u8>>> {
@@ -135,6 +159,43 @@ impl Bench {
         })?;
         self.print_speed("decode", name, decode);
         Ok(frames)
+    }
+
+    /// What members do with each value besides: passes over vectors that no cache holds, which read one or two and write another, and the hash of a frame.
+    fn measure_beside(&self) -> Result<()> {
+        let [from, other] = [1.0f32, 2.0].map(|value| vec![value; MODEL_FRAGMENTS * FRAGMENT_VALUES]);
+        let mut to = vec![0.0f32; from.len()];
+        let part = |index: usize| FRAGMENT_VALUES * index..FRAGMENT_VALUES * (index + 1);
+        let mut next = (0..MODEL_FRAGMENTS).cycle();
+        let copy = self.quartile_time(|_| {
+            let part = part(next.next().unwrap_or_default());
+            to[part.clone()].copy_from_slice(&from[part]);
+            Ok(())
+        })?;
+        self.print_speed("copy", "a fragment of a model", copy);
+        let subtract = self.quartile_time(|_| {
+            let part = part(next.next().unwrap_or_default());
+            let both = from[part.clone()].iter().zip(&other[part.clone()]);
+            to[part].iter_mut().zip(both).for_each(|(to, (from, other))| *to = from - other);
+            Ok(())
+        })?;
+        self.print_speed("subtract", "a fragment of a model", subtract);
+        let body = bytes::Bytes::from(vec![0x5a; FRAGMENT_VALUES * size_of::<f32>()]);
+        let meta = FrameMeta {
+            kind: FrameKind::Contribution,
+            generation: Generation(0),
+            round: Round(0),
+            fragment: FragmentId(0),
+            sender: WorkerId(0),
+            weight: 1,
+            part: 0,
+        };
+        let hash = self.quartile_time(|_| {
+            std::hint::black_box(Frame::new(meta, body.clone())?);
+            Ok(())
+        })?;
+        self.print_speed("hash", "a frame", hash);
+        Ok(())
     }
 
     fn print_speed(&self, what: &str, name: &str, fragment: Duration) {

@@ -27,17 +27,21 @@ fn report(setup: Setup) -> Report {
     simulate(setup).unwrap_or_else(|error| panic!("{:?}", anyhow::Error::from(error)))
 }
 
-/// Eight sequences of 128 tokens at 10¹¹ FLOPs a second, and a jitter of 2.5 % on average, of which the slowest of four has 4 %, and now and then a wait.
+/// Eight sequences of 128 tokens at 10¹¹ FLOPs a second, what coding takes of the same cores, a jitter of 2.5 % on average, of which the slowest of four has 4 %, and a wait for the rest of an exchange that takes longer than the step beside it.
 #[test]
 fn a_run_without_faults_takes_the_time_that_the_planner_says() {
     let setup = setup(SITES, WHOLE, SPARSE, "");
     let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
     let flops: u64 = work.blocks.iter().map(|b| b.forward_flops_per_token + b.backward_flops_per_token).sum();
-    let step_s = flops as f64 * 8.0 * 128.0 / 1e11;
+    let plan = longhaul_plan::choose_among(&setup.topology, &work, |rows| rows.len() == 4).unwrap().best.0;
+    let phases = longhaul_plan::phases(&setup.config, &setup.spec);
+    let coding_s =
+        longhaul_plan::whole_run(&setup.topology, &work, &plan, &phases).unwrap().phases[0].coding_s;
+    let step_s = flops as f64 * 8.0 * 128.0 / 1e11 + coding_s;
     let report = report(setup);
     assert!(report.finished && report.steps == 200 && report.generations == 1, "{report:?}");
     let ratio = report.step_s.unwrap() / step_s;
-    assert!((1.0..1.1).contains(&ratio), "{ratio}");
+    assert!((1.0..1.12).contains(&ratio), "{ratio}");
     // The sum over workers of what each has trained on.
     let tokens = 200.0 * 32.0 * 128.0;
     assert!(
@@ -64,6 +68,16 @@ fn what_waits_for_its_exchange_takes_the_sum_of_both() {
     assert!(report.stalled > 0.5, "{report:?}");
 }
 
+/// Ten rounds of twenty steps, each of which waits for its exchange; with a jitter, of which the slowest of four has 4 %. A round that is applied counts, and not the one before.
+#[test]
+fn steps_of_long_rounds_take_what_their_rounds_do() {
+    let setup = setup(SITES, WHOLE, "preset = \"diloco\"\nevery = 20", "");
+    let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
+    let plan = longhaul_plan::choose_among(&setup.topology, &work, |rows| rows.len() == 4).unwrap().best.1;
+    let ratio = report(setup).step_s.unwrap() / (1.04 * plan.compute_s + plan.sync_s);
+    assert!((0.98..1.03).contains(&ratio), "{ratio}");
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_one_another() {
     let churn = "[churn]\nlife_s = 20\nabsence_s = 5\n";
@@ -83,7 +97,10 @@ fn workers_come_and_go_and_the_run_ends_all_the_same() {
         let churn = "[churn]\nlife_s = 15\nabsence_s = 4\n[[outage]]\nsite = \"b\"\nat_s = 10\nfor_s = 6\n";
         let report = report(Setup { seed, ..setup(SITES, parallel, SPARSE, churn) });
         assert!(report.finished && report.killed > 1, "{parallel}, {seed}: {report:#?}");
-        assert!(report.generations > 1 && report.settled_s.is_some() && report.back_s.is_some());
+        assert!(report.generations > 1 && report.back_s.is_some(), "{parallel}, {seed}: {report:#?}");
+        // The only copy of a model in parts is gathered again.
+        let goes_on = parallel != WHOLE || report.settled_s.is_some();
+        assert!(goes_on, "{parallel}, {seed}: {report:#?}");
     }
 }
 
@@ -210,13 +227,13 @@ fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
 fn every_preset_is_simulated_with_members_as_they_ship() {
     for preset in longhaul_common::config::SyncPreset::ALL {
         for warmup in ["", "\nwarmup_share = 0.0\nwarmup_rounds = 2"] {
-            let mut setup = setup(SITES, WHOLE, "preset = \"auto\"", "[churn]\nlife_s = 60\nabsence_s = 4\n");
+            let mut setup = setup(SITES, WHOLE, "preset = \"auto\"", "[churn]\nlife_s = 30\nabsence_s = 4\n");
             let name = toml::Value::try_from(preset).unwrap();
             let text = format!("preset = {name}{warmup}\n");
             setup.config.sync = toml::from_str(&text).unwrap();
-            setup.config.run.steps = 120;
+            setup.config.run.steps = 60;
             let report = report(setup);
-            assert!(report.finished && report.steps == 120, "{preset:?}: {report:#?}");
+            assert!(report.finished && report.steps == 60, "{preset:?}: {report:#?}");
         }
     }
 }

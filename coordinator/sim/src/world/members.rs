@@ -71,7 +71,9 @@ impl World {
         }
         self.note_waiting(process);
         if let Some(sequences) = computes {
-            let takes = self.pace.step(process.worker, sequences, &mut self.rng);
+            let node = self.nodes.get(&process.worker).and_then(|node| node.running.as_ref());
+            let step = node.and_then(|running| running.session.as_ref()).map(|session| session.device.step());
+            let takes = self.pace.step(process.worker, step.unwrap_or_default(), sequences, &mut self.rng);
             self.note_step(process, takes, sequences);
             let at = self.now() + takes;
             self.push(at, Due::Computed(process));
@@ -136,14 +138,19 @@ impl World {
                 self.push(at, Due::ToSync(to, event));
             }
             Said::ToSelf { to, event } => self.after(1, Due::ToSync(to, event)),
-            Said::ToDevice { to, message } => {
-                let Some(node) = self.nodes.get_mut(&to.worker).filter(|node| node.is(to)) else { return };
-                if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
-                    session.device.take(message);
-                    self.follow(to);
-                }
-            }
+            Said::ToDevice { to, message } => match self.own_result_at(to, &message) {
+                Some(at) => self.push(at, Due::ToDevice(to, message)),
+                None => self.tell_device(to, message),
+            },
             Said::ToCoordinator { from, message } => self.report(from, message),
+        }
+    }
+
+    pub(super) fn tell_device(&mut self, to: Process, message: ToDevice) {
+        let Some(node) = self.nodes.get_mut(&to.worker).filter(|node| node.is(to)) else { return };
+        if let Some(session) = node.running.as_mut().and_then(|running| running.session.as_mut()) {
+            session.device.take(message);
+            self.follow(to);
         }
     }
 

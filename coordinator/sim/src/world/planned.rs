@@ -6,6 +6,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::Generation;
 use longhaul_common::model::tiny::tiny_mlp;
 use longhaul_proto::control::message::{GenerationStart, Member, Profile, Welcome};
+use longhaul_proto::round::FrameKind;
 use longhaul_run::Severity;
 
 use super::*;
@@ -264,6 +265,36 @@ impl World {
             wait_s: work.wait.as_secs_f64(),
             ..Heartbeat::default()
         }
+    }
+
+    // ---- results
+
+    /// A worker has a result from another one.
+    pub(super) fn note_result(&mut self, process: Process, event: &SyncEvent) {
+        let SyncEvent::Frame { frame, .. } = event else { return };
+        let running = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut());
+        if let Some(session) = running.and_then(|running| running.session.as_mut())
+            && frame.header.kind == FrameKind::Result
+        {
+            session.fetched = Some(frame.header.round);
+        }
+    }
+
+    /// When a device has what it is told, if that is later. A stand-in has one fragment, so its owner has the whole result before all others; real owners wait
+    /// for each other's fragments.
+    pub(super) fn own_result_at(&mut self, to: Process, message: &ToDevice) -> Option<Duration> {
+        let now = self.now();
+        let schedule = self.run.as_ref()?.state().schedule;
+        let running = self.nodes.get_mut(&to.worker)?.running.as_mut()?;
+        let session = running.session.as_mut()?;
+        let planned = self.pace.planned()?;
+        if let ToDevice::Apply { round, .. } = message
+            && session.fetched != Some(*round)
+        {
+            session.results_at = now + planned.half_of(*round, schedule);
+        }
+        // In order: nothing overtakes a result.
+        (session.results_at > now).then_some(session.results_at)
     }
 
     // ---- figures

@@ -6,7 +6,7 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use super::routed::RoutedWan;
-use super::transfer::{Stream, send_all};
+use super::transfer::{Stream, send_all, times_of_bursts};
 use super::wan::{Flow, Wan, WanSpec};
 use super::{control, cpu};
 use crate::kit::clock::now;
@@ -16,6 +16,12 @@ use crate::kit::figures::{Figure, figure};
 const WARM_UP: Duration = Duration::from_secs(3);
 /// What steady figures cover.
 const STEADY: Duration = Duration::from_secs(6);
+/// What bursts cover.
+const BURSTS: u32 = 60;
+/// What is computed between two of them.
+const PAUSE: Duration = Duration::from_millis(60);
+/// Four sequences of 128 tokens of width 384 in int8, with their scales; and one.
+const BOUNDARY_BYTES: [usize; 2] = [199_680, 49_920];
 /// What shares cover; flows converge within seconds.
 const SHARING: Duration = Duration::from_secs(10);
 
@@ -39,6 +45,8 @@ pub enum Kind {
     BothWays,
     /// So many bytes over a new connection, handshake included.
     Cold(usize),
+    /// Frames of so many bytes, each after a pause, as a boundary between ranks has them.
+    Bursts(usize),
     /// Control messages beside endless frames.
     Control,
     /// Two connections with endless frames in the same direction, one started later.
@@ -73,6 +81,13 @@ pub fn all() -> Vec<Case> {
         }
         cases.extend(kinds.into_iter().map(|kind| Case { spec, kind, in_quick }));
     }
+    let narrow = WanSpec { mbit_per_s: 1.0, delay_ms: 25, loss_percent: 0.1 };
+    cases.push(Case { spec: narrow, kind: Kind::BothWays, in_quick: false });
+    for mbit_per_s in [100.0, 1_000.0] {
+        let spec = WanSpec { mbit_per_s, delay_ms: 25, loss_percent: 0.1 };
+        let of = |bytes| Case { spec, kind: Kind::Bursts(bytes), in_quick: false };
+        cases.extend(BOUNDARY_BYTES.map(of));
+    }
     cases
 }
 
@@ -84,6 +99,7 @@ impl Case {
             Kind::SmallFrames => "small frames".to_owned(),
             Kind::BothWays => "both ways".to_owned(),
             Kind::Cold(bytes) => format!("cold {} MB", bytes / 1_000_000),
+            Kind::Bursts(bytes) => format!("bursts of {bytes} bytes"),
             Kind::Control => "control under bulk".to_owned(),
             Kind::TwoFlows => "two flows".to_owned(),
             Kind::BesideTcp { tcp_first: true } => "after a flow of TCP BBR".to_owned(),
@@ -101,6 +117,7 @@ impl Case {
             Kind::SmallFrames => self.one_way(|flow| Stream::small(&flow.client, &flow.server)).await,
             Kind::BothWays => self.both_ways().await,
             Kind::Cold(bytes) => self.cold(bytes).await,
+            Kind::Bursts(bytes) => self.bursts(bytes).await,
             Kind::Control => self.control().await,
             Kind::TwoFlows => self.two_flows().await,
             Kind::BesideTcp { tcp_first } => self.beside_tcp(tcp_first).await,
@@ -146,6 +163,19 @@ impl Case {
         send_all(&flow.client, &flow.server, bytes, self.spec).await?;
         let goodput = bytes as f64 / now().duration_since(from).as_secs_f64();
         Ok(vec![self.share("", goodput)])
+    }
+
+    /// From sending to arrival, without half a round trip.
+    async fn bursts(&self, bytes: usize) -> Result<Vec<OfPart>> {
+        let wan = Wan::start(self.spec)?;
+        let flow = wan.connect().await?;
+        let mut times = times_of_bursts(&flow.client, &flow.server, bytes, (BURSTS, PAUSE)).await?;
+        times.sort_unstable();
+        let at = |quantile: f64| {
+            let time = times[(quantile * (times.len() - 1) as f64).round() as usize];
+            figure("after_half_a_round_trip", time.as_secs_f64() - self.spec.rtt().as_secs_f64() / 2.0, "s")
+        };
+        Ok(vec![("p50", at(0.5)), ("p25", at(0.25)), ("p75", at(0.75))])
     }
 
     async fn control(&self) -> Result<Vec<OfPart>> {

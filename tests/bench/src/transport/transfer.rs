@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::frame::{Frame, FrameKind, FrameMeta};
 use longhaul_proto::transport::bulk::{BULK_STREAMS_MAX, BulkReceiver, BulkSender, ReceiveLimits};
 use quinn::Connection;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::wan::WanSpec;
 use crate::kit::clock::now;
@@ -104,6 +105,36 @@ pub async fn send_all(from: &Connection, to: &Connection, bytes: usize, spec: Wa
         sent??;
     }
     Ok(())
+}
+
+/// What frames of so many bytes take from sending to arrival: so many of them, each after a pause once the one before has arrived. The first ones, by which a connection
+/// learns what its path carries, are left out.
+pub async fn times_of_bursts(
+    from: &Connection,
+    to: &Connection,
+    bytes: usize,
+    (count, pause): (u32, Duration),
+) -> Result<Vec<Duration>> {
+    let (receiver, mut queue) = BulkReceiver::new(ReceiveLimits::default(), |_| true);
+    let mut tasks = JoinSet::new();
+    let at = to.clone();
+    tasks.spawn(async move {
+        receiver.serve(&at).await;
+    });
+    let sender = BulkSender::new(from.clone());
+    let frame = frame(bytes)?;
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let sent_at = now();
+        let (sender, frame) = (sender.clone(), frame.clone());
+        tasks.spawn(async move {
+            let _ = sender.send(&frame).await;
+        });
+        queue.recv().await.context("the connection ended")?;
+        times.push(now().duration_since(sent_at));
+        sleep(pause).await;
+    }
+    Ok(times.split_off(times.len() / 4))
 }
 
 fn receive(tasks: &mut JoinSet<()>, at: Connection, arrivals: Arrivals) {
