@@ -8,7 +8,7 @@ mod torch_rpath;
 
 const NATIVE: [&str; 3] = ["native/allocator.cpp", "native/mkl.cpp", "native/shim.cpp"];
 
-/// Of the C++, what nothing here calls: it is for libtorch, which looks for it in the executable first.
+/// A symbol without callers here: libtorch looks for it in the executable first.
 const FOR_LIBTORCH: &str = "mkl_serv_intel_cpu_true";
 
 fn main() {
@@ -25,7 +25,7 @@ fn main() {
     println!("cargo::metadata=for_libtorch={FOR_LIBTORCH}");
 }
 
-/// With the headers and the ABI that torch-sys takes.
+/// Uses the headers and the ABI of torch-sys.
 fn build_native(lib: &Path) {
     let beside = || lib.parent().unwrap_or(lib).to_owned();
     let include = std::env::var_os("LIBTORCH_INCLUDE").map_or_else(beside, PathBuf::from).join("include");
@@ -33,7 +33,7 @@ fn build_native(lib: &Path) {
     cc::Build::new()
         .cpp(true)
         .std("c++17")
-        // The headers' warnings are not ours.
+        // Suppresses the headers' warnings.
         .flag("-isystem")
         .flag(&include)
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())

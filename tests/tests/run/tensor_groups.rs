@@ -117,7 +117,7 @@ fn assert_learns(status: &Value) {
 
 pub(super) fn assert_members_never_part(scenario: &Scenario) {
     let logs = scenario.cluster.logs();
-    assert!(!logs.contains("has another gradient of what all members hold"), "{logs}");
+    assert!(!logs.contains("has a different gradient of replicated parameters"), "{logs}");
 }
 
 /// What is cut and what all members hold is sparsified, quantised and late in different sync groups; with each norm, members compare what all hold. Where the first one's outcome is not handed on,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::scenario::{RUN_MAX, Scenario, Setup};
 
 /// The worker's word for a trace, which ends with its place.
-const WRITTEN: &str = "what this worker did last is written down";
+const WRITTEN: &str = "trace of this worker's recent activity written";
 
 /// The trace that a worker has said it has written.
 fn trace_of(scenario: &mut Scenario, worker: usize) -> Value {

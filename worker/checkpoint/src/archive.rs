@@ -1,4 +1,4 @@
-//! The run's checkpoints in the archive that all its workers reach: what this worker writes there, and what it goes on from when its disk has nothing.
+//! The run's checkpoints in the archive shared by all workers: this worker's uploads, and its source if its disk has nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,19 +18,19 @@ use super::recut::overlap;
 use super::store::{chunks_of, share_of};
 use super::{CheckpointData, CheckpointStore, ModelState, PrivateState, model_config};
 
-/// Rounds whose checkpoints are offered: more than are damaged at once.
+/// Rounds with offered checkpoints: more than are damaged at once.
 const ROUNDS_OFFERED: usize = 4;
-/// Values of a vector, at most, over those of the parameters: what error feedback keeps of a part is some such vectors.
+/// Longest vector, in multiples of the parameters: a part's error feedback is a few such vectors.
 const VECTOR_MODELS_MAX: u64 = 4;
-/// Values of a piece, about, at least: a megabyte.
+/// Approximate least values of a piece: a megabyte.
 const PIECE_VALUES_MIN: u32 = 1 << 18;
-/// Bytes of a `tokenizer.json`, at most: the largest in use have a fifth of it.
+/// Most bytes of a `tokenizer.json`: the largest in use have a fifth of it.
 const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
 /// Checkpoints in the archive that were found damaged, and are not offered again by this process.
 pub type Unusable = Arc<Mutex<BTreeSet<Archived>>>;
 
-/// The archive that a run's configuration names, as one worker sees it.
+/// The archive of a run's configuration, as seen by one worker.
 #[derive(Clone, Debug)]
 pub struct RunArchive {
     config: Arc<RunConfig>,
@@ -40,7 +40,7 @@ pub struct RunArchive {
 }
 
 impl RunArchive {
-    /// Refuses a run whose configuration names an archive where this program has none.
+    /// Refuses a configuration with an archive that this build lacks.
     ///
     /// # Errors
     /// [`ArchiveError::NotBuilt`]
@@ -48,22 +48,22 @@ impl RunArchive {
         config.checkpoint.to.as_ref().map_or(Ok(()), archive::require)
     }
 
-    /// None: the configuration names no archive. It is not looked for yet.
+    /// `None`: the configuration has no archive. It is not contacted yet.
     #[must_use]
     pub fn of(config: Arc<RunConfig>, run: RunId, unusable: Unusable, runtime: Handle) -> Option<Self> {
         config.checkpoint.to.is_some().then_some(Self { config, run, unusable, runtime })
     }
 
-    /// Its name for people.
+    /// Returns its displayed name.
     #[must_use]
     pub fn place(&self) -> String {
         self.config.checkpoint.to.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// The newest checkpoints in it, whose manifests alone were read.
+    /// Returns the newest checkpoints in it, from their manifests alone.
     ///
     /// # Errors
-    /// It cannot be asked. A damaged manifest is told in the log, and left out.
+    /// It is unreachable. Damaged manifests are logged and left out.
     pub async fn offers(&self) -> Result<Vec<CheckpointOffer>> {
         let archive = self.open()?;
         let archived = archive.list(Some(self.run)).await?;
@@ -77,7 +77,7 @@ impl RunArchive {
             match archive.manifest(of).await {
                 Ok(manifest) => offers.push(offer_of(of, &manifest)?),
                 Err(error) if error.is_damage() => {
-                    tracing::warn!(%error, "a checkpoint in the archive is of no use; older ones are offered");
+                    tracing::warn!(%error, "a checkpoint in the archive is unusable; older ones are offered");
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -85,10 +85,10 @@ impl RunArchive {
         Ok(offers)
     }
 
-    /// Writes a checkpoint of a part, and removes those that are too many. Returns its name. Blocks for as long as the upload takes.
+    /// Uploads a part's checkpoint, and prunes old ones. Returns its name. Blocks during the upload.
     ///
     /// # Errors
-    /// The storage refuses it; what is in the archive is as it was.
+    /// The storage refuses it; the archive is then unchanged.
     pub fn write(
         &self,
         (rank, parts): (u32, u32),
@@ -150,12 +150,12 @@ impl RunArchive {
             shared,
             private,
         };
-        tracing::debug!(bytes = upload.sent_bytes(), "the archive has all pieces of a checkpoint");
+        tracing::debug!(bytes = upload.sent_bytes(), "all pieces of a checkpoint are in the archive");
         Ok(upload.finish(&manifest).await?)
     }
 
-    /// Brings a part of a checkpoint onto this machine's disk, as one that was written here, unless it has nothing of what is `wanted`. Returns whose private state
-    /// it has. Blocks for as long as the download takes.
+    /// Downloads a part of a checkpoint to this machine's disk, in the form of a local one, unless it has nothing of the `wanted` part. Returns the owner of
+    /// its private state. Blocks.
     ///
     /// # Errors
     /// It is damaged, and then not offered again; or of another model or state, or the storage or the disk refuses.
@@ -183,7 +183,7 @@ impl RunArchive {
         Ok(writer)
     }
 
-    /// Whether others may see what a worker alone has.
+    /// Reports whether others may see a worker's private state.
     fn may_tell_private(&self) -> bool {
         self.config.may_be_shared()
     }
@@ -195,7 +195,7 @@ impl RunArchive {
     }
 }
 
-/// Values of a piece: those of a fragment, or of as many as make up pieces that are worth a request.
+/// Returns the values of a piece: those of a fragment, or of enough fragments for an efficient request.
 fn piece_values(fragment_values: u32) -> u32 {
     let fragment = fragment_values.max(1);
     fragment.saturating_mul((PIECE_VALUES_MIN / fragment).max(1))
@@ -209,7 +209,7 @@ fn offer_of(of: Archived, manifest: &Manifest) -> Result<CheckpointOffer> {
     Ok(CheckpointOffer { next_round, state_hash, private: false, rank, parts, generation })
 }
 
-/// None: it has nothing of what is wanted.
+/// `None`: it has nothing of the wanted part.
 async fn download(
     archive: &Archive,
     of: Archived,
@@ -219,9 +219,9 @@ async fn download(
     let manifest = archive.manifest(of).await?;
     ensure!(
         offer_of(of, &manifest)?.state_hash == offer.state_hash,
-        "it is of another state than was offered"
+        "its state differs from the offered one"
     );
-    let spec = manifest.part_of(wanted).context("it is of no part of this model")?;
+    let spec = manifest.part_of(wanted).context("it fits no part of this model")?;
     if !overlap(&spec, wanted) {
         return Ok(None);
     }
@@ -263,7 +263,7 @@ async fn read_vectors(
     let mut read = BTreeMap::new();
     for (name, content) in vectors {
         let most = model_bytes.saturating_mul(VECTOR_MODELS_MAX);
-        ensure!(content.bytes <= most, "{name} has {} bytes, where {most} are the most", content.bytes);
+        ensure!(content.bytes <= most, "{name} has {} bytes, more than the {most} possible", content.bytes);
         let bytes = archive.read(part, content, content.bytes).await?;
         read.insert(name.clone(), f32_of(&bytes));
     }

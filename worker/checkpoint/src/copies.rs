@@ -1,4 +1,4 @@
-//! Copies of checkpoints from one machine to another: which files there are, and putting them together again.
+//! Copies of checkpoints from one machine to another: their files, and their assembly.
 
 use std::path::PathBuf;
 
@@ -17,46 +17,47 @@ use super::{
     private_record_of, private_vectors_name,
 };
 
-/// The header of a safetensors file, which the format has no longer. A private state has vectors for each fragment.
+/// Longest header of a safetensors file, by the format. A private state has vectors for each fragment.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// A tensor's line in the header of the model's file, with its name and shape.
 const TENSOR_LINE_BYTES_MAX: u64 = 1 << 10;
-/// Values of each parameter that are the same on all workers: momentum and second moments.
+/// Values per parameter shared by all workers: momentum and second moments.
 const SHARED_VALUES_MAX: u64 = 2;
-/// Values of each parameter in a private state: it, two moments, the factors and the error of low rank, what is carried on, residual and velocity of who sends, the residual of who owns.
+/// Values per parameter in a private state: local parameter, two moments, factors and residual of low rank, carry, residual and velocity of the sender,
+/// residual of the owner.
 const PRIVATE_VALUES_MAX: u64 = 10;
 /// The largest vocabularies take tens of MB.
 const TOKENIZER_BYTES_MAX: u64 = 1 << 28;
-/// It counts each sequence that was trained on since the last round.
+/// It lists each sequence trained on since the last round.
 const RECORD_BYTES_MAX: u64 = 1 << 26;
-/// The lists of files, and what the model is.
+/// Lists of files, and the model's description.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
-/// A file of a checkpoint. A peer names it like this, and so none besides.
+/// A file of a checkpoint. Peers name files in this form, and so cannot name others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CheckpointFile {
-    /// The parameters.
+    /// Parameters.
     Model,
-    /// What they are.
+    /// Description of the model.
     ModelConfig,
-    /// What turns text into tokens.
+    /// Tokenizer.
     Tokenizer,
-    /// What else is the same on all workers.
+    /// Further state shared by all workers.
     Shared,
-    /// The private vectors of a worker,
+    /// A worker's private vectors.
     PrivateVectors(WorkerId),
-    /// and what it says of them.
+    /// A worker's record of them.
     PrivateRecord(WorkerId),
-    /// What all of them are: it comes last, as with it a checkpoint is complete.
+    /// List of all files: it comes last, because it completes a checkpoint.
     Manifest,
 }
 
-/// A file as it has to be.
+/// The expected properties of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileToCopy {
-    /// Which.
+    /// File.
     pub file: CheckpointFile,
-    /// Its length.
+    /// Length.
     pub bytes: u64,
     /// BLAKE3 of its content.
     pub hash: [u8; 32],
@@ -75,14 +76,14 @@ impl CheckpointFile {
         }
     }
 
-    /// How long it is at most in a checkpoint of this model, or of any part of it, in bytes.
+    /// Returns its maximum length in bytes in a checkpoint of this model, or of any part of it.
     #[must_use]
     pub fn bytes_max(self, model: &ModelSpec) -> u64 {
         let whole = model.whole();
         let vectors = |count: u64| whole.parameter_count().saturating_mul(count * size_of::<f32>() as u64);
         let with_header = |bytes: u64| bytes.saturating_add(HEADER_BYTES_MAX);
         match self {
-            // A line for each tensor, and what the format says of itself.
+            // A line for each tensor, and the format's own metadata.
             Self::Model => {
                 let lines = whole.parameters().len() as u64 + 1;
                 vectors(1).saturating_add(lines.saturating_mul(TENSOR_LINE_BYTES_MAX))
@@ -96,7 +97,7 @@ impl CheckpointFile {
     }
 }
 
-/// A checkpoint of which files arrive from another machine, in a folder that is none yet.
+/// A checkpoint whose files arrive from another machine, in a folder that is not yet a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Incoming {
     store: CheckpointStore,
@@ -105,12 +106,13 @@ pub struct Incoming {
 }
 
 impl CheckpointStore {
-    /// The files of a checkpoint with a model, as somebody else needs them: with one private state, that of the worker with the lowest number, as its moments are better than none.
+    /// Returns the files of a checkpoint with a model, for another worker: with one private state, the lowest-numbered worker's, because any moments are
+    /// better than none.
     ///
     /// # Errors
-    /// It is not there, or is of another state.
+    /// It is absent, or of another state.
     pub fn files_to_copy(&self, next_round: Round, state_hash: [u8; 32]) -> Result<Vec<FileToCopy>> {
-        ensure!(self.holds(next_round, state_hash), "there is no such checkpoint here");
+        ensure!(self.holds(next_round, state_hash), "this checkpoint is not here");
         let folder = self.folder_of(next_round);
         let manifest = listing::manifest(&folder, self.run())?;
         let mut files = Vec::new();
@@ -136,20 +138,20 @@ impl CheckpointStore {
         Ok(files)
     }
 
-    /// Where a file of a checkpoint is.
+    /// Returns the path of a checkpoint's file.
     #[must_use]
     pub fn path_of(&self, next_round: Round, file: CheckpointFile) -> PathBuf {
         self.folder_of(next_round).join(file.name())
     }
 
-    /// A folder for a checkpoint that comes from elsewhere. What an attempt before this one has left in it stays, as files go on where they ended.
+    /// Prepares a folder for a checkpoint from elsewhere. Partial files of an earlier attempt stay, and are continued.
     ///
     /// # Errors
     /// The disk refuses it.
     pub fn receive(&self, next_round: Round) -> Result<Incoming, CheckpointError> {
         let ending = format!(".{}.incoming", self.worker());
         let partial = self.run_folder().join(format!(".{}{ending}", folder_name(next_round)));
-        // What was given up of other rounds is of no use any more.
+        // Abandoned copies of other rounds are useless.
         let entries = std::fs::read_dir(self.run_folder()).into_iter().flatten().flatten();
         let given_up = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(&ending));
         let mut others = given_up.map(|entry| entry.path()).filter(|path| *path != partial);
@@ -158,7 +160,7 @@ impl CheckpointStore {
         Ok(Incoming { store: self.clone(), next_round, partial })
     }
 
-    /// The workers that have a private state in a checkpoint.
+    /// Returns the workers with a private state in a checkpoint.
     fn private_states(&self, next_round: Round) -> Result<Vec<WorkerId>> {
         let folder = self.folder_of(next_round);
         let entries =
@@ -171,13 +173,13 @@ impl CheckpointStore {
 }
 
 impl Incoming {
-    /// Where a file is to be written.
+    /// Returns the path for a file.
     #[must_use]
     pub fn path_of(&self, file: CheckpointFile) -> PathBuf {
         self.partial.join(file.name())
     }
 
-    /// Whether a file is here as it has to be. One that is whole and another is removed.
+    /// Reports whether a file is complete and correct. A complete but wrong one is removed.
     ///
     /// # Errors
     /// The disk refuses it.
@@ -195,7 +197,7 @@ impl Incoming {
         Ok(is_it)
     }
 
-    /// Whether the manifest that is here names one of these blocks.
+    /// Reports whether the received manifest names one of these blocks.
     ///
     /// # Errors
     /// It cannot be read.
@@ -203,15 +205,15 @@ impl Incoming {
         overlaps(&self.path_of(CheckpointFile::Manifest), wanted)
     }
 
-    /// Makes the checkpoint visible, of which all `files` are here.
+    /// Makes the checkpoint visible, with all `files` received.
     ///
     /// # Errors
-    /// It is not the one that was wanted; then it is gone. Or the disk refuses it.
+    /// It is not the wanted one, and is then removed. Or the disk refuses it.
     pub fn publish(self, files: &[FileToCopy], state_hash: [u8; 32]) -> Result<()> {
         files.iter().try_for_each(|file| sync(&self.path_of(file.file)))?;
         let adopted = self.store.adopt(&self.partial, self.next_round, files, state_hash);
         if adopted.is_err() {
-            // What is not a checkpoint is of no use to the next attempt.
+            // An invalid copy is useless to the next attempt.
             remove(&self.partial)?;
         }
         adopted
@@ -224,7 +226,7 @@ fn to_copy(file: CheckpointFile, record: &FileRecord) -> Result<FileToCopy> {
 }
 
 impl FileToCopy {
-    /// Its name on the disk.
+    /// Returns its name on disk.
     #[must_use]
     pub fn name(&self) -> String {
         self.file.name()

@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be written or read.
+//! Errors of writing and reading checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -9,29 +9,29 @@ pub enum CheckpointError {
     /// A file cannot be read or written.
     #[error("{operation} {}: {source}{}", path.display(), remedy(source))]
     Io {
-        /// What was tried.
+        /// Operation.
         operation: &'static str,
-        /// Where.
+        /// Path.
         path: PathBuf,
-        /// What the system says.
+        /// System's error.
         source: io::Error,
     },
-    /// A file that is not as it was written.
+    /// A file whose content has changed.
     #[error("{} is damaged: {reason}{instead}", path.display())]
     Damaged {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What is wrong.
+        /// Difference.
         reason: String,
-        /// What to use in its place.
+        /// Replacement.
         instead: Instead,
     },
     /// A checkpoint of another model.
     #[error("{} holds another model: {reason}", path.display())]
     OtherModel {
-        /// Which file.
+        /// File.
         path: PathBuf,
-        /// What differs.
+        /// Difference.
         reason: String,
     },
 }
@@ -45,7 +45,7 @@ impl CheckpointError {
         Self::Damaged { path: path.to_owned(), reason: reason.to_string(), instead: Instead::NotLookedFor }
     }
 
-    /// The same, where a checkpoint is damaged with the one before it, which `find` looks for.
+    /// Adds the previous intact checkpoint to an error about a damaged one, by `find`.
     pub(super) fn with_instead(self, find: impl FnOnce() -> Option<PathBuf>) -> Self {
         match self {
             Self::Damaged { path, reason, .. } => {
@@ -68,14 +68,14 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// What there is in place of a damaged checkpoint.
+/// Replacement of a damaged checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// Nobody has looked.
+    /// Not searched for.
     NotLookedFor,
-    /// No whole one that is older.
+    /// No older intact one exists.
     Nothing,
-    /// The newest whole one before it.
+    /// The newest intact one before it.
     Before(PathBuf),
 }
 

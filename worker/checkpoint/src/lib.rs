@@ -1,4 +1,4 @@
-//! Checkpoints on disk: complete and verified, or not there.
+//! Checkpoints on disk: complete and verified, or absent.
 
 mod archive;
 mod copies;
@@ -27,37 +27,37 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::folder::{MANIFEST, MODEL, private_record_name, private_record_of};
 
-/// What a worker writes at a round boundary.
+/// A worker's checkpoint at a round boundary.
 #[derive(Clone, Debug)]
 pub struct CheckpointData {
-    /// The round that follows the ones it contains.
+    /// First round not contained.
     pub next_round: Round,
-    /// The step of the run that follows.
+    /// First step not contained.
     pub next_step: u64,
-    /// The generation in which the run is.
+    /// Generation of the run.
     pub generation: Generation,
     /// Hash of the synchronised state.
     pub state_hash: [u8; 32],
-    /// The model, where this worker writes it.
+    /// The model, if this worker writes it.
     pub model: Option<ModelState>,
-    /// What belongs to this worker alone.
+    /// This worker's private state.
     pub private: PrivateState,
 }
 
-/// The synchronised parameters with what is needed to use them elsewhere.
+/// The synchronised parameters, with everything needed to use them elsewhere.
 #[derive(Clone, Debug)]
 pub struct ModelState {
-    /// What they are.
+    /// Description.
     pub spec: ModelSpec,
     /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Arc<[f32]>,
-    /// The content of `tokenizer.json`, if there is one.
+    /// Content of `tokenizer.json`, if present.
     pub tokenizer: Option<Arc<[u8]>>,
-    /// What else is the same on all workers, by name: the outer optimiser's memory.
+    /// Further vectors shared by all workers, by name: the outer optimiser's memory.
     pub shared: BTreeMap<String, Arc<[f32]>>,
 }
 
-/// A worker's own state: local parameters, moments, residuals, and whatever is counted.
+/// A worker's own state: local parameters, moments, residuals and counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PrivateState {
     /// Flat vectors by name.

@@ -1,4 +1,4 @@
-//! What a checkpoint folder says it contains, and reading it.
+//! Listing and reading of checkpoint folders.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,48 +11,48 @@ use longhaul_proto::checkpoint::folder_name;
 
 use super::{CheckpointError, MANIFEST, MODEL, PrivateState, SHARED, private_record_name, sealed, tensors};
 
-/// A checkpoint whose files are as they were written.
+/// A checkpoint with intact files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its folder.
+    /// Folder.
     pub path: PathBuf,
-    /// The round that follows the ones it contains.
+    /// First round not contained.
     pub next_round: Round,
-    /// The step that follows.
+    /// First step not contained.
     pub next_step: u64,
-    /// The generation in which it was written.
+    /// Generation in which it was written.
     pub generation: Generation,
     /// Hash of the synchronised state.
     pub state_hash: [u8; 32],
-    /// Whether the model is there.
+    /// Whether it has the model.
     pub model: bool,
-    /// Whether the private state of the worker that asks is there.
+    /// Whether it has the caller's private state.
     pub private: bool,
 }
 
-/// A model that was read.
+/// A loaded model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedModel {
-    /// The step that follows.
+    /// First step not contained.
     pub next_step: u64,
-    /// Hash of the synchronised state, as it was written.
+    /// Hash of the synchronised state, as written.
     pub state_hash: [u8; 32],
     /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Vec<f32>,
-    /// What else is the same on all workers, by name.
+    /// Further vectors shared by all workers, by name.
     pub shared: BTreeMap<String, Arc<[f32]>>,
 }
 
-/// A private state that was read.
+/// A loaded private state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedPrivate {
-    /// Hash of the synchronised state that it belongs to.
+    /// Hash of its synchronised state.
     pub state_hash: [u8; 32],
-    /// The state.
+    /// State.
     pub state: PrivateState,
 }
 
-/// What a file is.
+/// Returns a file's length and hash.
 pub(super) fn record_of(path: &Path) -> Result<FileRecord, CheckpointError> {
     FileRecord::of(path).map_err(CheckpointError::io("read", path))
 }
@@ -61,7 +61,7 @@ fn check(record: &FileRecord, found: &FileRecord, path: &Path) -> Result<(), Che
     record.difference(found).map_or(Ok(()), |reason| Err(CheckpointError::damaged(path, reason)))
 }
 
-/// Reads the manifest and verifies every file that it names, and `worker`'s private state if there is one.
+/// Reads the manifest and verifies every file that it names, and `worker`'s private state if present.
 pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Listed, CheckpointError> {
     let manifest = manifest(folder, run)?;
     verify(folder, &manifest.files)?;
@@ -80,7 +80,7 @@ pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Lis
     })
 }
 
-/// Whether the files of a folder are as they were written.
+/// Verifies the files of a folder.
 pub(super) fn verify(folder: &Path, files: &BTreeMap<String, FileRecord>) -> Result<(), CheckpointError> {
     files.iter().try_for_each(|(name, record)| {
         let path = folder.join(name);
@@ -112,7 +112,7 @@ pub(super) fn load_model(
     })
 }
 
-/// Verifies what lies beside the weights in a folder of whatever run; with `weights` those too, in one pass.
+/// Verifies the files beside the weights in a folder of any run; with `weights` those too, in one pass.
 pub(super) fn verify_alone(folder: &Path, weights: bool) -> Result<Manifest, CheckpointError> {
     let manifest: Manifest = sealed::read(&folder.join(MANIFEST))?;
     let mut files = manifest.files.clone();
@@ -123,7 +123,7 @@ pub(super) fn verify_alone(folder: &Path, weights: bool) -> Result<Manifest, Che
     Ok(manifest)
 }
 
-/// Reads and verifies the weights that a manifest names.
+/// Reads and verifies the weights named by a manifest.
 pub(super) fn read_weights(
     folder: &Path,
     manifest: &Manifest,
@@ -166,7 +166,7 @@ pub(super) fn manifest(folder: &Path, run: RunId) -> Result<Manifest, Checkpoint
     Ok(manifest)
 }
 
-/// A worker's record; none when it is not there, or is of another state than the manifest's.
+/// Returns a worker's record; `None` if it is absent, or of another state than the manifest's.
 pub(super) fn private_record(
     folder: &Path,
     worker: WorkerId,
@@ -187,7 +187,7 @@ fn read_verified(path: &Path, record: Option<&FileRecord>) -> Result<Vec<u8>, Ch
         return Err(CheckpointError::io("read", path)(std::io::ErrorKind::NotFound.into()));
     };
     let failed = |error| recorded(CheckpointError::io("read", path)(error));
-    // Before memory is taken for it.
+    // Before memory is allocated for it.
     let bytes = std::fs::metadata(path).map_err(failed)?.len();
     if bytes != record.bytes {
         return Err(CheckpointError::damaged(path, format!("{bytes} of {} bytes", record.bytes)));
@@ -198,7 +198,7 @@ fn read_verified(path: &Path, record: Option<&FileRecord>) -> Result<Vec<u8>, Ch
     Ok(content)
 }
 
-/// A file that ought to be there is damaged when it is not.
+/// Turns a missing but listed file into damage.
 fn recorded(error: CheckpointError) -> CheckpointError {
     match error {
         CheckpointError::Io { source, path, .. } if source.kind() == std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! `config.json`: of language models as the `transformers` library reads it, of classifiers for people and scripts.
+//! `config.json`: for language models in the format of the `transformers` library, for classifiers for people and scripts.
 
 use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::{Classifier, ModelSpec};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use longhaul_common::model::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE};
 
-/// The model's description. Without begin and end tokens: the engine trains on text without any.
+/// Returns the model's description. Without begin and end tokens: the engine trains on text without any.
 pub(super) fn to_json(spec: &ModelSpec) -> Value {
     if let Some(Classifier { channels, height, width, convolutions, hidden }) = &spec.classifier {
         return json!({
@@ -40,7 +40,7 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
             "torch_dtype": "float32",
             "vocab_size": spec.vocabulary,
         }),
-        // Classifiers are described by now.
+        // Classifiers are described above.
         ModelKind::Gpt2 | ModelKind::Mlp | ModelKind::Cnn => json!({
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
@@ -63,13 +63,13 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
     }
 }
 
-/// Whether a description is of a classifier of images.
+/// Reports whether a description is of a classifier of images.
 pub(super) fn is_of_images(json: &Value) -> bool {
     let kinds = [ModelKind::Mlp, ModelKind::Cnn].map(ModelKind::name);
     json.get("model_type").and_then(Value::as_str).is_some_and(|kind| kinds.contains(&kind))
 }
 
-/// The language model that a description is of; none where it is of another family, or says what no model here can do.
+/// Returns the language model of a description; `None` for other families and unsupported options.
 pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
     let number = |key: &str| json.get(key)?.as_u64()?.try_into().ok();
     let tied_embeddings = Some(json.get("tie_word_embeddings")?.as_bool()?);

@@ -1,4 +1,4 @@
-//! A checkpoint as somebody finds it who knows no run: for drawing samples.
+//! Opening of a checkpoint without knowledge of its run: for drawing samples.
 
 use std::path::{Path, PathBuf};
 
@@ -14,24 +14,24 @@ use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
 
-/// A model with all that is needed to use it.
+/// A model with everything needed to use it.
 #[derive(Debug)]
 pub struct OpenedModel {
-    /// Where it was found.
+    /// Path.
     pub path: PathBuf,
-    /// What it is.
+    /// Description.
     pub spec: ModelSpec,
     /// In the order of [`ModelSpec::parameters`].
     pub parameters: Vec<f32>,
-    /// What turns text into its tokens.
+    /// Tokenizer.
     pub tokenizer: Tokenizer,
 }
 
-/// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs. Of a model in parts, all parts must be there, side by
-/// side.
+/// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs. For a model in parts, all parts must be there, side
+/// by side.
 ///
 /// # Errors
-/// There is none, or it is damaged: then the error names the newest whole one before it.
+/// None exists, or it is damaged: then the error names the newest intact one before it.
 pub fn open_model(path: &Path) -> Result<OpenedModel> {
     ensure!(path.exists(), "there is no folder {}", path.display());
     ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
@@ -46,11 +46,11 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     let json: Option<Value> = serde_json::from_str(&text).ok();
     ensure!(
         !json.as_ref().is_some_and(model_config::is_of_images),
-        "{} is of a classifier of images, which continues no text: give a checkpoint of a language model",
+        "{} is of a classifier of images, which cannot continue text: give a checkpoint of a language model",
         folder.display()
     );
     let spec = json.and_then(|json| model_config::from_json(&json));
-    let spec = spec.with_context(|| format!("{} does not describe a model known here", config.display()))?;
+    let spec = spec.with_context(|| format!("{} does not describe a supported model", config.display()))?;
     let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
         Ok(error) => damaged(error).into(),
         Err(error) => error,
@@ -70,11 +70,11 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
 }
 
-/// The parameters of the whole model, in its order, from those of its parts and of the shares of its layers.
+/// Assembles the parameters of the whole model, in its order, from its parts and the shares of its layers.
 fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
     let read = |(folder, manifest): &(&PathBuf, Manifest)| {
         let part = manifest.part_of(spec);
-        let part = part.with_context(|| format!("{} is of no part of this model", folder.display()))?;
+        let part = part.with_context(|| format!("{} fits no part of this model", folder.display()))?;
         let values = read_weights(folder, manifest, &part)?;
         Ok((part, values))
     };
@@ -89,7 +89,7 @@ fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>
     pieces.gather(spec)
 }
 
-/// The newest whole checkpoint of the same run that is older than the one in `folder`.
+/// Returns the newest intact checkpoint of the same run that is older than the one in `folder`.
 fn whole_before(folder: &Path) -> Option<PathBuf> {
     let folder = std::path::absolute(folder).ok()?;
     let round = parse_folder_name(folder.file_name()?.to_str()?)?;
@@ -102,8 +102,7 @@ fn whole_before(folder: &Path) -> Option<PathBuf> {
     older.into_iter().find(whole)
 }
 
-/// The folder itself, or the one within, at most three levels down, that was written last and is whole: with those of its other parts, where it is of one part of a
-/// model.
+/// Returns the folder itself, or the last written complete one within, at most three levels down; for one part of a model, with the other parts' folders.
 fn newest(path: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(path, 3, &mut found).with_context(|| format!("look through {}", path.display()))?;
@@ -127,7 +126,7 @@ fn newest(path: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// The checkpoints of the same round of all parts of a model, in order; or the first that is not there.
+/// Returns the checkpoints of the same round of all parts of a model, in order; or the first missing one.
 fn with_other_parts(folder: PathBuf) -> std::result::Result<Vec<PathBuf>, PathBuf> {
     let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
     let within = absolute.parent().and_then(|part| Some((part.file_name()?.to_str()?, part.parent()?)));
@@ -205,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Writes each of these parts as its worker does, into a folder of its own.
+    /// Writes each of these parts like its worker, into its own folder.
     fn write_parts(dir: &Path, parts: Vec<ModelSpec>) -> Vec<PathBuf> {
         let count = parts.len() as u32;
         let mut folders = Vec::new();
@@ -241,7 +240,7 @@ mod tests {
         assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
     }
 
-    /// As the members of a tensor group write it, each into a folder of its own.
+    /// As written by the members of a tensor group, each into its own folder.
     #[test]
     fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
         let dir = tempfile::tempdir().unwrap();
@@ -272,7 +271,7 @@ mod tests {
         assert!(message(&file).ends_with("is not a folder; a checkpoint is one"));
     }
 
-    /// As somebody would who makes up a checkpoint: the manifest fits.
+    /// Forges a checkpoint with a matching manifest.
     fn describe(folder: &Path, description: &Value) {
         let (file, record) = (folder.join(MODEL_CONFIG), folder.join(MANIFEST));
         std::fs::write(&file, description.to_string()).unwrap();
@@ -287,7 +286,7 @@ mod tests {
         let path = write(dir.path(), 1);
         describe(&path, &model_config::to_json(&longhaul_common::model::tiny::tiny_cnn()));
         let message = open_model(&path).unwrap_err().to_string();
-        assert!(message.contains("of a classifier of images, which continues no text"), "{message}");
+        assert!(message.contains("of a classifier of images, which cannot continue text"), "{message}");
     }
 
     #[test]

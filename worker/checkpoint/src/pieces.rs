@@ -1,4 +1,4 @@
-//! A model, or what is wanted of one, out of pieces: parts of it that hold some of its blocks, and shares of its layers.
+//! Assembly of a model or a part from pieces: parts with some of its blocks, and shares of its layers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use longhaul_common::model::ModelSpec;
 
-/// By the names of tensors of the whole model: what there is of each, by where it begins.
+/// Known stretches of each tensor of the whole model, by name and start.
 #[derive(Debug, Default)]
 pub(super) struct Pieces<'a>(BTreeMap<String, BTreeMap<usize, &'a [f32]>>);
 
@@ -14,7 +14,7 @@ impl<'a> Pieces<'a> {
     /// Adds a vector with the values that `part` synchronises.
     ///
     /// # Errors
-    /// It has not as many.
+    /// Its length is wrong.
     pub fn add(&mut self, part: &ModelSpec, values: &'a [f32]) -> Result<()> {
         let mut rest = values;
         for tensor in part.synchronised() {
@@ -30,10 +30,10 @@ impl<'a> Pieces<'a> {
         Ok(())
     }
 
-    /// The values that `wanted` synchronises, in its order.
+    /// Returns the values that `wanted` synchronises, in its order.
     ///
     /// # Errors
-    /// Names a tensor of which something is in no piece.
+    /// Names an incomplete tensor.
     pub fn gather(&self, wanted: &ModelSpec) -> Result<Vec<f32>> {
         let mut all = Vec::new();
         for tensor in wanted.synchronised() {
@@ -47,7 +47,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Appends a stretch that one piece has, or several one after the other. None: something is missing.
+/// Appends a stretch from one piece or several consecutive ones. `None`: a value is missing.
 fn copy(pieces: &BTreeMap<usize, &[f32]>, stretch: Range<usize>, into: &mut Vec<f32>) -> Option<()> {
     let mut at = stretch.start;
     while at < stretch.end {
@@ -68,7 +68,7 @@ mod tests {
     use longhaul_common::model::draw_parameters;
     use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 
-    /// Each share is drawn from the same seed by itself, so it is known without what is tested here.
+    /// Each share is drawn from the same seed by itself, independent of the code under test.
     fn synchronised(spec: &ModelSpec) -> Vec<f32> {
         Share::new(spec).synchronised(draw_parameters(spec, 3))
     }

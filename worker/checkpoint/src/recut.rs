@@ -1,4 +1,4 @@
-//! A part of the model out of checkpoints of other parts: what was cut one way goes on cut another way.
+//! A part of the model from checkpoints of other parts, for a run that continues with another division.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,18 +13,17 @@ use super::listing::{self, LoadedPrivate};
 use super::pieces::Pieces;
 use super::{CheckpointStore, PrivateState, sealed};
 
-/// What a worker goes on from that takes a part of the model which it did not write itself.
+/// The initial state of a worker whose part of the model others have written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recut {
     /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Vec<f32>,
-    /// What else is the same on all workers, by name.
+    /// Further vectors shared by all workers, by name.
     pub shared: BTreeMap<String, Arc<[f32]>>,
-    /// Of the private states of those who wrote: what has a value for each parameter, and what they counted. None: one of the parts has no such state.
+    /// Vectors with a value per parameter and counters, from the writers' private states. `None`: one of the parts has no such state.
     pub private: Option<PrivateState>,
 }
 
-/// What one part contributes.
 struct Part {
     spec: ModelSpec,
     parameters: Vec<f32>,
@@ -42,8 +41,7 @@ impl Part {
     }
 }
 
-/// The `wanted` part of the model out of parts of one checkpoint that are on this machine. `hash_of` names parameters; a part whose parameters have another name than its checkpoint
-/// says is refused.
+/// Assembles the `wanted` part of the model from parts of one checkpoint on this machine. Parameters must match their checkpoint's hash by `hash_of`.
 ///
 /// # Errors
 /// A checkpoint is damaged, or of another model; or a tensor is in none of them.
@@ -65,13 +63,13 @@ pub fn recut(
     Ok(Recut { parameters, shared, private: private_of(wanted, &parts)? })
 }
 
-/// Whether a manifest names something of what is wanted.
+/// Reports whether a manifest has anything of the wanted part.
 pub(super) fn overlaps(manifest: &Path, wanted: &ModelSpec) -> Result<bool> {
     let manifest: Manifest = sealed::read(manifest)?;
     Ok(manifest.part_of(wanted).is_some_and(|part| overlap(&part, wanted)))
 }
 
-/// None: it has nothing of what is wanted.
+/// `None`: it has nothing of the wanted part.
 fn read(
     store: &CheckpointStore,
     next_round: Round,
@@ -83,10 +81,7 @@ fn read(
         return Ok(None);
     };
     let model = store.load_model(next_round, &spec)?;
-    ensure!(
-        hash_of(&model.parameters) == model.state_hash,
-        "a part's parameters are not those that it names"
-    );
+    ensure!(hash_of(&model.parameters) == model.state_hash, "a part's parameters do not match its hash");
     let own = store.load_private(next_round).ok();
     let private = match own {
         None => store.load_anothers(next_round)?,
@@ -97,7 +92,7 @@ fn read(
     Ok(Some(Part { spec, parameters: model.parameters, shared: model.shared, private }))
 }
 
-/// Whether both have something of the same blocks. Members of groups of one size have nothing in common but what both synchronise, which is nothing.
+/// Reports whether both share blocks. Different members of groups of one size share nothing.
 pub(super) fn overlap(part: &ModelSpec, wanted: &ModelSpec) -> bool {
     let mut chunks = part.chunks.iter();
     let has_block =
@@ -120,7 +115,7 @@ fn private_of(wanted: &ModelSpec, parts: &[Part]) -> Result<Option<PrivateState>
     Ok(Some(private))
 }
 
-/// A vector with a value for each parameter that the `wanted` part synchronises, in its order. None: it is not such a vector, or not all parts have it.
+/// Returns a vector with a value per parameter that the `wanted` part synchronises. `None`: it is not such a vector, or a part lacks it.
 fn joined<'a>(
     wanted: &ModelSpec,
     parts: &'a [Part],
@@ -151,7 +146,7 @@ mod tests {
         *blake3::hash(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()).as_bytes()
     }
 
-    /// Each part as a worker of its own writes it, whose moments are other numbers than its parameters.
+    /// Writes each part like its own worker, with moments that differ from the parameters.
     fn write(dir: &Path, parts: &[ModelSpec], has_private: bool) -> Vec<CheckpointStore> {
         let count = parts.len() as u32;
         let write = |(rank, spec): (u32, &ModelSpec)| {
@@ -186,7 +181,7 @@ mod tests {
         (0..).zip(parts).map(write).collect()
     }
 
-    /// Of each tensor, numbers that follow from its name and from where in it they are: those of a part or a share are those of the whole.
+    /// Numbers for each tensor that follow from its name and the position within: those of a part or a share are those of the whole.
     fn of(spec: &ModelSpec) -> Vec<f32> {
         let seed =
             |name: &str| name.bytes().fold(1_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
@@ -250,7 +245,7 @@ mod tests {
         let missing = recut(&stores[1..], Round(4), &spec, hash_of).unwrap_err().to_string();
         assert!(missing.starts_with("no part of the checkpoint has"), "{missing}");
         let other = recut(&stores, Round(4), &spec, |_| [0; 32]).unwrap_err().to_string();
-        assert!(other.contains("not those that it names"), "{other}");
+        assert!(other.contains("do not match its hash"), "{other}");
         let manifest = stores[0].path_of(Round(4), CheckpointFile::Manifest);
         assert!(overlaps(&manifest, &spec).unwrap() && !overlaps(&manifest, &cut(&[1, end])[0]).unwrap());
     }

@@ -1,4 +1,4 @@
-//! Small JSON documents on the disk that tell whether they are as they were written.
+//! Small JSON documents on disk with a checksum.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::CheckpointError;
 
-/// Reads a document, and refuses it unless each of its bytes is as it was written.
+/// Reads a document, and refuses any changed byte.
 pub(super) fn read<T: Serialize + DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
     let failed = |error| CheckpointError::io("read", path)(error);
     let metadata = std::fs::metadata(path).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Writing checkpoints so that a crash at any point leaves those before it intact.
+//! Writing checkpoints so that a crash at any point leaves earlier ones intact.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use super::{
     private_vectors_name, sealed, tensors,
 };
 
-/// The checkpoints of one run on one machine, or in a folder that several workers share. All calls block.
+/// The checkpoints of one run on one machine, or in a folder shared by several workers. All calls block.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     folder: PathBuf,
@@ -28,36 +28,36 @@ pub struct CheckpointStore {
     retention: Retention,
 }
 
-/// A checkpoint that is complete and on the disk, in a folder of its own, and not yet visible.
+/// A complete and synced checkpoint in its own folder, not yet visible.
 #[derive(Debug)]
 pub(super) struct Staged {
     partial: PathBuf,
-    /// File names, in the order in which they may become visible one by one: what names a file comes after it.
+    /// File names, in an order in which they may become visible one by one: a list of files comes after them.
     names: Vec<String>,
     manifest: Manifest,
 }
 
 impl CheckpointStore {
-    /// The store of a run under `checkpoint.dir`, as `worker` sees it. Nothing is created yet.
+    /// Creates the store of a run under `checkpoint.dir`, as seen by `worker`. Nothing is written yet.
     #[must_use]
     pub fn new(dir: &Path, run: RunId, worker: WorkerId, retention: impl Into<Retention>) -> Self {
         Self { folder: dir.join(run.to_string()), run, worker, retention: retention.into() }
     }
 
-    /// The same, as another worker sees it.
+    /// The same for another worker.
     #[must_use]
     pub fn of_worker(self, worker: WorkerId) -> Self {
         Self { worker, ..self }
     }
 
-    /// The same, for a part of a model that is on several workers: each part has a folder of its own.
+    /// The same for a part of a model that spans several workers: each part has its own folder.
     #[must_use]
     pub fn of_part(self, rank: u32, parts: u32) -> Self {
         let folder = if parts > 1 { self.folder.join(part_name(rank, parts)) } else { self.folder };
         Self { folder, ..self }
     }
 
-    /// The stores of all parts of the model that there are folders of, by rank and how many there are; the whole model counts as the first part of one.
+    /// Returns the stores of all parts with folders, by rank and number of parts; the whole model counts as the first part of one.
     pub fn all_parts(&self) -> impl Iterator<Item = ((u32, u32), Self)> + use<> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -71,12 +71,12 @@ impl CheckpointStore {
     /// Writes a checkpoint and prunes old ones. Returns its folder, once it is complete and synced.
     ///
     /// # Errors
-    /// [`CheckpointError`]; older checkpoints are as they were.
+    /// [`CheckpointError`]; older checkpoints are unchanged.
     pub fn write(&self, data: &CheckpointData) -> Result<PathBuf, CheckpointError> {
         let path = match self.stage(data).and_then(|staged| self.publish(staged)) {
             Ok(path) => path,
             Err(error) => {
-                // Space for the next attempt. That the disk refuses this as well adds nothing to the error.
+                // Frees space for the next attempt. A failure of this as well adds nothing to the error.
                 let _ = remove(&self.partial(data.next_round));
                 return Err(error);
             }
@@ -85,25 +85,25 @@ impl CheckpointStore {
         Ok(path)
     }
 
-    /// The verified checkpoints, newest first. Damaged ones are left out.
+    /// Returns the verified checkpoints, newest first. Damaged ones are left out.
     ///
     /// # Errors
-    /// When the folder is there and cannot be read.
+    /// The folder exists and cannot be read.
     pub fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
         Ok(self.examine()?.into_iter().filter_map(Result::ok).collect())
     }
 
-    /// Every checkpoint, newest first: verified, or what is wrong with it.
+    /// Returns every checkpoint, newest first: verified, or its error.
     ///
     /// # Errors
-    /// When the folder is there and cannot be read.
+    /// The folder exists and cannot be read.
     pub fn examine(&self) -> Result<Vec<Result<Listed, CheckpointError>>, CheckpointError> {
         let rounds = self.rounds()?.into_iter();
         let inspect = |round| listing::inspect(&self.folder_of(round), self.run, self.worker);
         Ok(rounds.map(inspect).collect())
     }
 
-    /// Whether there is a checkpoint of this state with a model, by its manifest alone: no file is read through.
+    /// Reports whether a checkpoint of this state with a model exists, by its manifest alone.
     #[must_use]
     pub fn holds(&self, next_round: Round, state_hash: [u8; 32]) -> bool {
         let manifest = listing::manifest(&self.folder.join(folder_name(next_round)), self.run);
@@ -115,7 +115,7 @@ impl CheckpointStore {
     /// Reads the model of a checkpoint.
     ///
     /// # Errors
-    /// [`CheckpointError`]; where the checkpoint is damaged, it names the newest whole one before it.
+    /// [`CheckpointError`]; for a damaged checkpoint, it names the newest intact one before it.
     pub fn load_model(&self, next_round: Round, spec: &ModelSpec) -> Result<LoadedModel, CheckpointError> {
         let loaded = listing::load_model(&self.folder.join(folder_name(next_round)), self.run, spec);
         loaded.map_err(|error| self.offer_before(next_round, error))
@@ -124,17 +124,16 @@ impl CheckpointStore {
     /// Reads this worker's private state of a checkpoint.
     ///
     /// # Errors
-    /// [`CheckpointError`]; where the checkpoint is damaged, it names the newest whole one before it.
+    /// [`CheckpointError`]; for a damaged checkpoint, it names the newest intact one before it.
     pub fn load_private(&self, next_round: Round) -> Result<LoadedPrivate, CheckpointError> {
         let loaded = listing::load_private(&self.folder.join(folder_name(next_round)), self.run, self.worker);
         loaded.map_err(|error| self.offer_before(next_round, error))
     }
 
-    /// Reads a private state of a checkpoint that is another worker's: the lowest-numbered one that is whole. For what is the same on all
-    /// workers and kept by each.
+    /// Reads another worker's private state of a checkpoint: the lowest-numbered intact one. For state that is the same on all workers and kept by each.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// The folder cannot be read.
     pub fn load_anothers(&self, next_round: Round) -> Result<Option<LoadedPrivate>, CheckpointError> {
         let folder = self.folder.join(folder_name(next_round));
         let failed = |error| CheckpointError::io("read folder", &folder)(error);
@@ -147,7 +146,7 @@ impl CheckpointStore {
         Ok(others.into_iter().find_map(|other| listing::load_private(&folder, self.run, other).ok()))
     }
 
-    /// Makes a checkpoint visible whose files came from elsewhere, are synced, and have these names.
+    /// Makes a received checkpoint visible, with these synced files.
     pub(super) fn adopt(
         &self,
         partial: &Path,
@@ -160,7 +159,7 @@ impl CheckpointStore {
         anyhow::ensure!(
             (manifest.run.as_str(), manifest.next_round) == (self.run.to_string().as_str(), next_round)
                 && manifest.state_hash == hash.as_str(),
-            "the copy is of another state than was wanted"
+            "the copy's state differs from the requested one"
         );
         listing::verify(partial, &manifest.files)?;
         sync(partial)?;
@@ -169,7 +168,7 @@ impl CheckpointStore {
         Ok(self.prune(next_round)?)
     }
 
-    /// Where the checkpoint before a round is, if there is one.
+    /// Returns the folder of the checkpoint before a round.
     pub(super) fn folder_of(&self, next_round: Round) -> PathBuf {
         self.folder.join(folder_name(next_round))
     }
@@ -182,7 +181,7 @@ impl CheckpointStore {
         self.run
     }
 
-    /// Who writes into it.
+    /// Returns the writing worker.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
         self.worker
@@ -243,7 +242,7 @@ impl CheckpointStore {
     /// Makes a staged checkpoint visible.
     fn publish(&self, staged: Staged) -> Result<PathBuf, CheckpointError> {
         let path = self.folder.join(folder_name(staged.manifest.next_round));
-        // Renaming a folder onto one that is not empty fails, whoever comes second.
+        // Renaming a folder onto a non-empty one fails, for the slower of two writers.
         if std::fs::rename(&staged.partial, &path).is_err() {
             self.join_or_replace(&staged, &path)?;
         }
@@ -251,8 +250,7 @@ impl CheckpointStore {
         Ok(path)
     }
 
-    /// Adds the staged files to the folder of the same state that another worker made, or puts them in the place of a folder of
-    /// another state, from a past that was cut off.
+    /// Adds the staged files to another worker's folder of the same state, or replaces a folder of another state, from an abandoned past.
     fn join_or_replace(&self, staged: &Staged, path: &Path) -> Result<(), CheckpointError> {
         let is_same = |there: &Manifest| there.state_hash == staged.manifest.state_hash;
         if let Some(there) = listing::manifest(path, self.run).ok().filter(is_same) {
@@ -262,20 +260,20 @@ impl CheckpointStore {
         std::fs::rename(&staged.partial, path).map_err(CheckpointError::io("rename to", path))
     }
 
-    /// Adds the staged files to a folder of the same state, of which the manifest `there` tells. A model that is there and damaged, from before a resume, is replaced.
+    /// Adds the staged files to a folder of the same state, with the manifest `there`. A damaged model in it, from before a resume, is replaced.
     fn join(&self, staged: &Staged, path: &Path, there: &Manifest) -> Result<(), CheckpointError> {
         let has_model = there.files.contains_key(MODEL) && listing::verify(path, &there.files).is_ok();
         let mine = staged.names.iter().filter(|name| !has_model || name.starts_with("private-"));
         for name in mine.filter(|name| *name != MANIFEST) {
             rename(&staged.partial, path, name)?;
         }
-        // Without a model of its own, this worker's manifest would say less than the one that is there.
+        // Without its own model, this worker's manifest would contain less than the present one.
         let brings_model = !has_model && staged.manifest.files.contains_key(MODEL);
         let names = if brings_model { &staged.manifest } else { there };
-        // Whoever comes by a state in a later generation vouches that nothing in it was undone until then.
+        // A writer that reaches a state in a later generation vouches that none of it was undone until then.
         let generation = there.generation.max(staged.manifest.generation);
         let manifest = Manifest { generation, ..names.clone() };
-        // One that names no model is left to who brings it, and may be about to.
+        // A manifest without a model is left to the model's writer, which may be about to replace it.
         if manifest != *there && manifest.files.contains_key(MODEL) {
             let staged_manifest = staged.partial.join(MANIFEST);
             write_sealed(&staged_manifest, &manifest)?;
@@ -286,7 +284,7 @@ impl CheckpointStore {
         remove(&staged.partial)
     }
 
-    /// Removes those that are too many now that `written` is complete, and never the newest that has a model.
+    /// Removes surplus checkpoints now that `written` is complete, but never the newest one with a model.
     fn prune(&self, written: Round) -> Result<(), CheckpointError> {
         let rounds = self.rounds()?;
         let has_model = |round: &&Round| {
@@ -299,7 +297,7 @@ impl CheckpointStore {
         old.try_for_each(|round| self.discard(&self.folder_of(round)))
     }
 
-    /// Renames a folder away before its files go one by one: what has a checkpoint's name is never half removed.
+    /// Renames a folder away before its removal: a folder with a checkpoint's name is never half removed.
     fn discard(&self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let away = self.folder.join(format!(".{name}.{}.removed", self.worker));
@@ -312,7 +310,7 @@ impl CheckpointStore {
         }
     }
 
-    /// Rounds whose folders have a checkpoint's name, newest first.
+    /// Returns rounds whose folders have a checkpoint's name, newest first.
     fn rounds(&self) -> Result<Vec<Round>, CheckpointError> {
         let failed = |error| CheckpointError::io("read folder", &self.folder)(error);
         let entries = match std::fs::read_dir(&self.folder) {
@@ -334,13 +332,13 @@ impl CheckpointStore {
     }
 }
 
-/// The blocks that are meant, where they are not all.
+/// Returns the blocks, if not all.
 pub(super) fn chunks_of(spec: &ModelSpec) -> Option<Vec<(u32, u32)>> {
     let chunks = spec.chunks.iter().map(|chunk| (chunk.start, chunk.end)).collect();
     (spec.chunks != spec.whole().chunks).then_some(chunks)
 }
 
-/// The share of each layer that is meant, where it is not all of it.
+/// Returns the share of each layer, if not whole.
 pub(super) fn share_of(spec: &ModelSpec) -> Option<(u32, u32)> {
     (!spec.shard.is_whole()).then(|| (spec.shard.ways(), spec.shard.index()))
 }
@@ -381,7 +379,7 @@ fn records(folder: &Path, names: &[String]) -> Result<BTreeMap<String, FileRecor
     names.iter().map(|name| Ok((name.clone(), listing::record_of(&folder.join(name))?))).collect()
 }
 
-/// Waits until a file's content, or a folder's entries, are on the disk.
+/// Waits until a file's content, or a folder's entries, are on disk.
 pub(super) fn sync(path: &Path) -> Result<(), CheckpointError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::io("sync", path))
 }

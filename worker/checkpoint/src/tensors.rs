@@ -35,10 +35,10 @@ impl View for F32<'_> {
     }
 }
 
-/// Writes what is synchronised of a model under its names.
+/// Writes a model's synchronised parameters under their names.
 ///
 /// # Errors
-/// When they are not as long as the model has parameters, or the file cannot be written.
+/// Their number is wrong, or the file cannot be written.
 pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result<(), CheckpointError> {
     if flat.len() as u64 != spec.synchronised_count() {
         return Err(CheckpointError::OtherModel {
@@ -71,7 +71,7 @@ pub(super) fn write_vectors<'a>(
 
 fn write(path: &Path, tensors: Vec<(String, F32<'_>)>) -> Result<(), CheckpointError> {
     let failed = |error| CheckpointError::io("write", path)(error);
-    // The library writes a file that only its owner may read; others are to use the model, as the umask allows.
+    // The library makes a file that only its owner may read; others should be able to use the model, as the umask allows.
     let permissions =
         std::fs::File::create(path).and_then(|file| file.metadata()).map_err(failed)?.permissions();
     // `transformers` refuses a file that does not name its format.
@@ -83,14 +83,14 @@ fn write(path: &Path, tensors: Vec<(String, F32<'_>)>) -> Result<(), CheckpointE
     std::fs::set_permissions(path, permissions).map_err(failed)
 }
 
-/// Reads what is synchronised of a model by name into one flat vector.
+/// Reads a model's synchronised parameters by name into one flat vector.
 ///
 /// # Errors
-/// When the content is not of this model.
+/// The content is not of this model.
 pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<Vec<f32>, CheckpointError> {
     let other = |reason: String| CheckpointError::OtherModel { path: path.to_owned(), reason };
     let file = SafeTensors::deserialize(bytes).map_err(|error| CheckpointError::damaged(path, error))?;
-    // No more than what is there: the specification may be of another model, however large.
+    // Bounded by the file: the specification may be of another model of any size.
     let count = usize::try_from(spec.synchronised_count()).unwrap_or(usize::MAX);
     let mut flat = Vec::with_capacity(count.min(bytes.len() / size_of::<f32>()));
     let parameters = spec.synchronised();
@@ -100,7 +100,7 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
         let shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
         if tensor.dtype() != Dtype::F32 || shape != parameter.shape {
             let reason = format!(
-                "{} is {:?} {:?}, and should be F32 {:?}",
+                "{} is {:?} {:?} in place of F32 {:?}",
                 parameter.name,
                 tensor.dtype(),
                 shape,
@@ -112,11 +112,10 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
     }
     match file.len() - parameters.len() {
         0 => Ok(flat),
-        more => Err(other(format!("it has {more} tensors more"))),
+        more => Err(other(format!("it has {more} additional tensors"))),
     }
 }
 
-/// Reads all vectors.
 pub(super) fn read_vectors(
     path: &Path,
     bytes: &[u8],

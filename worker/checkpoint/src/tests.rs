@@ -10,7 +10,7 @@ use super::*;
 use longhaul_common::model::draw_parameters;
 use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 
-/// A tokenizer that knows fewer words than the models here.
+/// A tokenizer with fewer words than the models here.
 const WORDS: &str = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,
     "truncation":null,"padding":null,"pre_tokenizer":{"type":"Whitespace"},
     "model":{"type":"WordLevel","vocab":{"[unk]":0,"one":1},"unk_token":"[unk]"}}"#;
@@ -51,7 +51,7 @@ fn rounds(store: &CheckpointStore) -> Vec<u64> {
     store.list().unwrap().iter().map(|listed| listed.next_round.0).collect()
 }
 
-/// Everything in the store's folder, hidden entries included.
+/// Returns everything in the store's folder, hidden entries included.
 fn entries(path: &Path) -> Vec<String> {
     let folder = path.parent().unwrap();
     let mut names: Vec<String> =
@@ -208,7 +208,7 @@ fn opening_a_damaged_checkpoint_names_the_one_before_it_if_that_is_whole() {
     assert!(refusal().ends_with("there is no whole checkpoint before it"), "{}", refusal());
 }
 
-/// A run that goes on from the checkpoint before comes by the same round with the same state.
+/// A run that continues from the previous checkpoint reaches the same round with the same state.
 #[test]
 fn a_damaged_model_is_replaced_when_the_same_state_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,7 +246,7 @@ fn workers_that_share_a_folder_complete_one_checkpoint_in_any_order() {
     }
 }
 
-/// The first to write it died, and the run went on without it; or comes back to it from a copy that is older than what is there.
+/// Its first writer died, and the run went on without it; or it returns to it from an older copy.
 #[test]
 fn a_state_that_is_written_again_is_of_the_latest_generation_that_had_it() {
     for (with_model, generations) in [(true, [3, 4]), (false, [3, 4]), (true, [4, 3]), (false, [4, 3])] {
@@ -265,7 +265,7 @@ fn a_state_that_is_written_again_is_of_the_latest_generation_that_had_it() {
     }
 }
 
-/// Who has the model writes it after those who have private states alone, and in an earlier generation than one of them.
+/// The model's writer comes after writers of private states alone, and in an earlier generation than one of them.
 #[test]
 fn a_model_that_comes_after_private_states_is_of_their_generation_if_that_is_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -354,7 +354,7 @@ fn runs_do_not_see_each_others_checkpoints() {
 #[test]
 fn a_folder_that_cannot_be_written_is_an_error_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    // A file where the folder should be stops root too.
+    // A file in place of the folder stops root too.
     fs::write(dir.path().join(RUN.to_string()), "").unwrap();
     let message = store(dir.path(), 1).write(&data(20, 1)).unwrap_err().to_string();
     assert!(message.contains("round-000020"), "{message}");

@@ -1,4 +1,4 @@
-//! For a collective that moves values by other means, and agrees on each call by a ring.
+//! For a collective with another transport that agrees on each call by a ring.
 
 pub use crate::ranges::objection;
 pub use crate::ring::{Limit, left, share};

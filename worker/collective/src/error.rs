@@ -7,14 +7,14 @@ use longhaul_common::id::WorkerId;
 
 use super::nccl_error::NcclError;
 
-/// A member, as errors name it.
+/// A member, as named in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its place in the list of members.
+    /// Index in the list of members.
     pub rank: usize,
-    /// Who it is.
+    /// Worker.
     pub worker: WorkerId,
-    /// Where it listens.
+    /// Listening address.
     pub address: SocketAddr,
 }
 
@@ -24,52 +24,52 @@ impl Display for Peer {
     }
 }
 
-/// Why members of a site could not reduce. All are final: join again, with the members that are left.
+/// Failure of a reduction within a site. All are final: join again, with the remaining members.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     /// A neighbour's connection ended.
     #[error(
-        "{peer} was lost: {reason}. Its log says why, or names the neighbour that it lost itself; \
+        "{peer} was lost: {reason}. Its log has the cause, or names the neighbour that it lost itself; \
          join again without those that are gone"
     )]
     PeerLost {
-        /// Which neighbour.
+        /// Neighbour.
         peer: Peer,
-        /// What the connection said.
+        /// Error of the connection.
         reason: String,
     },
-    /// A neighbour did not deliver, or did not take what was sent, in time.
+    /// A neighbour did not send or receive in time.
     #[error(
-        "waited {} s for {peer} in vain. See whether it is stopped, or waits for a neighbour itself; \
+        "waited {} s for {peer} in vain. Check whether it is stopped, or waits for a neighbour itself; \
          join again without those that are gone", waited.as_secs_f64()
     )]
     TimedOut {
-        /// Whom this member waited for.
+        /// Awaited member.
         peer: Peer,
-        /// For how long.
+        /// Time waited.
         waited: Duration,
     },
     /// A member is in another call, or its vector has another shape.
     #[error(
         "{peer} says {theirs} where this member says {ours}: all members must make the same calls \
-         with vectors of the same shape; see that they run the same release and plan"
+         with vectors of the same shape; check that they run the same release and plan"
     )]
     Disagree {
-        /// Which member.
+        /// Member.
         peer: Peer,
-        /// What this member is about.
+        /// This member's call.
         ours: String,
-        /// What the other one is about.
+        /// The other member's call.
         theirs: String,
     },
-    /// A neighbour was not there in time.
-    #[error("{peer} did not join within {} s: {reason}. See that it runs and that TCP to its address gets through", waited.as_secs_f64())]
+    /// A neighbour did not join in time.
+    #[error("{peer} did not join within {} s: {reason}. Check that it runs and is reachable by TCP at its address", waited.as_secs_f64())]
     NotJoined {
-        /// Which neighbour.
+        /// Neighbour.
         peer: Peer,
-        /// For how long this member tried.
+        /// Time of this member's attempts.
         waited: Duration,
-        /// What the last attempt met.
+        /// Outcome of the last attempt.
         reason: String,
     },
     /// The listener cannot take connections.
@@ -78,31 +78,31 @@ pub enum CollectiveError {
     /// No thread could be started.
     #[error("start a thread for a connection: {0}")]
     Thread(#[source] io::Error),
-    /// The list of members does not make sense.
+    /// The list of members is invalid.
     #[error("{0}")]
     Members(String),
-    /// Ranges that cannot be: the caller's mistake.
+    /// Invalid ranges: the caller's mistake.
     #[error("{0}")]
     Ranges(String),
     /// A root that is no member: the caller's mistake.
-    #[error("there is no member of rank {root} among {size}")]
+    #[error("rank {root} is not among {size} members")]
     Root {
-        /// The rank asked for.
+        /// Requested rank.
         root: usize,
-        /// How many members there are.
+        /// Number of members.
         size: usize,
     },
-    /// Nobody has a sample, so there is no mean.
-    #[error("no member has a sample to weigh its values by")]
+    /// No member has samples, so the mean is undefined.
+    #[error("no member has samples, so the mean is undefined")]
     NoSamples,
     /// More bytes to be broadcast than allowed.
-    #[error("{peer} has {bytes} bytes to hand round, and at most {bytes_max} are allowed")]
+    #[error("{peer} broadcasts {bytes} bytes, more than the {bytes_max} allowed")]
     TooLong {
-        /// The root.
+        /// Root.
         peer: Peer,
-        /// The length of what it has.
+        /// Length of its bytes.
         bytes: u64,
-        /// The limit.
+        /// Limit.
         bytes_max: usize,
     },
     /// NCCL, CUDA, or their absence.
@@ -112,7 +112,7 @@ pub enum CollectiveError {
     #[error("this member was told to stop")]
     Stopped,
     /// An earlier call failed.
-    #[error("the site's collective is of no use since an earlier failure; join again. It was: {cause}")]
+    #[error("the site's collective failed earlier; join again. Cause: {cause}")]
     Broken {
         /// That failure.
         cause: String,

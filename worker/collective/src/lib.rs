@@ -18,42 +18,40 @@ pub use ranges::even_ranges;
 pub use ring::loopback;
 pub use ring::{CHUNK_BYTES, RingCollective, RingMember, RingSetup, SiteTls, SiteTlsError, Stop};
 
-/// What a member says in an exchange.
+/// A member's message in an exchange.
 pub type Word = [u8; 16];
 
-/// How the members' values become one.
+/// Combination of the members' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their sum.
+    /// Sum.
     Sum,
-    /// Their mean, weighted by samples.
+    /// Mean, weighted by samples.
     Mean {
-        /// This member's samples. With 0, its values do not matter.
+        /// This member's samples. With 0, its values are ignored.
         samples: u32,
     },
 }
 
-/// The members of a site, as one of them sees them. All members make the same calls in the same order, with vectors of
-/// the same length.
+/// The members of a site, as seen by one of them. All members make the same calls in the same order, with vectors of the same length.
 ///
-/// Every call ends within the limit given at construction. An error is final: the values are undefined then, the other
-/// members fail too, and each further call gives [`CollectiveError::Broken`].
+/// Every call ends within the limit given at construction. An error is final: the values are undefined then, the other members fail too, and each further
+/// call returns [`CollectiveError::Broken`].
 pub trait Collective: Send {
-    /// This member's place among the members, from 0.
+    /// Returns this member's rank, from 0.
     fn rank(&self) -> usize;
 
-    /// How many members there are.
+    /// Returns the number of members.
     fn size(&self) -> usize;
 
-    /// Replaces every member's values `[P]` by their reduction: the same bits for all. Returns the samples of all members
-    /// together (0 for a sum).
+    /// Replaces every member's values `[P]` by their reduction, with the same bits for all. Returns the total samples of all members (0 for a sum).
     ///
     /// # Errors
     /// [`CollectiveError`]
     fn all_reduce(&mut self, values: &mut [f32], reduction: Reduction) -> Result<u64, CollectiveError>;
 
-    /// As [`Self::all_reduce`], but member r gets `ranges[r]` only; its other values are undefined afterwards. The ranges
-    /// are the same for all, one for each member, and do not overlap; any may be empty.
+    /// As [`Self::all_reduce`], but member r gets `ranges[r]` only; its other values are undefined afterwards. The ranges are the same for all, one per
+    /// member, and disjoint; any may be empty.
     ///
     /// # Errors
     /// [`CollectiveError`]
@@ -64,13 +62,13 @@ pub trait Collective: Send {
         reduction: Reduction,
     ) -> Result<u64, CollectiveError>;
 
-    /// Copies every member r's values at `ranges[r]` to all members. What is in no range is left as it is.
+    /// Copies every member r's values at `ranges[r]` to all members. Values outside the ranges stay unchanged.
     ///
     /// # Errors
     /// [`CollectiveError`]
     fn all_gather(&mut self, values: &mut [f32], ranges: &[Range<usize>]) -> Result<(), CollectiveError>;
 
-    /// Replaces every member's `bytes` by those of member `root`, which are at most `bytes_max` (the same for all).
+    /// Replaces every member's `bytes` by those of member `root`, at most `bytes_max` (the same for all).
     ///
     /// # Errors
     /// [`CollectiveError`]
@@ -81,7 +79,7 @@ pub trait Collective: Send {
         bytes_max: usize,
     ) -> Result<(), CollectiveError>;
 
-    /// Tells all members a word and hears theirs, in order of rank: as soon as all have called it, which may take as long as `patience`.
+    /// Exchanges a word between all members, and returns the words in order of rank, once all have called it, which may take up to `patience`.
     ///
     /// # Errors
     /// [`CollectiveError`]

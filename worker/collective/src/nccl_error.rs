@@ -1,17 +1,17 @@
 use std::time::Duration;
 
-/// Why there is no reduction between GPUs.
+/// Failure of the reduction between GPUs.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NcclError {
-    /// The device is none that NCCL serves.
+    /// NCCL cannot serve the device.
     #[error("NCCL serves CUDA devices that libtorch sees, not {device}: libtorch sees {gpus} GPUs here")]
     NoGpu {
-        /// What was asked for.
+        /// Requested device.
         device: String,
-        /// How many there are.
+        /// Number of GPUs.
         gpus: i64,
     },
-    /// This program has no means to speak with either.
+    /// This build supports neither.
     #[error(
         "this worker was built without CUDA's driver and NCCL: build it with `--features nccl` (`cargo build --release` has all)"
     )]
@@ -27,66 +27,66 @@ pub enum NcclError {
          libnccl.so.2, or use the ring over TCP"
     )]
     NoLibrary {
-        /// What the loader said of each name.
+        /// The loader's error for each name.
         tried: String,
     },
     /// NCCL is too old.
     #[error("the NCCL library {library} lacks {function}: version 2.22 or later is needed")]
     NoFunction {
-        /// Which library.
+        /// Library.
         library: String,
-        /// What it lacks.
+        /// Missing function.
         function: &'static str,
     },
-    /// The kernel does not say which machine this is.
-    #[error("read {path} to see whether members are on one machine: {reason}")]
+    /// The machine cannot be identified.
+    #[error("read {path} to identify the machine: {reason}")]
     NoMachine {
-        /// Which file.
+        /// File.
         path: &'static str,
-        /// Why not.
+        /// Cause.
         reason: String,
     },
-    /// Values that NCCL cannot be given.
+    /// Unsuitable values for NCCL.
     #[error("values to be reduced are contiguous f32 in the memory of {device}, not {found}")]
     Tensor {
         /// The collective's device.
         device: String,
-        /// What was given.
+        /// Given values.
         found: String,
     },
     /// NCCL failed.
-    #[error("{what}: NCCL says: {reason}. NCCL_DEBUG=WARN prints more; a member may have gone")]
+    #[error("{what}: NCCL: {reason}. Set NCCL_DEBUG=WARN for details; a member may have left")]
     Failed {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// NCCL's words.
+        /// NCCL's message.
         reason: String,
     },
     /// CUDA failed.
-    #[error("{what}: CUDA says: {reason}")]
+    #[error("{what}: CUDA: {reason}")]
     Cuda {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// CUDA's words.
+        /// CUDA's message.
         reason: String,
     },
     /// libtorch failed.
-    #[error("{what}: libtorch says: {reason}")]
+    #[error("{what}: libtorch: {reason}")]
     Torch {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// libtorch's words.
+        /// libtorch's message.
         reason: String,
     },
     /// NCCL did not finish in time.
     #[error(
-        "{what}: not done after {} s. NCCL does not say for whom it waits; see which member is stopped, and join again \
+        "{what}: not done after {} s. NCCL does not report the member that it waits for; check which one is stopped, and join again \
          without it", waited.as_secs_f64()
     )]
     TimedOut {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// For how long.
+        /// Time waited.
         waited: Duration,
     },
 }

@@ -1,9 +1,9 @@
 use std::ops::Range;
 
-/// Cuts `0..len` into one range for each of `size` members, as even as can be: range r is ⌊len·r/size⌋ .. ⌊len·(r+1)/size⌋.
+/// Cuts `0..len` into one range for each of `size` members, as evenly as possible: range r is ⌊len·r/size⌋ .. ⌊len·(r+1)/size⌋.
 ///
 /// # Panics
-/// If there are no members.
+/// If `size` is 0.
 #[must_use]
 pub fn even_ranges(len: usize, size: usize) -> Vec<Range<usize>> {
     let (share, rest) = (len / size, len % size);
@@ -11,7 +11,7 @@ pub fn even_ranges(len: usize, size: usize) -> Vec<Range<usize>> {
     (0..size).map(|rank| at(rank)..at(rank + 1)).collect()
 }
 
-/// Says what is wrong with the ranges of a vector of `len` values, if anything.
+/// Describes an error in the ranges of a vector of `len` values, if any.
 #[must_use]
 pub fn objection(ranges: &[Range<usize>], len: usize, size: usize) -> Option<String> {
     if ranges.len() != size {

@@ -1,14 +1,14 @@
-//! What members say of a call before it begins.
+//! Members' statements about a call before it begins.
 
 use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 
 use super::{Reduction, Word};
 
-/// The bytes of a statement.
+/// Bytes of a statement.
 pub const STATEMENT_BYTES: usize = 32;
 
-/// The calls that members agree on.
+/// Calls that members agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Call {
@@ -21,15 +21,15 @@ pub enum Call {
     Exchange,
 }
 
-/// One member's statement. All but the samples, and the length of what is broadcast, must be the same for all.
+/// One member's statement. All fields but the samples, and the length of a broadcast, must be the same for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement {
     call: u8,
     /// The root of a broadcast, the machine when joining NCCL, a member's own word in an exchange, else a hash of the ranges.
     detail: [u8; 16],
-    /// Of the vector; of the bytes to be broadcast, at the root.
+    /// Length of the vector; for a broadcast, of the root's bytes.
     pub len: u64,
-    /// This member's.
+    /// This member's samples.
     pub samples: u32,
 }
 
@@ -56,13 +56,13 @@ impl Statement {
         Self { detail, len: len as u64, ..Self::plain(Call::AllGather) }
     }
 
-    /// Before bytes go round, of which the root states the length.
+    /// Before a broadcast, whose root states the length.
     #[must_use]
     pub fn broadcast(root: usize, len: usize) -> Self {
         Self { detail: (root as u128).to_le_bytes(), len: len as u64, ..Self::plain(Call::Broadcast) }
     }
 
-    /// With the hash of the machine that members are to share, or zeros.
+    /// With the hash of the common machine, or zeros.
     #[must_use]
     pub fn join_nccl(machine: [u8; 16]) -> Self {
         Self { detail: machine, ..Self::plain(Call::JoinNccl) }
@@ -74,7 +74,7 @@ impl Statement {
         Self { detail: word, ..Self::plain(Call::Exchange) }
     }
 
-    /// What a member says in an exchange.
+    /// Returns a member's word in an exchange.
     #[must_use]
     pub fn word(&self) -> Word {
         self.detail
@@ -86,7 +86,7 @@ impl Statement {
         Self { call: call as u8, detail: [0; 16], len: 0, samples: 0 }
     }
 
-    /// Whether both are about the same.
+    /// Reports whether both describe the same call.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         let any_len = self.call == Call::Broadcast as u8;
@@ -96,7 +96,7 @@ impl Statement {
             && (any_len || self.len == other.len)
     }
 
-    /// As it is sent.
+    /// Encodes for the wire.
     #[must_use]
     pub fn to_bytes(self) -> [u8; STATEMENT_BYTES] {
         let mut bytes = [0; STATEMENT_BYTES];
@@ -107,7 +107,7 @@ impl Statement {
         bytes
     }
 
-    /// Any bytes are one.
+    /// Decodes; any bytes are valid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; STATEMENT_BYTES]) -> Self {
         Self {

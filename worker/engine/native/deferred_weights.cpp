@@ -1,5 +1,5 @@
-// Products whose backward pass gives the gradient of what came in, and leaves those of the weights for later, behind a C interface. No exception
-// leaves this file. See ../src/models/deferred.rs.
+// Products whose backward pass returns the gradient of the input, and defers those of the weights, behind a C interface. No exception leaves this file. See
+// ../src/models/deferred.rs.
 
 #include "guarded.h"
 #include "operation.h"
@@ -19,33 +19,33 @@
 
 extern "C" {
 
-// Where backward passes leave what is to be done.
+// Queue of deferred work.
 struct longhaul_deferred;
-// What some of them have left.
+// Deferred work of some backward passes.
 struct longhaul_left;
 
-// Where `columns_only`, what is left are the gradients of weights of whose products columns were kept, computed at once, as those columns; everything else comes with
-// the gradient of what went in. Null when it failed. Then, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
+// With `columns_only`, only products with selected columns leave their weights' gradients, computed at once, as those columns; all other gradients come with
+// that of the input. Null on failure. Then, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
 longhaul_deferred *longhaul_new_deferred(bool columns_only, char *error, size_t error_size);
 void longhaul_free_deferred(longhaul_deferred *deferred);
 
-// x [.., in] times the weight, which is [in, out] where `in_first` and [out, in] otherwise, plus the bias [out] unless that is null, in the format
-// of x. Weight and bias are leaves of autograd's graph. The gradients of x and of the weight are made of `kept` values of each row of that of the product
-// where `by_row`, and of `kept` of its columns otherwise; of all where `kept` is 0. Null when it failed.
+// x [.., in] times the weight, which is [in, out] with `in_first` and [out, in] otherwise, plus the bias [out] unless null, in the format of x. Weight and
+// bias are leaves of autograd's graph. The gradients of x and of the weight use `kept` values of each row of the product's gradient with `by_row`, and `kept`
+// of its columns otherwise; all if `kept` is 0. Null on failure.
 at::Tensor *longhaul_deferred_product(longhaul_deferred *deferred, const at::Tensor *x, const at::Tensor *weight,
                                       const at::Tensor *bias, bool in_first, int64_t kept, bool by_row, char *error,
                                       size_t error_size);
 
-// What was left since the last call. Null when it failed.
+// Takes the work deferred since the last call. Null on failure.
 longhaul_left *longhaul_take_left(longhaul_deferred *deferred, char *error, size_t error_size);
 void longhaul_free_left(longhaul_left *left);
 
-// The gradients of these leaves: for each a tensor that the caller owns, or null where nothing was left of it. False when it failed.
+// The gradients of these leaves: for each a tensor owned by the caller, or null if none was deferred. False on failure.
 bool longhaul_left_gradients(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
                              at::Tensor **gradients, char *error, size_t error_size);
 
-// The columns [k] of the gradients of these leaves, and their values [k, in]: for each two tensors that the caller owns, or null where none were left of it. A
-// leaf of several products has the columns of each, one after the other. False when it failed.
+// The columns [k] of the gradients of these leaves, and their values [k, in]: for each two tensors owned by the caller, or null if none were left. A leaf of
+// several products has the columns of each, one after the other. False on failure.
 bool longhaul_left_columns(const longhaul_left *left, const at::Tensor *const *leaves, size_t count,
                            at::Tensor **columns, at::Tensor **values, char *error, size_t error_size);
 }
@@ -58,7 +58,7 @@ struct Left {
   Kept kept;
   bool in_first;
   std::optional<at::Tensor> bias;
-  at::Tensor of_bias; // [out], where there is one: made at once, as it takes all of the gradient and next to no time
+  at::Tensor of_bias; // [out], if any: computed at once, because it needs the whole gradient and next to no time
 };
 
 // Columns of the gradient of a weight, and their values.
@@ -100,7 +100,7 @@ public:
     const int64_t width = matrix.size(in_first ? 1 : 0);
     const at::Tensor gradient = of_product.detach().reshape({-1, width}); // [N, out]
     const Kept kept = keep(gradient, selection);
-    // Pixels want none.
+    // Pixels need none.
     const at::Tensor of_x = context->needs_input_grad(0)
                                 ? gradient_of_input(kept, matrix, in_first).view(x.sizes())
                                 : at::Tensor();
@@ -116,7 +116,7 @@ public:
   }
 
 private:
-  // The columns go into the queue, and no gradient of the weight to autograd, unless it is of all of them.
+  // The columns go into the queue, and autograd gets no gradient of the weight, unless all columns are kept.
   InputGradients columns_at_once(const Kept &kept, const at::Tensor &x, const at::Tensor &of_x,
                                  const at::Tensor &of_bias) {
     if (!kept.columns.has_value()) {
@@ -132,12 +132,12 @@ private:
   const bool in_first;
   const Selection selection;
   const c10::intrusive_ptr<Queue> queue;
-  // The leaves themselves, by which what is left of them is found.
+  // The leaves themselves, as keys of their deferred work.
   at::Tensor weight;
   std::optional<at::Tensor> bias;
 };
 
-// Adds a gradient to what is there already, if anything.
+// Adds a gradient to the present one, if any.
 void add(at::Tensor &sum, const at::Tensor &gradient) { sum = sum.defined() ? sum.add(gradient) : gradient; }
 
 std::vector<at::Tensor> gradients_of(const std::vector<Left> &all, const at::Tensor *const *leaves, size_t count) {

@@ -1,4 +1,4 @@
-// libtorch's fused AdamW, which the Rust bindings do not offer, behind a C interface. No exception leaves this file.
+// libtorch's fused AdamW, which the Rust bindings lack, behind a C interface. No exception leaves this file.
 
 #include "guarded.h"
 
@@ -14,7 +14,7 @@
 
 extern "C" {
 
-// The same layout as `Call` in ../src/fused.rs. Each list has `count` tensors.
+// Same layout as `Call` in ../src/fused.rs. Each list has `count` tensors.
 struct longhaul_fused_adamw_call {
   const at::Tensor *const *parameters;
   const at::Tensor *const *gradients;
@@ -30,7 +30,7 @@ struct longhaul_fused_adamw_call {
   double epsilon;
 };
 
-// False when it failed; then `error` holds the reason, cut to `error_size` bytes with the final zero.
+// False on failure; then `error` holds the reason, cut to `error_size` bytes with the final zero.
 bool longhaul_fused_adamw(const longhaul_fused_adamw_call *call, char *error, size_t error_size);
 }
 
@@ -45,7 +45,7 @@ std::vector<at::Tensor> list(const at::Tensor *const *tensors, size_t count) {
   return all;
 }
 
-// The kernels trust what they are given: they walk all four tensors by the length of the first.
+// The kernels do not check their arguments: they walk all four tensors by the length of the first.
 void require_alike(const std::vector<at::Tensor> &tensors, const std::vector<at::Tensor> &parameters) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor &tensor = tensors[i];
@@ -62,8 +62,8 @@ void require_scalar(const at::Tensor &tensor, const at::Tensor &parameters) {
               "AdamW takes its step and its divisor as one float on the device of the parameters");
 }
 
-// While it lives, this thread and those that libtorch shares its work with take numbers below the smallest normal one for zero. The first moment of what has no
-// gradient any more fades to such numbers, and a processor takes several times as long for each of them.
+// Flushes subnormal numbers to zero on this thread and on libtorch's pool during its lifetime. First moments of parameters without further gradients fade to
+// such numbers, and a processor takes several times as long for each of them.
 class SubnormalsAreZero {
 public:
   SubnormalsAreZero() { set(true); }

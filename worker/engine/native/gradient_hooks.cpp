@@ -1,4 +1,4 @@
-// Tells of each parameter's gradient as soon as back-propagation has it, behind a C interface. No exception leaves this file.
+// Reports each parameter's gradient as soon as back-propagation has it, behind a C interface. No exception leaves this file.
 
 #include "guarded.h"
 
@@ -14,15 +14,15 @@ typedef void (*longhaul_gradient_arrived)(void *context, size_t index, const flo
 
 struct longhaul_gradient_hooks;
 
-// Hooks for these parameters, for as long as they live; null when it failed. Then `error` holds the reason, cut to `error_size` bytes with the
-// final zero. They do nothing until they are told whom to call.
+// Hooks for these parameters, for their lifetime; null on failure. Then `error` holds the reason, cut to `error_size` bytes with the final zero. They do
+// nothing before a callback is set.
 longhaul_gradient_hooks *longhaul_hook_gradients(const at::Tensor *const *parameters, size_t count, char *error,
                                                  size_t error_size);
 
-// Whom to call from now on; null: nobody. Not while gradients are computed.
+// Sets the callback; null: none. Must not be called while gradients are computed.
 void longhaul_listen_to_gradients(longhaul_gradient_hooks *hooks, longhaul_gradient_arrived arrived, void *context);
 
-// The hooks stay with the parameters, and call nobody any more.
+// The hooks stay with the parameters, without a callback.
 void longhaul_free_gradient_hooks(longhaul_gradient_hooks *hooks);
 }
 

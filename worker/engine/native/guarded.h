@@ -1,4 +1,4 @@
-// What every function with a C interface here does with exceptions.
+// Conversion of exceptions at the C interface.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace longhaul {
 
-// Runs `work`; false when it failed. Then `error` holds the reason, cut to `error_size` bytes with the final zero.
+// Runs `work`; false on failure. Then `error` holds the reason, cut to `error_size` bytes with the final zero.
 template <typename Work> bool guarded(Work &&work, char *error, size_t error_size) {
   try {
     work();

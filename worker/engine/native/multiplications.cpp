@@ -1,4 +1,4 @@
-// Counts what products of matrices multiply, behind a C interface. No exception leaves this file. See ../src/multiplications.rs.
+// Counts multiplications in matrix products, behind a C interface. No exception leaves this file. See ../src/multiplications.rs.
 
 #include "guarded.h"
 
@@ -12,10 +12,11 @@
 
 extern "C" {
 
-// Counts from now on what this thread multiplies, backward passes that it makes on a CPU included, until this thread ends it. Null when it failed: then `error` holds the reason, cut to `error_size` bytes with the final zero.
+// Begins counting this thread's multiplications, including backward passes on a CPU, until this thread ends the count. Null on failure: then `error` holds
+// the reason, cut to `error_size` bytes with the final zero.
 struct longhaul_count;
 longhaul_count *longhaul_begin_count(char *error, size_t error_size);
-// Multiplications since it began, into `multiplications`; false when it failed. The count is gone either way.
+// Returns the multiplications since then in `multiplications`; false on failure. Frees the count either way.
 bool longhaul_end_count(longhaul_count *count, uint64_t *multiplications, char *error, size_t error_size);
 }
 
@@ -23,7 +24,7 @@ namespace {
 
 thread_local uint64_t multiplied = 0;
 
-// [.., n, k] times [.., k, m]: these are the kernels that all products of libtorch end in. Of those that add as well, the factors come second and third.
+// [.., n, k] times [.., k, m]: all products of libtorch end in these kernels. In those that also add, the factors come second and third.
 std::unique_ptr<at::ObserverContext> count_product(const at::RecordFunction &call) {
   const char *name = call.name();
   const bool adds = std::strcmp(name, "aten::addmm") == 0 || std::strcmp(name, "aten::baddbmm") == 0;

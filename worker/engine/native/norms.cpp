@@ -1,4 +1,4 @@
-// Norms of many tensors at once, which the Rust bindings do not offer, behind a C interface. No exception leaves this file.
+// Norms of many tensors at once, which the Rust bindings lack, behind a C interface. No exception leaves this file.
 
 #include "guarded.h"
 
@@ -12,8 +12,7 @@
 
 extern "C" {
 
-// The norms [count] of `count` tensors, which the caller frees; null when it failed: then `error` holds the reason, cut to `error_size` bytes with the final
-// zero.
+// The norms [count] of `count` tensors, freed by the caller; null on failure: then `error` holds the reason, cut to `error_size` bytes with the final zero.
 at::Tensor *longhaul_norms(const at::Tensor *const *tensors, size_t count, char *error, size_t error_size);
 }
 

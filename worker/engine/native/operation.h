@@ -1,4 +1,4 @@
-// Functions of ours in autograd's graph. libtorch's template for them takes seconds to compile for each type that it is made for, so it is made for one.
+// Custom functions in autograd's graph. libtorch's template for them takes seconds to compile for each type, so a single instance serves all.
 
 #pragma once
 
@@ -13,17 +13,17 @@ namespace longhaul {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The gradients of what came in; undefined where nobody wants one.
+// The gradients of the inputs; undefined for unneeded ones.
 struct InputGradients {
   at::Tensor x;
   at::Tensor weight;
   at::Tensor bias;
 };
 
-// What is computed, and how its gradients are. One is made for each call, and belongs to the graph.
+// A computation and its gradients. One instance exists per call, and belongs to the graph.
 class Operation : public torch::CustomClassHolder {
 public:
-  // Saves in the context which tensors the backward pass needs. Nothing in here is recorded.
+  // Saves the tensors for the backward pass in the context. Nothing in here is recorded.
   virtual at::Tensor forward(AutogradContext *context, const at::Tensor &x, const std::optional<at::Tensor> &weight,
                              const std::optional<at::Tensor> &bias) = 0;
   virtual InputGradients backward(AutogradContext *context, const at::Tensor &gradient) = 0;
@@ -43,7 +43,7 @@ struct Recorded : torch::autograd::Function<Recorded> {
   }
 };
 
-// The value of an operation. It is in the graph if one of these wants a gradient.
+// The value of an operation. It is in the graph if any of these needs a gradient.
 inline at::Tensor recorded(const c10::intrusive_ptr<Operation> &operation, const at::Tensor &x,
                            const std::optional<at::Tensor> &weight = std::nullopt,
                            const std::optional<at::Tensor> &bias = std::nullopt) {

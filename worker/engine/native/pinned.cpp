@@ -1,4 +1,4 @@
-// Pinned memory, for which the Rust bindings name a device, of which libtorch warns. No exception leaves this file.
+// Pinned memory: the Rust bindings name a device for it, about which libtorch warns. No exception leaves this file.
 
 #include "guarded.h"
 
@@ -8,7 +8,7 @@
 
 extern "C" {
 
-// A copy of a tensor in memory that a GPU copies from and to by itself, or the tensor where it is there already, which the caller frees; null when it failed: then `error` holds the reason, cut to
+// A copy of a tensor in pinned memory, or the tensor if already pinned, freed by the caller; null on failure: then `error` holds the reason, cut to
 // `error_size` bytes with the final zero.
 at::Tensor *longhaul_pinned(const at::Tensor *tensor, char *error, size_t error_size);
 }

@@ -35,7 +35,7 @@ Kept keep_columns(const at::Tensor &gradient, int64_t count) {
   return Kept{gradient.index_select(1, columns), columns};
 }
 
-// Values that a thread writes at least.
+// Least values written by a thread.
 constexpr int64_t GRAIN = 1 << 15;
 
 int64_t rows_per_thread(int64_t width) { return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, width)); }
@@ -62,7 +62,7 @@ at::Tensor rows_among_zeros(const at::Tensor &columns, const at::Tensor &rows, i
   return whole;
 }
 
-// The columns [in, k] of a matrix [in, out] that is zero elsewhere, of values as long as a `Value`.
+// The columns [in, k] of a matrix [in, out] that is zero elsewhere, of values of the size of a `Value`.
 template <typename Value>
 at::Tensor columns_among_zeros(const at::Tensor &columns, const at::Tensor &product, int64_t out) {
   const int64_t in = product.size(0), count = product.size(1);
@@ -81,7 +81,7 @@ at::Tensor columns_among_zeros(const at::Tensor &columns, const at::Tensor &prod
   return whole;
 }
 
-// The columns of the gradient of a weight, [k, in] or, where `in_first`, [in, k], among zeros.
+// The columns of the gradient of a weight, [k, in] or, with `in_first`, [in, k], among zeros.
 at::Tensor among_zeros(const at::Tensor &columns, const at::Tensor &product, int64_t out, bool in_first) {
   if (product.is_cpu() && product.is_contiguous()) {
     // On a CPU libtorch's `zeros` and `index_copy_` take two to three times as long.

@@ -1,4 +1,4 @@
-// All that uses libtorch, as one translation unit: the compiler takes longer to read its headers than for everything here.
+// All uses of libtorch, as one translation unit: its headers take the compiler longer than all code here.
 
 #include "deferred_weights.cpp"
 #include "fused_adamw.cpp"

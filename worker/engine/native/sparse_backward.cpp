@@ -1,5 +1,4 @@
-// Products whose backward pass goes on with a part of the gradient of what came out, behind a C interface. No exception leaves this file. See
-// ../src/models/sparse.rs.
+// Products whose backward pass uses a part of the output's gradient, behind a C interface. No exception leaves this file. See ../src/models/sparse.rs.
 
 #include "guarded.h"
 #include "operation.h"
@@ -16,9 +15,9 @@
 
 extern "C" {
 
-// x [.., in] times the weight, which is [in, out] where `in_first` and [out, in] otherwise, plus the bias [out] unless that is null; all in one format.
-// The gradients of x and of the weight are made of `kept` values of each row of that of the product where `by_row`, and of `kept` of its columns otherwise;
-// that of the bias of all. Null when it failed: then `error` holds the reason, cut to `error_size` bytes with the final zero.
+// x [.., in] times the weight, which is [in, out] with `in_first` and [out, in] otherwise, plus the bias [out] unless null; all in one format. The gradients
+// of x and of the weight use `kept` values of each row of the product's gradient with `by_row`, and `kept` of its columns otherwise; that of the bias uses
+// all. Null on failure: then `error` holds the reason, cut to `error_size` bytes with the final zero.
 at::Tensor *longhaul_sparse_product(const at::Tensor *x, const at::Tensor *weight, const at::Tensor *bias, bool in_first,
                                     int64_t kept, bool by_row, char *error, size_t error_size);
 }
@@ -59,7 +58,7 @@ public:
         of.weight = longhaul::gradient_of_weight(kept, x.reshape({-1, x.size(-1)}), out, in_first);
       }
     }
-    // Without a bias there are two inputs only that may want a gradient.
+    // Without a bias only two inputs may need a gradient.
     if (biased && context->needs_input_grad(2)) {
       of.bias = gradient.sum(0);
     }

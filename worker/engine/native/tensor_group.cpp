@@ -1,5 +1,5 @@
-// The two functions at the ends of what a tensor group divides, one of which sums over its members in the forward pass and the other in the backward pass, behind a C
-// interface. No exception leaves this file. See ../src/models/tensor_group.rs.
+// The two functions at the ends of a tensor group's divided products, one of which sums over its members in the forward pass and the other in the backward
+// pass, behind a C interface. No exception leaves this file. See ../src/models/tensor_group.rs.
 
 #include "guarded.h"
 #include "operation.h"
@@ -12,22 +12,22 @@
 
 extern "C" {
 
-// Replaces `count` values on the host by their sum over all members; false when it failed. Called from whichever thread computes.
+// Replaces `count` values on the host by their sum over all members; false on failure. Called from any computing thread.
 typedef bool (*longhaul_sum)(void *context, float *values, size_t count);
 // Called once, when neither the group nor a graph needs the context any more.
 typedef void (*longhaul_release)(void *context);
 
 struct longhaul_group;
 
-// Null when it failed: then the context is not released, and, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
+// Null on failure: then the context is not released, and, as everywhere here, `error` holds the reason, cut to `error_size` bytes with the final zero.
 longhaul_group *longhaul_new_group(void *context, longhaul_sum sum, longhaul_release release, char *error,
                                    size_t error_size);
-// Graphs that are still there own what they need.
+// Remaining graphs own everything they need.
 void longhaul_free_group(longhaul_group *group);
 
-// x (f32) as it is, whose gradient becomes the sum over all members. Null when it failed.
+// x (f32) unchanged, whose gradient becomes the sum over all members. Null on failure.
 at::Tensor *longhaul_enter_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size);
-// The sum over all members of x (f32), whose gradient goes back as it is. Null when it failed.
+// The sum over all members of x (f32), whose gradient is passed back unchanged. Null on failure.
 at::Tensor *longhaul_leave_group(const longhaul_group *group, const at::Tensor *x, char *error, size_t error_size);
 }
 
@@ -47,7 +47,7 @@ struct Members : torch::CustomClassHolder {
 
 using MembersPointer = c10::intrusive_ptr<Members>;
 
-// In memory of its own: what is summed may be used elsewhere.
+// In its own memory: the summed tensor may be used elsewhere.
 at::Tensor summed(const Members &members, const at::Tensor &x) {
   TORCH_CHECK(x.scalar_type() == at::kFloat, "a tensor group sums 32-bit floats, not ", x.scalar_type());
   const at::Tensor rows = x.detach().contiguous();

@@ -7,14 +7,14 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::fused::{UpdateFactors, UpdateTensors, fused_adamw};
 use crate::models::views_of;
 
-/// φ: the least that a gradient is divided by under a frozen second moment, as a share of the root mean square of its tensor's gradients.
+/// φ: least divisor of a gradient under a frozen second moment, as a share of the root mean square of its tensor's gradients.
 const FROZEN_FLOOR: f64 = 0.1;
 
-/// β₂ of a second moment that stays as it is: the largest number below 1, of which f32 makes 1. What the kernel adds of a gradient's square,
-/// 1.1·10⁻¹⁶ of it, is less than a rounding of anything above the floor, unless that gradient is 1600 times what its tensor's usually are.
+/// β₂ of a frozen second moment: the largest number below 1, which f32 rounds to 1. The kernel then adds 1.1·10⁻¹⁶ of a gradient's square, below rounding
+/// above the floor, unless that gradient is 1600 times its tensor's usual ones.
 const FROZEN_BETA2: f64 = 1.0 - f64::EPSILON / 2.0;
 
-/// Updates after which β₁ᵗ and [`FROZEN_BETA2`]ᵗ are zero: moments that are taken as they are.
+/// Number of updates with β₁ᵗ and [`FROZEN_BETA2`]ᵗ equal to zero: moments need no correction.
 const CORRECTED_LONG_AGO: f64 = 1e30;
 
 /// The optimiser's memory, laid out like the parameters.
@@ -28,7 +28,7 @@ pub(super) struct AdamW {
     second: Tensor, // [P]
     first_views: Vec<Tensor>,
     second_views: Vec<Tensor>,
-    /// How many of the tensors, from the first, are subject to weight decay.
+    /// Number of tensors, from the first, subject to weight decay.
     decayed: usize,
     updates: u64,
     step: Tensor, // [], the updates as a float
@@ -65,8 +65,7 @@ impl AdamW {
         })
     }
 
-    /// One update of the parameter tensors, in place, with their `gradients` over `divisor`, which has one value. The
-    /// gradients are divided in place.
+    /// Updates the parameter tensors in place, with their `gradients` over `divisor`, which has one value. The gradients are divided in place.
     pub(super) fn update(
         &mut self,
         parameters: &[Tensor],
@@ -93,7 +92,7 @@ impl AdamW {
         )))
     }
 
-    /// The kernel's update of all tensors, of which some are subject to weight decay, with the `step` as it is.
+    /// Applies the kernel to all tensors, some with weight decay, with the present `step`.
     fn fused(
         &self,
         tensors: UpdateTensors<'_>,
@@ -117,10 +116,9 @@ impl AdamW {
         Ok(())
     }
 
-    /// m ← β₁·m + (1 − β₁)·g, θ ← (1 − γλ)·θ − γ·m / (√v̂ + ε), with v as it is: Adam's update as it is linear in the gradients, so that the
-    /// mean of many such steps is a step of the mean (0/1 Adam: Lu et al. 2022, arXiv 2202.06009). After t updates v̂ is v / (1 − β₂ᵗ), or
-    /// φ² times its mean over the tensor where that is more: what has had no gradient until now, as the embedding of a rare token, must
-    /// not move without bound when it has one. Counts as no update. The gradients are divided in place.
+    /// m ← β₁·m + (1 − β₁)·g, θ ← (1 − γλ)·θ − γ·m / (√v̂ + ε), with v unchanged: linear in the gradients, so that the mean of many such steps is a step of
+    /// the mean (0/1 Adam: Lu et al. 2022, arXiv 2202.06009). After t updates v̂ is v / (1 − β₂ᵗ), or φ² times its mean over the tensor if larger: a
+    /// parameter without gradients so far, as of a rare token, must not move without bound. Does not count as an update. The gradients are divided in place.
     pub(super) fn update_frozen(
         &mut self,
         parameters: &[Tensor],
@@ -147,7 +145,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// [`Self::update_frozen`] by plain operators: on a GPU the kernel makes f32 of its numbers, of β₂ 1, and of the corrections 0/0.
+    /// [`Self::update_frozen`] by plain operators: on a GPU the kernel converts its numbers to f32, so β₂ becomes 1 and the corrections 0/0.
     fn plain_frozen(
         &self,
         parameters: &[Tensor],
@@ -175,7 +173,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// m / (√max(v, φ²·mean(v)) + ε) `[P]`, with m as it is given and v and its mean as in [`Self::update_frozen`], but not corrected.
+    /// Returns m / (√max(v, φ²·mean(v)) + ε) `[P]`, with the given m, and v and its mean as in [`Self::update_frozen`], but not corrected.
     pub(super) fn frozen_direction(&self) -> Result<Tensor, TchError> {
         let direction = |(first, second): (&Tensor, Tensor)| {
             first.f_div(&second.f_sqrt()?.f_add_scalar_(self.epsilon)?)?.f_flatten(0, -1)
@@ -184,7 +182,7 @@ impl AdamW {
         Tensor::f_cat(&directions.collect::<Result<Vec<_>, _>>()?, 0)
     }
 
-    /// max(v̂, φ²·mean(v̂)), tensor by tensor, with v̂ = v / `correction`.
+    /// Returns max(v̂, φ²·mean(v̂)), tensor by tensor, with v̂ = v / `correction`.
     fn floored(&self, correction: f64) -> Result<Vec<Tensor>, TchError> {
         let floored = |second: &Tensor| {
             let second = second.f_div_scalar(correction)?;
@@ -194,7 +192,7 @@ impl AdamW {
         self.second_views.iter().map(floored).collect()
     }
 
-    /// m̂ / (√v̂ + ε), with the moments as they would be after an update with this gradient `[P]`; weight decay is not in it.
+    /// Returns m̂ / (√v̂ + ε), with the moments after a hypothetical update with this gradient `[P]`, without weight decay.
     pub(super) fn direction_with(&self, gradient: &Tensor) -> Result<Tensor, TchError> {
         let updates = i32::try_from(self.updates + 1).unwrap_or(i32::MAX);
         let corrections = [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(updates));

@@ -1,4 +1,4 @@
-//! Samples for one step, and the tensors that are made of them.
+//! Samples of one step, and their tensors.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use tch::{Device, TchError, Tensor};
 use crate::host_tensor::host_tensor;
 use crate::pinned::pinned;
 
-/// Samples for one step, whose tensors may be made before they are wanted.
+/// Samples of one step, whose tensors may be made in advance.
 #[derive(Debug, Default)]
 pub struct Batch {
     samples: HostBatch,
@@ -22,33 +22,33 @@ pub struct Batch {
 struct Staged {
     /// Samples in each but the last.
     size: usize,
-    /// See [`HostBatch`] for what is in them: int64, or uint8.
+    /// As in [`HostBatch`]: int64, or uint8.
     tensors: Vec<Tensor>,
 }
 
 /// Reads batches ahead, and stages them for `device`.
 ///
 /// # Errors
-/// The system has no threads to give.
+/// The system provides no threads.
 pub fn read_ahead(data: Arc<Dataset>, seed: u64, device: Device) -> io::Result<ReadAhead<Batch>> {
     ReadAhead::start(data, seed, move |samples, size| Batch::staged(samples, size, device))
 }
 
 impl Batch {
-    /// An empty batch for sequences of `length` tokens T.
+    /// Creates an empty batch for sequences of `length` tokens T.
     #[must_use]
     pub fn new(length: usize) -> Self {
         HostBatch::new(length).into()
     }
 
-    /// An empty batch for images of so many values C·H·W.
+    /// Creates an empty batch for images of `values` values C·H·W.
     #[must_use]
     pub fn of_images(values: usize) -> Self {
         HostBatch::of_images(values).into()
     }
 
-    /// With the tensors of micro-batches of `size` for `device`: for a GPU in pinned memory, from which it copies by itself. Where libtorch has no memory for them, they are made when
-    /// they are wanted: then the device finds out, and says so where it can be mended.
+    /// Makes the tensors of micro-batches of `size` for `device`: for a GPU in pinned memory, for asynchronous copies. Without memory, they are made on
+    /// demand, where the error can be handled.
     #[must_use]
     pub fn staged(samples: HostBatch, size: usize, device: Device) -> Self {
         let tensor = |micro: HostMicroBatch<'_>| {
@@ -65,7 +65,7 @@ impl Batch {
         self.samples.selected(weights).into()
     }
 
-    /// The same samples in batches of at most `size`.
+    /// Returns the same samples in batches of at most `size`.
     pub(crate) fn micro_batches(&self, size: usize) -> impl Iterator<Item = MicroBatch<'_>> {
         let staged = self.staged.as_ref().filter(|staged| staged.size == size);
         let tensor = move |at: usize| staged.and_then(|staged| staged.tensors.get(at));
@@ -88,7 +88,7 @@ impl Deref for Batch {
     }
 }
 
-/// What is changed has to be staged anew.
+/// Changed samples have to be staged anew.
 impl DerefMut for Batch {
     fn deref_mut(&mut self) -> &mut HostBatch {
         self.staged = None;
@@ -96,7 +96,7 @@ impl DerefMut for Batch {
     }
 }
 
-/// Whether the samples and their weights are the same.
+/// Compares samples and their weights.
 impl PartialEq for Batch {
     fn eq(&self, other: &Self) -> bool {
         self.samples == other.samples
@@ -119,7 +119,7 @@ impl<'a> Deref for MicroBatch<'a> {
 }
 
 impl MicroBatch<'_> {
-    /// Of the samples' losses `[B]`, where they are not all alike or are asked for.
+    /// Returns the weights of the samples' losses `[B]`, if they differ or losses are requested.
     pub(crate) fn weights(&self, device: Device) -> Result<Option<Tensor>, TchError> {
         let weights = self.samples.weights();
         weights.map(|weights| Tensor::f_from_slice(weights)?.f_to_device(device)).transpose()
@@ -128,7 +128,7 @@ impl MicroBatch<'_> {
     /// `[B, T + 1]`, int64; or `[B, C·H·W + 2]`, uint8.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
         match self.tensor {
-            // From pinned memory, which libtorch keeps until the copy is made, the host need not wait for it.
+            // The host need not wait for a copy from pinned memory, which libtorch keeps until then.
             Some(staged) => staged.f_to_device_(device, staged.kind(), device.is_cuda(), false),
             None => on_host(&self.samples)?.f_to_device(device),
         }

@@ -1,4 +1,4 @@
-//! Neighbouring blocks of the model: their forward pass, and their backward pass with or without computing activations again.
+//! Neighbouring blocks of the model: their forward pass, and their backward pass with or without recomputation.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,39 +10,39 @@ use tch::{Kind, TchError, Tensor};
 
 use crate::models::{Columns, Deferred, Left, Model, Parameters, Products, TensorGroup};
 
-/// Some blocks, and the tensors that they compute with.
+/// Some blocks, and their tensors.
 #[derive(Debug)]
 pub(super) struct Chunk {
     model: Model,
-    /// Where those of their tensors that are held here are among the parameters.
+    /// Indices of their tensors held here among the parameters.
     tensors: Vec<usize>,
-    /// Leaves of autograd's graph: those tensors, and what is borrowed.
+    /// Leaves of autograd's graph: those tensors, and the borrowed one.
     leaves: Vec<Tensor>,
     blocks: Vec<Block>,
-    /// Keeps what goes into each block and nothing within one, and computes that again for the backward pass (Chen et al. 2016, "Training deep nets with
-    /// sublinear memory cost").
+    /// Whether only the input of each block is kept, and its inner activations are recomputed for the backward pass (Chen et al. 2016, "Training deep nets
+    /// with sublinear memory cost").
     recompute: bool,
-    /// Where a backward pass leaves the gradients of weights in products for later; none: it has only one part.
+    /// Queue of weight gradients of products for the second part of a backward pass; `None`: it has only one part.
     deferred: Option<Arc<Deferred>>,
 }
 
-/// How a chunk computes.
+/// Options of a chunk's computation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Computing<'a> {
     pub precision: Precision,
-    /// Whether activations are computed again for the backward pass.
+    /// Whether activations are recomputed for the backward pass.
     pub recompute: bool,
-    /// What backward passes go on with; none: all.
+    /// Sparsity of backward passes; `None`: dense.
     pub sparse: Option<&'a SparseBackwardConfig>,
-    /// Whether a backward pass leaves what it can for [`Chunk::weights`].
+    /// Whether a backward pass defers work to [`Chunk::weights`].
     pub in_two_parts: bool,
-    /// Whether a backward pass leaves the columns of gradients of weights for [`Chunk::columns`].
+    /// Whether a backward pass leaves the columns of weight gradients for [`Chunk::columns`].
     pub collects: bool,
-    /// Those that have the other shares of the blocks.
+    /// Group with the other shares of the blocks.
     pub group: Option<&'a Arc<TensorGroup>>,
 }
 
-/// A block and which of the leaves it computes with.
+/// A block, and its leaves.
 #[derive(Debug)]
 struct Block {
     part: Part,
@@ -52,19 +52,19 @@ struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Embedding,
-    /// The place among the model's layers that are here.
+    /// Index among the model's layers here.
     Layer(usize),
     Head,
 }
 
-/// What a chunk computes a loss of: the tokens [B, T + 1], or images and classes `[B, C·H·W + 2]`, and the share of their mean loss in that of the batch.
+/// Targets of a chunk's loss: the tokens [B, T + 1], or images and classes `[B, C·H·W + 2]`, and the share of their mean loss in that of the batch.
 #[derive(Debug)]
 pub(super) struct Targets {
     pub tokens: Tensor,
     pub share: f64,
-    /// By which the loss of each sequence counts [B]; none: they are alike.
+    /// Weight of each sequence's loss [B]; `None`: equal.
     pub weights: Option<Tensor>,
-    /// With weights, the losses [B], once they are known.
+    /// With weights, the losses [B], once known.
     losses: RefCell<Option<Tensor>>,
 }
 
@@ -73,7 +73,7 @@ impl Targets {
         Self { tokens, share, weights, losses: RefCell::new(None) }
     }
 
-    /// What they add to the loss of the batch, given the residual stream [B, T, D] behind the last layer.
+    /// Returns their part of the batch's loss, given the residual stream [B, T, D] behind the last layer.
     pub fn loss(&self, model: &Model, x: &Tensor) -> Result<Tensor, TchError> {
         let Some(weights) = &self.weights else {
             return model.loss_behind(x, &self.tokens)?.f_mul_scalar(self.share);
@@ -83,13 +83,13 @@ impl Targets {
         losses.f_mul(weights)?.f_mean(Kind::Float)?.f_mul_scalar(self.share)
     }
 
-    /// The losses [B] of which [`Self::loss`] was made, where there are weights.
+    /// Returns the losses [B] behind [`Self::loss`], with weights.
     pub fn losses(&self) -> Option<Tensor> {
         self.losses.borrow().as_ref().map(Tensor::shallow_clone)
     }
 }
 
-/// What is kept of a micro-batch between its forward and its backward pass.
+/// Data kept for a micro-batch between its forward and its backward pass.
 #[derive(Debug)]
 pub(super) struct Kept {
     targets: Option<Targets>,
@@ -97,7 +97,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// The losses [B] of its sequences, where they are asked for and the last layer is here.
+    /// Returns the losses [B] of its sequences, if requested and the last layer is here.
     pub fn losses(&self) -> Option<Tensor> {
         self.targets.as_ref().and_then(Targets::losses)
     }
@@ -105,22 +105,22 @@ impl Kept {
 
 #[derive(Debug)]
 enum Activations {
-    /// Autograd's graph, from the residual stream that came in, if it was not tokens, to what went out.
+    /// Autograd's graph, from the incoming residual stream, if it was not tokens, to the output.
     Graph { input: Option<Tensor>, output: Tensor },
-    /// What went into each block.
+    /// Input of each block.
     Inputs(Vec<Tensor>),
 }
 
 /// The gradients of a micro-batch.
 #[derive(Debug)]
 pub(super) struct Gradients {
-    /// Of the chunk's tensors that are held here, in the order of [`Chunk::tensors`]; none: it is among what is left, or was not.
+    /// Of the chunk's tensors held here, in the order of [`Chunk::tensors`]; `None`: deferred, now or before.
     pub tensors: Vec<Option<Tensor>>,
-    /// Of what is borrowed.
+    /// Of the borrowed tensor.
     pub borrowed: Option<Tensor>,
-    /// Of the residual stream that came in, unless it was tokens.
+    /// Of the incoming residual stream, unless it was tokens.
     pub input: Option<Tensor>,
-    /// What is left for [`Chunk::weights`].
+    /// Deferred work for [`Chunk::weights`].
     pub left: Option<Left>,
 }
 
@@ -139,7 +139,7 @@ impl Chunk {
         let block = |block: u32| {
             let own = spec.tensors_in(&(block..block + 1));
             let own = own.iter().filter_map(|at| tensors.iter().position(|other| other == at));
-            // A tied embedding: the first of the tensors where it is held, the last of the leaves where it is borrowed.
+            // A tied embedding: the first of the tensors if held, the last of the leaves if borrowed.
             let tied = spec.tied_embeddings && block == spec.head();
             let held = if blocks.contains(&0) { 0 } else { leaves.len() - 1 };
             Block {
@@ -171,12 +171,12 @@ impl Chunk {
         Ok(Self { model, tensors, leaves, blocks: blocks_here, recompute, deferred })
     }
 
-    /// The model, if all of it is here.
+    /// Returns the model, if all of it is here.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Where the tensors that are held here are among the parameters.
+    /// Returns the indices of the tensors held here among the parameters.
     pub fn tensors(&self) -> &[usize] {
         &self.tensors
     }
@@ -185,8 +185,8 @@ impl Chunk {
         self.blocks.first().is_some_and(|block| block.part == Part::Embedding)
     }
 
-    /// The residual stream [B, T, D] behind the blocks, outside autograd's graph, or the share of the loss [], for tokens [B, T] or the residual stream
-    /// before them.
+    /// Returns the residual stream [B, T, D] behind the blocks, outside autograd's graph, or the share of the loss [], for tokens [B, T] or the residual
+    /// stream before them.
     pub fn forward(&self, input: &Tensor, targets: Option<Targets>) -> Result<(Tensor, Kept), TchError> {
         if self.recompute {
             let mut inputs = Vec::with_capacity(self.blocks.len());
@@ -213,7 +213,7 @@ impl Chunk {
         Ok((handed_on, Kept { targets, activations: Activations::Graph { input, output } }))
     }
 
-    /// The gradients, given that of the residual stream behind the blocks, or none where they end with the loss.
+    /// Returns the gradients, given that of the residual stream behind the blocks, or `None` if they end with the loss.
     pub fn backward(&self, kept: Kept, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
         let Kept { targets, activations } = kept;
         match activations {
@@ -229,7 +229,7 @@ impl Chunk {
         }
     }
 
-    /// Block by block from the last one.
+    /// Goes block by block from the last one.
     fn backward_again(
         &self,
         mut inputs: Vec<Tensor>,
@@ -240,7 +240,7 @@ impl Chunk {
         let mut behind = gradient.map(Tensor::shallow_clone);
         for (at, block) in self.blocks.iter().enumerate().rev() {
             let Some(input) = inputs.pop() else { break };
-            // Tokens have no gradient, and nobody asks for that of pixels.
+            // Tokens have no gradient, and that of pixels is not needed.
             let is_first =
                 self.takes_tokens() && self.blocks[..at].iter().all(|block| block.leaves.is_empty());
             let input = if is_first { input } else { input.f_detach()?.f_set_requires_grad(true)? };
@@ -265,18 +265,18 @@ impl Chunk {
         self.sort(gradients, behind)
     }
 
-    /// The gradients of the weights that backward passes have left.
+    /// Returns the gradients of deferred weights.
     pub fn weights(&self, left: &Left) -> Result<Gradients, TchError> {
         self.sort(left.gradients(&self.leaves)?, None)
     }
 
-    /// The columns of the gradients of the weights that a backward pass has left, by where the weights are among the parameters.
+    /// Returns the columns of deferred weight gradients, by the weights' indices among the parameters.
     pub fn columns(&self, left: &Left) -> Result<Vec<(usize, Columns)>, TchError> {
         let found = left.columns(&self.leaves[..self.tensors.len()])?.into_iter();
         Ok(self.tensors.iter().zip(found).filter_map(|(&at, columns)| Some((at, columns?))).collect())
     }
 
-    /// Those of the leaves as what they are.
+    /// Assigns the gradients of the leaves to their roles.
     fn sort(&self, mut tensors: Vec<Option<Tensor>>, input: Option<Tensor>) -> Result<Gradients, TchError> {
         let borrowed = (tensors.len() > self.tensors.len()).then(|| tensors.pop()).flatten().flatten();
         let left = self.deferred.as_ref().map(|deferred| deferred.take()).transpose()?;
@@ -293,12 +293,12 @@ impl Chunk {
     }
 }
 
-/// A gradient that autograd has computed: it gives a tensor without anything in it for one that is left.
+/// Returns a computed gradient; autograd returns an undefined tensor for a deferred one.
 fn known(gradient: Tensor) -> Option<Tensor> {
     gradient.defined().then_some(gradient)
 }
 
-/// From where autograd goes back: a loss; or a number whose gradient in `output` is `gradient`.
+/// Returns the root for autograd: a loss; or a number whose gradient in `output` is `gradient`.
 fn root_of(output: Tensor, gradient: Option<&Tensor>) -> Result<Tensor, TchError> {
     match gradient {
         Some(gradient) => output.f_mul(gradient)?.f_sum(Kind::Float),

@@ -1,4 +1,4 @@
-//! Which GPU of this machine a worker takes that was told to take any: one that no other worker has.
+//! Choice of a GPU for a worker with a free choice: one that no other worker has.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -6,33 +6,31 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Takes a GPU for as long as this process lives, the first one that is free. Where each is taken, the first one is shared.
+/// Claims the first free GPU for the lifetime of this process. If all are taken, the first one is shared.
 pub(super) fn claim(gpus: usize) -> usize {
     match claim_among(0..gpus) {
         Some(index) => {
             if gpus > 1 {
-                tracing::info!(
-                    "of {gpus} GPUs, cuda:{index} is the first that no other worker here has: this one takes it"
-                );
+                tracing::info!("taking cuda:{index}, the first free one of {gpus} GPUs");
             }
             index
         }
         None => {
             tracing::warn!(
-                "each of {gpus} GPUs has a worker, or they cannot be told apart: this one computes on cuda:0 as well; `--device cuda:N` chooses"
+                "each of {gpus} GPUs has a worker, or they cannot be distinguished: sharing cuda:0; choose another one with `--device cuda:N`"
             );
             0
         }
     }
 }
 
-/// Says that this process has a GPU that it was told to take, so that whoever may take any takes another one.
+/// Marks an explicitly chosen GPU as taken, so that workers with a free choice take another one.
 pub(super) fn hold(index: usize) {
-    // Whoever shares it on purpose may, and it may be this process that has it.
+    // Sharing on purpose is permitted, and this process itself may hold it.
     let _ = claim_among(index..index + 1);
 }
 
-/// Takes the first free one of these for as long as this process lives.
+/// Claims the first free one of these for the lifetime of this process.
 fn claim_among(indices: Range<usize>) -> Option<usize> {
     static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
@@ -42,13 +40,13 @@ fn claim_among(indices: Range<usize>) -> Option<usize> {
     Some(first + place)
 }
 
-/// One that all users of the machine may write in, and that services share which have temporary folders of their own.
+/// Returns a folder writable by all users, and shared by services with private temporary folders.
 fn folder() -> PathBuf {
     let shared = Path::new("/run/lock");
     if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
 }
 
-/// The first name that nobody has locked, and its lock.
+/// Locks the first unlocked name; returns its index and lock.
 fn claim_in(folder: &Path, names: impl Iterator<Item = String>) -> Option<(usize, File)> {
     names.enumerate().find_map(|(index, name)| {
         let path = folder.join(format!("longhaul-gpu-{name}.lock"));
@@ -60,8 +58,8 @@ fn claim_in(folder: &Path, names: impl Iterator<Item = String>) -> Option<(usize
     })
 }
 
-/// A GPU's name on this machine, whatever part of its GPUs this process sees: its number, or as `CUDA_VISIBLE_DEVICES` has it. Processes for which that names
-/// it otherwise do not see each other.
+/// Returns a GPU's name on this machine: its number, or its entry in `CUDA_VISIBLE_DEVICES`. Processes that name a GPU differently there do not see each
+/// other.
 fn name_of(index: usize, visible: Option<&str>) -> String {
     let named = visible.and_then(|visible| visible.split(',').nth(index)).map(str::trim);
     let name = named.filter(|name| !name.is_empty()).map_or_else(|| index.to_string(), str::to_owned);

@@ -6,7 +6,7 @@ use super::norms::norms;
 use super::{Engine, EngineError, StepOutcome};
 
 impl Engine {
-    /// What the gradients must be divided by so that their common norm does not exceed `clip` (0: not clipped), if anything.
+    /// Returns the divisor of the gradients that limits their common norm to `clip` (0: not clipped), if needed.
     pub(super) fn clip_divisor(
         &self,
         gradients: &[Tensor],
@@ -18,7 +18,7 @@ impl Engine {
         self.divisor(gradients, &norms(gradients)?, clip)
     }
 
-    /// The same for the gradients of a step that this engine has made, whose norm goes into its outcome.
+    /// The same for a step's own gradients, whose norm goes into its outcome.
     pub(super) fn own_divisor(
         &self,
         gradients: &[Tensor],
@@ -30,8 +30,7 @@ impl Engine {
         Ok(divisor)
     }
 
-    /// The norms [tensors] of the gradients of a step that this engine has made, if there are any, and what they must be divided by, if anything. Of a GPU that computes
-    /// alone nothing is read.
+    /// Returns the norms [tensors] of a step's own gradients, if any, and their divisor, if needed. On a GPU that computes alone nothing is read.
     pub(super) fn norms_and_divisor(
         &self,
         gradients: &[Tensor],
@@ -45,7 +44,7 @@ impl Engine {
         Ok((Some(norms), divisor))
     }
 
-    /// What the norms [tensors] of the gradients of a step come to, if there are any, in its outcome.
+    /// Puts the norm of a step's gradients with these norms [tensors], if any, into its outcome.
     pub(super) fn tell_norm(
         &self,
         norms: Option<&Tensor>,
@@ -56,7 +55,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Of a gradient with these norms [tensors]: [`StepOutcome::gradient_norm`]. It asks nobody else, who may be far away.
+    /// Returns [`StepOutcome::gradient_norm`] of a gradient with these norms [tensors], without communication.
     pub(super) fn share_of_norm(&self, norms: &Tensor) -> Result<f64, EngineError> {
         match &self.group {
             Some(group) => group.share_of_norm(norms, self.spec.shard.ways()),
@@ -70,20 +69,20 @@ impl Engine {
         norms: &Tensor,
         clip: f64,
     ) -> Result<Option<Tensor>, EngineError> {
-        /// What PyTorch's `clip_grad_norm_` adds to the norm.
+        /// PyTorch's constant in `clip_grad_norm_`.
         const NORM_FLOOR: f64 = 1e-6;
         let norm = match self.squared_norm_of_all(gradients, norms)? {
             Some(squared) => self.scalar(squared.sqrt())?,
             None => norms.f_norm()?,
         }; // []
         let divisor = norm.f_add_scalar(NORM_FLOOR)?.f_div_scalar(clip)?.f_clamp_min(1.0)?;
-        // A division by one costs a pass over the gradients; to know of it, the host would have to wait for a GPU.
+        // A division by one costs a pass over the gradients; on a GPU, the host would have to wait to know it.
         let idle = self.device == Device::Cpu && divisor.f_double_value(&[])? == 1.0;
         Ok((!idle).then_some(divisor))
     }
 
-    /// Of these gradients, with their norms [tensors], and those of all with whom this engine computes: what the members of a tensor group have together, added
-    /// up over the stages of a pipeline in their order, so that all have the same bits. None: it computes alone.
+    /// Returns the squared norm of these gradients, with their norms [tensors], and of all other parts: the tensor group's sum, added over pipeline stages in
+    /// order, for equal bits. `None`: the engine computes alone.
     fn squared_norm_of_all(&self, gradients: &[Tensor], norms: &Tensor) -> Result<Option<f64>, EngineError> {
         let of_stage = match (&self.group, &self.rank) {
             (Some(group), _) => group.squared_norm(gradients, norms)?,
@@ -93,13 +92,13 @@ impl Engine {
         self.rank.as_ref().map_or(Ok(of_stage), |rank| rank.total(of_stage)).map(Some)
     }
 
-    /// A number, on the device: [].
+    /// Returns a number on the device: [].
     fn scalar(&self, value: f64) -> Result<Tensor, TchError> {
         Tensor::f_from_slice(&[value as f32])?.f_view([0i64; 0])?.f_to_device(self.device)
     }
 }
 
-/// Numbers [] as one vector.
+/// Stacks numbers [] to one vector.
 pub(super) fn stacked(numbers: impl Iterator<Item = Result<Tensor, TchError>>) -> Result<Tensor, TchError> {
     Tensor::f_stack(&numbers.collect::<Result<Vec<_>, _>>()?, 0)
 }
@@ -126,7 +125,7 @@ mod tests {
         assert!(apart < 1e-5, "{what}: {told:?} is not {expected}");
     }
 
-    /// Against the sum of squares in f64, of a gradient that has never been clipped.
+    /// Against the sum of squares in f64, for a gradient that was never clipped.
     #[test]
     fn whatever_makes_a_gradient_tells_its_norm_before_clipping() {
         let mut batch = Batch::new(16);

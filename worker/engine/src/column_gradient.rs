@@ -1,4 +1,4 @@
-//! Gradients whose matrices are there as the columns that backward passes have computed.
+//! Gradients whose matrices consist of the columns computed by backward passes.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::Batch;
 use crate::models::Columns;
 
 impl Engine {
-    /// From now on gradients are of columns ([`Self::column_gradient`]), where `[train.sparse_backward]` goes on with some, and there are no others.
+    /// Switches to gradients of columns ([`Self::column_gradient`]) alone, if `[train.sparse_backward]` keeps some.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn collect_columns(&mut self) -> Result<(), EngineError> {
         self.settings.collects = true;
         self.build_chunks()
     }
 
-    /// The gradient of the mean loss over `batch`, unclipped: of each product's weight the columns that any micro-batch has chosen, and all of the rest. No tensor and no vector of the size of
-    /// such a weight is made for it.
+    /// Returns the gradient of the mean loss over `batch`, unclipped: of each product's weight the columns chosen by any micro-batch, and all of the rest. No
+    /// tensor and no vector of such a weight's size is made.
     ///
     /// # Errors
-    /// Where gradients are not of columns; where libtorch fails.
+    /// Gradients are not of columns; or libtorch fails.
     pub fn column_gradient(&self, batch: &Batch) -> Result<(StepOutcome, ColumnGradient), EngineError> {
         let Some(sparse) = self.settings.sparse.as_ref().filter(|_| self.settings.collects) else {
             return Err(EngineError::Part);

@@ -1,4 +1,4 @@
-//! Which device a worker drives.
+//! Choice of a worker's device.
 
 use std::sync::OnceLock;
 
@@ -6,20 +6,20 @@ use tch::{Cuda, Device};
 
 use super::{EngineError, claims};
 
-/// Reads `auto` (the first GPU, or else the CPU), `cpu`, `cuda` or `cuda:1`.
+/// Parses `auto` (the first GPU, or else the CPU), `cpu`, `cuda` or `cuda:1`.
 ///
 /// # Errors
-/// When there is no such device; the message says what there is.
+/// No such device exists; the message lists the present ones.
 pub fn choose_device(name: &str) -> Result<Device, EngineError> {
     choose_among(name, gpus(), || 0)
 }
 
-/// The same for a worker that trains, which keeps a GPU to itself as long as it lives: `auto` is the first that no other worker of this machine has.
+/// The same for a training worker, which keeps its GPU for its lifetime: `auto` is the first without another worker of this machine.
 ///
 /// # Errors
-/// When there is no such device; the message says what there is.
+/// No such device exists; the message lists the present ones.
 pub fn claim_device(name: &str) -> Result<Device, EngineError> {
-    // Whoever asks once more has the same one.
+    // Repeated calls get the same one.
     static AUTO: OnceLock<usize> = OnceLock::new();
     let device = choose_among(name, gpus(), || *AUTO.get_or_init(|| claims::claim(gpus())))?;
     if let Device::Cuda(index) = device {
@@ -32,7 +32,7 @@ fn gpus() -> usize {
     usize::try_from(Cuda::device_count()).unwrap_or(0)
 }
 
-/// A device as [`choose_device`] reads it.
+/// Returns a device's name for [`choose_device`].
 #[must_use]
 pub fn device_name(device: Device) -> String {
     match device {

@@ -1,4 +1,4 @@
-//! How good the model is on samples that it is not trained on.
+//! Evaluation of the model on held-out samples.
 
 use std::borrow::Borrow;
 
@@ -9,10 +9,10 @@ use super::{Engine, EngineError};
 use crate::Batch;
 
 impl Engine {
-    /// Mean cross entropy over all tokens of `batches`, in nats, or over all images, and how many of their classes are told; none when they have none.
+    /// Returns the mean cross entropy over all tokens of `batches`, in nats, or over all images with their accuracy; `None` without any.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn evaluate(
         &self,
         batches: impl IntoIterator<Item: Borrow<Batch>>,

@@ -8,21 +8,20 @@ use torch_sys::C_tensor;
 
 use crate::shim::{Reason, pointers};
 
-/// Tensors of one update, in corresponding order: contiguous, f32, each alike in shape and device with its parameters.
+/// Tensors of one update, in corresponding order: contiguous, f32, each with the shape and device of its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpdateTensors<'a> {
     /// Changed in place, outside autograd's graph.
     pub parameters: &'a [Tensor],
-    /// Divided in place, where there is a divisor.
+    /// Divided in place, with a divisor.
     pub gradients: &'a [Tensor],
-    /// The first moments, changed in place.
+    /// First moments, changed in place.
     pub first: &'a [Tensor],
-    /// The second moments, changed in place.
+    /// Second moments, changed in place.
     pub second: &'a [Tensor],
 }
 
 impl<'a> UpdateTensors<'a> {
-    /// Those before `at`, and the others.
     pub(super) fn split_at(self, at: usize) -> (Self, Self) {
         let lists = [self.parameters, self.gradients, self.first, self.second];
         let halves = lists.map(|list| list.split_at(at.min(list.len())));
@@ -36,13 +35,12 @@ impl<'a> UpdateTensors<'a> {
     }
 }
 
-/// The numbers of one update. The tensors have one value and stand on the device of the parameters, so that nobody waits
-/// for it.
+/// The numbers of one update. The tensors have one value and are on the device of the parameters, so that no wait is needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpdateFactors<'a> {
-    /// The number of this update, from 1.
+    /// Number of this update, from 1.
     pub step: &'a Tensor,
-    /// The gradient is divided by it.
+    /// Divisor of the gradient.
     pub gradient_divisor: Option<&'a Tensor>,
     pub learning_rate: f64,
     pub beta1: f64,
@@ -51,17 +49,17 @@ pub(super) struct UpdateFactors<'a> {
     pub epsilon: f64,
 }
 
-/// One update with decoupled weight decay (Loshchilov & Hutter 2019) by the kernel of PyTorch's
-/// `torch.optim.AdamW(fused=True)`: every value crosses memory once.
+/// Makes one update with decoupled weight decay (Loshchilov & Hutter 2019) by the kernel of PyTorch's `torch.optim.AdamW(fused=True)`: every value crosses
+/// memory once.
 ///
 /// # Errors
-/// When the tensors are not as described; where libtorch fails.
+/// The tensors are not as described; or libtorch fails.
 pub(super) fn fused_adamw(tensors: UpdateTensors<'_>, factors: UpdateFactors<'_>) -> Result<(), TchError> {
     let lists = [tensors.parameters, tensors.gradients, tensors.first, tensors.second].map(pointers);
     let [parameters, gradients, first, second] = &lists;
     if lists.iter().any(|list| list.len() != parameters.len()) {
         let lengths = lists.each_ref().map(Vec::len);
-        return Err(TchError::Shape(format!("AdamW takes lists of one length, not of {lengths:?}")));
+        return Err(TchError::Shape(format!("AdamW needs lists of equal length, not {lengths:?}")));
     }
     let call = Call {
         parameters: parameters.as_ptr(),
@@ -78,13 +76,13 @@ pub(super) fn fused_adamw(tensors: UpdateTensors<'_>, factors: UpdateFactors<'_>
         epsilon: factors.epsilon,
     };
     let mut reason = Reason::default();
-    // SAFETY: every pointer is to a tensor that this function borrows, and each list has `count` of them. The shim checks
-    // shapes, kinds and layout, lets no exception out, keeps nothing, and writes at most `size` bytes of the reason.
+    // SAFETY: every pointer is to a tensor that this function borrows, and each list has `count` of them. The shim checks shapes, kinds and layout, lets no
+    // exception out, keeps nothing, and writes at most `size` bytes of the reason.
     let updated = unsafe { longhaul_fused_adamw(&raw const call, reason.as_mut_ptr(), Reason::SIZE) };
     if updated { Ok(()) } else { Err(reason.into_error()) }
 }
 
-/// The same layout as `longhaul_fused_adamw_call`.
+/// Same layout as `longhaul_fused_adamw_call`.
 #[repr(C)]
 struct Call {
     parameters: *const *const C_tensor,
@@ -148,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_moment_that_fades_does_not_become_subnormal() {
-        // As many as several threads share. A GPU is as fast with subnormal numbers.
+        // Enough values for several threads. A GPU is as fast with subnormal numbers.
         let parameters = Tensor::ones([1 << 10, 1 << 10], (Kind::Float, Device::Cpu));
         let faded = parameters.full_like(f64::from(f32::MIN_POSITIVE));
         let lists = [&parameters, &parameters.zeros_like(), &faded, &parameters.ones_like()]
@@ -167,7 +165,7 @@ mod tests {
         let faded = Vec::<f32>::try_from(faded.flatten(0, -1)).unwrap();
         assert!(!faded.iter().any(|value| value.is_subnormal()), "{}", faded[0]);
         assert_eq!(second[0].min().double_value(&[]) as f32, 0.999, "normal numbers are as ever");
-        // Everybody else has them again: half of it is no zero.
+        // Subnormal numbers are enabled again elsewhere: half of it is no zero.
         let smallest = Tensor::ones([1 << 20], (Kind::Float, Device::Cpu)) * f64::from(f32::MIN_POSITIVE);
         assert_eq!((smallest * 0.5).count_nonzero(None::<i64>).int64_value(&[]), 1 << 20);
         assert!(std::hint::black_box(f32::MIN_POSITIVE) * std::hint::black_box(0.5) > 0.0);

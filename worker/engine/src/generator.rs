@@ -12,10 +12,10 @@ use super::sampling::draw;
 use super::{EngineError, Sampling, set_threads, to_host};
 use crate::models::{Cache, Model, Parameters};
 
-/// The number format in which text is generated, whatever the model was trained in.
+/// Number format of generation, independent of training.
 const PRECISION: Precision = Precision::F32;
 
-/// A model that continues text, without what training needs beside it.
+/// A model that continues text, without the state of training.
 #[derive(Debug)]
 pub struct Generator {
     spec: ModelSpec,
@@ -23,28 +23,27 @@ pub struct Generator {
     model: Model,
 }
 
-/// The tokens that follow a prompt, drawn one by one, without an end.
+/// The endless tokens after a prompt, drawn one by one.
 ///
-/// What the model sees is a window onto the newest tokens. It grows to the whole context; a token for which there is no room
-/// leaves only the newest half of a context, which is read anew, as the positions of its tokens change. So between these
-/// rereadings a token costs one position, and the model always knows at least half a context, or all there is.
+/// The model sees a window of the newest tokens, which grows to the whole context. A token without room leaves only the newest half, which is read anew,
+/// because positions change. Otherwise a token costs one position, and the model always knows at least half a context, or all tokens.
 #[derive(Debug)]
 pub struct Continuation<'a> {
     generator: &'a Generator,
     window: Vec<i64>,
-    /// The window's first tokens, as far as the model has read them.
+    /// The window's first tokens, as far as read by the model.
     cache: Cache,
     sampling: Sampling,
     rng: ChaCha8Rng,
 }
 
 impl Generator {
-    /// A model of this specification with `parameters` in the order of [`ModelSpec::parameters`].
+    /// Creates a model of this specification with `parameters` in the order of [`ModelSpec::parameters`].
     ///
-    /// `threads` sets libtorch's threads for the whole process; none leaves them as they are.
+    /// `threads` sets libtorch's threads for the whole process; `None` leaves them unchanged.
     ///
     /// # Errors
-    /// When there are not as many `parameters` as the model has, or it is no language model; where libtorch fails: out of memory, mostly.
+    /// The number of `parameters` is wrong, or the model is no language model; or libtorch fails: out of memory, mostly.
     pub fn new(
         spec: &ModelSpec,
         parameters: &[f32],
@@ -62,7 +61,7 @@ impl Generator {
     /// Continues `prompt`, of which the model sees the last tokens that fit its context.
     ///
     /// # Errors
-    /// When the prompt is empty, or has a token outside the vocabulary; where libtorch fails.
+    /// The prompt is empty, or has a token outside the vocabulary; or libtorch fails.
     pub fn continuation(&self, prompt: &[u32], sampling: Sampling) -> Result<Continuation<'_>, EngineError> {
         if prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
@@ -89,7 +88,7 @@ impl Generator {
 impl Iterator for Continuation<'_> {
     type Item = Result<u32, EngineError>;
 
-    /// Fails where libtorch does.
+    /// Fails with libtorch.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.draw_next())
     }
@@ -102,7 +101,7 @@ impl Continuation<'_> {
         Ok(token as u32)
     }
 
-    /// Logits `[V]` of the token that follows the window.
+    /// Returns the logits `[V]` of the token after the window.
     fn next_logits(&mut self) -> Result<Vec<f32>, EngineError> {
         let context = self.generator.context();
         if self.window.len() > context {
@@ -128,13 +127,13 @@ mod tests {
     const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, seed: 0 };
     const PROMPT: [u32; 3] = [7, 3, 50];
 
-    /// Weights large enough for attention to be anything but even.
+    /// Weights large enough for uneven attention.
     fn generator(spec: &ModelSpec) -> Generator {
         let values: Vec<f32> = draw_parameters(spec, 3).iter().map(|value| value * 8.0).collect();
         Generator::new(spec, &values, test_device(), NonZeroU32::new(1)).unwrap()
     }
 
-    /// How many of the newest of `count` tokens the model sees, when `prompt` of them were there from the start.
+    /// Returns the number of the newest of `count` tokens that the model sees, after a prompt of `prompt` tokens.
     fn window(context: usize, prompt: usize, count: usize) -> usize {
         let first_without_room = context.max(prompt) + 1;
         if count < first_without_room {
@@ -145,7 +144,7 @@ mod tests {
         half + (count - first_without_room) % (context - half + 1)
     }
 
-    /// Logits of the next token, by one pass over all that the model sees.
+    /// Returns the logits of the next token, by one pass over the whole window.
     fn recomputed(generator: &Generator, tokens: &[i64]) -> Vec<f32> {
         let input = Tensor::from_slice(tokens).view([1, -1]).to_device(test_device());
         let logits = tch::no_grad(|| generator.model.logits(&input)).unwrap(); // [1, T, V]

@@ -10,10 +10,10 @@ use super::{Engine, EngineError, StepOutcome, clipping};
 use crate::batch::{Batch, MicroBatch};
 
 impl Engine {
-    /// The gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
+    /// Computes the gradient of the mean loss over `batch`, unclipped, into `into`, which is resized to `[P]`.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn gradient(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
         let (mut outcome, gradients) = self.accumulate(batch)?;
         let (norms, _) = self.norms_and_divisor(&gradients, 0.0)?;
@@ -22,12 +22,12 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// The same, bit for bit; `arrived` is told of each parameter tensor (its index in [`longhaul_common::model::ModelSpec::parameters`]) when its part of
-    /// the vector, which it is given as it is then, is final: in the order in which back-propagation gets to them. On a GPU, where the host would have to wait for
-    /// each of them, it is told of none, nor in a pipeline or a tensor group, nor where activations are computed again. Where the loss is not finite, there is no gradient to be told of.
+    /// Computes the same, bit for bit. `arrived` receives each parameter tensor's index in [`longhaul_common::model::ModelSpec::parameters`] and the vector,
+    /// once that part is final, in the order of back-propagation. It is not called on a GPU, where the host would wait for each tensor, in a pipeline or
+    /// tensor group, with recomputation, or if the loss is not finite.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn gradient_by_tensor(
         &mut self,
         batch: &Batch,
@@ -68,14 +68,13 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// The gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples;
-    /// none where there are no samples.
+    /// Returns the gradients of the parameter tensors, summed over the micro-batches, each weighted by its share of the samples; empty without samples.
     pub(super) fn accumulate(&self, batch: &Batch) -> Result<(StepOutcome, Vec<Tensor>), EngineError> {
         let (unread, sums) = self.accumulate_unread(batch)?;
         Ok((unread.read(batch)?, sums))
     }
 
-    /// The same, of which a device may not have computed anything yet.
+    /// The same without waiting for the device.
     pub(super) fn accumulate_unread(&self, batch: &Batch) -> Result<(Unread, Vec<Tensor>), EngineError> {
         if self.rank.is_some() {
             let (outcome, sums) = self.explained(self.accumulate_in_pipeline(batch))?;
@@ -86,7 +85,7 @@ impl Engine {
         Ok((Unread::OnDevice(losses), sums))
     }
 
-    /// Losses and summed gradients of some micro-batches of a batch of so many sequences.
+    /// Returns losses and summed gradients of some micro-batches of a batch of `sequences` sequences.
     fn sum(&self, sequences: usize, micros: &[MicroBatch<'_>]) -> Result<(Losses, Vec<Tensor>), EngineError> {
         let mut losses = Losses::default();
         let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
@@ -105,7 +104,7 @@ impl Engine {
         Ok((losses, all_of(sums)?))
     }
 
-    /// What a micro-batch adds to the mean loss over so many sequences.
+    /// Returns a micro-batch's part of the mean loss over `sequences` sequences.
     fn share_of_loss(
         &self,
         sequences: usize,
@@ -121,13 +120,13 @@ impl Engine {
         Ok(loss)
     }
 
-    /// A micro-batch of a batch of so many sequences.
+    /// Returns the targets of a micro-batch of a batch of `sequences` sequences.
     pub(super) fn targets(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Targets, EngineError> {
         let share = micro.sequences() as f64 / sequences as f64;
         Ok(Targets::new(micro.to_tensor(self.device)?, share, micro.weights(self.device)?))
     }
 
-    /// The gradients of all parameter tensors, one after the other; zeros where there are none.
+    /// Copies the gradients of all parameter tensors, one after the other; zeros without any.
     pub(super) fn to_host_in_order(
         &self,
         gradients: &[Tensor],
@@ -145,7 +144,7 @@ impl Engine {
     }
 }
 
-/// What becomes of the samples of a step, wherever that is.
+/// Outcome of a step's samples, wherever it is.
 #[derive(Debug)]
 pub(super) enum Unread {
     /// A pipeline reads it on the way.
@@ -157,7 +156,7 @@ impl Unread {
     /// Waits for the device.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn read(self, batch: &Batch) -> Result<StepOutcome, EngineError> {
         match self {
             Self::Read(outcome) => Ok(outcome),
@@ -166,24 +165,23 @@ impl Unread {
     }
 }
 
-/// Of the micro-batches of a step.
+/// Losses of the micro-batches of a step.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// What each adds to the loss of the batch.
+    /// Each one's part of the batch's loss.
     shares: Vec<Tensor>,
-    /// The losses [B] of the sequences of each, where they are asked for.
+    /// Losses [B] of the sequences of each, if requested.
     samples: Vec<Tensor>,
 }
 
 /// A sum of gradients of one tensor.
 #[derive(Debug, Default)]
 pub(super) enum Sum {
-    /// Of none.
     #[default]
     Nothing,
-    /// Of one, as autograd gave it: it may share memory with others.
+    /// A single one from autograd, which may share memory with others.
     One(Tensor),
-    /// Of several, in memory of its own.
+    /// Several, in its own memory.
     Several(Tensor),
 }
 
@@ -205,17 +203,17 @@ impl Sum {
     }
 }
 
-/// The sums, one for each tensor; none where there were no samples.
+/// Returns the sums, one for each tensor; empty without samples.
 ///
 /// # Errors
-/// Some tensors have a gradient and others have none: those that follow would be taken for theirs.
+/// Only some tensors have a gradient: the following ones would be misplaced.
 pub(super) fn all_of(sums: Vec<Sum>) -> Result<Vec<Tensor>, EngineError> {
     let count = sums.len();
     let gradients: Vec<Tensor> = sums.into_iter().filter_map(Sum::into_tensor).collect();
     if gradients.is_empty() || gradients.len() == count { Ok(gradients) } else { Err(EngineError::Part) }
 }
 
-/// Where the tensors are in a vector that has one after the other.
+/// Returns the ranges of the tensors in their concatenation.
 pub(super) fn places(tensors: &[Tensor]) -> Vec<Range<usize>> {
     let mut end = 0;
     let mut place = |tensor: &Tensor| {

@@ -1,4 +1,4 @@
-//! Gradients as back-propagation gets to them, through the shim in `native/gradient_hooks.cpp`: tch does not offer hooks.
+//! Gradients during back-propagation, through the shim in `native/gradient_hooks.cpp`: tch does not offer hooks.
 #![allow(unsafe_code, reason = "calls C++")]
 
 use std::ffi::{c_char, c_void};
@@ -9,33 +9,33 @@ use torch_sys::C_tensor;
 
 use crate::shim::{Reason, pointers};
 
-/// Hooks on parameters that are on the host.
+/// Hooks on parameters on the host.
 #[derive(Debug)]
 pub(super) struct GradientHooks(NonNull<Hooks>);
 
-/// Takes the index of a parameter and its gradient, in the parameter's order.
+/// Receives the index of a parameter and its gradient, in the parameter's order.
 pub(super) type Arrived<'a> = dyn FnMut(usize, &[f32]) + 'a;
 
-// SAFETY: the hooks belong to no thread; who owns them is the only one to call them.
+// SAFETY: the hooks belong to no thread; only their owner calls them.
 unsafe impl Send for GradientHooks {}
 
 impl GradientHooks {
-    /// Hooks for leaves of autograd's graph: contiguous, f32.
+    /// Creates hooks for leaves of autograd's graph: contiguous, f32.
     ///
     /// # Errors
-    /// When one is on another device or needs no gradient.
+    /// A leaf is on another device or needs no gradient.
     pub fn new(parameters: &[Tensor]) -> Result<Self, TchError> {
         let list = pointers(parameters);
         let mut reason = Reason::default();
-        // SAFETY: the list has as many pointers to tensors as is said; the shim registers hooks that own what they use, lets no exception
-        // out, and writes at most `SIZE` bytes of the reason.
+        // SAFETY: the list has `len` pointers to tensors; the shim registers hooks that own everything they use, lets no exception out, and writes at most
+        // `SIZE` bytes of the reason.
         let hooks =
             unsafe { longhaul_hook_gradients(list.as_ptr(), list.len(), reason.as_mut_ptr(), Reason::SIZE) };
         NonNull::new(hooks).map(Self).ok_or_else(|| reason.into_error())
     }
 
-    /// What `compute` gives, which back-propagates on this thread; meanwhile `arrived` is told of each parameter's gradient, once, when it is
-    /// whole. On a CPU, autograd runs on the thread that asks for it.
+    /// Runs `compute`, which back-propagates on this thread, and calls `arrived` once with each parameter's complete gradient. On a CPU, autograd runs on the
+    /// calling thread.
     pub fn listen<R>(&mut self, mut arrived: &mut Arrived<'_>, compute: impl FnOnce() -> R) -> R {
         let context: *mut &mut Arrived<'_> = &raw mut arrived;
         // SAFETY: the hooks live; `context` does until `listening` is dropped.
@@ -54,7 +54,7 @@ impl Drop for GradientHooks {
     }
 }
 
-/// While somebody is told.
+/// Guard of an active listener.
 struct Listening(NonNull<Hooks>);
 
 impl Drop for Listening {
@@ -64,13 +64,12 @@ impl Drop for Listening {
     }
 }
 
-/// Called by the shim. A panic in here ends the process, as it cannot cross C++.
+/// Called by the shim. A panic in here ends the process, because it cannot cross C++.
 extern "C" fn forward(context: *mut c_void, index: usize, values: *const f32, count: usize) {
     if count == 0 {
         return;
     }
-    // SAFETY: `listen` has passed this context, which lives and is not used by others while it listens; the shim's values are valid during
-    // the call.
+    // SAFETY: `listen` has passed this context, which lives and is not used elsewhere meanwhile; the shim's values are valid during the call.
     let (arrived, values) = unsafe {
         let arrived = &mut *context.cast::<&mut Arrived<'_>>();
         (arrived, std::slice::from_raw_parts(values, count))

@@ -1,21 +1,20 @@
-//! Values on their way between the host's vectors and a device.
+//! Transfers of values between the host's vectors and a device.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::pinned::pinned;
 
-/// Values that are copied at once: 4 MiB of them, which stay in a processor's cache between one copy and the next.
+/// Values copied at once: 4 MiB, which stay in a processor's cache between one copy and the next.
 const WINDOW: usize = 1 << 20;
 
-/// Threads that copy side by side: one alone is slower than a GPU's link.
+/// Parallel copying threads: one alone is slower than a GPU's link.
 const LANES: usize = 4;
 
-/// The way to a device and back. To a GPU it is some pinned memory: what it copies from or to any other, its driver copies through such memory of its own, after it has taken
-/// new memory for all of it.
+/// The link to a device. For a GPU it holds pinned memory: copies of other memory go through the driver's own, after an allocation for the whole copy.
 #[derive(Debug)]
 pub(super) struct HostLink {
-    /// One for each lane; none: the device is the host's own processor.
+    /// One for each lane; empty: the device is the CPU.
     windows: Vec<Tensor>,
     /// Values of each.
     window: usize,
@@ -23,17 +22,17 @@ pub(super) struct HostLink {
 
 impl HostLink {
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn new(device: Device) -> Result<Self, TchError> {
         let lanes = if device.is_cuda() { LANES } else { 0 };
         let window = |_| pinned(&Tensor::f_zeros([WINDOW as i64], (Kind::Float, Device::Cpu))?);
         Ok(Self { windows: (0..lanes).map(window).collect::<Result<_, _>>()?, window: WINDOW })
     }
 
-    /// All values of a tensor, in their order.
+    /// Copies all values of a tensor, in their order.
     ///
     /// # Errors
-    /// When there is no room for as many; where libtorch fails.
+    /// `into` is too short; or libtorch fails.
     pub fn read(&self, tensor: &Tensor, into: &mut [f32]) -> Result<(), TchError> {
         if self.windows.is_empty() {
             return tensor.f_copy_data(into, tensor.numel());
@@ -53,19 +52,19 @@ impl HostLink {
         })
     }
 
-    /// The same, of a vector that becomes as long as there are values.
+    /// Copies into a vector, which is resized.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn read_all(&self, tensor: &Tensor, into: &mut Vec<f32>) -> Result<(), TchError> {
         into.resize(tensor.numel(), 0.0);
         self.read(tensor, into)
     }
 
-    /// A vector [values] on `device`.
+    /// Returns a vector [values] on `device`.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn write(&self, values: &[f32], device: Device) -> Result<Tensor, TchError> {
         if self.windows.is_empty() {
             return Tensor::f_from_slice(values)?.f_to_device(device);
@@ -83,12 +82,12 @@ impl HostLink {
         Ok(there)
     }
 
-    /// Values for each lane, so that a few are one lane's.
+    /// Returns the values per lane, so that a few values stay in one lane.
     fn stripe(&self, values: usize) -> usize {
         values.div_ceil(self.windows.len().max(1)).max(self.window)
     }
 
-    /// For each lane its window, its part of a tensor [values], and its part of the host's values.
+    /// Returns for each lane its window, its part of a tensor [values], and its part of the host's values.
     fn lanes<T>(
         &self,
         flat: &Tensor,
@@ -108,13 +107,13 @@ impl HostLink {
     }
 }
 
-/// So many values, window by window: where each begins, and how long it is.
+/// Calls `part` window by window, with start and length.
 fn copy(
     values: usize,
     window: usize,
     mut part: impl FnMut(usize, usize) -> Result<(), TchError>,
 ) -> Result<(), TchError> {
-    // A thread of the pool knows nothing of who calls it.
+    // Threads of the pool do not inherit the caller's setting.
     tch::no_grad(|| (0..values).step_by(window).try_for_each(|at| part(at, window.min(values - at))))
 }
 

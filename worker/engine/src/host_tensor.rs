@@ -1,18 +1,18 @@
-//! Tensors of the host's memory, made of the host's values.
+//! Tensors in host memory, made from the host's values.
 #![allow(unsafe_code, reason = "writes to libtorch's memory")]
 
 use tch::kind::Element;
 use tch::{Device, TchError, Tensor};
 
-/// These values as a tensor `[values]`, copied once, by this thread. libtorch itself first fills a tensor with zeros, which of more than 32,768 values it has a pool of threads do,
-/// one for each thread that asks; they wait for more by spinning, and so take the cores of whoever computes.
+/// Copies these values once into a tensor `[values]`, on this thread. libtorch itself first fills it with zeros, beyond 32,768 values by a pool of threads
+/// per caller, whose spinning takes cores from computation.
 ///
 /// # Errors
-/// Where libtorch has no memory.
+/// libtorch has no memory.
 pub(crate) fn host_tensor<T: Element + Copy>(values: &[T]) -> Result<Tensor, TchError> {
     let tensor = Tensor::f_empty([values.len() as i64], (T::KIND, Device::Cpu))?;
     if !values.is_empty() {
-        // SAFETY: the tensor is contiguous, was just made of as many elements of the same size, as `Element` promises, and nobody else has it yet.
+        // SAFETY: the tensor is contiguous, and was just made with as many elements of the same size, as `Element` promises; no other code has it yet.
         unsafe { values.as_ptr().copy_to_nonoverlapping(tensor.data_ptr().cast(), values.len()) };
     }
     Ok(tensor)

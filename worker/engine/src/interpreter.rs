@@ -1,39 +1,38 @@
-//! Runs a rank's list of tasks: takes what comes from other ranks, hands on what goes to them, and leaves what is computed to others.
+//! Runs a rank's list of tasks: receives from and sends to other ranks, and leaves computation to its caller.
 
 use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
 use tch::Tensor;
 
 use super::{EngineError, Pipe};
 
-/// What a rank computes in a step, task by task, in the order of its list.
+/// A rank's computations in a step, task by task, in the order of its list.
 pub trait Stages {
-    /// Of the residual stream that a task takes from another stage, or whose gradient it takes: [B, T, D].
+    /// Returns the shape of the residual stream that a task receives from another stage, or of its gradient: [B, T, D].
     fn shape(&self, task: Task) -> [i64; 3];
 
-    /// The residual stream behind a stage, for the one before it; none goes in where the pipeline begins, and none comes out where it ends.
+    /// Returns the residual stream behind a stage, given the one before it; no input at the start of the pipeline, and no output at its end.
     ///
     /// # Errors
-    /// Where it cannot be computed.
+    /// The computation fails.
     fn forward(&mut self, task: Task, input: Option<Tensor>) -> Result<Option<Tensor>, EngineError>;
 
-    /// The gradient of what came in, for that of what went out. With [`Work::BackwardInput`], what else there is to compute may wait for
-    /// [`Self::weights`].
+    /// Returns the gradient of the input, for that of the output. With [`Work::BackwardInput`], the rest may be deferred to [`Self::weights`].
     ///
     /// # Errors
-    /// Where it cannot be computed.
+    /// The computation fails.
     fn backward(&mut self, task: Task, gradient: Option<Tensor>) -> Result<Option<Tensor>, EngineError>;
 
-    /// What was left of a backward pass.
+    /// Computes the deferred rest of a backward pass.
     ///
     /// # Errors
-    /// Where it cannot be computed.
+    /// The computation fails.
     fn weights(&mut self, task: Task) -> Result<(), EngineError>;
 }
 
-/// Computes what a rank has to do in a step.
+/// Runs a rank's tasks of a step.
 ///
 /// # Errors
-/// What the stages or the pipe answer.
+/// Those of the stages or the pipe.
 pub fn interpret(
     pipeline: &Pipeline,
     rank: u32,

@@ -1,4 +1,4 @@
-//! The training engine: one model on one device, driven step by step. It knows no network and no clock.
+//! The training engine: one model on one device, driven step by step, without network or clock.
 #![deny(unsafe_code)]
 
 mod adamw;
@@ -59,10 +59,10 @@ use tensor::Membership;
 
 use crate::models::{Model, Parameters, views_of};
 
-/// Model, optimiser and buffers on one device. Its tensors have one owner: whoever holds the engine, usually a thread of
-/// its own; what goes in and comes out is plain host memory, in the order of [`ModelSpec::parameters`].
+/// Model, optimiser and buffers on one device. Its owner is usually a dedicated thread. Inputs and outputs are plain host memory, in the order of
+/// [`ModelSpec::parameters`].
 ///
-/// On a CPU, the same calls give the same bits, as long as the number of threads is the same.
+/// On a CPU, the same calls give the same bits with the same number of threads.
 #[derive(Debug)]
 pub struct Engine {
     spec: ModelSpec,
@@ -71,30 +71,28 @@ pub struct Engine {
     settings: Settings,
     learning_rate: LearningRate,
     parameters: Parameters,
-    /// One for each chunk of blocks that is here.
+    /// One for each chunk of blocks here.
     chunks: Vec<Chunk>,
     optimiser: AdamW,
-    /// While the parameters are those ahead.
+    /// Set while the parameters are those ahead.
     parked: Option<Parked>,
-    /// Once gradients are taken tensor by tensor.
+    /// Set once gradients are taken tensor by tensor.
     hooks: Option<GradientHooks>,
-    /// Where only a part of the model is here: how to work with those that have the others.
+    /// Connection to the ranks with the other parts of the model, if it is divided.
     rank: Option<PipelineRank>,
-    /// Where only a share of these layers is here: how to work with those that have the others.
+    /// Connection to the members with the other shares of these layers, if they are shared.
     group: Option<Membership>,
 }
 
-/// How steps are computed.
 #[derive(Debug)]
 struct Settings {
-    /// Samples of a micro-batch.
     micro_batch: usize,
     precision: Precision,
     recompute: bool,
     sparse: Option<SparseBackwardConfig>,
     /// Whether gradients are of columns: see [`Engine::collect_columns`].
     collects: bool,
-    /// The largest L2 norm of a gradient.
+    /// Largest L2 norm of a gradient.
     gradient_clip: f64,
 }
 
@@ -111,17 +109,17 @@ impl Settings {
     }
 }
 
-/// What became of the samples of one step.
+/// Outcome of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Mean cross entropy before the update, in nats a token, or an image; zero where there were no samples.
+    /// Mean cross entropy before the update, in nats per token or image; zero without samples.
     pub loss: f32,
     /// Tokens trained on, or images.
     pub tokens: u64,
-    /// Mean cross entropy of each sample, of a batch that was [selected](Batch::selected) and where the last layer is here; empty with others.
+    /// Mean cross entropy of each sample, for a batch that was [selected](Batch::selected), at the last layer; otherwise empty.
     pub losses: Vec<f32>,
-    /// L2 norm of the gradient of the mean loss, before clipping: of what is here. Where a copy of the model is in parts, the squares of all of them add up to that of the whole:
-    /// values that all members of a tensor group have are shared out between them. None where there were no samples.
+    /// L2 norm of the gradient of the mean loss, before clipping, over the part here. In a divided replica, the squares of all parts add up to that of the
+    /// whole: replicated values are divided between the members of a tensor group. `None` without samples.
     pub gradient_norm: Option<f32>,
 }
 
@@ -137,13 +135,12 @@ pub struct Moments {
 }
 
 impl Engine {
-    /// An engine with the parameters that the run's seed draws.
+    /// Creates an engine with the parameters drawn from the run's seed.
     ///
-    /// `steps` is the run's length, which the learning rate follows. `threads` sets libtorch's threads for the whole
-    /// process; none leaves them as they are.
+    /// `steps` is the run's length, which the learning rate follows. `threads` sets libtorch's threads for the whole process; `None` leaves them unchanged.
     ///
     /// # Errors
-    /// Where libtorch fails: out of memory, mostly.
+    /// libtorch fails: out of memory, mostly.
     pub fn new(
         spec: &ModelSpec,
         train: &TrainConfig,
@@ -173,12 +170,11 @@ impl Engine {
         Ok(engine)
     }
 
-    /// From now on, computes with the other ranks of this pipeline, which have the other parts of the model: each of them makes the same calls in the
-    /// same order, with the same batches. Where a tensor group shares this part, its member joins that first, and `rank` talks to the members of the same
-    /// index alone.
+    /// Joins the other ranks of this pipeline, with the other parts of the model: all make the same calls in the same order, with the same batches. A member
+    /// of a tensor group joins that first, and `rank` is connected to the members of the same index alone.
     ///
     /// # Errors
-    /// When this engine's part is not that of the rank, or a share whose group it has not joined; where libtorch fails.
+    /// This engine's part does not fit the rank, or is a share without its group; or libtorch fails.
     pub fn join(&mut self, rank: PipelineRank) -> Result<(), EngineError> {
         rank.check(&self.spec)?;
         if !self.spec.shard.is_whole() && self.group.is_none() {
@@ -188,7 +184,7 @@ impl Engine {
         self.build_chunks()
     }
 
-    /// The blocks that are here, as whom this engine has joined computes them. A share computes nothing until it has joined the others.
+    /// Builds the blocks here for the joined ranks and group. A share computes nothing before its join.
     fn build_chunks(&mut self) -> Result<(), EngineError> {
         let group = self.group.as_ref().map(Membership::group);
         self.chunks = Vec::new();
@@ -205,56 +201,55 @@ impl Engine {
         Ok(())
     }
 
-    /// What is trained.
+    /// Returns the model's specification.
     #[must_use]
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    /// Where it is trained.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Threads that compute on a CPU.
+    /// Returns the threads that compute on a CPU.
     #[must_use]
     pub fn threads(&self) -> usize {
         usize::try_from(tch::get_num_threads()).unwrap_or(1)
     }
 
-    /// Cores that it keeps busy: those of its threads, or one that feeds a GPU.
+    /// Returns the cores kept busy: those of its threads, or one that feeds a GPU.
     #[must_use]
     pub fn cores(&self) -> usize {
         if self.device == Device::Cpu { self.threads() } else { 1 }
     }
 
-    /// Length of the flat vectors.
+    /// Returns the length of the flat vectors.
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.spec.parameter_count() as usize
     }
 
-    /// Values of the parameter tensors, which the flat vectors have one after the other.
+    /// Returns the sizes of the parameter tensors, which the flat vectors concatenate.
     pub fn tensor_sizes(&self) -> impl Iterator<Item = usize> + '_ {
         self.parameters.views().iter().map(Tensor::numel)
     }
 
-    /// One local step: gradient of the mean loss, clipping, AdamW with the learning rate of the run's `step`. Without
-    /// samples nothing changes.
+    /// Makes one local step: gradient of the mean loss, clipping, AdamW with the learning rate of the run's `step`. Without samples nothing changes.
     ///
     /// # Errors
-    /// Where libtorch fails; then the step did not happen, or the engine must be dropped.
+    /// libtorch fails; then the step did not happen, or the engine must be dropped.
     pub fn train_step(&mut self, step: u64, batch: &Batch) -> Result<StepOutcome, EngineError> {
         let clip = self.settings.gradient_clip;
         self.step(batch, clip, |engine, gradients, divisor| engine.update(step, gradients, divisor))
     }
 
-    /// One local step under a second moment that is not changed any more: gradient of the mean loss, clipped to the norm `clip` (0: not
-    /// clipped), and AdamW's update with v as it is. Without samples nothing changes.
+    /// Makes one local step under a frozen second moment: gradient of the mean loss, clipped to the norm `clip` (0: not clipped), and AdamW's update with
+    /// constant v. Without samples nothing changes.
     ///
     /// # Errors
-    /// When no update has made a second moment yet; where libtorch fails: then the step did not happen, or the engine must be dropped.
+    /// No update has made a second moment yet; or libtorch fails: then the step did not happen, or the engine must be dropped.
     pub fn frozen_step(&mut self, step: u64, batch: &Batch, clip: f64) -> Result<StepOutcome, EngineError> {
         if self.optimiser.updates() == 0 {
             return Err(EngineError::NothingFrozen);
@@ -265,7 +260,7 @@ impl Engine {
         })
     }
 
-    /// A step by this update with the gradients and what they are divided by.
+    /// Makes a step by this update with the gradients and their divisor.
     fn step(
         &mut self,
         batch: &Batch,
@@ -279,34 +274,34 @@ impl Engine {
             update(self, &gradients, divisor.as_ref())?;
             norms = found;
         }
-        // Only now, when a GPU has all its work, does the host wait for it.
+        // The host waits for a GPU only now, when it has all its work.
         let mut outcome = unread.read(batch)?;
         self.tell_norm(norms.as_ref(), &mut outcome)?;
         Ok(outcome)
     }
 
-    /// Clipping and AdamW with this gradient, and the learning rate of the run's `step`.
+    /// Applies clipping and AdamW with this gradient, and the learning rate of the run's `step`.
     ///
     /// # Errors
-    /// When `gradient` is not as long as the model has parameters; where libtorch fails.
+    /// The length of `gradient` is wrong; or libtorch fails.
     pub fn apply_gradient(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
         let gradients = views_of(&self.spec, &self.to_device(gradient)?)?;
         let divisor = self.clip_divisor(&gradients, self.settings.gradient_clip)?;
         self.update(step, &gradients, divisor.as_ref())
     }
 
-    /// All parameters, into `into`, which is resized to `[P]`.
+    /// Copies all parameters into `into`, which is resized to `[P]`.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn parameters_to_host(&self, into: &mut Vec<f32>) -> Result<(), EngineError> {
         Ok(self.link.read_all(self.parameters.flat(), into)?)
     }
 
-    /// The parameters from `start` on, as many as there is room for.
+    /// Copies the parameters from `start` on into `into`.
     ///
     /// # Errors
-    /// When they reach beyond the last parameter; where libtorch fails.
+    /// They reach beyond the last parameter; or libtorch fails.
     pub fn read_parameters(&self, start: usize, into: &mut [f32]) -> Result<(), EngineError> {
         let part = self.parameters.flat().f_narrow(0, start as i64, into.len() as i64)?;
         Ok(self.link.read(&part, into)?)
@@ -315,7 +310,7 @@ impl Engine {
     /// Replaces all parameters.
     ///
     /// # Errors
-    /// When `values` is not as long as the model has parameters; where libtorch fails.
+    /// The length of `values` is wrong; or libtorch fails.
     pub fn load_parameters(&mut self, values: &[f32]) -> Result<(), EngineError> {
         let values = self.to_device(values)?;
         Ok(self.parameters.flat().shallow_clone().f_copy_(&values)?)
@@ -324,7 +319,7 @@ impl Engine {
     /// θ ← `kept`·θ + `values` for the parameters from `start` on.
     ///
     /// # Errors
-    /// When `values` reach beyond the last parameter; where libtorch fails.
+    /// `values` reach beyond the last parameter; or libtorch fails.
     pub fn mix_into_parameters(
         &mut self,
         start: usize,
@@ -344,10 +339,10 @@ impl Engine {
         Ok(())
     }
 
-    /// AdamW's memory.
+    /// Returns AdamW's memory.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn moments_to_host(&self) -> Result<Moments, EngineError> {
         let mut moments = Moments { updates: self.optimiser.updates(), ..Moments::default() };
         self.link.read_all(self.optimiser.first(), &mut moments.first)?;
@@ -358,21 +353,21 @@ impl Engine {
     /// Replaces AdamW's memory.
     ///
     /// # Errors
-    /// When a moment is not as long as the model has parameters; where libtorch fails.
+    /// The length of a moment is wrong; or libtorch fails.
     pub fn load_moments(&mut self, moments: &Moments) -> Result<(), EngineError> {
         let (first, second) = (self.to_device(&moments.first)?, self.to_device(&moments.second)?);
         Ok(self.optimiser.load(&first, &second, moments.updates)?)
     }
 
-    /// Forgets AdamW's memory, as before the first update.
+    /// Resets AdamW's memory, as before the first update.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn reset_moments(&mut self) -> Result<(), EngineError> {
         Ok(self.optimiser.reset()?)
     }
 
-    /// The chunk that the whole model is.
+    /// Returns the only chunk of a whole model.
     fn whole_chunk(&self) -> Result<&Chunk, EngineError> {
         match &*self.chunks {
             [chunk] if self.rank.is_none() && self.has_all_blocks() => Ok(chunk),
@@ -384,12 +379,12 @@ impl Engine {
         self.spec.chunks == self.spec.whole().chunks
     }
 
-    /// The model, all of which is here, or a share of all its layers.
+    /// Returns the model, if all of it is here, or a share of all its layers.
     fn whole(&self) -> Result<&Model, EngineError> {
         self.whole_chunk().map(Chunk::model)
     }
 
-    /// AdamW with the gradients over `divisor`, and the learning rate of the run's `step`.
+    /// Applies AdamW with the gradients over `divisor`, and the learning rate of the run's `step`.
     fn update(
         &mut self,
         step: u64,
@@ -400,7 +395,7 @@ impl Engine {
         Ok(self.optimiser.update(self.parameters.views(), gradients, rate, divisor)?)
     }
 
-    /// A vector of the model's length, on the device.
+    /// Copies a vector of the model's length to the device.
     fn to_device(&self, values: &[f32]) -> Result<Tensor, EngineError> {
         if values.len() != self.parameter_count() {
             return Err(EngineError::Length { given: values.len(), expected: self.parameter_count() });

@@ -1,24 +1,23 @@
-//! Parameters as they will be when a mean that is still on its way is in, as far as this member's own gradient tells.
+//! Predicted parameters after a mean in flight, as far as this member's own gradient shows.
 //!
-//! The next gradient is then taken where it is needed, not a step behind (weight prediction against staleness: SpecTrain, Chen et al.,
-//! arXiv 1809.02839). AdamW makes that easy: nine tenths of an update are momentum that all members share and know.
+//! The next gradient is taken there, not a step behind (weight prediction against staleness: SpecTrain, Chen et al., arXiv 1809.02839). With AdamW, nine
+//! tenths of an update are momentum, which all members know.
 
 use tch::Tensor;
 
 use super::{Engine, EngineError};
 use crate::models::views_of;
 
-/// The parameters that were left for those ahead.
+/// The parameters replaced by those ahead.
 #[derive(Debug)]
 pub(super) struct Parked(Tensor);
 
 impl Engine {
-    /// Moves the parameters to where AdamW with `gradient` and the learning rate of the run's `step` would move them, clipping included. The
-    /// moments stay. To be followed by [`Self::step_back`] before anything else than a gradient is asked of the engine; if it is ahead
-    /// already, it steps back first.
+    /// Moves the parameters as AdamW with `gradient` and the learning rate of the run's `step` would, including clipping. The moments stay. Only gradients
+    /// may be computed before [`Self::step_back`]; if it is ahead already, it steps back first.
     ///
     /// # Errors
-    /// When `gradient` is not as long as the model has parameters; where libtorch fails.
+    /// The length of `gradient` is wrong; or libtorch fails.
     pub fn look_ahead(&mut self, step: u64, gradient: &[f32]) -> Result<(), EngineError> {
         self.step_back()?;
         let gradient = self.to_device(gradient)?; // [P]
@@ -34,10 +33,10 @@ impl Engine {
         Ok(self.descend(step, &direction)?)
     }
 
-    /// Back to the parameters before [`Self::look_ahead`], bit for bit; does nothing where there was none.
+    /// Restores the parameters before [`Self::look_ahead`], bit for bit, if any.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn step_back(&mut self) -> Result<(), EngineError> {
         if let Some(Parked(parameters)) = self.parked.take() {
             self.parameters.flat().shallow_clone().f_copy_(&parameters)?;
@@ -60,7 +59,7 @@ mod tests {
         parameters
     }
 
-    /// Were the mean the member's own gradient, it would look exactly as far as the step goes.
+    /// If the mean were the member's own gradient, it would look exactly as far as the step goes.
     #[test]
     fn it_looks_as_far_as_the_step_will_go_and_steps_back_bit_for_bit() {
         let train =

@@ -1,6 +1,6 @@
 //! PowerSGD (Vogels et al., arXiv 1905.13727): the gradient of every matrix as a product of two thin ones, averaged factor by factor.
 //!
-//! On the host, with plain loops in a fixed order: what all members hold in common must be the same bits on all of them.
+//! On the host, with plain loops in a fixed order: shared state must have the same bits on all members.
 
 use std::ops::Range;
 
@@ -8,22 +8,21 @@ use longhaul_common::model::ModelSpec;
 
 use longhaul_common::model::draw_normal;
 
-/// A small number beside the norm of a column, so that one of zeros stays one.
+/// Negligible beside the norm of a column; keeps a zero column zero.
 const NORM_FLOOR: f32 = 1e-8;
 
 /// Low-rank gradients with error feedback and a warm start.
 ///
-/// For a matrix M [n, m] and rank r: p = e + gradient, P = mean(p·Q), P̂ = orthonormalise(P), Q = mean(pᵀ·P̂), and the gradient that all
-/// members apply is P̂·Qᵀ. Q is where the next step starts from. Vectors, and matrices that would not shrink to half, go whole with the
-/// first exchange.
+/// For a matrix M [n, m] and rank r: p = e + gradient, P = mean(p·Q), P̂ = orthonormalise(P), Q = mean(pᵀ·P̂), and all members apply the gradient P̂·Qᵀ. The
+/// next step starts from Q. Vectors, and matrices that would not shrink to half, are sent whole in the first exchange.
 ///
-/// The error that a member keeps is e = p − P̂·Qᵢᵀ with its own factor Qᵢ, where the paper has p − P̂·Qᵀ with the mean. Only the mean of all
-/// members' errors ever counts, and it is the same; but this one is known when the factor is sent, and is smaller.
+/// A member keeps the error e = p − P̂·Qᵢᵀ with its own factor Qᵢ; the paper has p − P̂·Qᵀ with the mean. Only the mean of all members' errors ever counts,
+/// and it is the same; but this one is known when the factor is sent, and is smaller.
 #[derive(Clone, Debug)]
 pub struct LowRank {
     rank: usize,
     matrices: Vec<Matrix>,
-    /// Stretches of the flat vector that go whole.
+    /// Stretches of the flat vector sent whole.
     whole: Vec<Range<usize>>,
     whole_values: usize,
     shared: SharedFactors,
@@ -31,12 +30,12 @@ pub struct LowRank {
     error: Vec<f32>,
 }
 
-/// What all members hold in common.
+/// State equal on all members.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct SharedFactors {
     /// Q of all matrices, orthonormal, each `[m, r]`, one after the other.
     columns: Vec<f32>,
-    /// P̂ of all matrices, each `[n, r]`, then the mean of what goes whole: the outcome of the last first exchange.
+    /// P̂ of all matrices, each `[n, r]`, then the mean of the whole stretches: the outcome of the last first exchange.
     rows: Vec<f32>,
 }
 
@@ -48,7 +47,7 @@ struct Matrix {
 }
 
 impl LowRank {
-    /// For what is synchronised of a model, with first factors drawn from the run's seed.
+    /// Creates it for a model's synchronised parameters, with first factors drawn from the run's seed.
     #[must_use]
     pub fn new(spec: &ModelSpec, rank: u32, seed: u64) -> Self {
         let (mut matrices, mut whole, mut start) = (Vec::new(), Vec::<Range<usize>>::new(), 0);
@@ -80,14 +79,14 @@ impl LowRank {
         this
     }
 
-    /// Values of the first and of the second exchange.
+    /// Returns the lengths of the first and of the second exchange.
     #[must_use]
     pub fn lengths(&self) -> [usize; 2] {
         let sum = |side: fn(&Matrix) -> usize| self.matrices.iter().map(side).sum::<usize>() * self.rank;
         [sum(|matrix| matrix.rows) + self.whole_values, sum(|matrix| matrix.columns)]
     }
 
-    /// What a member contributes to the first exchange of a step: p·Q of each matrix `[n, r]`, then what goes whole.
+    /// Returns a member's contribution to the first exchange of a step: p·Q of each matrix `[n, r]`, then the whole stretches.
     pub fn first(&mut self, gradient: &[f32]) -> Vec<f32> {
         self.error.iter_mut().zip(gradient).for_each(|(error, gradient)| *error += gradient);
         let mut out = vec![0.0; self.lengths()[0]];
@@ -112,7 +111,7 @@ impl LowRank {
         out
     }
 
-    /// Takes the mean of the first exchange, and makes P̂ of it.
+    /// Takes the mean of the first exchange, and computes P̂.
     pub fn take_first(&mut self, mean: &[f32]) {
         self.shared.rows.copy_from_slice(mean);
         let mut left = self.shared.rows.as_mut_slice();
@@ -123,7 +122,7 @@ impl LowRank {
         }
     }
 
-    /// What a member contributes to the second exchange: pᵀ·P̂ of each matrix, `[m, r]`. What that does not send stays in e.
+    /// Returns a member's contribution to the second exchange: pᵀ·P̂ of each matrix, `[m, r]`. The unsent rest stays in e.
     pub fn second(&mut self) -> Vec<f32> {
         let mut out = vec![0.0; self.lengths()[1]];
         let (mut left, mut factors) = (out.as_mut_slice(), self.shared.rows.as_slice());
@@ -142,8 +141,8 @@ impl LowRank {
         out
     }
 
-    /// Takes the mean of the second exchange, and gives the gradient that all members apply, `[P]`. Where nobody contributed, the next step
-    /// starts from the same Q.
+    /// Takes the mean of the second exchange, and returns the gradient that all members apply, `[P]`. Without any contribution, the next step starts from the
+    /// same Q.
     pub fn take_second(&mut self, mean: &[f32]) -> Vec<f32> {
         if mean.iter().any(|value| *value != 0.0) {
             self.shared.columns.copy_from_slice(mean);
@@ -154,7 +153,7 @@ impl LowRank {
         for matrix in &self.matrices {
             let (left, others) = rows.split_at(matrix.rows * self.rank);
             let (right, rest) = columns.split_at(matrix.columns * self.rank);
-            // 0 − (−P̂)·Qᵀ would cost a pass: the sign is turned at the end.
+            // 0 − (−P̂)·Qᵀ would cost a pass: the sign is changed at the end.
             subtract_product(&mut gradient[matrix.range()], matrix.columns, left, right, self.rank);
             (rows, columns) = (others, rest);
         }
@@ -167,7 +166,7 @@ impl LowRank {
         gradient
     }
 
-    /// Orthonormalises Q, of which only the space counts that its columns span: so that p·Q is as large as p, and no larger.
+    /// Orthonormalises Q, of which only the span of its columns matters, so that p·Q is as large as p, and no larger.
     fn straighten_columns(&mut self) {
         let mut left = self.shared.columns.as_mut_slice();
         for matrix in &self.matrices {
@@ -177,19 +176,19 @@ impl LowRank {
         }
     }
 
-    /// Puts back what was in no result: `values` of the first (`exchange` 0) or second contribution, from its index `start` on. To be
-    /// called before [`Self::take_first`] of the next step.
+    /// Puts back values that reached no result: `values` of the first (`exchange` 0) or second contribution, from its index `start` on. Must be called before
+    /// [`Self::take_first`] of the next step.
     pub fn put_back(&mut self, exchange: u32, start: usize, values: &[f32]) {
         if exchange == 0 { self.put_back_whole(start, values) } else { self.put_back_columns(start, values) }
     }
 
-    /// Adds to what is to be sent, from the parameter `start` on.
+    /// Adds to the unsent values, from the parameter `start` on.
     pub fn add_error(&mut self, start: usize, values: &[f32]) {
         let error = self.error.iter_mut().skip(start);
         error.zip(values).for_each(|(error, value)| *error += value);
     }
 
-    /// Rows of the first exchange only tell which directions matter; what goes whole is to be sent again.
+    /// Rows of the first exchange only determine directions; whole stretches must be sent again.
     fn put_back_whole(&mut self, start: usize, values: &[f32]) {
         let mut at = self.lengths()[0] - self.whole_values;
         for range in &self.whole {
@@ -223,7 +222,7 @@ impl LowRank {
         }
     }
 
-    /// What all members hold in common, in a vector as long as the model: the factors are shorter, or they would not be there.
+    /// Returns the shared state, in a vector as long as the model: the factors are always shorter.
     #[must_use]
     pub fn shared(&self) -> Vec<f32> {
         let mut packed = [self.shared.rows.as_slice(), &self.shared.columns].concat();
@@ -231,7 +230,7 @@ impl LowRank {
         packed
     }
 
-    /// Takes over what all members hold in common; of a vector of another length nothing.
+    /// Takes over the shared state; ignores a vector of another length.
     pub fn load_shared(&mut self, packed: &[f32]) {
         if packed.len() == self.error.len() {
             let [rows, columns] = self.lengths();
@@ -240,13 +239,13 @@ impl LowRank {
         }
     }
 
-    /// What this member has not sent, `[P]`; between the exchanges of a step, with that step's gradient.
+    /// Returns this member's unsent values, `[P]`; between the exchanges of a step, with that step's gradient.
     #[must_use]
     pub fn error(&self) -> &[f32] {
         &self.error
     }
 
-    /// Takes over what a member has not sent; one of another length is zeros.
+    /// Takes over unsent values; another length counts as zeros.
     pub fn load_error(&mut self, error: &[f32]) {
         if error.len() == self.error.len() {
             self.error.copy_from_slice(error);
@@ -275,7 +274,7 @@ fn subtract_product(values: &mut [f32], columns: usize, left: &[f32], right: &[f
     }
 }
 
-/// Gram and Schmidt's procedure on the columns of `[n, rank]`, one after the other, in f32.
+/// The Gram–Schmidt procedure on the columns of `[n, rank]`, one after the other, in f32.
 fn orthonormalise(values: &mut [f32], rank: usize) {
     for column in 0..rank {
         for before in 0..column {
@@ -303,7 +302,7 @@ mod tests {
         (0..parts[0].len()).map(|i| parts.iter().map(|part| share * part[i]).sum()).collect()
     }
 
-    /// One step of all members, who see the same means; the gradient that they apply.
+    /// Makes one step of all members, with the same means; returns the applied gradient.
     fn step(members: &mut [LowRank], step: usize) -> Vec<f32> {
         let len = members[0].error().len();
         let firsts: Vec<_> =
@@ -313,11 +312,11 @@ mod tests {
         let seconds: Vec<_> = members.iter_mut().map(LowRank::second).collect();
         let mean = mean_of(&seconds);
         let applied: Vec<_> = members.iter_mut().map(|member| member.take_second(&mean)).collect();
-        assert!(applied.windows(2).all(|pair| pair[0] == pair[1]), "all apply the same");
+        assert!(applied.windows(2).all(|pair| pair[0] == pair[1]), "all members apply the same");
         applied[0].clone()
     }
 
-    /// The paper's algorithm 1 and 2 in f64, for one matrix, with the error against the *mean* product.
+    /// The paper's algorithms 1 and 2 in f64, for one matrix, with the error against the *mean* product.
     struct Reference {
         q: Vec<f64>,
         errors: Vec<Vec<f64>>,
@@ -382,7 +381,7 @@ mod tests {
             for (got, exact) in applied[matrix.range()].iter().zip(&exact) {
                 assert!((f64::from(*got) - exact).abs() < 2e-3, "step {at}: {got} is not {exact}");
             }
-            // What goes whole is the mean itself.
+            // Whole stretches are the mean itself.
             let whole = members[0].whole[0].clone();
             let mean = mean_of(&gradients);
             assert!(applied[whole.clone()].iter().zip(&mean[whole]).all(|(a, m)| (a - m).abs() < 1e-5));

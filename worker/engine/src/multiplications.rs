@@ -1,4 +1,4 @@
-//! What products of matrices multiply, counted where libtorch makes them, through the shim in `native/multiplications.cpp`.
+//! Count of the multiplications in libtorch's matrix products, through the shim in `native/multiplications.cpp`.
 #![allow(unsafe_code, reason = "calls C++")]
 
 use std::ffi::c_char;
@@ -8,10 +8,10 @@ use tch::TchError;
 
 use crate::shim::Reason;
 
-/// What `work` gives, and the multiplications of matrix products that libtorch makes for it in this thread, backward passes on a CPU included.
+/// Returns the result of `work`, and the multiplications of libtorch's matrix products for it on this thread, including backward passes on a CPU.
 ///
 /// # Errors
-/// Where libtorch fails, or `work` does.
+/// libtorch fails, or `work` does.
 pub fn count_multiplications<T>(work: impl FnOnce() -> Result<T, TchError>) -> Result<(T, u64), TchError> {
     let count = Count::begin()?;
     let given = work();
@@ -19,7 +19,7 @@ pub fn count_multiplications<T>(work: impl FnOnce() -> Result<T, TchError>) -> R
     Ok((given?, multiplications))
 }
 
-/// One that goes on. It is ended in any case, lest what comes later be slowed down by it: where it is dropped, `work` has panicked.
+/// A count in progress. It always ends, because it slows later work down: its drop means that `work` has panicked.
 struct Count(Option<NonNull<Handle>>);
 
 impl Count {
@@ -38,16 +38,16 @@ impl Count {
 impl Drop for Count {
     fn drop(&mut self) {
         if let Some(handle) = self.0.take() {
-            // Nobody is there who could be told why it failed.
+            // The error cannot be reported here.
             let _ = ended(handle);
         }
     }
 }
 
-/// `handle` is given up.
+/// Consumes `handle`.
 fn ended(handle: NonNull<Handle>) -> Result<u64, TchError> {
     let (mut multiplications, mut reason) = (0, Reason::default());
-    // SAFETY: the shim has made the handle, which is given back once; it lets no exception out and writes at most `SIZE` bytes of the reason.
+    // SAFETY: the shim has made the handle, which is released once; it lets no exception out and writes at most `SIZE` bytes of the reason.
     let counted = unsafe {
         longhaul_end_count(handle.as_ptr(), &raw mut multiplications, reason.as_mut_ptr(), Reason::SIZE)
     };

@@ -1,4 +1,4 @@
-//! libtorch's norms of many tensors at once, through the shim in `native/norms.cpp`: a GPU starts a few kernels for all of them, in place of two for each.
+//! libtorch's norms of many tensors at once, through the shim in `native/norms.cpp`: a few kernels on a GPU, in place of two per tensor.
 #![allow(unsafe_code, reason = "calls C++")]
 
 use std::ffi::c_char;
@@ -8,15 +8,15 @@ use torch_sys::C_tensor;
 
 use crate::shim::{Reason, pointers};
 
-/// The L2 norms [tensors] of these tensors, which are on one device.
+/// Returns the L2 norms [tensors] of these tensors, which are on one device.
 ///
 /// # Errors
-/// When there are none; where libtorch fails.
+/// The list is empty; or libtorch fails.
 pub(super) fn norms(tensors: &[Tensor]) -> Result<Tensor, TchError> {
     let pointers = pointers(tensors);
     let mut reason = Reason::default();
-    // SAFETY: every pointer is to a tensor that this function borrows. The shim lets no exception out, keeps nothing, writes at most `size` bytes of the reason,
-    // and gives a tensor that nobody else owns, or null.
+    // SAFETY: every pointer is to a tensor that this function borrows. The shim lets no exception out, keeps nothing, writes at most `size` bytes of the
+    // reason, and returns an exclusively owned tensor, or null.
     unsafe {
         let norms = longhaul_norms(pointers.as_ptr(), pointers.len(), reason.as_mut_ptr(), Reason::SIZE);
         if norms.is_null() { Err(reason.into_error()) } else { Ok(Tensor::from_ptr(norms)) }

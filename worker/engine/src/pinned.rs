@@ -8,14 +8,14 @@ use torch_sys::C_tensor;
 
 use crate::shim::Reason;
 
-/// A copy of a tensor of the host in memory from and to which a GPU copies by itself; the tensor, where it is in such memory already.
+/// Copies a host tensor to pinned memory, which a GPU accesses directly; returns it unchanged if already pinned.
 ///
 /// # Errors
-/// When there is no GPU; where libtorch fails.
+/// No GPU exists; or libtorch fails.
 pub(crate) fn pinned(tensor: &Tensor) -> Result<Tensor, TchError> {
     let mut reason = Reason::default();
-    // SAFETY: the pointer is to a tensor that this function borrows. The shim lets no exception out, keeps nothing, writes at most `size` bytes of the reason, and
-    // gives a tensor that nobody else owns, or null.
+    // SAFETY: the pointer is to a tensor that this function borrows. The shim lets no exception out, keeps nothing, writes at most `size` bytes of the
+    // reason, and returns an exclusively owned tensor, or null.
     unsafe {
         let pinned = longhaul_pinned(tensor.as_ptr(), reason.as_mut_ptr(), Reason::SIZE);
         if pinned.is_null() { Err(reason.into_error()) } else { Ok(Tensor::from_ptr(pinned)) }

@@ -1,6 +1,6 @@
-//! A part of the model in a pipeline: the tasks of a schedule, in order, with what comes from other ranks and what goes to them.
+//! A part of the model in a pipeline: the tasks of a schedule, in order, with transfers from and to other ranks.
 //!
-//! Each rank computes the gradient of its own parameters as if the whole model were here: a residual stream is handed on as it is, and its gradient comes back.
+//! Each rank computes the gradient of its own parameters as in an undivided model: a residual stream is sent unchanged, and its gradient returned.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,61 +18,61 @@ use super::{Engine, EngineError, StepOutcome};
 use crate::batch::{Batch, MicroBatch};
 use crate::models::{Left, Model};
 
-/// How a rank talks to the others of its replica; where tensor groups have the parts, a member to those of the same index. All ranks begin the same exchanges in the same order; what they say belongs to the last one that
-/// they have begun, so that one may run ahead of another.
+/// A rank's connection to the others of its replica; with tensor groups, a member's to those of the same index. All ranks begin the same exchanges in the
+/// same order; messages belong to the sender's latest one, so that one may run ahead.
 pub trait Pipe: Send {
     /// Begins an exchange: a step, an evaluation.
     fn begin(&mut self);
 
-    /// Whether it wants to be told names.
+    /// Reports whether it uses names.
     fn remembers(&self) -> bool {
         false
     }
 
-    /// Says which sequences the micro-batches of a step are, by names that a sequence has wherever it comes again: for pipes that remember what they carried.
+    /// Names the sequences of a step's micro-batches, with names that stay constant over repetitions: for pipes that remember earlier transfers.
     fn name(&mut self, _sequences: Vec<Vec<u64>>) {}
 
-    /// Hands on what a task gave: the residual stream, or its gradient, [B, T, D] in f32.
+    /// Sends a task's output: the residual stream, or its gradient, [B, T, D] in f32.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError>;
 
-    /// Waits for what a task needs from another rank, of this shape.
+    /// Waits for a task's input from another rank, of this shape.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError>;
 
-    /// The sum of a number over all ranks, in the order of ranks: the same bits everywhere. An exchange of its own.
+    /// Returns the sum of a number over all ranks, in the order of ranks: the same bits everywhere. It is an exchange of its own.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn total(&mut self, own: f64) -> Result<f64, EngineError>;
 
-    /// A number of one rank, which tells it to all others: at most once in an exchange.
+    /// Broadcasts a number of one rank: at most once in an exchange.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn announce(&mut self, from: u32, own: f64) -> Result<f64, EngineError>;
 
-    /// Gives a parameter to the rank that borrows it, or its gradient back; each at most once in an exchange.
+    /// Sends a parameter to the borrowing rank, or its gradient back; each at most once in an exchange.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn give(&mut self, to: u32, what: Gift, values: &Tensor) -> Result<(), EngineError>;
 
-    /// Waits for what another rank gives, of this shape.
+    /// Waits for a gift from another rank, of this shape.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`].
     fn take(&mut self, from: u32, what: Gift, shape: &[i64]) -> Result<Tensor, EngineError>;
 }
 
-/// What ranks give each other besides residual streams.
+/// Transfers between ranks besides residual streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gift {
-    /// A parameter, as it is.
+    /// A parameter, unchanged.
     Values,
     /// The gradient of one, in the format of gradients of residual streams.
     Gradient,
@@ -95,7 +95,7 @@ impl fmt::Debug for PipelineRank {
 }
 
 impl PipelineRank {
-    /// The place of `rank` in a pipeline, whose number of micro-batches is that of each batch.
+    /// Creates the place of `rank` in a pipeline, whose number of micro-batches is that of each batch.
     #[must_use]
     pub fn new(pipeline: Pipeline, rank: u32, pipe: Box<dyn Pipe>) -> Self {
         Self { pipeline, rank, pipe: Mutex::new(pipe) }
@@ -109,7 +109,7 @@ impl PipelineRank {
         let Pipeline { ranks, chunks, .. } = self.pipeline;
         let begins = spec.chunks.first().is_some_and(|chunk| chunk.contains(&0));
         let ends = spec.chunks.last().is_some_and(|chunk| chunk.contains(&spec.head()));
-        // Only several ranks have what is borrowed from another.
+        // Borrowing requires several ranks.
         let fits = ranks > 1 && spec.chunks.len() == chunks as usize && self.rank < ranks;
         if fits && begins == (self.rank == 0) && ends == (self.rank + 1 == ranks) {
             return Ok(());
@@ -121,12 +121,12 @@ impl PipelineRank {
         self.rank == rank
     }
 
-    /// The sum of a number over all ranks.
+    /// Returns the sum of a number over all ranks.
     pub(super) fn total(&self, own: f64) -> Result<f64, EngineError> {
         self.pipe().total(own)
     }
 
-    /// Where a tied embedding is: with the first rank, which holds it, and the last one, which borrows it.
+    /// Returns the ranks with a tied embedding: the first one, which holds it, and the last one, which borrows it.
     pub(super) fn ends(&self) -> (u32, u32) {
         (0, self.pipeline.ranks - 1)
     }
@@ -139,23 +139,23 @@ impl PipelineRank {
         self.pipeline.stage(self.rank, task.chunk) == 0
     }
 
-    /// One engine computes at a time, and nothing is left half done where it stopped.
+    /// One engine computes at a time, and an interruption leaves nothing half done.
     pub(super) fn pipe(&self) -> MutexGuard<'_, Box<dyn Pipe>> {
         self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A step on its way.
+/// A step in progress.
 struct Step<'a> {
     engine: &'a Engine,
     rank: &'a PipelineRank,
     sequences: usize,
     micros: Vec<MicroBatch<'a>>,
     kept: HashMap<(u32, u32), Kept>,
-    /// What backward passes have left for the tasks that compute the gradients of weights.
+    /// Deferred work of backward passes for the tasks that compute the gradients of weights.
     waiting: HashMap<(u32, u32), Left>,
     losses: Vec<Tensor>,
-    /// Those of single sequences, by micro-batch, where they are asked for.
+    /// Losses of single sequences, by micro-batch, if requested.
     sample_losses: BTreeMap<u32, Tensor>,
     sums: Vec<Sum>,
     borrowed: Sum,
@@ -215,7 +215,7 @@ impl Step<'_> {
 }
 
 impl Engine {
-    /// As [`Self::accumulate`]; every rank learns the loss.
+    /// As [`Self::accumulate`]; every rank gets the loss.
     pub(super) fn accumulate_in_pipeline(
         &self,
         batch: &Batch,
@@ -255,7 +255,7 @@ impl Engine {
         Ok((StepOutcome { loss, ..own }, all_of(sums)?))
     }
 
-    /// As [`Self::evaluate`]; every rank learns the loss.
+    /// As [`Self::evaluate`]; every rank gets the loss.
     pub(super) fn evaluate_in_pipeline(
         &self,
         batches: impl IntoIterator<Item: Borrow<Batch>>,
@@ -277,7 +277,8 @@ impl Engine {
         Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
     }
 
-    /// An exchange in which micro-batches go forwards only; the last rank is given the residual stream [B, T, D] behind the last layer of each, in order.
+    /// Runs an exchange of forward passes only; `at_end` receives on the last rank the residual stream [B, T, D] behind the last layer of each micro-batch,
+    /// in order.
     pub(super) fn through_pipeline(
         &self,
         micros: Vec<MicroBatch<'_>>,
@@ -310,12 +311,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Of the residual stream for a micro-batch: [B, T, D].
+    /// Returns the shape of a micro-batch's residual stream: [B, T, D].
     fn stream_shape(&self, micro: &MicroBatch<'_>) -> [i64; 3] {
         [micro.sequences(), micro.length(), self.spec.width as usize].map(|size| size as i64)
     }
 
-    /// The residual stream [B, T, D] of the stage before, where there is one, or tokens [B, T].
+    /// Returns the residual stream [B, T, D] of the stage before, if any, or tokens [B, T].
     fn input(&self, micro: &MicroBatch<'_>, streamed: Option<Tensor>) -> Result<Tensor, EngineError> {
         if let Some(streamed) = streamed {
             return Ok(streamed.f_to_device(self.device)?);
@@ -328,7 +329,7 @@ impl Engine {
         self.chunks.get(task.chunk as usize).ok_or(EngineError::Part)
     }
 
-    /// The first rank's token embedding becomes the last one's output projection, as it is before a step.
+    /// Copies the first rank's token embedding to the last one's output projection, before a step.
     fn pass_borrowed(&self, rank: &PipelineRank) -> Result<(), EngineError> {
         let (holder, borrower) = rank.ends();
         if holder == borrower || !self.spec.tied_embeddings {
@@ -343,7 +344,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds the gradient of the output projection to that of the embedding, where they are the same tensor.
+    /// Adds the gradient of the output projection to that of the embedding, if they are the same tensor.
     fn return_borrowed(&self, step: &mut Step<'_>) -> Result<(), EngineError> {
         let rank = step.rank;
         let (holder, borrower) = rank.ends();
@@ -367,13 +368,13 @@ impl Engine {
 }
 
 fn out_of_order(task: Task) -> EngineError {
-    EngineError::Interrupted(format!("{task:?} comes before what it needs"))
+    EngineError::Interrupted(format!("{task:?} precedes its input"))
 }
 
-/// Micro-batches that only go forwards, after which ranks wait for each other, so that the first one does not fill the others' memory.
+/// Forward-only micro-batches after which ranks synchronise, so that the first one does not fill the others' memory.
 const FORWARDS_AT_ONCE: u32 = 16;
 
-/// Where the token embedding is among the parameters of a part that holds it: matrices come first, in model order.
+/// Index of the token embedding among the parameters of its holder: matrices come first, in model order.
 const EMBEDDING: usize = 0;
 
 #[cfg(test)]

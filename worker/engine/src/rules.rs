@@ -1,4 +1,4 @@
-//! Steps that all members make alike, of a mean that they exchanged: what the strategies do in place of AdamW.
+//! Steps common to all members, from an exchanged mean: the strategies' alternatives to AdamW.
 
 use tch::{TchError, Tensor};
 
@@ -7,10 +7,10 @@ use crate::Batch;
 use crate::StepOutcome;
 
 impl Engine {
-    /// The gradient of the mean loss over `batch`, its norm clipped to `clip` (0: not clipped), into `into`, which is resized to `[P]`.
+    /// Computes the gradient of the mean loss over `batch`, its norm clipped to `clip` (0: not clipped), into `into`, which is resized to `[P]`.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn clipped_gradient(
         &mut self,
         batch: &Batch,
@@ -25,11 +25,11 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// β₁·m + (1 − β₁)·g with the gradient g of the mean loss over `batch`, clipped as in a local step: what a member of 1-bit Adam
-    /// contributes. m is as it was.
+    /// Computes β₁·m + (1 − β₁)·g with the gradient g of the mean loss over `batch`, clipped as in a local step: a member's contribution in 1-bit Adam. m
+    /// stays unchanged.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn momentum(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
         let outcome = self.clipped_gradient(batch, self.settings.gradient_clip, into)?;
         let beta1 = self.optimiser.beta1();
@@ -40,21 +40,21 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// β₁·m: what of a [momentum](Self::momentum) is not the gradient's, and is part of the next one in any case.
+    /// Returns β₁·m: the part of a [momentum](Self::momentum) that is not the gradient's, and always recurs in the next one.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn decayed_momentum(&self) -> Result<Vec<f32>, EngineError> {
         let mut decayed = Vec::new();
         self.link.read_all(&self.optimiser.first().f_mul_scalar(self.optimiser.beta1())?, &mut decayed)?;
         Ok(decayed)
     }
 
-    /// θ ← (1 − γλ)·θ − γ·mean, with the learning rate γ of the run's `step` and weight decay λ on matrices: SGD, whose momentum is in the
-    /// mean already (DGC: Lin et al. 2018).
+    /// θ ← (1 − γλ)·θ − γ·mean, with the learning rate γ of the run's `step` and weight decay λ on matrices: SGD, whose momentum is in the mean already (DGC:
+    /// Lin et al. 2018).
     ///
     /// # Errors
-    /// When `mean` is not as long as the model has parameters; where libtorch fails.
+    /// The length of `mean` is wrong; or libtorch fails.
     pub fn apply_sgd(&mut self, step: u64, mean: &[f32]) -> Result<(), EngineError> {
         let mean = self.to_device(mean)?;
         Ok(self.descend(step, &mean)?)
@@ -63,18 +63,17 @@ impl Engine {
     /// θ ← (1 − γλ)·θ − γ·sign(mean) (DeMo: Peng et al. 2024).
     ///
     /// # Errors
-    /// When `mean` is not as long as the model has parameters; where libtorch fails.
+    /// The length of `mean` is wrong; or libtorch fails.
     pub fn apply_sign(&mut self, step: u64, mean: &[f32]) -> Result<(), EngineError> {
         let mean = self.to_device(mean)?;
         Ok(self.descend(step, &mean.f_sign()?)?)
     }
 
-    /// m ← `momentum`, θ ← (1 − γλ)·θ − γ·m / (√v + ε), with v as it is: 1-bit Adam after its warm-up (Tang et al. 2021). v is at least φ²
-    /// times its mean over the tensor, as in local steps under a frozen v: what had no gradient in the warm-up has v = 0, and a sign, whose size
-    /// is that of the others.
+    /// m ← `momentum`, θ ← (1 − γλ)·θ − γ·m / (√v + ε), with v unchanged: 1-bit Adam after its warm-up (Tang et al. 2021). v is at least φ² times its mean
+    /// over the tensor, as in local steps under a frozen v: a value without gradients in the warm-up has v = 0, but a sign like the others.
     ///
     /// # Errors
-    /// When `momentum` is not as long as the model has parameters; where libtorch fails.
+    /// The length of `momentum` is wrong; or libtorch fails.
     pub fn apply_frozen_adamw(&mut self, step: u64, momentum: &[f32]) -> Result<(), EngineError> {
         let momentum = self.to_device(momentum)?;
         self.optimiser.replace_first(&momentum)?;

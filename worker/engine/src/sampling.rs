@@ -2,12 +2,12 @@
 
 use rand::Rng;
 
-/// How the next token is drawn.
+/// Options of drawing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by this; 0 takes the most probable token.
+    /// Divisor of the logits; 0 takes the most probable token.
     pub temperature: f64,
-    /// Only so many of the most probable tokens are drawn from; none: all.
+    /// Number of most probable tokens to draw from; `None`: all.
     pub top_k: Option<usize>,
     /// The same seed draws the same tokens.
     pub seed: u64,
@@ -31,7 +31,7 @@ pub(super) fn draw(logits: &[f32], sampling: Sampling, rng: &mut impl Rng) -> us
         }
         rest -= weight;
     }
-    // Rounding alone leads here: the last one's weight was used up by it.
+    // Reached by rounding alone: it consumed the last one's weight.
     order[order.len() - 1]
 }
 

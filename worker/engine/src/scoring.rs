@@ -1,4 +1,4 @@
-//! Losses of single samples, and what the workers of a copy of the model agree on because of them.
+//! Losses of single samples, and the agreement on them within a replica.
 
 use tch::{Kind, Tensor};
 
@@ -7,10 +7,10 @@ use super::{Engine, EngineError, to_host};
 use crate::Batch;
 
 impl Engine {
-    /// Mean cross entropy of each sample of `batch`, in nats a token, or an image. In a pipeline the last rank alone gets to know them, and the others get none.
+    /// Returns the mean cross entropy of each sample of `batch`, in nats per token or image. In a pipeline, only on the last rank; otherwise empty.
     ///
     /// # Errors
-    /// Where libtorch fails; where another worker of this copy of the model does.
+    /// libtorch fails, or another worker of this replica does.
     pub fn sample_losses(&self, batch: &Batch) -> Result<Vec<f32>, EngineError> {
         let mut losses = Vec::with_capacity(batch.sequences());
         if self.rank.is_some() {
@@ -35,11 +35,11 @@ impl Engine {
         )
     }
 
-    /// Replaces these values on all workers of this copy of the model, which have as many each, by those of the one that decides: the first of those that have its last
-    /// layer, and so the losses. Alone, an engine keeps its own.
+    /// Replaces these values on all workers of this replica, of equal number, by those of the deciding worker: the first one with the last layer, and so the
+    /// losses. Alone, an engine keeps its own.
     ///
     /// # Errors
-    /// Where another worker cannot be heard.
+    /// Contact with another worker is lost.
     pub fn agree(&self, values: &mut [f32]) -> Result<(), EngineError> {
         self.hand_on(values)?;
         let Some(rank) = &self.rank else { return Ok(()) };

@@ -1,11 +1,11 @@
-//! What all calls of the C++ in `native/` have in common.
+//! Common parts of all calls to the C++ in `native/`.
 
 use std::ffi::c_char;
 
 use tch::{TchError, Tensor};
 use torch_sys::C_tensor;
 
-/// Where the shim writes why it failed; longer reasons are cut.
+/// Buffer for the shim's error message; longer ones are cut.
 pub(crate) struct Reason([c_char; Self::SIZE]);
 
 impl Reason {
@@ -27,7 +27,7 @@ impl Default for Reason {
     }
 }
 
-/// The tensors as the shim takes a list of them.
+/// Returns a list of tensors for the shim.
 pub(crate) fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
     tensors.iter().map(Tensor::as_ptr).collect()
 }

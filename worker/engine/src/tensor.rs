@@ -1,4 +1,4 @@
-//! A share of the model in a tensor group: what an engine that is a member does in another way. `docs/tensor.md` is the design.
+//! A share of the model in a tensor group: the differences in a member's engine. `docs/tensor.md` is the design.
 //!
 //! Each member computes the same loss and residual stream, and the gradient of its own parameters; the sums are within the model.
 
@@ -11,7 +11,7 @@ use super::{Engine, EngineError, to_host};
 use crate::models::TensorGroup;
 use longhaul_collective::Word;
 
-/// A member's place in its group, and what it has in common with the others.
+/// A member's group, and the parameters shared with the others.
 #[derive(Debug)]
 pub(super) struct Membership {
     group: Arc<TensorGroup>,
@@ -19,21 +19,21 @@ pub(super) struct Membership {
     replicated: Vec<bool>,
 }
 
-/// What a member tells of its gradients.
+/// A member's message about its gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Told {
-    /// The squared norm of what it alone has.
+    /// Squared norm of its own parts.
     cut: f64,
-    /// A sum of the bits of what all members have.
+    /// Sum of the bits of the replicated parts.
     bits: i64,
 }
 
 impl Engine {
-    /// From now on, computes with the other members of this tensor group, which have the other shares of the model, or of a part of it: each of them makes the
-    /// same calls in the same order, with the same batches.
+    /// Joins the other members of this tensor group, with the other shares of the model or of a part: all make the same calls in the same order, with the
+    /// same batches.
     ///
     /// # Errors
-    /// When this engine's share is not that of its place in the group; where libtorch fails.
+    /// This engine's share does not fit its place in the group; or libtorch fails.
     pub fn join_group(&mut self, group: TensorGroup) -> Result<(), EngineError> {
         let shard = self.spec.shard;
         if !group.is_of(shard) {
@@ -44,16 +44,16 @@ impl Engine {
         self.build_chunks()
     }
 
-    /// Whether it is a member of a tensor group.
+    /// Reports whether it is a member of a tensor group.
     #[must_use]
     pub fn is_member(&self) -> bool {
         self.group.is_some()
     }
 
-    /// All members say where they are, and go on when all are there. Alone, an engine is where it is.
+    /// Waits for all members, and checks that they are at the same place. Alone, returns at once.
     ///
     /// # Errors
-    /// [`EngineError::Interrupted`] where they are not at the same place; [`EngineError::Group`].
+    /// [`EngineError::Interrupted`] if they are not at the same place; [`EngineError::Group`].
     pub fn meet(&self, place: u64) -> Result<(), EngineError> {
         if self.tell_members(place)?.iter().all(|other| *other == place) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Engine {
         ))
     }
 
-    /// What all members of the tensor group say, by index, when each says a number.
+    /// Exchanges a number with all members of the tensor group, and returns the numbers by index.
     ///
     /// # Errors
     /// [`EngineError::Group`]
@@ -75,7 +75,7 @@ impl Engine {
         Ok(words.into_iter().map(|word| u64::from_le_bytes(std::array::from_fn(|at| word[at]))).collect())
     }
 
-    /// Replaces these values of each member of the tensor group by those of the first, of which all have as many. Alone, an engine keeps its own.
+    /// Replaces these values of each member of the tensor group, of equal number, by those of the first. Alone, an engine keeps its own.
     ///
     /// # Errors
     /// [`EngineError::Group`]
@@ -83,7 +83,7 @@ impl Engine {
         self.group.as_ref().map_or(Ok(()), |member| member.group.hand_on(values).map_err(EngineError::Group))
     }
 
-    /// What has come of a computation, with the group's own words where a sum has failed.
+    /// Replaces an error by the group's own, if a sum has failed.
     pub(super) fn explained<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         result.map_err(|error| {
             let failure = self.group.as_ref().and_then(|member| member.group.take_failure());
@@ -97,8 +97,8 @@ impl Membership {
         &self.group
     }
 
-    /// The squared norm of the gradient of all that the members hold together, given this member's gradients and their norms [tensors]: the same bits for all
-    /// members. What is cut is added up in the order of members, and what is replicated counts once.
+    /// Returns the squared norm of the gradient over all members, given this member's gradients and their norms [tensors]: the same bits for all members.
+    /// Divided tensors are added in the order of members, and replicated ones count once.
     ///
     /// # Errors
     /// [`EngineError::Apart`]; [`EngineError::Group`].
@@ -119,17 +119,17 @@ impl Membership {
         }
     }
 
-    /// A norm for this member of so many, given its norms [tensors], such that the squares of all members' are that of what they hold together: an equal share
-    /// of what is replicated, and what is cut.
+    /// Returns a norm for one of `members` members, given its norms [tensors], such that all members' squares add up to that of the whole: those of divided
+    /// tensors, and an equal share of the replicated ones'.
     ///
     /// # Errors
-    /// When there are not as many tensors as parameters; where libtorch fails.
+    /// The number of tensors is wrong; or libtorch fails.
     pub fn share_of_norm(&self, norms: &Tensor, members: u32) -> Result<f64, EngineError> {
         let (cut, replicated) = self.squares(norms)?;
         Ok((cut + replicated / f64::from(members)).sqrt())
     }
 
-    /// The squares of these norms [tensors]: the sum of those of what is cut, and of what is replicated.
+    /// Returns the sums of the squares of these norms [tensors]: of divided tensors, and of replicated ones.
     fn squares(&self, norms: &Tensor) -> Result<(f64, f64), EngineError> {
         let mut values = Vec::new();
         to_host(norms, &mut values)?;
@@ -144,7 +144,7 @@ impl Membership {
     }
 }
 
-/// Of all values as 32-bit integers, and of each tensor as often as its place says: exact in any order, and another one where a single value differs.
+/// Sums all values as 32-bit integers, each tensor multiplied by its position: exact in any order, and changed by any single value.
 fn sum_of_bits<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<i64, EngineError> {
     let sums = tensors
         .map(|tensor| tensor.f_contiguous()?.f_view_dtype(Kind::Int)?.f_sum(Kind::Int64))

@@ -1,4 +1,4 @@
-//! Engines and pipelines of threads, for tests of what moves between them.
+//! Engines and pipelines of threads, for tests of the transfers between them.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is all test code")]
 
 use std::collections::{HashMap, VecDeque};
@@ -13,13 +13,13 @@ use tch::{Device, Tensor};
 
 use crate::{Batch, Engine, EngineError, Gift, Pipe, PipelineRank, choose_device};
 
-/// What tests compute on: the CPU, or what `LONGHAUL_TEST_DEVICE` names.
+/// Returns the device of tests: the CPU, or the one in `LONGHAUL_TEST_DEVICE`.
 #[must_use]
 pub fn test_device() -> Device {
     choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())).unwrap()
 }
 
-/// What a message is about.
+/// Subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum About {
     Task(Task),
@@ -49,7 +49,7 @@ impl Channels {
 
     fn say(&self, to: u32, about: About, values: Tensor) -> Result<(), EngineError> {
         let sent = self.to[to as usize].send((about, values));
-        sent.map_err(|_| EngineError::Interrupted(format!("rank {to} is gone")))
+        sent.map_err(|_| EngineError::Interrupted(format!("rank {to} has ended")))
     }
 
     fn hear(&mut self, about: About) -> Result<Tensor, EngineError> {
@@ -58,7 +58,7 @@ impl Channels {
                 return Ok(values);
             }
             let (of, values) =
-                self.inbox.recv().map_err(|_| EngineError::Interrupted("all others are gone".into()))?;
+                self.inbox.recv().map_err(|_| EngineError::Interrupted("all others have ended".into()))?;
             self.early.entry(of).or_default().push_back(values);
         }
     }
@@ -107,7 +107,7 @@ impl Pipe for Channels {
     }
 }
 
-/// One step after the other on an engine, to its losses, the loss of an evaluation, and its parameters by name.
+/// A training's losses, the loss of an evaluation, and the parameters by name.
 pub type Trained = (Vec<f32>, f32, HashMap<String, Vec<f32>>);
 
 const STEPS: u64 = 50;
@@ -124,7 +124,7 @@ pub fn train_config(gradient_clip: f64) -> TrainConfig {
     }
 }
 
-/// Of another seven or eight sequences each step: the last micro-batch of some is smaller.
+/// Seven or eight other sequences each step: the last micro-batch of some is smaller.
 #[must_use]
 pub fn batch(step: u64) -> Batch {
     let mut batch = Batch::new(16);
@@ -153,32 +153,32 @@ pub fn trained(mut engine: Engine) -> Trained {
     (losses, evaluated, named.collect())
 }
 
-/// An engine with all of it.
+/// Creates an engine with the whole model.
 #[must_use]
 pub fn whole(spec: &ModelSpec, gradient_clip: f64) -> Engine {
     engine(spec, &train_config(gradient_clip))
 }
 
-/// An engine with what there is of it.
+/// Creates an engine with the present part.
 #[must_use]
 pub fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
     Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
 }
 
-/// Equal shares of the blocks, stage by stage.
+/// Returns equal shares of the blocks, stage by stage.
 #[must_use]
 pub fn stages(spec: &ModelSpec, stages: u32) -> Vec<Range<u32>> {
     let blocks = spec.head() + 1;
     (0..stages).map(|stage| stage * blocks / stages..(stage + 1) * blocks / stages).collect()
 }
 
-/// By rank, ways to talk to each other within one process.
+/// Returns the pipes of all ranks within one process.
 #[must_use]
 pub fn channels(pipeline: &Pipeline) -> Vec<Box<dyn Pipe>> {
     Channels::between(pipeline).into_iter().map(|end| Box::new(end) as Box<dyn Pipe>).collect()
 }
 
-/// What a rank has of the model.
+/// Returns a rank's part of the model.
 #[must_use]
 pub fn part(spec: &ModelSpec, pipeline: &Pipeline, rank: u32) -> ModelSpec {
     let stages = stages(spec, pipeline.stages());
@@ -186,7 +186,7 @@ pub fn part(spec: &ModelSpec, pipeline: &Pipeline, rank: u32) -> ModelSpec {
     spec.part(chunks.collect())
 }
 
-/// The ranks of a pipeline, on threads, which talk to each other in these ways.
+/// Trains the ranks of a pipeline, on threads, over these pipes.
 #[must_use]
 pub fn trained_through(
     pipes: Vec<Box<dyn Pipe>>,
@@ -215,18 +215,18 @@ pub fn pipeline(schedule: PipelineSchedule, ranks: u32, chunks: u32) -> Pipeline
     Pipeline { schedule, ranks, chunks, micro_batches: 4, in_flight: Vec::new() }
 }
 
-/// What a worker of a copy of the model has seen of steps on samples that are selected.
+/// Record of a worker of a replica about steps on selected samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selected {
-    /// By step and sample, what all have agreed on.
+    /// Agreed weights, by step and sample.
     pub weights: Vec<f32>,
-    /// Of training.
+    /// Losses of training.
     pub losses: Vec<f32>,
-    /// Of the samples that were selected, as training has told them; none where it tells others.
+    /// Losses of selected samples, from training; empty on other ranks.
     pub of_samples: Vec<f32>,
 }
 
-/// Trains on the samples whose losses are above the mean, and on none in one of the steps. Who does not know losses proposes nonsense.
+/// Trains on the samples with losses above the mean, and on none in one of the steps. Workers without losses propose nonsense.
 #[must_use]
 pub fn train_selected(mut engine: Engine) -> Selected {
     let mut seen = Selected::default();

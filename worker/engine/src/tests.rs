@@ -138,7 +138,7 @@ fn models_learn_to_count_from_a_tenth_of_their_gradients() {
     }
 }
 
-/// By name, how many columns of a product's output the gradient of its weight has.
+/// Returns by name the number of columns of a product's output in the gradient of its weight.
 fn columns_of_gradient(spec: &ModelSpec, train: &TrainConfig) -> Vec<(String, usize, usize)> {
     let mut engine = engine(spec, train);
     let mut flat = Vec::new();
@@ -168,7 +168,7 @@ fn gradients_of_chosen_weights_have_as_many_columns_as_are_kept_and_those_of_oth
             assert!(if is_chosen { count <= all / 4 } else { count > all / 4 }, "{name}: {count} of {all}");
         }
         assert!(chosen >= 2);
-        // Each micro-batch chooses columns of its own.
+        // Each micro-batch chooses its own columns.
         let several = TrainConfig { micro_batch: 2, ..train };
         let most =
             columns_of_gradient(&spec, &several).into_iter().filter(|(name, ..)| name.contains(".0.mlp."));
@@ -193,7 +193,7 @@ fn who_keeps_all_columns_trains_with_the_same_bits() {
 /// With one micro-batch, and several; also after a batch without samples, and after others.
 #[test]
 fn a_gradient_that_is_told_of_tensor_by_tensor_has_the_same_bits() {
-    // A GPU tells of none.
+    // On a GPU nothing arrives.
     if test_device().is_cuda() {
         return;
     }
@@ -306,7 +306,7 @@ fn a_step_without_samples_changes_nothing() {
     assert!(gradient.iter().all(|value| *value == 0.0));
 }
 
-/// The optimiser divides the gradients of a single micro-batch in place, as autograd made them.
+/// The optimiser divides autograd's gradients of a single micro-batch in place.
 #[test]
 fn gradients_of_one_micro_batch_share_no_memory() {
     for spec in [tiny_gpt2(), tiny_llama()] {
@@ -332,7 +332,7 @@ fn what_does_not_fit_is_an_error() {
     assert!(engine.train_step(0, &long).is_err());
 }
 
-/// Where libtorch has MKL, on a processor of another make, its own answer would be no.
+/// With MKL in libtorch, on another maker's processor, its own answer would be no.
 #[test]
 #[allow(unsafe_code, reason = "asks the dynamic linker")]
 fn mkl_takes_the_kernels_that_the_processor_can_run() {
@@ -347,7 +347,7 @@ fn mkl_takes_the_kernels_that_the_processor_can_run() {
     let found = find(FIRST);
     assert!(!found.is_null(), "nobody answers");
     assert!(!tch::utils::has_mkl() || !find(NEXT).is_null(), "libtorch's MKL has no such function any more");
-    // SAFETY: whoever defines it, it takes nothing and returns an int.
+    // SAFETY: every definition takes nothing and returns an int.
     let answer: extern "C" fn() -> c_int = unsafe { std::mem::transmute(found) };
     assert_eq!(answer(), 1);
 }

@@ -1,17 +1,17 @@
-//! Memory that a thread frees is there for its next allocation, without a page fault.
+//! Memory released by a thread is reused for its next allocation, without a page fault.
 
 use longhaul_engine::keep_freed_memory;
 
-/// Too large for glibc to keep by itself at the first time, and below the largest threshold that its older versions take.
+/// Too large for glibc to keep by itself at the first time, and below the largest threshold of its older versions.
 const BYTES: usize = 24 << 20;
 const PAGE_BYTES: usize = 4096;
 
 fn main() {
     keep_freed_memory();
-    // As the device does, on a thread of its own.
+    // On its own thread, like the device.
     let faults = std::thread::spawn(|| {
         touch();
-        // What comes after it in the heap goes back to the system.
+        // Later parts of the heap return to the system.
         let before = minor_faults();
         touch();
         minor_faults() - before
@@ -25,10 +25,10 @@ fn touch() {
     std::hint::black_box(vec![1u8; BYTES]);
 }
 
-/// Page faults of this thread that needed no disk, as `proc_pid_stat(5)` counts them.
+/// Page faults of this thread without disk access, as counted in `proc_pid_stat(5)`.
 fn minor_faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux");
-    // The name in parentheses may have spaces; what follows has none.
+    // The name in parentheses may have spaces; the fields after it have none.
     let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
     fields.split(' ').nth(7).and_then(|field| field.parse().ok()).expect("the tenth field is a number")
 }

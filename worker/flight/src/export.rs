@@ -1,4 +1,4 @@
-//! What is recorded, as spans for a collector of OpenTelemetry.
+//! Export of records as spans for an OpenTelemetry collector.
 
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_proto::telemetry::{KeyValue, RunTraces, Span, Spans, Value};
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::Record;
 
-/// Where spans go, and whose they are.
+/// Destination and attributes of spans.
 #[derive(Clone, Debug)]
 pub struct Export {
     spans: Spans,
@@ -16,13 +16,13 @@ pub struct Export {
 }
 
 impl Export {
-    /// Of this worker of this run.
+    /// Creates the export of this worker of this run.
     #[must_use]
     pub fn new(spans: Spans, run: RunId, worker: WorkerId, site: &str) -> Self {
         Self { spans, traces: RunTraces(run), worker, site: site.to_owned() }
     }
 
-    /// Something has ended; `began_unix_us` is when the recorder began. It never waits.
+    /// Exports a finished record without blocking; `began_unix_us` is the recorder's start.
     pub(crate) fn put(&self, began_unix_us: u64, record: &Record) {
         self.spans.put(self.traces, self.span(began_unix_us, record));
     }
@@ -48,7 +48,7 @@ impl Export {
     }
 }
 
-/// An argument of a trace as an attribute. There, a worker is the other one, which is no attribute of this one here.
+/// Converts an argument of a trace to an attribute. Its worker is the peer, unlike the attribute of that name.
 fn attribute((name, value): (String, Json)) -> KeyValue {
     let name = if name == "worker" { "longhaul.peer".to_owned() } else { format!("longhaul.{name}") };
     let value = match value.as_i64() {

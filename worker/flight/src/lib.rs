@@ -1,7 +1,6 @@
-//! What this process did in the last minutes, in bounded memory, to be looked at when something has gone wrong.
+//! This process's activities of the last minutes, in bounded memory, for the analysis of failures.
 //!
-//! Whoever does something that takes time says so with [`Recorder::begin`] and drops what it is given when that is done. Nothing is written anywhere
-//! before somebody asks ([`FlightLog`]).
+//! An activity begins with [`Recorder::begin`], and ends when the returned guard is dropped. Nothing is written before a request ([`FlightLog`]).
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "otel")]
@@ -22,45 +21,44 @@ pub use self::export::Export;
 pub use self::log::FlightLog;
 pub use self::progress::{Awaited, Coding, InStep, Progress, Tokens};
 
-/// Records that are kept: twenty minutes at a hundred a second, a minute or two of the fastest small model; eight megabytes. Then the oldest goes.
+/// Records kept: twenty minutes at a hundred a second, a minute or two of the fastest small model; eight megabytes. Then the oldest is dropped.
 const RECORDS_KEPT: usize = 1 << 17;
 
-/// Something that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     what: Activity,
     /// Microseconds since the recorder began.
     began_us: u64,
-    /// None: it goes on.
+    /// `None`: in progress.
     took_us: Option<u64>,
 }
 
-/// What was done lately, by all threads.
+/// Recent activities of all threads.
 #[derive(Debug)]
 pub struct Recorder {
     began: Instant,
-    /// Unix time then, in microseconds: traces of several workers lie side by side as well as their clocks agree.
+    /// Unix time of that moment, in microseconds: traces of several workers align as well as their clocks do.
     began_unix_us: u64,
     state: Mutex<State>,
-    /// Who else is told of what has ended.
+    /// Receiver of finished activities.
     #[cfg(feature = "otel")]
     export: Mutex<Option<Export>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By when they ended.
+    /// In order of their end.
     done: VecDeque<Record>,
-    /// What goes on, and since when in microseconds.
+    /// Activities in progress, and their starts in microseconds.
     open: BTreeMap<u64, (Activity, u64)>,
     next: u64,
-    /// Records that were too many.
+    /// Dropped records.
     forgotten: u64,
 }
 
-/// All that a recorder knows at one time.
+/// A recorder's content at one time.
 struct Recording {
-    /// Ended ones by when they ended, then those that go on.
+    /// Finished ones in order of their end, then those in progress.
     records: Vec<Record>,
     now_us: u64,
     began_unix_us: u64,
@@ -68,7 +66,7 @@ struct Recording {
 }
 
 impl Default for Recorder {
-    #[allow(clippy::disallowed_methods, reason = "measures what the process does")]
+    #[allow(clippy::disallowed_methods, reason = "times the activities of the process")]
     fn default() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -82,8 +80,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Something begins; it ends when what is returned is dropped.
-    #[must_use = "it ends when this is dropped"]
+    /// Begins an activity, which ends when the returned guard is dropped.
+    #[must_use = "the activity ends when this is dropped"]
     pub fn begin(self: &Arc<Self>, what: Activity) -> Doing {
         let now_us = self.now_us();
         let mut state = self.lock();
@@ -93,7 +91,7 @@ impl Recorder {
         Doing { recorder: Arc::clone(self), id }
     }
 
-    /// Something happens that takes no time.
+    /// Records an instant.
     pub fn note(&self, what: Activity) {
         let began_us = self.now_us();
         self.keep(self.lock(), Record { what, began_us, took_us: Some(0) });
@@ -116,7 +114,7 @@ impl Recorder {
         }
     }
 
-    /// From now on, a collector is told of what ends.
+    /// Exports activities that end from now on.
     #[cfg(feature = "otel")]
     pub fn export(&self, export: Export) {
         *self.export.lock().unwrap_or_else(PoisonError::into_inner) = Some(export);
@@ -134,7 +132,7 @@ impl Recorder {
         }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "measures what the process does")]
+    #[allow(clippy::disallowed_methods, reason = "times the activities of the process")]
     fn now_us(&self) -> u64 {
         let since = Instant::now().saturating_duration_since(self.began);
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -155,7 +153,7 @@ impl State {
     }
 }
 
-/// Something that goes on until this is dropped.
+/// An activity in progress until dropped.
 #[derive(Debug)]
 pub struct Doing {
     recorder: Arc<Recorder>,

@@ -1,4 +1,4 @@
-//! Traces on the disk: when a worker fails, when a thread of it panics, and when somebody asks.
+//! Traces on disk: after failures and panics, and on request.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -13,40 +13,40 @@ use tokio::task::spawn_blocking;
 use super::Recorder;
 use super::trace::{self, Who};
 
-/// Traces that are kept in the folder: each may have twenty megabytes.
+/// Traces kept in the folder: each may have twenty megabytes.
 const TRACES_KEPT: usize = 4;
-/// How their names begin; the time that follows has as many digits for the next two centuries, so names are in its order.
+/// Prefix of their names; the following time has a constant number of digits for two centuries, so names sort by time.
 const BEGINNING: &str = "trace-";
 
-/// A recorder, and where its traces go.
+/// A recorder, and the folder of its traces.
 #[derive(Debug)]
 pub struct FlightLog {
     folder: PathBuf,
     recorder: Arc<Recorder>,
-    /// Held while a trace is written, so that one is at a time.
+    /// Held during a write, so that one happens at a time.
     who: Mutex<Who>,
 }
 
 impl FlightLog {
-    /// Of a worker that has no name yet. The folder is made when there is something to put into it.
+    /// Creates the log of a worker without a name yet. The folder is created on demand.
     #[must_use]
     pub fn new(folder: PathBuf) -> Arc<Self> {
         Arc::new(Self { folder, recorder: Arc::default(), who: Mutex::default() })
     }
 
-    /// What is told to it goes into the traces.
+    /// Returns the recorder of the traces' content.
     #[must_use]
     pub fn recorder(&self) -> Arc<Recorder> {
         Arc::clone(&self.recorder)
     }
 
-    /// From now on, it is this worker's.
+    /// Sets the worker's name.
     pub fn name(&self, worker: WorkerId, site: &str) {
         let who = Who { process: u64::from(worker.0), name: format!("{worker} at {site}") };
         *self.who.lock().unwrap_or_else(PoisonError::into_inner) = who;
     }
 
-    /// Writes a trace whenever a thread panics, after what is said of that otherwise.
+    /// Writes a trace on each panic, after the previous hook.
     pub fn write_on_panic(self: &Arc<Self>) {
         let (log, before) = (Arc::clone(self), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
@@ -55,24 +55,24 @@ impl FlightLog {
         }));
     }
 
-    /// Writes a trace whenever the process gets SIGUSR1.
+    /// Writes a trace on each SIGUSR1.
     ///
     /// # Errors
-    /// The system refuses to tell of it.
+    /// The system cannot deliver the signal.
     pub fn write_when_asked(self: &Arc<Self>) -> Result<()> {
         let mut asked = signal(SignalKind::user_defined1()).context("listen for SIGUSR1")?;
         let log = Arc::clone(self);
         tokio::spawn(async move {
             while asked.recv().await.is_some() {
                 let log = Arc::clone(&log);
-                // One that panicked has said so.
+                // A panic has been reported.
                 let _ = spawn_blocking(move || log.write_and_tell("SIGUSR1")).await;
             }
         });
         Ok(())
     }
 
-    /// Writes a trace and tells people where it is; there is none where nothing was done.
+    /// Writes a trace and logs its path; no trace without activities.
     pub fn write_and_tell(&self, why: &str) {
         if self.recorder.recording().records.is_empty() {
             return;
@@ -80,9 +80,11 @@ impl FlightLog {
         match self.write(why) {
             Ok(path) => tracing::info!(
                 file = %path.display(),
-                "what this worker did last is written down: https://ui.perfetto.dev shows it"
+                "trace of this worker's recent activity written; open it at https://ui.perfetto.dev"
             ),
-            Err(error) => tracing::warn!("what this worker did last could not be written down: {error:#}"),
+            Err(error) => {
+                tracing::warn!("the trace of this worker's recent activity could not be written: {error:#}")
+            }
         }
     }
 
@@ -105,7 +107,7 @@ impl FlightLog {
     }
 }
 
-/// Leaves the newest traces.
+/// Keeps the newest traces.
 fn prune(folder: &Path) -> std::io::Result<()> {
     let mut traces = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,6 +1,7 @@
-//! Chrome's trace event format, as JSON, which Perfetto reads.
+//! Chrome's trace event format, as JSON for Perfetto.
 //!
-//! "Trace Event Format", Google, 2016: complete events (`X`), pairs of asynchronous ones (`b`, `e`), instants (`i`) and metadata (`M`). Times are in microseconds.
+//! "Trace Event Format", Google, 2016: complete events (`X`), pairs of asynchronous ones (`b`, `e`), instants (`i`) and metadata (`M`). Times are in
+//! microseconds.
 
 use std::io::{self, Write};
 
@@ -10,12 +11,12 @@ use serde_json::{Value, json};
 
 use super::{Record, Recording};
 
-/// Whose trace it is.
+/// The process of a trace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Who {
-    /// The number of the worker: in a trace of several, each is a process.
+    /// Worker number: in a trace of several, each is a process.
     pub process: u64,
-    /// What people know it by.
+    /// Displayed name.
     pub name: String,
 }
 
@@ -36,16 +37,16 @@ struct Event<'a> {
     took_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<usize>,
-    /// Of an instant: its track alone.
+    /// Scope of an instant: its track alone.
     #[serde(rename = "s", skip_serializing_if = "Option::is_none")]
     scope: Option<&'a str>,
     args: Value,
 }
 
-/// Writes a trace; `why` somebody wanted it is in it.
+/// Writes a trace with the reason `why`.
 ///
 /// # Errors
-/// The writer's own.
+/// Those of the writer.
 pub(crate) fn write(to: &mut impl Write, recording: &Recording, who: &Who, why: &str) -> io::Result<()> {
     let about = json!({
         "worker": who.name,
@@ -164,7 +165,7 @@ mod tests {
             (&compute["ts"], &compute["dur"], &compute["args"]["step"]),
             (&json!(1_000_010), &json!(40), &json!(3))
         );
-        // It goes on: that is what one looks for where a worker hangs.
+        // It is in progress, as in a hanging worker.
         assert_eq!((&wait["dur"], &wait["args"]["unfinished"]), (&json!(30), &json!(true)));
         let ([begin], [end]) = (&of("b")[..], &of("e")[..]) else { panic!("{events:?}") };
         assert_eq!((&begin["id"], &begin["cat"], &begin["name"]), (&end["id"], &end["cat"], &end["name"]));

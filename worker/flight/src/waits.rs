@@ -1,39 +1,39 @@
-//! Which kinds of waiting the device's time goes into, and how long updates are encoded.
+//! Division of the device's time into kinds of waiting, and the time of encoding.
 
 use std::time::{Duration, Instant};
 
-/// What a device waits for.
+/// Reason of a device's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// A round's result.
     Result,
-    /// What another rank of its pipeline hands on.
+    /// Output of another rank of its pipeline.
     Neighbour,
-    /// Anything else that others who compute with it have to do.
+    /// Any other work of workers that compute with it.
     Others,
 }
 
-/// A wait that is over.
+/// A finished wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// How long it was.
+    /// Duration.
     pub all: Duration,
-    /// Of that, while updates were encoded or decoded here, where a result was waited for.
+    /// Part of it during encoding or decoding here, in a wait for a result.
     pub encoding: Duration,
-    /// Of that, in a pipeline's bubble: for a neighbour, within a step.
+    /// Part of it in a pipeline's bubble: for a neighbour, within a step.
     pub bubble: Duration,
-    /// How long updates were encoded or decoded, of what was not told when that ended, so that it is told together with `encoding`.
+    /// Time of encoding or decoding not counted at its end, so that it is counted together with `encoding`.
     pub coded: Duration,
 }
 
-/// What is waited for now, and whether something is encoded meanwhile, on whichever threads. Pure: time is an argument. No moment counts twice.
+/// The present wait, and encoding meanwhile on any threads. Pure: time is an argument. No moment counts twice.
 #[derive(Debug, Default)]
 pub struct Waits {
     wait: Option<Wait>,
     is_in_step: bool,
-    /// So much is encoded or decoded side by side.
+    /// Encodings and decodings in progress.
     coding: u32,
-    /// Since when any has been.
+    /// Start of the period with any.
     coding_since: Option<Instant>,
 }
 
@@ -41,17 +41,17 @@ pub struct Waits {
 struct Wait {
     awaited: Awaited,
     since: Instant,
-    /// Of it, where it is for a result, what was spent encoding that is over.
+    /// For a result: finished encoding within the wait.
     encoding: Duration,
 }
 
 impl Waits {
-    /// The device begins to wait.
+    /// Begins a wait.
     pub fn begin(&mut self, awaited: Awaited, now: Instant) {
         self.wait = Some(Wait { awaited, since: now, encoding: Duration::ZERO });
     }
 
-    /// It has waited; for nothing, if it did not.
+    /// Ends a wait; returns zeros without one.
     pub fn end(&mut self, now: Instant) -> Waited {
         let Some(wait) = self.wait.take() else { return Waited::default() };
         let all = now.saturating_duration_since(wait.since);
@@ -70,24 +70,24 @@ impl Waits {
         }
     }
 
-    /// Since when the device waits, if it does.
+    /// Returns the start of the present wait, if any.
     #[must_use]
     pub fn since(&self) -> Option<Instant> {
         self.wait.as_ref().map(|wait| wait.since)
     }
 
-    /// Whether the device computes a step, in which it may wait for others.
+    /// Sets whether the device computes a step, in which it may wait for others.
     pub fn set_in_step(&mut self, is_in_step: bool) {
         self.is_in_step = is_in_step;
     }
 
-    /// Something begins to be encoded or decoded.
+    /// Begins an encoding or decoding.
     pub fn begin_coding(&mut self, now: Instant) {
         self.coding += 1;
         self.coding_since.get_or_insert(now);
     }
 
-    /// Something has been. How long anything was, where nothing else is now, but for what [`Self::end`] will tell.
+    /// Ends one. Returns the time of the whole period once none is left, except the part that [`Self::end`] will return.
     pub fn end_coding(&mut self, now: Instant) -> Duration {
         self.coding = self.coding.saturating_sub(1);
         let Some(since) = self.coding_since.take_if(|_| self.coding == 0) else { return Duration::ZERO };
@@ -102,7 +102,7 @@ impl Waits {
 }
 
 impl Wait {
-    /// How long this wait and something that began then went on together, until now.
+    /// Returns the overlap of this wait with a period from `began` to now.
     fn from(&self, began: Instant, now: Instant) -> Duration {
         now.saturating_duration_since(self.since.max(began))
     }
@@ -136,17 +136,17 @@ mod tests {
         waits.begin_coding(clock.at(0));
         waits.begin(Awaited::Result, clock.at(10));
         waits.begin_coding(clock.at(20));
-        assert_eq!(waits.end_coding(clock.at(30)), Duration::ZERO, "the first one goes on");
+        assert_eq!(waits.end_coding(clock.at(30)), Duration::ZERO, "the first one continues");
         assert_eq!(waits.end_coding(clock.at(40)), Duration::from_millis(10), "the rest with the wait");
         waits.begin_coding(clock.at(90));
         assert_eq!(waits.end(clock.at(100)), waited(90, 30 + 10, 0, 30 + 10));
-        assert_eq!(waits.end_coding(clock.at(150)), Duration::from_millis(50), "10 are told");
+        assert_eq!(waits.end_coding(clock.at(150)), Duration::from_millis(50), "10 are counted already");
         waits.begin(Awaited::Result, clock.at(200));
         assert_eq!(waits.end(clock.at(207)), waited(7, 0, 0, 0));
-        assert_eq!(waits.end(clock.at(300)), waited(0, 0, 0, 0), "it did not wait");
+        assert_eq!(waits.end(clock.at(300)), waited(0, 0, 0, 0), "no wait");
         waits.begin_coding(clock.at(400));
         waits.begin(Awaited::Result, clock.at(410));
-        assert_eq!(waits.end(clock.at(420)), waited(10, 10, 0, 20), "with what was before the wait");
+        assert_eq!(waits.end(clock.at(420)), waited(10, 10, 0, 20), "including the time before the wait");
         assert_eq!(waits.end_coding(clock.at(425)), Duration::from_millis(5));
     }
 

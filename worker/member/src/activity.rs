@@ -1,129 +1,129 @@
-//! The kinds of things that are recorded.
+//! Kinds of recorded activities.
 
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_proto::frame::FrameKind;
 use serde_json::{Value, json};
 
-/// Something that a worker does.
+/// An activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// The device computes a step, forwards and backwards.
+    /// Forward and backward pass of a step on the device.
     Compute {
-        /// In which round.
+        /// Round of the step.
         round: Round,
-        /// Which.
+        /// Step.
         step: u64,
     },
-    /// The device waits for the samples of a step.
+    /// Wait of the device for a step's samples.
     WaitForData {
-        /// In which round.
+        /// Round of the step.
         round: Round,
-        /// Which.
+        /// Step.
         step: u64,
     },
-    /// The device waits, within a step, for other workers of its copy of the model.
+    /// Wait of the device, within a step, for other workers of its replica.
     WaitForOthers,
-    /// The device waits for a round's result.
+    /// Wait of the device for a round's result.
     WaitForResult {
-        /// Which.
+        /// Round.
         round: Round,
     },
-    /// The device copies out what it contributes.
+    /// Copy of the device's contribution.
     Contribute {
-        /// To which round.
+        /// Round of the contribution.
         round: Round,
     },
-    /// The device applies a result.
+    /// Application of a result on the device.
     Apply {
-        /// Of which round.
+        /// Round of the result.
         round: Round,
     },
-    /// The device looks at held-out samples.
+    /// Evaluation on held-out samples.
     Evaluate,
-    /// The device copies out what a checkpoint holds.
+    /// Copy of a checkpoint's state from the device.
     Checkpoint,
-    /// The synchroniser compresses what leaves the site.
+    /// Compression of the site's contribution by the synchroniser.
     Compress {
-        /// In which round.
+        /// Round.
         round: Round,
-        /// How many fragments side by side.
+        /// Number of fragments side by side.
         fragments: u32,
     },
-    /// The synchroniser takes the mean of contributions.
+    /// Mean of the contributions, in the synchroniser.
     Reduce {
-        /// In which round.
+        /// Round.
         round: Round,
-        /// Of what.
+        /// Fragment.
         fragment: FragmentId,
     },
-    /// The synchroniser decodes a result.
+    /// Decoding of a result in the synchroniser.
     Decode {
-        /// Of which round.
+        /// Round.
         round: Round,
-        /// Of what.
+        /// Fragment.
         fragment: FragmentId,
     },
-    /// The synchroniser takes a round's results into the synchronised parameters.
+    /// Addition of a round's results to the synchronised parameters.
     Update {
-        /// Which.
+        /// Round.
         round: Round,
     },
-    /// The site thread waits until all of the site have something of a round.
+    /// Wait of the site thread for all of the site's contributions to a round.
     WaitForSite {
-        /// Which.
+        /// Round.
         round: Round,
     },
-    /// The site thread adds up, with the others of the site.
+    /// Sum within the site, in the site thread.
     SumSite {
-        /// In which round.
+        /// Round.
         round: Round,
     },
-    /// A frame is on its way to another worker, until that has it.
+    /// Transfer of a frame to another worker, until its receipt.
     Send {
-        /// To whom.
+        /// Receiver.
         to: WorkerId,
-        /// What it is.
+        /// Kind of frame.
         kind: FrameKind,
-        /// Of which round.
+        /// Round.
         round: Round,
-        /// Of what.
+        /// Fragment.
         fragment: FragmentId,
-        /// Of its body.
+        /// Length of the body.
         bytes: u32,
     },
-    /// A frame is here.
+    /// Receipt of a frame.
     Receive {
-        /// From whom.
+        /// Sender.
         from: WorkerId,
-        /// What it is.
+        /// Kind of frame.
         kind: FrameKind,
-        /// Of which round.
+        /// Round.
         round: Round,
-        /// Of what.
+        /// Fragment.
         fragment: FragmentId,
-        /// Of its body.
+        /// Length of the body.
         bytes: u32,
     },
 }
 
-/// Who does it: a line of its own in the trace.
+/// Line of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
-    /// That of the device.
+    /// Device.
     Device = 1,
-    /// That of the synchroniser.
+    /// Synchroniser.
     Synchroniser,
-    /// That of the reduction within the site.
+    /// Reduction within the site.
     Site,
-    /// That of frames.
+    /// Frames.
     Network,
 }
 
 impl Track {
-    /// All of them.
+    /// All tracks.
     pub const ALL: [Self; 4] = [Self::Device, Self::Synchroniser, Self::Site, Self::Network];
 
-    /// As people read it.
+    /// Returns the displayed name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -135,10 +135,10 @@ impl Track {
     }
 }
 
-/// How it is shown.
+/// Shape in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One at a time on its track, or one within the other.
+    /// One at a time on its track, or nested.
     Slice,
     /// Several at a time.
     Overlapping,
@@ -147,7 +147,7 @@ pub enum Shape {
 }
 
 impl Activity {
-    /// Whose it is.
+    /// Returns the track of the activity.
     #[must_use]
     pub fn track(&self) -> Track {
         match self {
@@ -167,12 +167,12 @@ impl Activity {
         }
     }
 
-    /// In which round.
+    /// Returns the round, if the activity belongs to one.
     #[must_use]
     pub fn round(&self) -> Option<Round> {
         match *self {
             Self::WaitForOthers | Self::Evaluate | Self::Checkpoint => None,
-            // Ranks of a copy count exchanges in the place of rounds.
+            // Ranks of a replica count exchanges in place of rounds.
             Self::Send { kind: FrameKind::Stage, .. } | Self::Receive { kind: FrameKind::Stage, .. } => None,
             Self::Compute { round, .. }
             | Self::WaitForData { round, .. }
@@ -190,7 +190,7 @@ impl Activity {
         }
     }
 
-    /// How it is shown.
+    /// Returns the shape in the trace.
     #[must_use]
     pub fn shape(&self) -> Shape {
         match self {
@@ -200,7 +200,7 @@ impl Activity {
         }
     }
 
-    /// As people read it.
+    /// Returns the displayed name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -223,7 +223,7 @@ impl Activity {
         }
     }
 
-    /// What is known of it besides, as an object.
+    /// Returns all other fields as a JSON object.
     #[must_use]
     pub fn arguments(&self) -> Value {
         match *self {
@@ -245,7 +245,7 @@ impl Activity {
             | Self::Receive { from: peer, kind, round, fragment, bytes } => {
                 let (worker, frame) = (peer.to_string(), format!("{kind:?}").to_lowercase());
                 match kind {
-                    // Ranks of a copy count exchanges in the place of rounds, and have no fragments.
+                    // Ranks of a replica count exchanges in place of rounds, and have no fragments.
                     FrameKind::Stage => {
                         json!({ "worker": worker, "frame": frame, "exchange": round.0, "bytes": bytes })
                     }

@@ -1,4 +1,4 @@
-//! Bits that follow the link: what a round took decides what the next one may take.
+//! Bits that follow the link: a round's time decides the bits of the next one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,29 +18,28 @@ use crate::adapt::backlog::{BacklogFloor, Left};
 use crate::adapt::ladder::{chain_for, int4_bits, two_bits};
 use crate::adapt::rate::{RateBounds, RateController, RoundTiming};
 
-/// The controller of a run that adapts, and the round that it watches.
+/// The controller of an adaptive run, and the round under observation.
 pub(super) struct Adaptation {
     controller: RateController,
     config: SyncConfig,
     layouts: Layouts,
-    /// Steps of the run's start.
+    /// Steps of the run's early part.
     early_steps: u64,
     watched: Option<Watched>,
-    /// The last round that is complete, and the bits that a value had there.
+    /// Last complete round, and its bits per value.
     sent: Option<(Round, f64)>,
-    /// The chain in effect, once there is one.
+    /// Chain in effect, once set.
     chain: Option<CodecSpec>,
-    /// What a step takes, over the last few.
+    /// Average time of the last few steps.
     step: Duration,
-    /// The longest of those to other sites, in the last [`ROUND_TRIPS_KEPT`] rounds: what bits add to the shortest one is not latency.
+    /// Longest round trips to other sites, for the last [`ROUND_TRIPS_KEPT`] rounds: queueing above the shortest one is not latency.
     round_trips: VecDeque<Duration>,
-    /// Cores that had nothing to do while steps were computed.
+    /// Idle cores during steps.
     spare_cores: f32,
-    /// None: whatever waits in error feedback waits.
+    /// `None`: the backlog is unbounded.
     backlog: Option<BacklogFloor>,
 }
 
-/// A round on its way.
 struct Watched {
     round: Round,
     contributed_at: Duration,
@@ -49,7 +48,7 @@ struct Watched {
 }
 
 impl Adaptation {
-    /// None where the configuration does not ask for it.
+    /// `None` if the configuration does not adapt.
     pub fn new(config: &SyncConfig, layouts: Layouts) -> Option<Self> {
         let bounds = RateBounds {
             target_utilisation: config.target_utilisation,
@@ -71,19 +70,19 @@ impl Adaptation {
         })
     }
 
-    /// From now on, rounds are these.
+    /// Switches to other layouts of rounds.
     pub fn follow(&mut self, layouts: Layouts) {
         self.layouts = layouts;
     }
 
-    /// What was measured of late.
+    /// Returns recent measurements.
     pub fn measured(&self) -> Option<Measured> {
         let bit_s = self.controller.bit_s()? as f32;
         let (step_s, round_trip_s) = (self.step.as_secs_f32(), self.round_trip().as_secs_f32());
         Some(Measured { step_s, round_trip_s, bit_s, spare_cores: self.spare_cores })
     }
 
-    /// The chain of a round that is the next, where it is another than the one in effect; from now on, it is that.
+    /// Puts the chain of the next round into effect; returns it if it changed.
     pub fn chain(&mut self, round: Round) -> Option<CodecSpec> {
         let bits = self.bits(round);
         let chain = chain_for(bits, self.config.chunk);
@@ -95,7 +94,7 @@ impl Adaptation {
             if let Selection::TopK(TopK { keep, .. }) = chain.selection { keep } else { self.config.chunk };
         tracing::info!(
             round = round.0, bits, bits_of_link = self.controller.bits(), bits_least = least, least_for, keep, of = self.config.chunk, values = %chain.values,
-            "updates are encoded in another way"
+            "the encoding of updates changes"
         );
         Some(chain)
     }
@@ -105,19 +104,19 @@ impl Adaptation {
         self.controller.bits().max(least)
     }
 
-    /// What a value has at least, whatever the link carries, and for whose sake.
+    /// Returns the least bits per value, whatever the link carries, and the reason.
     fn least_bits(&self, round: Round) -> (f64, &'static str) {
         let (least, least_for) = match self.is_common(round) {
             true => (int4_bits(), "the warm-up"),
             false if self.layouts.schedule().step_of(round) < self.early_steps => {
                 (two_bits(), "the run's early part")
             }
-            false => (self.backlog.map_or(0.0, |floor| floor.bits()), "what waits in error feedback"),
+            false => (self.backlog.map_or(0.0, |floor| floor.bits()), "the backlog of error feedback"),
         };
         (least.min(self.config.bits_max), least_for)
     }
 
-    /// A round has left so much in error feedback, as a multiple of what it added.
+    /// Takes in the backlog of a round, as a multiple of its addition.
     pub fn left(&mut self, round: Round, backlog: f32) {
         let is_common = self.is_common(round);
         let turns = f64::from(self.layouts.schedule().pace_in(round).groups.max(1));
@@ -125,7 +124,7 @@ impl Adaptation {
         if let Some(floor) = self.backlog.as_mut().filter(|_| !is_common) {
             floor.observe(Left { bits, backlog: f64::from(backlog), turns });
             let least = floor.bits();
-            tracing::debug!(round = round.0, backlog, bits, least, "what waits in error feedback");
+            tracing::debug!(round = round.0, backlog, bits, least, "the backlog of error feedback");
         }
     }
 
@@ -137,11 +136,11 @@ impl Adaptation {
         self.config.opens_with_gradients() && self.layouts.schedule().is_warmup(round)
     }
 
-    /// A round is contributed now, after steps that took so long to compute each, and left so many cores idle.
+    /// Notes a contribution after steps of this average time, which left this many cores idle.
     pub fn contributed(&mut self, round: Round, now: Duration, step: Duration, spare_cores: f32) {
         let schedule = self.layouts.schedule();
         if !self.config.measures(round, schedule.is_warmup(round)) {
-            // What is sent while a step is computed takes cores from it.
+            // Traffic during a step takes cores from it.
             self.watched = None;
             return;
         }
@@ -159,7 +158,7 @@ impl Adaptation {
         self.watched = Some(Watched { round, contributed_at: now, window: self.step * steps, bits });
     }
 
-    /// A round is complete, whose results have so many bits for each value; the chain of the next one, where it is another.
+    /// Notes a complete round with this many bits per value in its results; returns the chain of the next one if it changed.
     pub fn completed(
         &mut self,
         round: Round,
@@ -190,7 +189,7 @@ impl Adaptation {
                     taken_ms = taken.as_millis(),
                     window_ms = window.as_millis(),
                     round_trip_ms = round_trip.as_millis(),
-                    "the bits of a value follow the link"
+                    "the bits per value follow the link"
                 );
             }
         }
@@ -198,20 +197,19 @@ impl Adaptation {
     }
 }
 
-/// Bits for each value in the first round, before anything is known of the link: a model of ten million parameters in a second over
-/// 1 Mbit/s.
+/// Bits per value in the first round, before any measurement: a model of ten million parameters in a second over 1 Mbit/s.
 const BITS_AT_FIRST: f64 = 0.1;
 
-/// The weight of a new step: on a machine that does other things as well, one step says little of the next.
+/// Weight of a new step: on a busy machine one step predicts little of the next.
 const STEP_WEIGHT: f64 = 0.1;
-/// Rounds of which the shortest round trip counts: few, as the path may have changed, and more than a burst on the link lasts.
+/// Rounds whose shortest round trip counts: few, because the path may change, but more than a burst on the link lasts.
 const ROUND_TRIPS_KEPT: usize = 16;
 
-/// In a warm-up of common steps, an exchange may take as long as the computing of so many: a young model needs exact gradients more than
-/// it needs many of them. Two bits are too few for it, whatever the link (decision 0011).
+/// Steps that an exchange of a common warm-up may take: a young model needs exact gradients more than many. Two bits are too few for it on any link (decision
+/// 0011).
 const WARMUP_STEPS: u32 = 2;
 
-/// Steps of the run's start: in a short run, the warm-up is the better measure of how long a model is young.
+/// Steps of the early part: in a short run, the warm-up is the better measure of a model's youth.
 fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
     const WARMUPS: u64 = 3;
     if config.early_share == 0.0 {
@@ -221,8 +219,8 @@ fn early_steps(config: &SyncConfig, schedule: &RoundSchedule) -> u64 {
     share.max(WARMUPS.saturating_mul(schedule.warmup_rounds).saturating_mul(schedule.warmup_every))
 }
 
-/// Bits for each value, in a round's results that hold something: the mean over what owners have sent, who send as they contribute. A round takes as long as
-/// what all members send takes, whatever this one has sent.
+/// Bits per value in the non-empty results of a round, averaged over owners, which send as they contribute. The traffic of all members decides a round's
+/// time.
 pub(super) fn bits_in(results: &[FragmentResult], layout: FragmentLayout) -> f64 {
     let (mut bytes, mut values) = (0.0, 0.0);
     for (fragment, result) in layout.fragments().zip(results).filter(|(_, r)| !r.contributors.is_empty()) {
@@ -237,7 +235,7 @@ pub(super) fn bits_in(results: &[FragmentResult], layout: FragmentLayout) -> f64
     8.0 * bytes / f64::max(values, 1.0)
 }
 
-/// Puts the chain of a round into effect, if there is one that follows the link.
+/// Puts the chain of a round into effect if it follows the link.
 pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
     match running.codec.adaptation.as_mut().and_then(|adaptation| adaptation.chain(round)) {
         Some(chain) => apply_chain(running, chain),
@@ -245,7 +243,6 @@ pub(super) fn adapt_to(running: &mut Running, round: Round) -> Result<()> {
     }
 }
 
-/// Puts a chain into effect.
 pub(super) fn apply_chain(running: &mut Running, chain: CodecSpec) -> Result<()> {
     running.codec.compressor.adapt(chain);
     running.codec.reducer.adapt(chain).context("adapt the codec to the link")
@@ -261,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// A warm-up of 100 rounds, then two bits to the 300th, over a link for a hundredth of a bit.
+    /// A warm-up of 100 rounds, then two bits up to the 300th, over a link for a hundredth of a bit.
     #[test]
     fn after_the_start_of_a_run_bits_fall_as_far_as_what_waits_allows() {
         let config = SyncConfig::of(SyncPreset::Auto);
@@ -298,7 +295,7 @@ mod tests {
         assert!((0.55..0.6).contains(&more), "{more} bits with twice the backlog for 200 rounds");
     }
 
-    /// Of the rounds of a warm-up, those that leave while gradients are computed are over long before a whole one would be.
+    /// In a warm-up, rounds that leave during back-propagation end long before an undivided round would.
     #[test]
     fn what_a_bit_takes_is_known_from_the_rounds_that_are_exchanged_as_a_whole() {
         let config = SyncConfig::of(SyncPreset::Auto);

@@ -1,4 +1,4 @@
-//! Putting checkpoints into the archive, beside training.
+//! Uploads of checkpoints to the archive, beside training.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use super::running::Running;
 use super::synchroniser::Synchroniser;
 
 impl Synchroniser {
-    /// Whether it is this member that puts checkpoints into the archive: of those that have the same part of the model, the first.
+    /// Reports whether this member uploads checkpoints: the first of those with the same part of the model.
     pub(super) fn is_archivist(&self, running: &Running) -> bool {
         let members = running.membership.as_ref().map_or(&[][..], |membership| membership.members());
         let first = members.iter().map(|member| member.worker).min();
         self.checkpoints.archive.is_some() && first.is_none_or(|first| first == self.worker)
     }
 
-    /// Puts a checkpoint into the archive in the background. While another one is on its way there it is left out, unless it is the last one: that waits.
+    /// Uploads a checkpoint in the background. During another upload it is skipped, unless it is the last one: that waits.
     pub(super) fn archive_checkpoint(&mut self, data: Arc<CheckpointData>) -> Result<()> {
         let Some(archive) = self.checkpoints.archive.clone() else { return Ok(()) };
         if self.checkpoints.archiving {
             if self.checkpoints.finishing.is_some() {
                 self.checkpoints.last_to_archive = Some(data);
             } else {
-                let reason = "the checkpoint before it is still on its way there: the link is too slow for checkpoint.every_rounds".to_owned();
+                let reason = "the previous upload is still in progress: the link is too slow for checkpoint.every_rounds; raise it".to_owned();
                 self.not_archived(&data, archive.place(), reason);
             }
             return Ok(());
@@ -61,7 +61,7 @@ impl Synchroniser {
     }
 
     fn not_archived(&self, data: &CheckpointData, path: String, reason: String) {
-        tracing::warn!(reason, "a checkpoint is on this machine and not in the archive");
+        tracing::warn!(reason, "a checkpoint is on this machine but not in the archive");
         let CheckpointData { next_round, generation, .. } = *data;
         let outcome = Err(reason);
         self.report(ToCoordinator::Checkpoint(CheckpointReport { next_round, generation, path, outcome }));

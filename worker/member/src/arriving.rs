@@ -1,4 +1,4 @@
-//! The mean of a round whose results come one by one.
+//! The mean of a round whose results arrive one by one.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,7 @@ use super::layouts::Layouts;
 use crate::reduce::mean::add_result;
 use crate::sparse_ranges::SparseRanges;
 
-/// Results are decoded as they come, so that when the last one is here only that one is left to do. One round at a time: a member whose device
-/// is behind keeps the others as they came.
+/// Decodes results on arrival, so that only the last one is left at the end. For one round at a time: further results stay encoded.
 #[derive(Default)]
 pub(super) struct Arriving {
     round: Option<Round>,
@@ -21,7 +20,7 @@ pub(super) struct Arriving {
 }
 
 impl Arriving {
-    /// Decodes a result, unless another round's mean is in the making, or waits to be taken.
+    /// Decodes a result, unless another round's mean is incomplete or not yet taken.
     pub fn add(
         &mut self,
         layouts: &Layouts,
@@ -43,7 +42,7 @@ impl Arriving {
         }
     }
 
-    /// The mean of a round with these results, one for each fragment: of all that are due.
+    /// Returns the mean of a round with these results, one per due fragment.
     pub fn take(
         &mut self,
         layouts: &Layouts,
@@ -62,7 +61,7 @@ impl Arriving {
         mean
     }
 
-    /// What was decoded may not be a result any more.
+    /// Drops decoded results: they may no longer be valid.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -115,13 +114,13 @@ mod tests {
             arriving.add(layouts, Round(of), FragmentId(fragment), result, &mut decoder);
         };
         add(&mut arriving, 4, 1, 7.0);
-        // The next round's, while this one waits to be taken.
+        // A result of the next round, while this one waits to be taken.
         add(&mut arriving, 5, 0, 9.0);
         add(&mut arriving, 4, 2, 7.0);
         assert_eq!(arriving.take(layouts, Round(4), &results(7.0), &mut decoder), mean(7.0));
         let mut decoder = Decoder::default();
         assert_eq!(arriving.take(layouts, Round(5), &results(9.0), &mut decoder), mean(9.0));
-        // A round that is made again by another generation.
+        // A round repeated by another generation.
         arriving.add(layouts, Round(6), FragmentId(0), &results(3.0)[0], &mut decoder);
         arriving.forget();
         assert_eq!(arriving.take(layouts, Round(6), &results(4.0), &mut decoder), mean(4.0));

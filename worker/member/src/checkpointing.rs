@@ -16,7 +16,7 @@ use super::synchroniser::Synchroniser;
 use crate::message::DeviceState;
 
 impl Synchroniser {
-    /// Writes a checkpoint in the background. A disk that cannot keep up skips one and says so; training goes on.
+    /// Writes a checkpoint in the background. If the disk cannot keep up, the checkpoint is skipped with a report, and training goes on.
     pub(super) fn write_checkpoint(
         &mut self,
         next_round: Round,
@@ -30,7 +30,7 @@ impl Synchroniser {
                 next_round,
                 generation,
                 path: self.checkpoints.folder.display().to_string(),
-                outcome: Err("the checkpoint before it is still being written: the disk is too slow".into()),
+                outcome: Err("the previous checkpoint is still being written: the disk is too slow for checkpoint.every_rounds".into()),
             }));
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Synchroniser {
         self.outside.in_background("checkpoint", Box::new(write)).context("start a thread for the checkpoint")
     }
 
-    /// This run's checkpoints on this machine.
+    /// Returns this run's checkpoint store on this machine.
     pub(super) fn store(&self) -> CheckpointStore {
         let (rank, parts) = (self.part.rank.unwrap_or_default(), self.config.parallel.seats());
         self.root_store().of_part(rank, parts)
@@ -105,13 +105,13 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// Tells the coordinator of the end that the device has come to, once nothing is on its way to a disk or the archive.
+    /// Reports the end to the coordinator, once no write to disk or archive is in flight.
     pub(super) fn finish_if_all_is_written(&mut self) {
         if self.checkpoints.writing || self.checkpoints.archiving {
             return;
         }
         if let Some((next_round, validation)) = self.checkpoints.finishing.take() {
-            // The coordinator's sums are of heartbeats: the last one comes before the end.
+            // The coordinator sums heartbeats: the last one precedes the end.
             self.report(ToCoordinator::Heartbeat(self.outside.heartbeat()));
             let validation_loss = validation.map(|validation| validation.loss);
             let validation_accuracy = validation.and_then(|validation| validation.accuracy);
@@ -119,7 +119,7 @@ impl Synchroniser {
         }
     }
 
-    /// The device has come to the end, of the run or before a drain.
+    /// Handles the end on the device, of the run or before a drain.
     pub(super) fn ended(
         &mut self,
         next_round: Round,
@@ -128,11 +128,7 @@ impl Synchroniser {
     ) -> Result<()> {
         match validation {
             Some(Evaluation { loss, accuracy: Some(accuracy) }) => {
-                tracing::info!(
-                    loss,
-                    accuracy,
-                    "loss on the held-out images, and the share of them that is told"
-                );
+                tracing::info!(loss, accuracy, "loss and accuracy on the held-out images");
             }
             Some(Evaluation { loss, accuracy: None }) => tracing::info!(loss, "loss on the held-out text"),
             None => {}
@@ -144,7 +140,7 @@ impl Synchroniser {
             running.replica = Replica::new(state.parameters.clone(), next_round);
         }
         self.checkpoints.finishing = Some((next_round, self.disclosed(validation)));
-        // One that is being written is of an earlier round: the last one must follow it.
+        // A checkpoint in flight is of an earlier round: the last one must follow it.
         if self.checkpoints.writing {
             self.checkpoints.last = Some((next_round, state));
             return Ok(());

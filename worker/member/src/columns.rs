@@ -1,4 +1,4 @@
-//! Contributions that are columns of gradients: by fragment, and never as a vector of a whole weight.
+//! Contributions of gradient columns: by fragment, and never as a vector of a whole weight.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::contributions::CARRIED_SHARE;
 use super::layouts::Layouts;
 use crate::reduce::mean::norm;
 
-/// What this member has contributed, and what was in no result.
+/// This member's contributions, and the parts that reached no result.
 #[derive(Debug, Default)]
 pub struct ColumnContributions {
     contributed: BTreeMap<Round, BTreeMap<FragmentId, ColumnUpdate>>,
@@ -21,16 +21,17 @@ pub struct ColumnContributions {
 }
 
 impl ColumnContributions {
-    /// Nothing is contributed yet, and this is carried over.
+    /// Starts with this carry and no contributions.
     #[must_use]
     pub fn with_carried(carried: BTreeMap<FragmentId, ColumnUpdate>) -> Self {
         Self { carried, ..Self::default() }
     }
 
-    /// Cuts a gradient into fragments, and adds what is carried over, as much as their owners will accept ([`CARRIED_SHARE`]); where it stands for no samples, nothing is sent, and that waits on.
+    /// Cuts a gradient into fragments and adds the carry, up to the share that owners accept ([`CARRIED_SHARE`]). Without samples, nothing is sent, and the
+    /// gradient waits.
     ///
     /// # Errors
-    /// When the gradient is not one of this model.
+    /// The gradient is not one of this model.
     pub fn contribute(
         &mut self,
         round: Round,
@@ -52,14 +53,14 @@ impl ColumnContributions {
         Ok(())
     }
 
-    /// Adds to an update what is carried over of its fragment, as much as the owner will accept.
+    /// Adds the fragment's carry to an update, up to the share that the owner accepts.
     fn with_carried_over(
         &mut self,
         fragment: FragmentId,
         update: ColumnUpdate,
         norm_limit: f64,
     ) -> ColumnUpdate {
-        // That of other matrices was of another configuration, from whose checkpoint this run goes on.
+        // A carry of other matrices comes from a checkpoint of another configuration.
         let carried = self.carried.remove(&fragment).filter(|carried| carried.is_like(&update));
         let Some(carried) = carried else { return update };
         let (room, size) = (CARRIED_SHARE * norm_limit * norm(update.values()), norm(carried.values()));
@@ -71,28 +72,28 @@ impl ColumnContributions {
         sum
     }
 
-    /// What was contributed to a round, of a fragment.
+    /// Returns the contribution to a fragment in a round.
     #[must_use]
     pub fn of(&self, round: Round, fragment: FragmentId) -> Option<&ColumnUpdate> {
         self.contributed.get(&round)?.get(&fragment)
     }
 
-    /// The same as the frame of a member of a site, which loses nothing.
+    /// Returns it as a lossless frame of a site's member.
     ///
     /// # Errors
-    /// It is not finite.
+    /// The update is not finite.
     pub fn frame_of(&self, round: Round, fragment: FragmentId) -> Result<Option<Bytes>> {
         self.of(round, fragment).map(|update| exact_frame(update).map(Bytes::from)).transpose()
     }
 
-    /// What was in no result is part of the next contribution.
+    /// Adds a contribution without a result to the next one.
     pub fn carry_over(&mut self, round: Round, fragment: FragmentId) {
         if let Some(update) = self.of(round, fragment).cloned() {
             self.carry(fragment, update, 1.0);
         }
     }
 
-    /// Puts `factor` times what was not sent into the next contribution.
+    /// Adds `factor` times an unsent update to the next contribution.
     pub fn carry(&mut self, fragment: FragmentId, update: ColumnUpdate, factor: f32) {
         let update = update.scaled(factor);
         let sum = match self.carried.remove(&fragment) {
@@ -102,22 +103,22 @@ impl ColumnContributions {
         self.carried.insert(fragment, sum);
     }
 
-    /// Nobody asks for rounds up to this one any more.
+    /// Drops contributions up to this round.
     pub fn release(&mut self, round: Round) {
         self.contributed = self.contributed.split_off(&round.next());
     }
 
-    /// What is carried over, by fragment.
+    /// Returns the carry by fragment.
     #[must_use]
     pub fn carried(&self) -> &BTreeMap<FragmentId, ColumnUpdate> {
         &self.carried
     }
 }
 
-/// An update as bytes, of which it can be made again.
+/// Encodes an update without loss.
 ///
 /// # Errors
-/// It is not finite.
+/// The update is not finite.
 pub fn exact_frame(update: &ColumnUpdate) -> Result<Vec<u8>> {
     let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32))?;
     let mut frame = Vec::new();
@@ -127,7 +128,7 @@ pub fn exact_frame(update: &ColumnUpdate) -> Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// The update of `len` values that bytes were made of; none where they are of no such update.
+/// Decodes an update of `len` values; `None` if the frame is invalid or not of columns.
 #[must_use]
 pub fn of_frame(frame: &[u8], len: usize) -> Option<ColumnUpdate> {
     match Decoder::new().decode(frame, len).ok()? {

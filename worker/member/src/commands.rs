@@ -1,4 +1,4 @@
-//! Carries out what the round protocol asks for.
+//! Execution of the round protocol's commands.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::reduce::reducer::Reduction;
 use crate::sparse_ranges::SparseRanges;
 
 impl Synchroniser {
-    /// Carries out all commands, and those that follow from them, and moves the device on.
+    /// Executes all commands and their consequences, and advances the device.
     pub(super) fn carry_out(&mut self) -> Result<()> {
         loop {
             self.advance()?;
@@ -114,7 +114,7 @@ impl Synchroniser {
             }
             Command::ReportSettled(settled) => self.report(ToCoordinator::Settled(settled)),
             Command::Lost { round, fragment } => {
-                let reason = format!("nobody gave the result of {fragment} in {round}");
+                let reason = format!("no member returned the result of {fragment} in {round}");
                 self.outcome = Some(match self.recovery.came_after {
                     Some(took) => Outcome::TooLate(reason, took),
                     None => Outcome::Rejoin(reason),
@@ -134,7 +134,7 @@ impl Synchroniser {
         let body = match running.contributions.columns.frame_of(round, fragment) {
             Ok(frame) => frame.unwrap_or_else(|| local_body(running, round, fragment)),
             Err(error) => {
-                // Whoever adds it up leaves out what it cannot read.
+                // The uploader leaves out an unreadable body.
                 tracing::warn!(%round, %fragment, "{error:#}");
                 Bytes::new()
             }
@@ -142,12 +142,12 @@ impl Synchroniser {
         self.outside.send(to, header, body, None);
     }
 
-    /// What dense f32 would have sent to another site in this frame's place.
+    /// Counts the bytes of a dense f32 frame to another site in place of this one.
     fn count_dense_equivalent(&self, to: WorkerId, header: FrameHeader) {
         let Stage::Running(running) = &self.stage else { return };
         let to_site = running.membership.as_ref().and_then(|m| m.member(to)).map(|member| member.site);
         if to_site.is_some_and(|site| site != self.site) && header.kind != FrameKind::Local {
-            // Factors have no fragments of the model: a step's second exchange sends what dense has sent with the first.
+            // Factors have no fragments of the model: in dense runs, a step's first exchange sends the bytes of the second as well.
             if running.rounds.layouts.exchange_in(header.round) != Some(1) {
                 self.outside.dense_equivalent(running.rounds.layout.range(header.fragment).len() as u64 * 4);
             }
@@ -155,7 +155,7 @@ impl Synchroniser {
     }
 }
 
-/// A member's slice as a frame body: f32, little-endian; empty when it has nothing for the round.
+/// Returns a member's slice as a frame body: f32, little-endian; empty without a contribution to the round.
 fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
     Bytes::copy_from_slice(of_f32(slice_of(
         &running.contributions.of_rounds,
@@ -165,7 +165,7 @@ fn local_body(running: &Running, round: Round, fragment: FragmentId) -> Bytes {
     )))
 }
 
-/// What this member has for a fragment in a round; empty when it has nothing, as without samples.
+/// Returns this member's slice of a fragment in a round; empty without a contribution, as without samples.
 pub(super) fn slice_of<'a>(
     contributed: &'a BTreeMap<Round, SparseRanges>,
     layouts: &Layouts,
@@ -183,7 +183,7 @@ fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
     if values.is_empty() {
         return;
     }
-    // Most of a momentum is in the next one too, and would count twice.
+    // Most of a momentum recurs in the next one and would count twice.
     let range = running.rounds.layouts.of(round).range(fragment);
     if let Some(repeated) =
         running.contributions.repeated.get(&round).and_then(|repeated| repeated.get(range))
@@ -199,10 +199,10 @@ fn carry_over(running: &mut Running, round: Round, fragment: FragmentId) {
     }
 }
 
-/// Puts `factor` times what was not sent into this member's next contribution.
+/// Adds `factor` times an unsent update to this member's next contribution.
 ///
-/// A member's residual counts for its site, an owner's for all, a local update for one member: hence the factor. Members train on equal
-/// shares of a batch that divides; where it does not, the factor is off by one sample in a share.
+/// A member's residual counts for its site, an owner's for all, a local update for one member: hence the factor. Members train on equal shares of a divisible
+/// batch; otherwise the factor is off by one sample in a share.
 fn carry(running: &mut Running, fragment: FragmentId, rest: &[f32], factor: f32) {
     let range = running.rounds.layout.range(fragment);
     if running.rounds.layouts.has_exchanges() {

@@ -1,4 +1,4 @@
-//! Where the round protocol's wish for compressed fragments meets the codec's threads.
+//! The link between the round protocol's requests for compressed fragments and the codec's threads.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -13,12 +13,11 @@ use super::synchroniser::Synchroniser;
 use crate::activity::Activity;
 use crate::encode::compressor::{Job, Local};
 
-/// A fragment, and what the members of the site have of it.
+/// A fragment and its updates from the site's members.
 pub type Wanted = (FragmentId, Vec<MemberUpdate>);
 
 impl Synchroniser {
-    /// Compresses a fragment and those that are asked for right after it, as many as the codec has threads for. Masked ones wait for secrets, and
-    /// go one by one.
+    /// Compresses a fragment and the directly following requests, up to the codec's number of threads. Masked ones wait for secrets and go one by one.
     pub(super) fn compress_side_by_side(
         &mut self,
         generation: Generation,
@@ -59,7 +58,7 @@ impl Synchroniser {
     }
 }
 
-/// The site's contributions to these fragments.
+/// Returns the site's contributions to these fragments.
 pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -> Result<Vec<Bytes>> {
     let Running { codec: Codec { compressor, .. }, contributions, rounds, site, .. } = running;
     let (Contributions { of_rounds, columns, .. }, layouts) = (contributions, &rounds.layouts);
@@ -79,7 +78,7 @@ pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -
     bodies.map(|(body, (fragment, _))| body.with_context(|| failed(round, *fragment))).collect()
 }
 
-/// The site's contribution to a masked sum.
+/// Returns the site's contribution to a masked sum.
 pub(super) fn compress_masked(
     running: &mut Running,
     round: Round,
@@ -103,7 +102,7 @@ fn failed(round: Round, fragment: FragmentId) -> String {
     format!("compress {fragment} for {round}")
 }
 
-/// What is to be averaged: the mean that the site's members have reduced together, or else what each of them has sent and is fit for it.
+/// Returns the inputs of the mean: the site's joint mean, or else all valid updates of its members.
 fn sound_updates<'a>(
     round: Round,
     len: usize,
@@ -121,14 +120,14 @@ fn sound_updates<'a>(
             Some(body) if is_sound(body, len) => sound.push((update.weight, Local::Received(body))),
             Some(body) => tracing::warn!(
                 worker = %update.worker, bytes = body.len(), %round,
-                "a member's update is not finite or has the wrong length; it is left out"
+                "a member's update is not finite or has the wrong length; left out"
             ),
         }
     }
     sound
 }
 
-/// The same of updates of columns. Who has not contributed itself goes by the first that can be read.
+/// The same for updates of columns. Without an own contribution, the first readable update sets the shape.
 fn sound_columns<'a>(
     round: Round,
     len: usize,
@@ -148,14 +147,14 @@ fn sound_columns<'a>(
                 sound.push((update.weight, Local::Columns(columns)));
             }
             None => tracing::warn!(
-                worker = %update.worker, %round, "a member's columns cannot be read or are of another model; they are left out"
+                worker = %update.worker, %round, "a member's columns are unreadable or of another model; left out"
             ),
         }
     }
     sound
 }
 
-/// Whether a member's frame holds `len` finite values.
+/// Reports whether a member's frame holds `len` finite values.
 fn is_sound(body: &[u8], len: usize) -> bool {
     let (words, rest) = body.as_chunks::<4>();
     words.len() == len && rest.is_empty() && words.iter().all(|word| f32::from_le_bytes(*word).is_finite())
@@ -181,7 +180,7 @@ mod tests {
         MemberUpdate { worker: WorkerId(worker), weight: worker, body: Some(body.into()) }
     }
 
-    /// A joiner uploads for its site before it has computed anything.
+    /// A joiner uploads for its site before its first step.
     #[test]
     fn who_has_contributed_nothing_sends_the_columns_of_the_others() {
         let [one, two] = [update(4, 1), update(4, 3)];

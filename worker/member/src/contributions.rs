@@ -1,4 +1,4 @@
-//! What the device has learnt in a round, on its way to the round protocol.
+//! The device's updates on their way to the round protocol.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::reduce::mean::norm;
 use crate::sparse_ranges::SparseRanges;
 
 impl Synchroniser {
-    /// The end of a round on the device.
+    /// Handles the end of a round on the device.
     pub(super) fn contribute(&mut self, update: LocalUpdate) -> Result<()> {
         let LocalUpdate { round, values, columns, repeated, weight, steps, compute, spare_cores, .. } =
             update;
@@ -69,8 +69,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// A part of what the device computes is final: it leaves before the rest, with what the others of the site have of it. Of a round that is over already,
-    /// the protocol decides when it has the whole.
+    /// Sends a final part of the device's gradient before the rest. After the round's close, the protocol decides once the whole is here.
     pub(super) fn finished(&mut self, part: FinishedPart) -> Result<()> {
         let FinishedPart { round, weight, start, values } = part;
         tracing::trace!(%round, start, values = values.len(), "a part is final");
@@ -108,19 +107,19 @@ impl Synchroniser {
     }
 }
 
-/// The round of which parts are here and the rest is not.
+/// The round in progress, of which only parts are here.
 pub(super) struct Finished {
     pub round: Round,
     /// Samples behind it.
     pub weight: u32,
-    /// What is here.
+    /// Fragments that are here.
     pub fragments: BTreeSet<FragmentId>,
 }
 
-/// Contributions kept: one in flight, one that a void round asks for again, and one that is being computed.
+/// Contributions kept: one in flight, one requested again by a void round, and one in computation.
 const ROUNDS_HELD_MAX: usize = 4;
 
-/// Which fragments of a round have left before its end, and a vector with what they were.
+/// Returns the fragments of a round that left before its end, and their values.
 fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, SparseRanges) {
     let finished = running.contributions.finished.take().filter(|finished| finished.round == round);
     finished
@@ -128,7 +127,7 @@ fn take_finished(running: &mut Running, round: Round) -> (BTreeSet<FragmentId>, 
         .unwrap_or_default()
 }
 
-/// Moves what was carried over into the contribution, in those of these fragments that are due.
+/// Moves the carry into the contribution, for those of these fragments that are due.
 fn contribute_carry(
     running: &mut Running,
     round: Round,
@@ -148,13 +147,12 @@ fn contribute_carry(
     running.contributions.carry = carry.iter().any(|value| *value != 0.0).then_some(carry);
 }
 
-/// Of the owner's limit, what is carried over may take up so much: a round's own norm may be a few times that of others.
+/// Share of the owner's limit for the carry: a round's own norm may be a few times that of others.
 pub(super) const CARRIED_SHARE: f64 = 0.25;
 
-/// Moves of what is carried over as much into this round's slice as its owner will accept: up to a quarter of the owner's limit times what the
-/// slice itself is. The rest stays for the next rounds.
+/// Moves the acceptable part of the carry into this round's slice: up to a quarter of the owner's limit times the slice's norm.
 ///
-/// Otherwise a site that was late for long, or was refused once, would be refused for ever, as what it carries only grows.
+/// Otherwise a site that was late for long, or refused once, would be refused for ever, because its carry only grows.
 pub(super) fn add_carry(slice: &mut [f32], carry: &mut [f32], norm_limit: f64) {
     let (own, carried) = (norm(slice), norm(carry));
     let room = CARRIED_SHARE * norm_limit * own;

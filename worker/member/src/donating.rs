@@ -1,4 +1,4 @@
-//! The state of the run, for those who fetch it from this member.
+//! Copies of the run's state for healing members.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use super::running::{Running, Stage};
 use super::synchroniser::Synchroniser;
 use crate::message::{DeviceState, Load, ToDevice};
 
-/// Joiners that heal from this member at once; more ask another donor, or again.
+/// Joiners that heal from this member at once; further ones ask another donor, or retry.
 const REQUESTS_MAX: usize = 8;
 
-/// Who waits for a copy of the state.
+/// Requests that wait for a copy of the state.
 #[derive(Default)]
 pub(super) struct Donations {
-    /// From which round on, and where it goes.
+    /// First usable round, and the reply handle.
     waiting: Vec<(Round, Reply<HealedState>)>,
-    /// The device was asked for its state.
+    /// An export from the device is in flight.
     exporting: bool,
 }
 
 impl Donations {
-    /// Gives all of them a state that is not from before the round that they want.
+    /// Answers all requests whose round the state has reached.
     fn give(&mut self, state: &HealedState) {
         for (_, reply) in self.waiting.extract_if(.., |(from, _)| *from <= state.next_round) {
-            // Who asked may have gone.
+            // The requester may have left.
             reply.give(state.clone());
         }
     }
 }
 
 impl Synchroniser {
-    /// Serves a consistent copy of the state, of round `from` or a later one: at once where the synchroniser has it, from the device at its next round otherwise.
-    /// Who asks for more than the next round is refused, as nobody else is further: it would have a place for as long as it likes.
+    /// Serves a consistent copy of the state, of round `from` or later: at once if the synchroniser has it, otherwise from the device at its next round.
+    /// Requests beyond the next round are refused: no member is further, and they would hold their slots.
     pub(super) fn serve_state(&mut self, from: Round, reply: Reply<HealedState>) -> Result<()> {
         let waiting = &mut self.donations.waiting;
         waiting.retain(|(_, reply)| reply.is_wanted());
@@ -50,7 +50,7 @@ impl Synchroniser {
         self.serve_waiting()
     }
 
-    /// The same, to those who wait for a later round than there was.
+    /// Serves requests that waited for a later round.
     pub(super) fn serve_waiting(&mut self) -> Result<()> {
         if self.donations.waiting.is_empty() {
             return Ok(());
@@ -84,7 +84,7 @@ impl Synchroniser {
     }
 }
 
-/// The state, where it is not the device that has it.
+/// Returns the state if it does not need the device.
 fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
     if config.sync.opens_with_gradients() {
         return running.device.load.as_ref().and_then(|load| not_loaded(running, load));
@@ -98,12 +98,12 @@ fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
     Some(HealedState { next_round: running.replica.next_round(), buffers, updates: 0 })
 }
 
-/// dense: the state that a member holds and its device has not loaded yet. None: the device has it already.
+/// Dense runs: the state held by a member and not yet loaded by its device. `None`: the device has it already.
 fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
     let zeros = || vec![0.0; running.rounds.layout.values as usize];
     let state = match load {
         Load::Nothing => return None,
-        // The device has factors that it has drawn; only it can give them.
+        // Only the device can export its drawn factors.
         Load::Parameters(_) if running.rounds.layouts.has_exchanges() => return None,
         Load::Parameters(parameters) => DeviceState {
             parameters: parameters.clone(),
@@ -116,7 +116,7 @@ fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
     Some(synchronised(running, state))
 }
 
-/// The synchronised parameters, with the moments of a device, of which the second ones do not change any more or are as synchronised.
+/// The synchronised parameters with a device's moments, the second of which are constant or synchronised.
 fn synchronised(running: &Running, state: DeviceState) -> HealedState {
     let updates = state.updates;
     let mut buffers = shared_buffers(state);
@@ -124,7 +124,7 @@ fn synchronised(running: &Running, state: DeviceState) -> HealedState {
     HealedState { next_round: running.replica.next_round(), buffers, updates }
 }
 
-/// What is equal on all members, as it is served.
+/// Returns the buffers that are equal on all members, as served.
 fn shared_buffers(state: DeviceState) -> Vec<Arc<Vec<f32>>> {
     let DeviceState { parameters, first_moments, second_moments, factors, .. } = state;
     let factors = Some(factors).filter(|factors| !factors.is_empty());

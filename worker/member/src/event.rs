@@ -1,4 +1,4 @@
-//! What reaches the synchroniser's queue.
+//! Events of the synchroniser's queue.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,123 +15,122 @@ use super::outside::Ongoing;
 use super::site::SiteEvent;
 use crate::message::FromDevice;
 
-/// Events that wait for the synchroniser. Whoever has one more waits until there is room: the device, and the streams of peers, whose
-/// flow control then holds them back.
+/// Capacity of the synchroniser's queue. If it is full, senders wait: the device, and the streams of peers, whose flow control then applies back-pressure.
 pub const SYNC_QUEUE_EVENTS: usize = 256;
 
 /// Input to [`super::Synchroniser`].
 #[derive(Debug)]
 pub enum SyncEvent {
-    /// The coordinator said something.
+    /// Message from the coordinator.
     Coordinator(ToWorker),
-    /// The device said something.
+    /// Message from the device.
     Device(FromDevice),
-    /// A member sent a frame; its hash is verified.
+    /// Frame from a member, with verified hash.
     Frame {
-        /// What it sent.
+        /// Frame.
         frame: Frame,
-        /// What it occupies of the receiver's memory, so that a queue of frames is bounded in bytes. Released when the round protocol
-        /// has taken the frame, whose own slots are bounded, or has turned it away.
+        /// Reservation of receive memory, which bounds queued frames in bytes. Released once the round protocol, whose own slots are bounded, has taken or
+        /// rejected the frame.
         memory: Ongoing,
     },
-    /// A peer was asked for a result, and gave it or not.
+    /// Answer of a peer to a request for a result.
     Pulled {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
-        /// Who was asked.
+        /// Peer.
         from: WorkerId,
-        /// What came.
+        /// Result and its hash, if the peer has it.
         answer: Option<(Bytes, Hash)>,
     },
-    /// The state was fetched from a donor, or from none of them.
+    /// End of a fetch of the state from donors.
     Healed {
-        /// Which attempt at it, as the synchroniser counts them.
+        /// Attempt, as counted by the synchroniser.
         attempt: u64,
-        /// What came.
+        /// State, or the failure of all donors.
         answer: Result<HealedState, String>,
     },
-    /// Parts of a checkpoint were fetched from their holders, or could not be.
+    /// End of a fetch of a checkpoint's parts from their holders.
     CopiesHere {
-        /// Which attempt at it, as the synchroniser counts them.
+        /// Attempt, as counted by the synchroniser.
         attempt: u64,
-        /// Which parts there are of it; what this worker needs of them is on the disk.
+        /// Available parts; this worker's share of them is on disk.
         answer: Result<Vec<HeldPart>, String>,
     },
-    /// What could be had from the archive of what this worker is to start from is on the disk.
+    /// End of downloads from the archive for this worker's start; the available files are on disk.
     Unarchived {
-        /// Which attempt at it, as the synchroniser counts them.
+        /// Attempt, as counted by the synchroniser.
         attempt: u64,
-        /// What it starts from now.
+        /// New starting point.
         start: Start,
     },
-    /// A copy of another worker's checkpoint is on the disk; none: it could not be had.
+    /// A copy of another worker's checkpoint on disk; `None`: unavailable.
     Kept(Option<CheckpointOffer>),
-    /// A peer asks for a result.
+    /// Request of a peer for a result.
     ServeResult {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
-        /// Where the answer goes.
+        /// Reply handle.
         reply: Reply<Option<(Bytes, Hash)>>,
     },
-    /// Whose results the device waits for.
+    /// Request for the owners of the results that the device waits for.
     Awaited {
-        /// Where the answer goes: other members.
+        /// Reply handle, for other members.
         reply: Reply<BTreeSet<WorkerId>>,
     },
-    /// A peer asks for the state.
+    /// Request of a peer for the state.
     ServeState {
-        /// Not from before this round: it waits until the state is there.
+        /// Earliest acceptable round; the request waits for it.
         from: Round,
-        /// Where the answer goes; dropped when there is none.
+        /// Reply handle; dropped without an answer.
         reply: Reply<HealedState>,
     },
-    /// A member has given the secret that it has drawn for this one's masks in a generation.
+    /// A member's secret for this worker's masks in a generation.
     MaskSecret {
-        /// Which generation.
+        /// Generation.
         generation: Generation,
-        /// Who gave it.
+        /// Sender.
         from: WorkerId,
-        /// What it gave.
+        /// Secret.
         secret: [u8; MASK_SECRET_BYTES],
     },
-    /// A peer asks for the secret that this worker has drawn for it.
+    /// Request of a peer for this worker's secret.
     ServeMaskSecret {
-        /// Which generation.
+        /// Generation.
         generation: Generation,
-        /// Who asks, by its certificate.
+        /// Requester, by its certificate.
         peer: WorkerId,
-        /// Where the answer goes.
+        /// Reply handle.
         reply: Reply<Option<[u8; MASK_SECRET_BYTES]>>,
     },
-    /// The reduction within this site has got on.
+    /// Progress of the reduction within this site.
     Site(SiteEvent),
-    /// The session ends.
+    /// End of the session.
     Stop,
-    /// The background writer is done. With what is to go into the archive, where this member is who puts it there.
+    /// The background writer has finished; with the data to archive, if this member uploads checkpoints.
     CheckpointWritten(CheckpointReport, Option<Arc<CheckpointData>>),
-    /// The archive has a checkpoint, or could not be given it.
+    /// An upload to the archive has ended.
     CheckpointArchived(CheckpointReport),
 }
 
-/// Where an answer goes. Dropped, it is none.
+/// A reply handle. A dropped handle means no answer.
 pub type Reply<T> = Box<dyn Answer<T>>;
 
-/// Somebody who waits for an answer, and may have gone.
+/// The waiting requester, which may have left.
 pub trait Answer<T>: fmt::Debug + Send {
-    /// Gives it.
+    /// Sends the answer.
     fn give(self: Box<Self>, answer: T);
-    /// Whether somebody still waits.
+    /// Reports whether the requester still waits.
     fn is_wanted(&self) -> bool;
 }
 
 /// A consistent copy of the synchronised state.
 #[derive(Clone, Debug)]
 pub struct HealedState {
-    /// The first round that is not in it.
+    /// First round not contained.
     pub next_round: Round,
     /// sparse-local: θ_g. dense: θ, first and second moments.
     pub buffers: Vec<Arc<Vec<f32>>>,

@@ -1,4 +1,4 @@
-//! Going on from parts of a checkpoint that others have written.
+//! Resuming from a checkpoint's parts written by other workers.
 
 use anyhow::{Context, Result};
 use longhaul_checkpoint::{CheckpointStore, LoadedModel, Recut, recut};
@@ -11,7 +11,7 @@ use super::synchroniser::{Outcome, Synchroniser};
 use crate::message::Load;
 
 impl Synchroniser {
-    /// Fetches what this worker's part of the model needs of these.
+    /// Fetches this worker's part of the model from these parts.
     pub(super) fn fetch_held(&self, parts: Vec<HeldPart>) {
         let Some(prepared) = &self.part.prepared else { return };
         tracing::info!(
@@ -21,7 +21,6 @@ impl Synchroniser {
         self.outside.fetch_parts(self.recovery.wants, self.root_store(), parts, prepared.spec.clone());
     }
 
-    /// What is needed of these parts is on the disk.
     pub(super) fn start_from_held(&mut self, parts: &[HeldPart]) -> Result<()> {
         let (next_round, recut) = match self.load_held(parts) {
             Ok(loaded) => loaded,
@@ -33,7 +32,7 @@ impl Synchroniser {
         let Recut { parameters, shared, private } = recut;
         let momentum = momentum_in(&shared);
         let model = LoadedModel { next_step: 0, state_hash: hash_of(&parameters), parameters, shared };
-        // The moments are those of who wrote them; what it had not sent is not this worker's to send, and may be sent by its writer yet.
+        // The moments are their writer's. Its unsent values are not this worker's to send: the writer may still send them.
         let moments = private.as_ref().and_then(Saved::from_private).map(Saved::into_common);
         let load = match moments.or_else(|| self.frozen_state(&model)) {
             Some(Saved { mut state, .. }) => {
@@ -43,7 +42,7 @@ impl Synchroniser {
             None => {
                 tracing::warn!(
                     next_round = next_round.0,
-                    "the checkpoint's parts have the model and no moments: AdamW's start from zero"
+                    "the checkpoint's parts have no moments: AdamW's start from zero"
                 );
                 Load::Parameters(model.parameters.clone())
             }
@@ -66,7 +65,7 @@ impl Synchroniser {
         Ok((next_round, recut(&stores, next_round, &prepared.spec, hash_of)?))
     }
 
-    /// This run's checkpoints on this machine, of whatever part.
+    /// Returns this run's checkpoint store on this machine, for any part.
     pub(super) fn root_store(&self) -> CheckpointStore {
         CheckpointStore::new(
             &self.checkpoints.folder,

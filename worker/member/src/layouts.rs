@@ -1,10 +1,10 @@
-//! How what is exchanged in a round is cut into fragments.
+//! Partition of a round's values into fragments.
 
 use longhaul_common::id::Round;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 
-/// The model's layout; with low-rank gradients, those of the factors in rounds after the warm-up, in as many fragments.
+/// The model's layout; with low-rank gradients, also those of the factors after the warm-up, with as many fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layouts {
     model: FragmentLayout,
@@ -13,7 +13,7 @@ pub struct Layouts {
 }
 
 impl Layouts {
-    /// For a model, and the values of each exchange where there are two.
+    /// Creates the layouts of a model, with the values of both exchanges in low-rank runs.
     #[must_use]
     pub fn new(model: FragmentLayout, exchanges: Option<[usize; 2]>, schedule: RoundSchedule) -> Self {
         let cut = |values: usize| {
@@ -25,26 +25,26 @@ impl Layouts {
         Self { model, exchanges: exchanges.map(|lengths| lengths.map(cut)), schedule }
     }
 
-    /// The same with these rounds.
+    /// Returns these layouts with another schedule.
     #[must_use]
     pub fn following(self, schedule: RoundSchedule) -> Self {
         Self { schedule, ..self }
     }
 
-    /// Whether there are low-rank gradients.
+    /// Reports whether the run has low-rank gradients.
     #[must_use]
     pub fn has_exchanges(&self) -> bool {
         self.exchanges.is_some()
     }
 
-    /// Which exchange of factors a round is, if it is one.
+    /// Returns the index of the factor exchange in a round, if the round is one.
     #[must_use]
     pub fn exchange_in(&self, round: Round) -> Option<u32> {
         let is_exchange = self.exchanges.is_some() && !self.schedule.is_warmup(round);
         is_exchange.then(|| self.schedule.exchange_of(round))
     }
 
-    /// Of what is exchanged in a round.
+    /// Returns the layout of a round's values.
     #[must_use]
     pub fn of(&self, round: Round) -> FragmentLayout {
         match (self.exchanges, self.exchange_in(round)) {
@@ -53,26 +53,26 @@ impl Layouts {
         }
     }
 
-    /// How many values are due in a round.
+    /// Returns the number of values due in a round.
     #[must_use]
     pub fn values_in(&self, round: Round) -> usize {
         let due = self.schedule.due_stretches(&self.of(round), round);
         due.iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// Of all values that are exchanged when everything is, how many are due in a round.
+    /// Returns a round's share of all values of a full exchange.
     #[must_use]
     pub fn share_of(&self, round: Round) -> f64 {
         self.values_in(round) as f64 / (self.of(round).values as f64).max(1.0)
     }
 
-    /// Of the model.
+    /// Returns the model's layout.
     #[must_use]
     pub fn model(&self) -> FragmentLayout {
         self.model
     }
 
-    /// When rounds happen.
+    /// Returns the schedule of rounds.
     #[must_use]
     pub fn schedule(&self) -> &RoundSchedule {
         &self.schedule

@@ -1,7 +1,7 @@
-//! A member of a run: the round protocol, the numbers behind its commands, and the state that is equal on every member.
+//! A member of a run: the round protocol, the arithmetic behind its commands, and the state that is equal on every member.
 //!
-//! [`Synchroniser::step`] takes an event and does what follows from it, through [`Outside`]: peers, device, coordinator, disks and clock. The worker's thread gives it
-//! real ones. Nothing here knows tensors, sockets or the time. `worker/docs/agent.md` says how it stands between device and network.
+//! [`Synchroniser::step`] handles an event through [`Outside`]: peers, device, coordinator, disks and clock. The crate itself has no tensors, sockets or
+//! clocks. See `worker/docs/agent.md`.
 #![deny(unsafe_code)]
 
 pub mod activity;

@@ -1,4 +1,4 @@
-//! This worker's part in secure aggregation: whom it shares masks with in a generation, and what waits for their secrets.
+//! This worker's part in secure aggregation: partners of a generation, and compressions that wait for their secrets.
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use super::synchroniser::Synchroniser;
 use crate::activity::Activity;
 
 impl Synchroniser {
-    /// Begins a generation's masks, where the run has them.
+    /// Begins a generation's masks, in runs with secure aggregation.
     pub(super) fn begin_masking(&mut self, start: &GenerationStart) -> Result<()> {
         let (Some(config), Stage::Running(running)) = (&self.config.secure_aggregation, &mut self.stage)
         else {
@@ -29,7 +29,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// Compresses and masks, at once or when the secrets for it are here.
+    /// Compresses and masks, at once or after the secrets have arrived.
     pub(super) fn compress_or_wait(
         &mut self,
         generation: Generation,
@@ -53,7 +53,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// A worker with a lower number has given the secret that it has drawn.
+    /// Takes in the secret of a worker with a lower number.
     pub(super) fn take_mask_secret(
         &mut self,
         generation: Generation,
@@ -66,7 +66,7 @@ impl Synchroniser {
         let Some(masking) = masking.filter(|masking| from < masking.me) else { return Ok(()) };
         masking.secrets.insert(from, PairSecret::from_bytes(secret));
         let mut waiting = std::mem::take(&mut masking.waiting);
-        // The others did not wait: what was contributed to an earlier round is carried over, and released.
+        // The others did not wait: a contribution to an earlier round is carried over and released.
         let open_round = running.member.open_round();
         waiting.retain(|_, waiting| waiting.round == open_round);
         for (fragment, Waiting { round, locals }) in waiting {
@@ -75,7 +75,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// A worker asks for the secret that this one has drawn for it. It asks again when there is no answer.
+    /// Serves this worker's secret for a peer. Without an answer, the peer asks again.
     pub(super) fn serve_mask_secret(
         &self,
         generation: Generation,
@@ -88,12 +88,12 @@ impl Synchroniser {
             }
             Stage::Preparing => None,
         };
-        // Who asked may have gone.
+        // The requester may have left.
         reply.give(secret);
     }
 }
 
-/// What a site has reduced together, as an update of all of them: by the time of the secret, the reduction may be of a later round.
+/// Turns a site's joint mean into an update of all its members: by the time of the secret, the reduction may be of a later round.
 fn joint(worker: WorkerId, locals: &[Local], mean: &[f32]) -> Local {
     let weight = locals.iter().fold(0u32, |sum, local| sum.saturating_add(local.weight));
     Local { worker, weight, body: Some(Bytes::copy_from_slice(of_f32(mean))) }

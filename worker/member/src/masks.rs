@@ -1,4 +1,4 @@
-//! The masks of a generation: whom this worker shares them with, what it adds, and what an owner makes of sums.
+//! The masks of a generation: their partners, the masked summand, and the owner's sum.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,52 +20,52 @@ pub struct Masking {
     range: f64,
     /// Samples of a step, over all workers.
     batch: u64,
-    /// By the other one of the pair: drawn here for those with higher numbers, fetched from those with lower ones.
+    /// By partner: drawn here for higher numbers, fetched from lower ones.
     pub(crate) secrets: BTreeMap<WorkerId, PairSecret>,
-    /// Compressions that wait for secrets: one for each fragment at most, as a round waits for the one before it.
+    /// Compressions that wait for secrets: at most one per fragment, because a round waits for the one before it.
     pub(crate) waiting: BTreeMap<FragmentId, Waiting>,
 }
 
-/// A compression that the round protocol has asked for.
+/// A compression requested by the round protocol.
 pub(crate) struct Waiting {
     pub round: Round,
     pub locals: Vec<Local>,
 }
 
-/// Why there is no sum.
+/// Reason for a missing sum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSum {
-    /// Somebody is missing, whose masks would be needed.
-    #[error("of the sites {expected:?}, only {here:?} have contributed")]
+    /// A site is missing, whose masks would be needed.
+    #[error("only the sites {here:?} of {expected:?} have contributed")]
     Missing {
-        /// Who was masked for.
+        /// Sites masked for.
         expected: BTreeSet<SiteId>,
-        /// Who is here.
+        /// Sites here.
         here: BTreeSet<SiteId>,
     },
     /// The sum may have wrapped.
-    #[error("the sites claim a weight of {weight}, where a round has {max} samples")]
+    #[error("the sites claim a weight of {weight}, but a round has {max} samples")]
     Weight {
-        /// What they say.
+        /// Claimed weight.
         weight: u64,
-        /// What can be.
+        /// Possible weight.
         max: u64,
     },
-    /// A contribution cannot be read.
+    /// A contribution is unreadable.
     #[error("{site}: {error}")]
     Frame {
-        /// Whose.
+        /// Its site.
         site: SiteId,
-        /// What is wrong.
+        /// Cause.
         error: longhaul_proto::masking::MaskedFrameError,
     },
 }
 
 impl Masking {
-    /// For a generation, with fresh secrets for those who will fetch them from here.
+    /// Begins a generation, with fresh secrets for the workers that will fetch them.
     ///
     /// # Errors
-    /// The operating system has no randomness to give.
+    /// The operating system provides no randomness.
     pub fn begin(me: WorkerId, start: &GenerationStart, range: f64, batch: u32) -> Result<Self> {
         let membership = start.membership.clone();
         let site = membership.member(me).map(|member| member.site);
@@ -84,27 +84,27 @@ impl Masking {
         })
     }
 
-    /// Whom the secrets must be fetched from.
+    /// Returns the workers to fetch secrets from.
     pub fn lower(&self) -> impl Iterator<Item = WorkerId> + '_ {
         let site = self.site();
         let members = self.membership.members().iter();
         members.filter(move |m| m.worker < self.me && Some(m.site) != site).map(|member| member.worker)
     }
 
-    /// What a worker with a higher number has fetched from here.
+    /// Returns the secret for a worker with a higher number.
     #[must_use]
     pub fn secret_for(&self, generation: Generation, peer: WorkerId) -> Option<[u8; MASK_SECRET_BYTES]> {
         let is_mine_to_give = generation == self.membership.generation && peer > self.me;
         self.secrets.get(&peer).filter(|_| is_mine_to_give).map(|secret| *secret.as_bytes())
     }
 
-    /// The largest magnitude of a value.
+    /// Returns the largest magnitude of a value.
     #[must_use]
     pub fn range(&self) -> f32 {
         self.range as f32
     }
 
-    /// The site's contribution to a round, for the owner.
+    /// Returns the site's contribution to a round, for the owner.
     ///
     /// # Errors
     /// The update is not finite.
@@ -118,15 +118,15 @@ impl Masking {
     ) -> Result<Bytes, EncodeError> {
         let secret = |partner| Some((partner, self.secrets.get(&partner)?));
         let secrets: Option<Vec<_>> = self.partners(round, fragment).into_iter().map(secret).collect();
-        let secrets = secrets.expect("what lacks a secret waits for it");
+        let secrets = secrets.expect("compressions wait for missing secrets");
         let place = Place { generation: self.membership.generation, round, fragment };
         seal(&self.format(steps), weight, mean, place, self.me, secrets)
     }
 
-    /// The mean of a round's contributions; `steps` are the round's.
+    /// Computes the mean of a round's contributions; `steps` are the round's.
     ///
     /// # Errors
-    /// [`NoSum`]; then `mean` says nothing.
+    /// [`NoSum`]; `mean` is then invalid.
     pub fn open(
         &self,
         round: Round,
@@ -160,14 +160,14 @@ impl Masking {
         self.membership.member(self.me).map(|member| member.site)
     }
 
-    /// The sites that contribute to a round.
+    /// Returns the sites that contribute to a round.
     fn sites(&self, round: Round) -> BTreeSet<SiteId> {
         let is_active = |worker| round >= self.first_round || self.active_before.contains(&worker);
         let active = self.membership.members().iter().filter(|member| is_active(member.worker));
         active.map(|member| member.site).collect()
     }
 
-    /// The uploaders of the other sites that contribute to a round.
+    /// Returns the uploaders of the other contributing sites.
     fn partners(&self, round: Round, fragment: FragmentId) -> Vec<WorkerId> {
         let others = self.sites(round).into_iter().filter(|site| Some(*site) != self.site());
         others.filter_map(|site| self.membership.uploader(site, fragment)).collect()

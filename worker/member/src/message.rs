@@ -1,4 +1,4 @@
-//! What the device thread is told, and what it answers.
+//! Messages between the synchroniser and the device thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,115 +11,114 @@ use longhaul_proto::control::message::Hash;
 
 use super::sparse_ranges::SparseRanges;
 
-/// From the synchroniser to the device.
+/// Message from the synchroniser to the device.
 #[derive(Debug)]
 pub enum ToDevice {
-    /// Build this part of the model, in place of what was built before; answered by [`FromDevice::Prepared`].
+    /// Builds this part of the model in place of the previous one; answered by [`FromDevice::Prepared`].
     Build {
-        /// Which part.
+        /// Part.
         rank: u32,
     },
-    /// Start training, or start anew, at this point.
+    /// Starts or restarts training at this point.
     Enter(Box<Enter>),
-    /// The result of the round that the device last contributed to.
+    /// Result of the round of the device's last contribution.
     Apply {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// What to do.
+        /// Update to apply.
         update: RoundUpdate,
-        /// What to take back before, with low-rank gradients.
+        /// Contributions to take back first, with low-rank gradients.
         put_back: Vec<PutBack>,
     },
-    /// Copy the whole state out, as it is after the last applied round, and answer [`FromDevice::State`].
+    /// Copies the whole state after the last applied round; answered by [`FromDevice::State`].
     Export,
 }
 
-/// A part of a contribution that is in no result (low-rank gradients, whose residual the device keeps).
+/// A part of a contribution that reached no result (low-rank gradients, whose residual the device keeps).
 #[derive(Clone, Debug, PartialEq)]
 pub struct PutBack {
-    /// Which exchange of its step it was; none: it is of the warm-up, a gradient.
+    /// Exchange within its step; `None`: a gradient of the warm-up.
     pub exchange: Option<u32>,
     /// Index of its first value in the contribution.
     pub start: usize,
-    /// The values.
+    /// Values.
     pub values: Vec<f32>,
 }
 
-/// What a round's result means for a device.
+/// Effect of a round's result on a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RoundUpdate {
-    /// The mean of what was contributed, one value for each parameter: a step that all members make alike.
+    /// Mean of the contributions, one value per parameter, for a step common to all members.
     Mean(Vec<f32>),
-    /// A change of some stretches of the local parameters, in order.
+    /// Change of some stretches of the local parameters, in order.
     Parameters(Vec<Part>),
 }
 
-/// A stretch of the local parameters, and what becomes of it: θ ← kept·θ + values.
+/// The change of a stretch of the local parameters: θ ← kept·θ + values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     /// Index of its first parameter.
     pub start: usize,
-    /// What is left of the local values, from 0 to 1.
+    /// Factor of the local values, from 0 to 1.
     pub kept: f32,
-    /// What is added to that.
+    /// Addition.
     pub values: Vec<f32>,
 }
 
-/// Where the device starts.
+/// Starting point of the device.
 #[derive(Debug)]
 pub struct Enter {
-    /// The barrier's epoch that this entry belongs to.
+    /// Barrier epoch of this entry.
     pub epoch: u64,
-    /// Where a copy of the model is on several workers, and this is the first entry: with whom to compute.
+    /// Place in a replica of several workers, on the first entry.
     pub place: Option<Box<Place>>,
-    /// The first round to compute.
+    /// First round to compute.
     pub round: Round,
-    /// What to load before.
+    /// State to load first.
     pub load: Load,
-    /// What to take back before, with low-rank gradients.
+    /// Contributions to take back first, with low-rank gradients.
     pub put_back: Vec<PutBack>,
-    /// Means of rounds up to `round` that are to be applied after loading, in order (only with gradients). The last one is answered
-    /// with [`FromDevice::Applied`].
+    /// Means of rounds up to `round` to apply after loading, in order (only with gradients). The last one is answered with [`FromDevice::Applied`].
     pub replay: Vec<(Round, Vec<f32>)>,
 }
 
-/// A worker's place in its copy of the model: what its engine joins, the group first.
+/// A worker's place in its replica. The engine joins the group first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The generation in which the copy was formed.
+    /// Generation in which the replica was formed.
     pub session: Generation,
-    /// Those that have the same layers, by their share of them, this worker among them; empty where each has all of its layers.
+    /// Workers with the same layers, by their share of them, including this one; empty if each has all of its layers.
     pub group: Vec<Member>,
-    /// Those that have the other parts, by stage: where there are groups, the same index of each. Empty where there are no stages.
+    /// Workers with the other parts, by stage: the same index of each group, if groups exist. Empty without stages.
     pub pipeline: Vec<WorkerId>,
-    /// The stage of this worker.
+    /// Stage of this worker.
     pub stage: u32,
-    /// To whom the samples of the copy are assigned: the first of its workers.
+    /// The replica's first worker, to which its samples are assigned.
     pub first: WorkerId,
 }
 
-/// What to load before a start.
+/// State to load before a start.
 #[derive(Debug)]
 pub enum Load {
-    /// Nothing: what is on the device is right.
+    /// Nothing: the device's state is right.
     Nothing,
-    /// These parameters, with the optimiser's state as it is.
+    /// These parameters, with the optimiser's state unchanged.
     Parameters(Vec<f32>),
     /// Everything.
     All(DeviceState),
-    /// The private state of a checkpoint: the steps that it had made into the round, if the timeline still gives it the same samples,
-    /// else these parameters and the round from its start.
+    /// A checkpoint's private state: its steps into the round, if the timeline still assigns the same samples, else these parameters and the round from its
+    /// start.
     Private {
-        /// The state as it was saved.
+        /// Saved state.
         state: DeviceState,
-        /// The synchronised parameters of the checkpoint.
+        /// Synchronised parameters of the checkpoint.
         synchronised: Vec<f32>,
-        /// The stream positions that `state` has trained on since the round began, by step.
+        /// Stream positions that `state` has trained on since the round began, by step.
         trained: Vec<Vec<u64>>,
     },
 }
 
-/// All that the device knows, on the host.
+/// The device's whole state, on the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceState {
     /// θ, in the order of the model's specification.
@@ -130,74 +129,74 @@ pub struct DeviceState {
     pub second_moments: Vec<f32>,
     /// Optimiser steps behind the moments.
     pub updates: u64,
-    /// The factors of low-rank gradients that all members share, `[P]`; empty where there are none.
+    /// Factors of low-rank gradients, shared by all members, `[P]`; empty without.
     pub factors: Vec<f32>,
-    /// What low-rank gradients have not sent, `[P]`; empty where there are none. This worker's own.
+    /// This worker's residual of low-rank gradients, `[P]`; empty without.
     pub error: Vec<f32>,
-    /// What samples are selected by; empty where all are trained on.
+    /// State of sample selection; empty without.
     pub selection: SelectionState,
 }
 
-/// What a worker selects samples by.
+/// A worker's state of sample selection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SelectionState {
-    /// The last losses, oldest first.
+    /// Last losses, oldest first.
     pub history: Vec<f32>,
-    /// The losses of samples from epochs before, by sample; empty where none are used again.
+    /// Losses of samples in earlier epochs, by sample; empty without reuse.
     pub losses: Vec<f32>,
-    /// Bit patterns of the epochs that they are of, counted from 1; 0: it has none.
+    /// Bit patterns of their epochs, counted from 1; 0: none.
     pub epochs: Vec<f32>,
     /// Samples selected since the last contribution.
     pub selected: u32,
 }
 
-/// From the device to the synchroniser.
+/// Message from the device to the synchroniser.
 #[derive(Debug)]
 pub enum FromDevice {
     /// The model is built and the data are ready.
     Prepared(Prepared),
     /// The barrier let this round begin.
     Begun(Round),
-    /// A part of what the round that is computed will contribute.
+    /// A final part of the current round's contribution.
     Finished(FinishedPart),
-    /// The end of a round.
+    /// End of a round.
     Contribute(LocalUpdate),
     /// A round's result is on the device.
     Applied(Applied),
     /// Answers [`ToDevice::Export`].
     State {
-        /// The first round that is not in it.
+        /// First round not contained.
         next_round: Round,
-        /// The state.
+        /// State.
         state: DeviceState,
     },
-    /// The barrier answered that the run ends before this round; everything before is applied.
+    /// The run ends before this round, as answered by the barrier; everything before is applied.
     Ended {
         /// The round that was not begun.
         next_round: Round,
-        /// The state at the end.
+        /// Final state.
         state: DeviceState,
-        /// How good the model is on held-out samples at the end.
+        /// Final evaluation on held-out samples.
         validation: Option<Evaluation>,
     },
-    /// The other workers of its copy of the model cannot be heard any more.
+    /// Contact with the other workers of the replica is lost.
     Interrupted(String),
-    /// The device cannot go on.
+    /// The device cannot continue.
     Failed(String),
 }
 
-/// What a device starts from.
+/// A device's starting point.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Which part of the model it is.
+    /// Part of the model.
     pub rank: u32,
-    /// The GPU that computes, by its index; none: the CPU does.
+    /// Index of the computing GPU; `None`: the CPU computes.
     pub gpu: Option<usize>,
-    /// What is trained.
+    /// Model to train.
     pub spec: ModelSpec,
-    /// The content of `tokenizer.json`, if there is one.
+    /// Content of `tokenizer.json`, if present.
     pub tokenizer: Option<Arc<[u8]>>,
-    /// Its parameters as drawn from the run's seed.
+    /// Parameters as drawn from the run's seed.
     pub parameters: Vec<f32>,
     /// Samples of the training data.
     pub samples: u64,
@@ -205,59 +204,59 @@ pub struct Prepared {
     pub data_hash: Hash,
     /// Values of each exchange of a step with low-rank gradients.
     pub exchanges: Option<[usize; 2]>,
-    /// Cores that it keeps busy.
+    /// Cores kept busy.
     pub cores: usize,
 }
 
-/// What is final of a gradient before the rest is: whole fragments, which are the same in the [`LocalUpdate`] that follows.
+/// A part of a gradient that is final before the rest: whole fragments, repeated unchanged in the following [`LocalUpdate`].
 #[derive(Debug)]
 pub struct FinishedPart {
-    /// Which round.
+    /// Round.
     pub round: Round,
     /// Samples of the round.
     pub weight: u32,
     /// Index of its first value in the gradient.
     pub start: usize,
-    /// The values.
+    /// Values.
     pub values: Vec<f32>,
 }
 
-/// What a device contributes to a round.
+/// A device's contribution to a round.
 #[derive(Debug)]
 pub struct LocalUpdate {
-    /// Which round.
+    /// Round.
     pub round: Round,
-    /// With deltas: the local parameters at the end of the round, as far as they are due; with gradients: the gradient or momentum of its step.
+    /// With deltas: the due local parameters at the end of the round. With gradients: the gradient or momentum of its step.
     pub values: SparseRanges,
-    /// In place of `values`, where gradients are of columns.
+    /// In place of `values`, if gradients are of columns.
     pub columns: Option<ColumnGradient>,
-    /// With momenta: what of them is part of the next one as well, and so is not lost where this one comes too late. Empty with others.
+    /// With momenta: the part that recurs in the next one, and so is not lost if this one comes too late. Otherwise empty.
     pub repeated: Vec<f32>,
     /// Samples trained on.
     pub weight: u32,
     /// Steps made in the round by this process.
     pub steps: u32,
-    /// What they took to compute.
+    /// Time of their computation.
     pub compute: Duration,
-    /// Mean training loss over the round, nats a token; none when this worker had no samples.
+    /// Mean training loss over the round, nats per token; `None` without samples.
     pub loss: Option<f32>,
-    /// Root mean square over the round's steps of the norm of this worker's gradient before clipping, as far as it has it; none when it had no samples.
+    /// Root mean square over the round's steps of this worker's gradient norm before clipping, over the parts it holds; `None` without samples.
     pub gradient_norm: Option<f32>,
-    /// Cores that had nothing to do during the steps of the warm-up, on average.
+    /// Average number of idle cores during the steps of the warm-up.
     pub spare_cores: f32,
 }
 
 /// A round's result has reached the device.
 #[derive(Debug)]
 pub struct Applied {
-    /// Which round.
+    /// Round.
     pub round: Round,
-    /// How good the model is on held-out samples, when this round is evaluated.
+    /// Evaluation on held-out samples, if this round is evaluated.
     pub validation: Option<Evaluation>,
-    /// With gradients: the parameters after it, which the device holds and which must be equal everywhere.
+    /// With gradients: the device's parameters afterwards, which must be equal everywhere.
     pub parameters: Option<Vec<f32>>,
-    /// Everything, when a checkpoint follows this round.
+    /// Whole state, if a checkpoint follows this round.
     pub state: Option<DeviceState>,
-    /// The stream positions trained on since the end of the round, by step.
+    /// Stream positions trained on since the end of the round, by step.
     pub trained: Vec<Vec<u64>>,
 }

@@ -1,9 +1,9 @@
-//! The outer optimiser: what a mean delta does to the synchronised parameters.
+//! The outer optimiser: the effect of a mean delta on the synchronised parameters.
 
 use longhaul_common::config::SyncConfig;
 
-/// SGD with Nesterov momentum as DiLoCo applies it (Douillard et al., arXiv 2311.08105): with the mean delta Δ = mean(θ_g − θ_i) of a
-/// round as its gradient, b ← μ·b + Δ, θ_g ← θ_g − η·(Δ + μ·b). With μ = 0 it is plain SGD, and needs no memory.
+/// SGD with Nesterov momentum as in DiLoCo (Douillard et al., arXiv 2311.08105). The gradient is a round's mean delta Δ = mean(θ_g − θ_i): b ← μ·b + Δ, θ_g ←
+/// θ_g − η·(Δ + μ·b). With μ = 0 it is plain SGD without memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OuterStep {
     /// η.
@@ -13,14 +13,13 @@ pub struct OuterStep {
 }
 
 impl OuterStep {
-    /// Whether b must be kept.
+    /// Reports whether b must be kept.
     #[must_use]
     pub fn has_memory(self) -> bool {
         self.momentum > 0.0
     }
 
-    /// One step of some parameters, all slices of one length; the same bits on every member. `memory` is b, and empty where there is
-    /// none.
+    /// Makes one step of some parameters, in slices of equal length, with the same bits on every member. `memory` is b, or empty without momentum.
     pub fn apply(self, parameters: &mut [f32], memory: &mut [f32], mean: &[f32]) {
         let Self { learning_rate, momentum } = self;
         if !self.has_memory() {
@@ -34,7 +33,7 @@ impl OuterStep {
     }
 }
 
-/// The outer step of a run.
+/// Returns the outer step of a run.
 #[must_use]
 pub fn outer_step(config: &SyncConfig) -> OuterStep {
     OuterStep { learning_rate: config.outer_learning_rate, momentum: config.outer_momentum }

@@ -1,4 +1,4 @@
-//! What the synchroniser does beyond its own state.
+//! The synchroniser's interface to its environment.
 
 use std::any::Any;
 use std::io;
@@ -19,69 +19,69 @@ use crate::message::ToDevice;
 use crate::site::SiteJob;
 use crate::step_barrier::StepBarrier;
 
-/// What lasts until it is dropped.
+/// A guard of something that lasts until it is dropped.
 pub type Ongoing = Box<dyn Any + Send>;
 
-/// A piece of work beside the synchroniser, and the event that it ends with.
+/// Background work, and its final event.
 pub type Background = Box<dyn FnOnce() -> SyncEvent + Send>;
 
-/// Peers, device, coordinator, disks and clock, as the synchroniser sees them: real ones in the worker, virtual ones in a test. Nothing here waits; an answer is an event.
-/// Calls have effect in their order: what the device is told before the barrier lets it on, it has first.
+/// Peers, device, coordinator, disks and clock: real in the worker, virtual in tests. No call blocks; answers are events. Calls take effect in order: a
+/// message to the device precedes a later release by the barrier.
 pub trait Outside: Send {
-    /// Time since the session began.
+    /// Returns the time since the session began.
     fn now(&self) -> Duration;
 
-    /// From now on, these are the others. `model_bytes`: a round's update of the whole model in f32.
+    /// Replaces the other members. `model_bytes`: a round's update of the whole model in f32.
     fn set_members(&self, members: &[Member], model_bytes: usize);
-    /// From now on, this worker computes in this copy of the model.
+    /// Joins this replica for computation.
     fn join_replica(&self, session: Generation, workers: Vec<WorkerId>);
-    /// Queues a frame of the round protocol, with the hash of its body where that is known.
+    /// Queues a frame of the round protocol, with the hash of its body if known.
     fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>);
-    /// Asks a peer for a result. Answer: [`SyncEvent::Pulled`].
+    /// Requests a result from a peer. Answer: [`SyncEvent::Pulled`].
     fn pull(&self, from: WorkerId, round: Round, fragment: FragmentId, hash: Option<Hash>);
-    /// Fetches the state of the run from one of these donors, as `buffers` vectors of `values`. Answer: [`SyncEvent::Healed`].
+    /// Fetches the run's state from one of these donors, as `buffers` vectors of `values`. Answer: [`SyncEvent::Healed`].
     fn heal(&self, attempt: u64, donors: Vec<Member>, buffers: usize, values: usize);
-    /// No such answer is wanted any more.
+    /// Cancels that fetch.
     fn stop_healing(&self);
-    /// Fetches parts of a checkpoint from those who hold them. Answer: [`SyncEvent::CopiesHere`].
+    /// Fetches parts of a checkpoint from their holders. Answer: [`SyncEvent::CopiesHere`].
     fn fetch_parts(&self, attempt: u64, store: CheckpointStore, parts: Vec<HeldPart>, wanted: ModelSpec);
     /// Copies another worker's checkpoint. Answer: [`SyncEvent::Kept`].
     fn keep(&self, store: CheckpointStore, part: HeldPart);
     /// Fetches the secrets of masks. Answer: [`SyncEvent::MaskSecret`], for each.
     fn fetch_mask_secrets(&self, generation: Generation, from: Vec<WorkerId>);
-    /// The longest round trip to a worker of another site.
+    /// Returns the longest round trip to a worker of another site.
     fn round_trip(&self) -> Duration;
-    /// Reduces with the members of this site, when the job of the generation before has ended. It tells [`SyncEvent::Site`].
+    /// Reduces with the members of this site, once the previous generation's job has ended. Reports [`SyncEvent::Site`].
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system provides no thread.
     fn start_site(&self, job: SiteJob) -> io::Result<()>;
 
-    /// Tells the device.
+    /// Sends a message to the device.
     ///
     /// # Errors
-    /// It is gone, or takes nothing any more.
+    /// The device has ended or accepts no more messages.
     fn tell_device(&self, message: ToDevice) -> Result<()>;
-    /// Where the device asks whether it may go on.
+    /// Returns the barrier at which the device asks for permission.
     fn barrier(&self) -> &StepBarrier;
 
-    /// Tells the coordinator; while that is away, what can be kept is.
+    /// Sends a message to the coordinator; during an outage, messages are kept where possible.
     fn report(&self, message: ToCoordinator);
-    /// The present counts.
+    /// Returns the present counts.
     fn heartbeat(&self) -> Heartbeat;
 
-    /// Does something that waits for a disk or an archive.
+    /// Runs work that waits for a disk or an archive.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system provides no thread.
     fn in_background(&self, name: &str, job: Background) -> io::Result<()>;
 
-    /// Something begins that is recorded, until what is returned is dropped.
+    /// Records an activity until the returned guard is dropped.
     fn begin(&self, activity: Activity) -> Ongoing;
-    /// The same of encoding and decoding, which is also counted.
+    /// The same for encoding and decoding, which are also counted.
     fn begin_coding(&self, activity: Activity) -> Ongoing;
-    /// How what goes to other sites is encoded now.
+    /// Notes the present encoding of traffic to other sites.
     fn encodes(&self, encoding: Option<Encoding>);
-    /// What a dense f32 exchange would have sent to other sites in place of a frame that was sent.
+    /// Counts the bytes of a dense f32 exchange in place of a frame sent to another site.
     fn dense_equivalent(&self, bytes: u64);
 }

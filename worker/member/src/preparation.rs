@@ -1,4 +1,4 @@
-//! From joining to the first round: the state that a generation starts from.
+//! From joining to the first round: the initial state of a generation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Synchroniser {
         if let Stage::Running(running) = &self.stage
             && running.device.entered
         {
-            // The device is somewhere in a round of a state that does not count any more, and so is all that was made of it.
+            // The device is within a round of an obsolete state, and so is everything derived from it.
             let reason = "the state in training differs from the other members'";
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
@@ -46,7 +46,7 @@ impl Synchroniser {
         self.prepare_if_possible()
     }
 
-    /// From now on, this worker has this part of the model, or waits for one.
+    /// Assigns a part of the model to this worker, or makes it wait for one.
     pub(super) fn take_seat(&mut self, rank: Option<u32>) -> Result<()> {
         if let Stage::Running(running) = &self.stage
             && running.device.entered
@@ -65,20 +65,20 @@ impl Synchroniser {
         self.build()
     }
 
-    /// Whatever is on its way is not wanted any more.
+    /// Invalidates all fetches in flight.
     fn forget_wanted(&mut self) {
         self.recovery.wants += 1;
         self.outside.stop_healing();
     }
 
-    /// Has the device build this worker's part, unless it builds one already: then when it has.
+    /// Makes the device build this worker's part; if it builds another one, then after that.
     pub(super) fn build(&mut self) -> Result<()> {
         let Some(rank) = self.part.rank.filter(|_| !self.part.building) else { return Ok(()) };
         self.part.building = true;
         self.tell_device(ToDevice::Build { rank })
     }
 
-    /// Prepares what the coordinator wants, once the device has its model and data.
+    /// Prepares the start requested by the coordinator, once the device has its model and data.
     pub(super) fn prepare_if_possible(&mut self) -> Result<()> {
         if self.part.prepared.is_none() {
             return Ok(());
@@ -101,7 +101,6 @@ impl Synchroniser {
         }
     }
 
-    /// The state that a donor gave.
     pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
         self.recovery.came_after = Some(self.outside.now().saturating_sub(self.recovery.fetches_since));
         let HealedState { next_round, buffers, updates } = state;
@@ -137,7 +136,7 @@ impl Synchroniser {
         let (model, saved) = match self.load_checkpoint(offer) {
             Ok(loaded) => loaded,
             Err(error) => {
-                // It was whole when it was offered. Joining again offers what is there now.
+                // The checkpoint was intact when offered. Joining again offers the present ones.
                 self.outcome = Some(Outcome::Rejoin(format!("{error:#}")));
                 return Ok(());
             }
@@ -172,7 +171,7 @@ impl Synchroniser {
         };
         let saved = match own {
             None if self.shares_everything_in(offer.next_round) => {
-                // θ, m and v are in step on all members, so anybody's will do.
+                // θ, m and v are equal on all members, so any member's will do.
                 let anothers =
                     store.load_anothers(offer.next_round)?.filter(|a| a.state_hash == offer.state_hash);
                 anothers.and_then(|a| Saved::from_private(&a.state)).filter(fits).map(Saved::into_common)
@@ -183,13 +182,13 @@ impl Synchroniser {
         if saved.is_none() {
             tracing::warn!(
                 next_round = offer.next_round.0,
-                "the checkpoint has the model and no state of this worker: AdamW's moments start from zero"
+                "the checkpoint lacks this worker's private state: AdamW's moments start from zero"
             );
         }
         Ok((model, saved))
     }
 
-    /// What a member goes on from that has the shared part of a checkpoint only, where a second moment is part of it.
+    /// Returns the state of a member that has only the shared part of a checkpoint, if that includes second moments.
     pub(super) fn frozen_state(&self, model: &LoadedModel) -> Option<Saved> {
         let second_moments = second_moments_in(&model.shared)?;
         let count = model.parameters.len();
@@ -288,17 +287,17 @@ impl Synchroniser {
             self.outcome = Some(Outcome::Rejoin("a generation started before this worker was ready".into()));
             return Ok(());
         };
-        // One that was told before is told again after a lost connection, and must not open a barrier that a settlement has closed.
+        // A repetition after a lost connection: it must not open a barrier that a settlement has closed.
         let generation = start.membership.generation;
         if running.generation >= generation {
             return Ok(());
         }
         anyhow::ensure!(
             is_of_this_run(&self.config, &start.schedule),
-            "the coordinator began a generation with {:?}, which is not of this run",
+            "the coordinator began a generation with {:?}, which does not belong to this run",
             start.schedule
         );
-        // The coordinator has heard that this worker is ready: a state that is still on its way is not needed.
+        // The coordinator knows that this worker is ready: a state in flight is not needed.
         self.recovery.wants += 1;
         self.outside.stop_healing();
         running.generation = generation;
@@ -334,7 +333,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// Meets the other workers of its copy of the model, if there are any.
+    /// Joins the other workers of its replica, if any.
     fn take_place(&mut self, start: &GenerationStart) -> Result<()> {
         let Some(replica) = &start.replica else { return Ok(()) };
         let (Stage::Running(running), Some(rank)) = (&self.stage, self.part.rank) else { return Ok(()) };
@@ -365,7 +364,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// The parameters drawn from the seed. They are kept: a fresh start may be asked for again after a failed one.
+    /// Returns the parameters drawn from the seed. They are kept: a fresh start may be requested again after a failed one.
     fn prepared_parameters(&self) -> Vec<f32> {
         self.part.prepared.as_ref().map(|prepared| prepared.parameters.clone()).unwrap_or_default()
     }
@@ -374,8 +373,7 @@ impl Synchroniser {
         self.part.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
     }
 
-    /// Buffers of the synchronised state: θ, and what must be in step besides: where there are gradients the moments and low-rank
-    /// factors, with deltas alone the outer momentum.
+    /// Returns the number of synchronised vectors: θ, and with gradients the moments and low-rank factors, with deltas alone the outer momentum.
     pub(super) fn state_buffers(&self) -> usize {
         if self.config.sync.opens_with_gradients() {
             3 + usize::from(self.config.sync.rank > 0)
@@ -385,7 +383,7 @@ impl Synchroniser {
     }
 }
 
-/// Whether rounds are what is configured, or further apart within the user's bounds. Where a run was extended, the round after its former end is a change, too.
+/// Reports whether rounds are as configured, or further apart within the user's bounds. In an extended run, the round after its former end is a change, too.
 fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     let configured = config.round_schedule();
     let Pace { every, groups } = configured.last_pace();
@@ -401,7 +399,7 @@ fn is_of_this_run(config: &RunConfig, schedule: &RoundSchedule) -> bool {
     is_paced && same == configured && schedule.is_consistent()
 }
 
-/// Those that are as long as their fragments.
+/// Keeps updates of the length of their fragments.
 fn fitting(
     mut updates: BTreeMap<FragmentId, ColumnUpdate>,
     layout: FragmentLayout,

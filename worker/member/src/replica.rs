@@ -11,52 +11,52 @@ use longhaul_proto::little_endian::of_f32;
 use super::outer::OuterStep;
 use crate::sparse_ranges::SparseRanges;
 
-/// The synchronised parameters on the host, and the round that they have reached.
+/// The synchronised parameters on the host, and their round.
 ///
-/// They are behind an `Arc` that is copied on write, so a donor or a checkpoint reads a consistent copy while training goes on.
+/// The `Arc` is copied on write, so a donor or a checkpoint reads a consistent copy during training.
 #[derive(Clone, Debug)]
 pub struct Replica {
     parameters: Arc<Vec<f32>>,
-    /// The outer optimiser's momentum; empty where it has none.
+    /// The outer optimiser's momentum; empty if it has none.
     momentum: Arc<Vec<f32>>,
     next_round: Round,
-    /// Hashes of the blocks that have not changed since.
+    /// Hashes of the blocks unchanged since.
     hashes: RefCell<Vec<Option<Hash>>>,
 }
 
 impl Replica {
-    /// The state before `next_round`, without momentum.
+    /// Creates the state before `next_round`, without momentum.
     #[must_use]
     pub fn new(parameters: Vec<f32>, next_round: Round) -> Self {
         let hashes = RefCell::new(vec![None; parameters.len().div_ceil(BLOCK_VALUES)]);
         Self { parameters: Arc::new(parameters), momentum: Arc::default(), next_round, hashes }
     }
 
-    /// The same with this outer momentum: one value for each parameter, or none.
+    /// Returns it with this outer momentum: one value per parameter, or none.
     #[must_use]
     pub fn with_momentum(self, momentum: Vec<f32>) -> Self {
         Self { momentum: Arc::new(momentum), ..self }
     }
 
-    /// The outer optimiser's momentum: one value for each parameter, or none.
+    /// Returns the outer optimiser's momentum: one value per parameter, or none.
     #[must_use]
     pub fn momentum(&self) -> &Arc<Vec<f32>> {
         &self.momentum
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     #[must_use]
     pub fn parameters(&self) -> &Arc<Vec<f32>> {
         &self.parameters
     }
 
-    /// The first round that is not in them.
+    /// Returns the first round not contained in them.
     #[must_use]
     pub fn next_round(&self) -> Round {
         self.next_round
     }
 
-    /// [`hash_of`] the parameters. What did not change since the last time is not read again.
+    /// Returns [`hash_of`] the parameters. Unchanged blocks are not read again.
     #[must_use]
     pub fn hash(&self) -> Hash {
         let mut hashes = self.hashes.borrow_mut();
@@ -64,7 +64,7 @@ impl Replica {
         root_of(blocks.map(|(values, hash)| *hash.get_or_insert_with(|| hash_of_block(values))))
     }
 
-    /// θ_g − θ in these stretches: what local training has changed, with the sign of a gradient; zero where `local` has nothing.
+    /// Returns θ_g − θ in these stretches: the change by local training, with the sign of a gradient; zero where `local` has no values.
     #[must_use]
     pub fn delta(&self, local: &SparseRanges, due: Vec<Range<usize>>) -> SparseRanges {
         let mut delta = SparseRanges::zeros(due);
@@ -76,12 +76,12 @@ impl Replica {
         delta
     }
 
-    /// Some parameters have changed.
+    /// Invalidates the hashes of changed parameters.
     fn touch(&mut self, range: Range<usize>) {
         self.hashes.get_mut()[range.start / BLOCK_VALUES..range.end.div_ceil(BLOCK_VALUES)].fill(None);
     }
 
-    /// An outer step of the parameters in these ranges with a round's mean. The same bits on every member.
+    /// Makes an outer step of the parameters in these ranges with a round's mean. The same bits on every member.
     pub fn apply(&mut self, round: Round, mean: &SparseRanges, changed: &[Range<usize>], step: OuterStep) {
         let parameters = Arc::make_mut(&mut self.parameters);
         let momentum = Arc::make_mut(&mut self.momentum);
@@ -96,7 +96,7 @@ impl Replica {
         self.next_round = round.next();
     }
 
-    /// Takes over what the device computed from a round's result (dense).
+    /// Takes over the device's parameters after a round's result (dense).
     pub fn advance(&mut self, round: Round, parameters: Vec<f32>) {
         self.touch(0..parameters.len());
         self.parameters = Arc::new(parameters);
@@ -129,7 +129,7 @@ fn root_of(blocks: impl Iterator<Item = Hash>) -> Hash {
 mod tests {
     use super::*;
 
-    /// After each change of some fragments, a change of all, and parameters that come from elsewhere.
+    /// After changes of some fragments, of all, and a replacement of the parameters.
     #[test]
     fn the_hash_follows_what_has_changed() {
         let mut replica = Replica::new(vec![0.5; 50_000], Round(0));

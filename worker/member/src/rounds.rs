@@ -1,4 +1,4 @@
-//! The device's side of a round: where it may go on, and what results come to.
+//! The device's side of a round: its release at the barrier, and the application of results.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDev
 use crate::sparse_ranges::SparseRanges;
 
 impl Synchroniser {
-    /// Applies complete rounds whose turn has come, and tells the device what to do next.
+    /// Applies complete rounds whose turn has come, and releases the device.
     pub(super) fn advance(&mut self) -> Result<()> {
         let Stage::Running(running) = &self.stage else { return Ok(()) };
         if let Some(next) = running.member.next_round().or_else(|| end_reached(running)) {
@@ -27,13 +27,13 @@ impl Synchroniser {
         self.apply_completed()
     }
 
-    /// Lets the device begin `next`: as the round after its last, or as its first, or over rounds that were complete without it.
+    /// Lets the device begin `next`: as its following or first round, or after rounds that completed without it.
     fn enter_or_jump(&mut self, next: Round) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         if !running.device.idle || running.device.named == Some(next) {
             return Ok(());
         }
-        // What the barrier has let through meanwhile cannot be changed; the device's word of it is on its way.
+        // The barrier has already released it; the device's message about it is in flight.
         if running.device.named.is_some() && !self.outside.barrier().withdraw() {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Synchroniser {
             self.outside.barrier().set_next(next);
             return Ok(());
         }
-        // A start or a jump: the device loads the state as it is before `next`, so all rounds before must be here.
+        // A start or a jump: the device loads the state from before `next`, so all earlier rounds must be here.
         let known = running.replica.next_round().0 + running.results.completed.len() as u64;
         if known < next.0 { Ok(()) } else { self.enter(next) }
     }
@@ -53,16 +53,15 @@ impl Synchroniser {
         let from = running.replica.next_round();
         let dense = self.shares_everything_in(from);
         if running.results.completed.iter().any(|(round, _)| self.shares_everything_in(*round) != dense) {
-            // What the warm-up led to is on the device, and what came after it applies to what is here.
+            // The warm-up's outcome is on the device, and later results apply to the state here.
             let reason = "the others were faster, and have left the warm-up";
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
         let begins_at = running.device.begun.map(Round::next).max(running.member.first_round());
         if self.config.parallel.is_divided() && begins_at.is_some_and(|begins_at| begins_at < next) {
-            // The other workers of its copy are in that round.
-            let reason =
-                "the other copies of the model were faster, and rounds were complete without this one";
+            // The other workers of its replica are in that round.
+            let reason = "the other replicas were faster, and completed rounds without this one";
             self.outcome = Some(Outcome::Rejoin(reason.into()));
             return Ok(());
         }
@@ -82,11 +81,11 @@ impl Synchroniser {
             None if dense => Load::Nothing,
             None => Load::Parameters(running.replica.parameters().to_vec()),
         };
-        // One that never began may have been let through to a round that was complete before it got there.
+        // A device that never began may have been released to a round that completed before.
         let due = running.device.begun.map(Round::next).max(running.member.first_round());
         if let Some(due) = due.filter(|due| *due < next) {
             running.results.skipped.extend((due.0..next.0).map(Round));
-            tracing::warn!(from = due.0, to = next.0, "the others were faster: rounds are skipped");
+            tracing::warn!(from = due.0, to = next.0, "the others were faster: skipping rounds");
         }
         running.contributions.snapshot = None;
         running.device.entered = true;
@@ -108,7 +107,7 @@ impl Synchroniser {
             let round = *round;
             let dense = self.shares_everything_in(round);
             let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-            // The delta of a round is taken against the parameters before it, so a round that the device computes waits for it.
+            // A round's delta is relative to the parameters before it, so the result waits for a round in computation.
             let waits_for_device = running.device.entered && running.results.reports.contains_key(&round);
             if !running.device.entered && dense || running.device.entered && !waits_for_device {
                 return Ok(());
@@ -124,7 +123,7 @@ impl Synchroniser {
                         RoundUpdate::Parameters(parts_of(&self.config, running, round, &snapshot))
                     }
                     None => {
-                        // What the device will load goes along, should this be where it enters.
+                        // These parameters go along for the device's entry.
                         let load = running.device.load.take().filter(|_| !running.device.entered);
                         running.device.load = load.map(|load| with_parameters(load, &running.replica));
                         continue;
@@ -152,7 +151,6 @@ impl Synchroniser {
         }
     }
 
-    /// A result has reached the device.
     pub(super) fn applied(&mut self, applied: Applied) -> Result<()> {
         let Applied { round, validation, parameters, state, trained } = applied;
         tracing::debug!(%round, "the device has applied the result");
@@ -166,7 +164,7 @@ impl Synchroniser {
             && !running.rounds.schedule.is_warmup(round.next())
             && running.codec.compressor.leave_warmup()
         {
-            // What is left of gradients cannot be part of a delta, or of a momentum.
+            // Remainders of gradients cannot be part of a delta or a momentum.
             running.codec.reducer.leave_warmup();
             running.contributions.carry = None;
         }
@@ -184,7 +182,7 @@ impl Synchroniser {
             self.report(ToCoordinator::RoundApplied(report));
         }
         self.serve_waiting()?;
-        // When the device was told to jump meanwhile, θ_g has gone on without it, and this is no state of any round.
+        // After a jump of the device, θ_g has advanced without it, and this state belongs to no round.
         let Stage::Running(running) = &self.stage else { return Ok(()) };
         match state.filter(|_| running.replica.next_round() == round.next()) {
             Some(state) => self.write_checkpoint(round.next(), state, trained),
@@ -192,15 +190,14 @@ impl Synchroniser {
         }
     }
 
-    /// Tells the coordinator of rounds that were jumped over, with the state that was reached: at once, or when the device has
-    /// replayed what leads there.
+    /// Reports skipped rounds to the coordinator, with the reached state: at once, or after the device has replayed the results up to it.
     fn report_skipped(&mut self, next: Round, is_reached: bool) {
         let Stage::Running(running) = &mut self.stage else { return };
         if running.results.skipped.is_empty() {
             return;
         }
         let last = Round(next.0 - 1);
-        // The round that was contributed late is applied as well.
+        // The late contribution's round is applied as well.
         let late = running.device.begun.and_then(|begun| running.results.reports.remove(&begun));
         let mut report = late.unwrap_or_else(|| empty_report(last));
         report.round = last;
@@ -216,14 +213,14 @@ impl Synchroniser {
     }
 }
 
-/// The round that is not begun any more, when the device has nothing left to do before it: the barrier tells it so.
+/// Returns the first round not begun any more, once the device has nothing left to do before it.
 fn end_reached(running: &Running) -> Option<Round> {
     running.member.generation()?;
     let begun_all = running.device.begun.is_some_and(|begun| begun.next() >= running.rounds.until);
     (begun_all || running.member.open_round() >= running.rounds.until).then_some(running.rounds.until)
 }
 
-/// The same with the synchronised parameters: the device's own moments, if there are any, are still of use.
+/// Replaces the parameters by the synchronised ones: the device's own moments, if any, remain useful.
 fn with_parameters(load: Load, replica: &Replica) -> Load {
     let parameters = replica.parameters().to_vec();
     match load {
@@ -275,13 +272,13 @@ fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> S
     }
 }
 
-/// The mean of all that is exchanged in a round of common steps.
+/// Returns the mean of all values of a round of common steps.
 fn common_mean(running: &mut Running, round: Round, results: &[FragmentResult]) -> Vec<f32> {
     let len = running.rounds.layouts.of(round).values as usize;
     mean_of(running, round, results).into_whole(len)
 }
 
-/// Sites that are named in the results of all fragments that were due.
+/// Returns the sites named in the results of all due fragments.
 fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> Vec<SiteId> {
     let due = running.rounds.layout.fragments().zip(results);
     let mut due = due
@@ -292,8 +289,7 @@ fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> 
     first.sites().filter(|site| rest.iter().all(|result| result.names(*site))).collect()
 }
 
-/// What a round's result changes in the local parameters, given those that were contributed: where it is late, what was trained
-/// meanwhile is kept, or mixed.
+/// Returns a round's changes of the local parameters, given the contributed ones: after a late result, the training since is kept or mixed.
 fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &SparseRanges) -> Vec<Part> {
     let global = running.replica.parameters();
     let part = |range: Range<usize>| match config.sync.late {
@@ -302,7 +298,7 @@ fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &S
             Part { start: range.start, kept: 1.0, values: change.map(|(new, old)| new - old).collect() }
         }
         LateRule::Mix => {
-            // The last round's result is the model that the run leaves behind.
+            // The last round's result is the run's final model.
             let is_last = round.next().0 >= running.rounds.schedule.rounds();
             let kept = if is_last || config.sync.overlap == 0 { 0.0 } else { config.sync.mix };
             let values = global[range.clone()].iter().map(|new| (1.0 - kept) * new).collect();
@@ -312,7 +308,7 @@ fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &S
     running.rounds.schedule.due_stretches(&running.rounds.layout, round).into_iter().map(part).collect()
 }
 
-/// The backlog of error feedback after a round: what waits of the fragments that this member uploads, and of those that it owns.
+/// Returns the backlog of error feedback after a round, in the fragments that this member uploads and owns.
 fn residual_ratio(running: &Running, round: Round) -> Option<f32> {
     let delta = running.contributions.of_rounds.get(&round)?;
     let due = |fragment: FragmentId| running.rounds.schedule.is_due(round, fragment);

@@ -1,4 +1,4 @@
-//! A member that takes part: the round protocol's state machine, and what is behind its commands.
+//! A participating member: the round protocol's state machine, and the state behind its commands.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,7 +24,7 @@ use crate::reduce::reducer::Reducer;
 use crate::reduce::refusals::Refusals;
 use crate::sparse_ranges::SparseRanges;
 
-/// How far this worker has come.
+/// Progress of this worker.
 pub(super) enum Stage {
     /// The model or the state is not here.
     Preparing,
@@ -32,109 +32,107 @@ pub(super) enum Stage {
     Running(Box<Running>),
 }
 
-/// Everything about taking part.
 pub(super) struct Running {
     pub generation: Generation,
     pub membership: Option<Membership>,
     pub member: Member,
-    /// What the round protocol asked for, and is not done yet.
+    /// A command of the round protocol that is not executed yet.
     pub postponed: Option<Command>,
     pub rounds: Rounds,
     pub device: DeviceView,
     pub contributions: Contributions,
     pub codec: Codec,
-    /// What members of this site do together before anything leaves it.
+    /// Reduction among members of this site.
     pub site: SiteReduction,
     pub results: Results,
     pub replica: Replica,
 }
 
-/// What rounds are of, and when.
+/// Content and times of rounds.
 pub(super) struct Rounds {
-    /// Of the model.
+    /// The model's layout.
     pub layout: FragmentLayout,
-    /// Of what is exchanged, round by round.
+    /// Layouts of the exchanged values, round by round.
     pub layouts: Layouts,
-    /// The order in which values are exchanged, where it is not that of the flat vector.
+    /// Order of exchanged values, if not that of the flat vector.
     pub tiling: Option<Tiling>,
     pub schedule: RoundSchedule,
-    /// Rounds from here on are not begun.
+    /// First round not to begin.
     pub until: Round,
 }
 
-/// The device, as far as it has said and was told.
+/// The device, as far as messages have shown.
 pub(super) struct DeviceView {
-    /// What it loads when it enters.
+    /// State to load on entry.
     pub load: Option<Load>,
-    /// Where it computes with others, until it enters: with whom.
+    /// Its place among other workers, until it enters.
     pub place: Option<Box<Place>>,
     /// Whether it was told to enter.
     pub entered: bool,
-    /// The barrier's epoch that it was last told.
+    /// Barrier epoch of its last entry.
     pub epoch: u64,
-    /// The round that it computes, or computed last.
+    /// Round in computation, or computed last.
     pub begun: Option<Round>,
-    /// Whether it has contributed what it began.
+    /// Whether it has contributed to the begun round.
     pub idle: bool,
-    /// The round that the barrier was told to let through next.
+    /// Next round released at the barrier.
     pub named: Option<Round>,
-    /// Parts of contributions that are in no result and go back to it.
+    /// Parts of contributions that reached no result and return to the device.
     pub put_back: Vec<PutBack>,
 }
 
-/// What this worker has learnt and the round protocol has not released.
+/// This worker's updates not yet released by the round protocol.
 pub(super) struct Contributions {
     pub of_rounds: BTreeMap<Round, SparseRanges>,
-    /// The same where gradients are of columns.
+    /// The same for gradients of columns.
     pub columns: ColumnContributions,
-    /// What of that is in the next contribution as well, as long.
+    /// Parts that recur in the next contribution, as full vectors.
     pub repeated: BTreeMap<Round, Vec<f32>>,
-    /// Of a round that the device still computes.
+    /// Parts of a round in computation.
     pub finished: Option<Finished>,
-    /// With deltas: the local parameters that were due at the end of the last round, until its result is applied.
+    /// With deltas: the due local parameters at the end of the last round, until its result is applied.
     pub snapshot: Option<(Round, SparseRanges)>,
-    /// Slices that were in no result; part of the next contribution.
+    /// Slices that reached no result; part of the next contribution.
     pub carry: Option<Vec<f32>>,
 }
 
-/// From updates to frames and back.
+/// Conversion from updates to frames and back.
 pub(super) struct Codec {
     pub compressor: Compressor,
     pub reducer: Reducer,
-    /// In a run with secure aggregation.
+    /// Set in runs with secure aggregation.
     pub masking: Option<Masking>,
     pub decoder: Decoder,
     pub adaptation: Option<Adaptation>,
 }
 
-/// Results, and what is said of them.
 #[derive(Default)]
 pub(super) struct Results {
-    /// What is decoded of those that are here.
+    /// Decoded part of the results here.
     pub arriving: Arriving,
-    /// Complete rounds that are not applied.
+    /// Complete rounds not yet applied.
     pub completed: VecDeque<(Round, Vec<FragmentResult>)>,
-    /// Reports that wait for the device to have applied the round.
+    /// Reports that wait for the device to apply the round.
     pub reports: BTreeMap<Round, RoundReport>,
-    /// Rounds that the device has jumped over and nobody was told of.
+    /// Rounds skipped by the device and not yet reported.
     pub skipped: Vec<Round>,
-    /// Contributions that were refused and nobody was told of.
+    /// Refused contributions not yet reported.
     pub refusals: Refusals,
 }
 
 impl Running {
-    /// What the round protocol asks for next.
+    /// Returns the round protocol's next command.
     pub fn next_command(&mut self) -> Option<Command> {
         self.postponed.take().or_else(|| self.member.poll_command())
     }
 
-    /// From now on, rounds are these; those that were begun are as they were.
+    /// Switches to another schedule of rounds; begun rounds are unaffected.
     pub fn follow(&mut self, schedule: RoundSchedule) {
         let Self { rounds, codec, .. } = self;
         let schedule = schedule.for_fragments(rounds.layout.count());
         if schedule != rounds.schedule {
             let Pace { every, groups } = schedule.last_pace();
-            tracing::info!(every, groups, "rounds follow what was measured");
+            tracing::info!(every, groups, "the schedule of rounds follows the measured links");
         }
         rounds.schedule = schedule;
         rounds.layouts = rounds.layouts.following(schedule);
@@ -147,7 +145,7 @@ impl Running {
 }
 
 impl DeviceView {
-    /// One that waits to be told to enter, with this.
+    /// Returns the view of a device that waits to enter with this load.
     pub fn to_load(load: Load) -> Self {
         Self {
             load: Some(load),

@@ -1,4 +1,4 @@
-//! This worker's private state in a checkpoint: the device's vectors, the residuals, and what was trained since the round.
+//! This worker's private state in a checkpoint: the device's vectors, the residuals, and the samples trained since the round.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,41 +30,41 @@ const UPDATES: &str = "updates";
 const STEPS: &str = "steps";
 const SELECTED: &str = "selected";
 
-/// What a worker has learnt, or taken from others, that is in no result yet.
+/// A worker's updates, own or taken over, that are in no result yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// What it has not sent of the fragments that it uploads.
+    /// Unsent values of the fragments that it uploads.
     pub memories: BTreeMap<FragmentId, ErrorFeedback>,
-    /// The residuals of the fragments that it owns.
+    /// Residuals of the fragments that it owns.
     pub owner_residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Slices that were in no result yet, part of the next contribution.
+    /// Slices in no result yet, part of the next contribution.
     pub carry: Option<Vec<f32>>,
-    /// What it has not sent of updates of columns.
+    /// Unsent updates of columns.
     pub columns: BTreeMap<FragmentId, ColumnUpdate>,
-    /// Updates of columns that were in no result yet.
+    /// Updates of columns in no result yet.
     pub carried_columns: BTreeMap<FragmentId, ColumnUpdate>,
 }
 
-/// What a worker has that no other has.
+/// A worker's unique state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
-    /// The device's state.
+    /// Device's state.
     pub state: DeviceState,
-    /// What it has not sent.
+    /// Unsent updates.
     pub kept: Kept,
-    /// The stream positions trained on since the checkpoint's last round, by step.
+    /// Stream positions trained on since the checkpoint's last round, by step.
     pub trained: Vec<Vec<u64>>,
 }
 
 impl Saved {
-    /// What another worker may go on from: the device's state. What was not sent is its owner's.
+    /// Keeps the part usable by another worker: the device's state. Unsent updates remain with their owner.
     #[must_use]
     pub fn into_common(self) -> Self {
         let selection = SelectionState::default();
         Self { state: DeviceState { error: Vec::new(), selection, ..self.state }, ..Self::default() }
     }
 
-    /// As a checkpoint holds it.
+    /// Converts to the checkpoint's form.
     #[must_use]
     pub fn into_private(self) -> PrivateState {
         let DeviceState { parameters, first_moments, second_moments, updates, factors, error, selection } =
@@ -107,7 +107,7 @@ impl Saved {
         PrivateState { vectors, counters }
     }
 
-    /// From a checkpoint; none where something is missing.
+    /// Converts from the checkpoint's form; `None` if a vector is missing.
     #[must_use]
     pub fn from_private(private: &PrivateState) -> Option<Self> {
         let vector = |name: &str| private.vectors.get(name).map(|values| values.to_vec());
@@ -159,7 +159,7 @@ impl Saved {
     }
 }
 
-/// What the members share besides the parameters, as a checkpoint holds it.
+/// Returns the shared vectors of a checkpoint other than the parameters.
 pub fn shared_of(momentum: &[f32], frozen_second_moments: &[f32]) -> BTreeMap<String, Arc<[f32]>> {
     let named = [(OUTER_MOMENTUM, momentum), (SECOND_MOMENTS, frozen_second_moments)];
     named
@@ -169,17 +169,17 @@ pub fn shared_of(momentum: &[f32], frozen_second_moments: &[f32]) -> BTreeMap<St
         .collect()
 }
 
-/// The second moment that does not change any more in what a checkpoint holds, if there is one.
+/// Returns the frozen second moment in a checkpoint, if present.
 pub fn second_moments_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Option<Vec<f32>> {
     shared.get(SECOND_MOMENTS).map(|values| values.to_vec())
 }
 
-/// The outer momentum in what a checkpoint holds; empty when there is none.
+/// Returns the outer momentum in a checkpoint; empty if absent.
 pub fn momentum_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Vec<f32> {
     shared.get(OUTER_MOMENTUM).map(|values| values.to_vec()).unwrap_or_default()
 }
 
-/// An update of columns as a vector: the bytes of its frame, behind their number. None where it is not finite, and of no use.
+/// Packs an update of columns into a vector: the length of its frame, and the frame's bytes. `None` if it is not finite, and so useless.
 fn words_of(update: &ColumnUpdate) -> Option<Vec<f32>> {
     let mut frame = exact_frame(update).ok()?;
     let bytes = u32::try_from(frame.len()).ok()?;
@@ -188,9 +188,9 @@ fn words_of(update: &ColumnUpdate) -> Option<Vec<f32>> {
     Some([f32::from_bits(bytes)].into_iter().chain(words).collect())
 }
 
-/// The same back; none where it is of no such update.
+/// Unpacks such a vector; `None` if invalid.
 fn columns_of(words: &[f32]) -> Option<ColumnUpdate> {
-    /// Where a frame says how long its fragment is.
+    /// Position of the fragment's length in a frame.
     const LEN: std::ops::Range<usize> = 4..8;
     let (bytes, words) = words.split_first()?;
     let mut frame: Vec<u8> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).collect();

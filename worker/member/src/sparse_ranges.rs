@@ -2,17 +2,16 @@
 
 use std::ops::Range;
 
-/// The values of some stretches of a longer vector: where fragments take turns, what a round is about, and nothing of the rest, which would
-/// have to be allocated, cleared and carried about in each round.
+/// The values of some stretches of a longer vector, as of the fragments due in a round. The rest would have to be allocated, cleared and copied each time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SparseRanges {
-    /// Ascending and apart, each with the place of its first value.
+    /// Ascending and disjoint, each with the place of its first value.
     stretches: Vec<(Range<usize>, usize)>,
     values: Vec<f32>,
 }
 
 impl SparseRanges {
-    /// Zeros in these stretches, which ascend and do not overlap.
+    /// Creates zeros in these ascending and disjoint stretches.
     #[must_use]
     pub fn zeros(ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         let mut len = 0;
@@ -25,13 +24,13 @@ impl SparseRanges {
         Self { stretches, values: vec![0.0; len] }
     }
 
-    /// All of a vector.
+    /// Wraps a whole vector.
     #[must_use]
     pub fn whole(values: Vec<f32>) -> Self {
         Self { stretches: vec![(0..values.len(), 0)], values }
     }
 
-    /// The values of a range that lies within one stretch.
+    /// Returns the values of a range within one stretch.
     #[must_use]
     pub fn get(&self, range: Range<usize>) -> Option<&[f32]> {
         self.place(&range).map(|place| &self.values[place])
@@ -43,7 +42,7 @@ impl SparseRanges {
         self.place(&range).map(|place| &mut self.values[place])
     }
 
-    /// The stretches, and the values of each.
+    /// Iterates over the stretches and their values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Range<usize>, &mut [f32])> {
         let mut rest = self.values.as_mut_slice();
         self.stretches.iter().map(move |(range, _)| {
@@ -53,7 +52,7 @@ impl SparseRanges {
         })
     }
 
-    /// The vector, `len` values long, with zeros where there is no stretch.
+    /// Returns the vector of `len` values, with zeros outside the stretches.
     #[must_use]
     pub fn into_whole(self, len: usize) -> Vec<f32> {
         if let [(range, _)] = self.stretches.as_slice()

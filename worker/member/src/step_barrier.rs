@@ -1,4 +1,4 @@
-//! The one place where the device asks whether it may go on.
+//! The device's single point of permission to continue.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -9,8 +9,8 @@ use longhaul_common::timeline::{Assignment, Timeline};
 
 /// Stands between the device thread and the membership: a round begins only while the barrier is open.
 ///
-/// [`StepBarrier::close`] and [`StepBarrier::enter`] exclude each other, so what a closed barrier says of the round being computed stays true
-/// until it is opened: the fence between generations.
+/// [`StepBarrier::close`] and [`StepBarrier::enter`] exclude each other, so the round returned on closing stays current until the next opening: the fence
+/// between generations.
 #[derive(Debug)]
 pub struct StepBarrier {
     state: Mutex<State>,
@@ -22,13 +22,13 @@ struct State {
     open: bool,
     stopped: bool,
     epoch: u64,
-    /// What the device may begin; taken when it does.
+    /// Next round for the device; taken when it begins.
     next: Option<Round>,
     begun: Option<Round>,
     until: Round,
     schedule: RoundSchedule,
     timeline: Timeline,
-    /// A checkpoint is asked for after this round.
+    /// Round after which a checkpoint is requested.
     checkpoint_after: Option<Round>,
 }
 
@@ -53,21 +53,21 @@ impl State {
     }
 }
 
-/// The answer of [`StepBarrier::enter`].
+/// Result of [`StepBarrier::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// This round may be computed.
     Begun(Round),
-    /// The run, or what is left of it before a drain, ends before this round.
+    /// The run, or its rest before a drain, ends before this round.
     AtEnd(Round),
-    /// The epoch that asked is over: [`StepBarrier::renew`] was called.
+    /// The caller's epoch is over: [`StepBarrier::renew`] was called.
     Outlived,
     /// The worker is being stopped.
     Stopped,
 }
 
 impl StepBarrier {
-    /// A closed barrier for steps of `batch` samples, with rounds as they are configured.
+    /// Creates a closed barrier for steps of `batch` samples, with the configured rounds.
     #[must_use]
     pub fn new(batch: u64, schedule: RoundSchedule) -> Self {
         let timeline = Timeline::new(batch);
@@ -85,8 +85,7 @@ impl StepBarrier {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Begins the next round, once the barrier is open and names one. The device thread calls this, and only it, with the epoch that it was
-    /// told to enter.
+    /// Begins the next round, once the barrier is open and has one. Only the device thread calls this, with the epoch of its entry.
     #[must_use]
     pub fn enter(&self, epoch: u64) -> Entry {
         let waiting = |state: &mut State| state.must_wait(epoch);
@@ -94,33 +93,33 @@ impl StepBarrier {
         state.enter(epoch)
     }
 
-    /// The same for a device that does not wait; none: it has to.
+    /// The same without blocking; `None`: it would block.
     #[must_use]
     pub fn try_enter(&self, epoch: u64) -> Option<Entry> {
         let mut state = self.lock();
         (!state.must_wait(epoch)).then(|| state.enter(epoch))
     }
 
-    /// Names the round that the device may begin next.
+    /// Sets the device's next round.
     pub fn set_next(&self, round: Round) {
         self.lock().next = Some(round);
         self.changed.notify_all();
     }
 
-    /// Takes the named round back; false: it was begun already, or none was named.
+    /// Withdraws the next round; `false`: it has begun already, or none was set.
     pub fn withdraw(&self) -> bool {
         self.lock().next.take().is_some()
     }
 
-    /// Closes the barrier and tells the latest round that was begun.
+    /// Closes the barrier and returns the latest begun round.
     pub fn close(&self) -> Option<Round> {
         let mut state = self.lock();
         state.open = false;
         state.begun
     }
 
-    /// Opens the barrier for rounds before `until`, under assignments that replace what the timeline says from their first steps on, and a
-    /// schedule that differs from the one before in rounds to come only.
+    /// Opens the barrier for rounds before `until`. The assignments replace the timeline from their first steps on; the schedule differs from the previous
+    /// one only in future rounds.
     pub fn open(&self, assignments: Vec<Assignment>, until: Round, schedule: RoundSchedule) {
         let mut state = self.lock();
         for assignment in assignments {
@@ -132,18 +131,18 @@ impl StepBarrier {
         self.changed.notify_all();
     }
 
-    /// Has a checkpoint written after a round, besides those that are due.
+    /// Requests a checkpoint after a round, in addition to due ones.
     pub fn ask_for_checkpoint(&self, after: Round) {
         self.lock().checkpoint_after = Some(after);
     }
 
-    /// Whether one was asked for after this round. True once.
+    /// Reports whether one was requested after this round. `true` once.
     #[must_use]
     pub fn take_checkpoint(&self, after: Round) -> bool {
         self.lock().checkpoint_after.take_if(|asked| *asked == after).is_some()
     }
 
-    /// Sends a device that waits at the barrier away, to be told where to go on: its epoch is over, and this is the number of the next.
+    /// Releases a waiting device for another entry: ends its epoch, and returns the number of the next.
     pub fn renew(&self) -> u64 {
         let mut state = self.lock();
         state.next = None;
@@ -152,42 +151,42 @@ impl StepBarrier {
         state.epoch
     }
 
-    /// Lets the device go: every call of [`StepBarrier::enter`] from now on answers [`Entry::Stopped`].
+    /// Stops the device: every later call of [`StepBarrier::enter`] returns [`Entry::Stopped`].
     pub fn stop(&self) {
         self.lock().stopped = true;
         self.changed.notify_all();
     }
 
-    /// Whether [`StepBarrier::stop`] was called.
+    /// Reports whether [`StepBarrier::stop`] was called.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.lock().stopped
     }
 
-    /// Whether rounds may begin.
+    /// Reports whether rounds may begin.
     #[cfg(test)]
     pub fn is_open(&self) -> bool {
         self.lock().open
     }
 
-    /// When rounds happen, as far as is known.
+    /// Returns the schedule of rounds, as far as known.
     #[must_use]
     pub fn schedule(&self) -> RoundSchedule {
         self.lock().schedule
     }
 
-    /// What this worker trains on at a step: stream positions, in order.
+    /// Returns this worker's stream positions of a step, in order.
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         self.lock().timeline.positions(step, worker)
     }
 
-    /// Drops assignments that ended before `step`, which nobody will ask for again.
+    /// Drops assignments that ended before `step`, which are not needed any more.
     pub fn forget_before(&self, step: u64) {
         self.lock().timeline.forget_before(step);
     }
 
-    /// The state is consistent after each statement that changes it, so a panic elsewhere does not spoil it.
+    /// Each statement leaves the state consistent, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,7 +225,7 @@ mod tests {
             let barrier = Arc::clone(&barrier);
             move || barrier.enter(0)
         });
-        assert_eq!(barrier.close(), Some(Round(2)), "a waiting round is not a begun one");
+        assert_eq!(barrier.close(), Some(Round(2)), "a waiting round has not begun");
         barrier.open(everything_to(7), Round(9), SCHEDULE);
         assert_eq!(device.join().unwrap(), Entry::Begun(Round(3)));
         assert_eq!(barrier.close(), Some(Round(3)));

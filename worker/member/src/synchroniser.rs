@@ -1,4 +1,4 @@
-//! The round protocol with the numbers behind its commands, and the synchronised state.
+//! The round protocol, the arithmetic behind its commands, and the synchronised state.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,18 +20,18 @@ use super::outside::Outside;
 use super::running::Stage;
 use crate::message::{DeviceState, FromDevice, Prepared, ToDevice};
 
-/// How a session ends.
+/// End of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The coordinator has let this worker go.
+    /// The coordinator dismissed this worker.
     Dismissed(String),
     /// This member cannot follow the others any more: it joins again, and heals.
     Rejoin(String),
-    /// It was too far behind to take part at all, after a state that took so long to come: it joins again, too.
+    /// It was too far behind to take part at all, after this time for fetching a state: it joins again, too.
     TooLate(String, Duration),
 }
 
-/// The run as this worker takes part in it.
+/// This worker's view of the run.
 pub struct Synchroniser {
     pub(super) worker: WorkerId,
     pub(super) run: RunId,
@@ -46,37 +46,36 @@ pub struct Synchroniser {
     pub(super) outcome: Option<Outcome>,
 }
 
-/// The part of the model that the device has.
+/// The device's part of the model.
 pub(super) struct ModelPart {
-    /// Which one: the first, where there is only one. None: this worker waits to be told.
+    /// Part: the first, if the model is undivided. `None`: unassigned.
     pub rank: Option<u32>,
-    /// Whether the device was told to build it and has not said that it has.
+    /// Whether the device is building it.
     pub building: bool,
-    /// What the device has built.
+    /// Device's model and data, once built.
     pub prepared: Option<Prepared>,
 }
 
-/// What the coordinator wants prepared.
+/// State requested by the coordinator.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Start(Start),
     Heal(Vec<Member>),
 }
 
-/// The state that this worker is to take part from, until it does.
+/// The fetch of the state with which this worker joins.
 #[derive(Default)]
 pub(super) struct Recovery {
-    /// It was asked for before the device was ready.
+    /// Requested before the device was ready.
     pub wanted: Option<Wanted>,
-    /// Counts what the coordinator wanted: a state that was fetched for an earlier want comes too late.
+    /// Counts requests: a state fetched for an earlier one comes too late.
     pub wants: u64,
-    /// When it began to fetch the state, since the session began.
+    /// Start of the fetch, since the session began.
     pub fetches_since: Duration,
-    /// What the state took that it came in with.
+    /// Duration of the fetch of the present state.
     pub came_after: Option<Duration>,
 }
 
-/// What is written down, and where to.
 #[derive(Default)]
 pub(super) struct Checkpoints {
     pub folder: PathBuf,
@@ -84,18 +83,18 @@ pub(super) struct Checkpoints {
     pub writing: bool,
     /// The last one, while the one before it is being written.
     pub last: Option<(Round, DeviceState)>,
-    /// Where they go besides the disk, where the run has such a place.
+    /// Archive besides the disk, if configured.
     pub archive: Option<RunArchive>,
-    /// Whether one is on its way there.
+    /// Whether an upload is in flight.
     pub archiving: bool,
-    /// The last one, while the one before it is on its way there.
+    /// The last one, while the one before it is being uploaded.
     pub last_to_archive: Option<Arc<CheckpointData>>,
-    /// The end that the device has come to, and what it makes of held-out samples, until its checkpoint is written.
+    /// End reached by the device, with its final evaluation, until its checkpoint is written.
     pub finishing: Option<(Round, Option<Evaluation>)>,
 }
 
 impl Synchroniser {
-    /// A synchroniser for a session of this worker.
+    /// Creates the synchroniser of a session of this worker.
     #[must_use]
     pub fn new(
         worker: WorkerId,
@@ -121,17 +120,17 @@ impl Synchroniser {
         }
     }
 
-    /// The same, with an archive that checkpoints go to as well.
+    /// Adds an archive for checkpoints.
     #[must_use]
     pub fn with_archive(mut self, archive: Option<RunArchive>) -> Self {
         self.checkpoints.archive = archive;
         self
     }
 
-    /// Takes an event, or none where [`Self::wait`] is over, and does all that follows from it. Answers how the session ends, once it does.
+    /// Handles an event, or the end of [`Self::wait`] if `None`. Returns the session's outcome at its end.
     ///
     /// # Errors
-    /// This worker cannot go on: the device failed, training diverged, or a thread is gone.
+    /// This worker cannot continue: the device failed, training diverged, or a thread ended.
     pub fn step(&mut self, event: Option<SyncEvent>) -> Result<Option<Outcome>> {
         match event {
             Some(event) => self.handle(event)?,
@@ -141,13 +140,13 @@ impl Synchroniser {
         Ok(self.outcome.take())
     }
 
-    /// How long it waits for an event until it wants to be called without one; none: for ever.
+    /// Returns the longest wait before a call without an event; `None`: unlimited.
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         self.timeout().map(|at| at.saturating_sub(self.now()))
     }
 
-    /// When it wants to be called without an event, since the session began.
+    /// Returns the time of the next call without an event, since the session began.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         match &self.stage {
@@ -179,7 +178,7 @@ impl Synchroniser {
             SyncEvent::Healed { attempt, .. } if attempt != self.recovery.wants => Ok(()),
             SyncEvent::Healed { answer: Ok(state), .. } => self.take_state(state),
             SyncEvent::Healed { answer: Err(reason), .. } => {
-                self.outcome = Some(Outcome::Rejoin(format!("no donor gave the state: {reason}")));
+                self.outcome = Some(Outcome::Rejoin(format!("no donor delivered the state: {reason}")));
                 Ok(())
             }
             SyncEvent::CopiesHere { attempt, .. } if attempt != self.recovery.wants => Ok(()),
@@ -199,7 +198,7 @@ impl Synchroniser {
                     Stage::Running(running) => running.member.lookup(round, fragment),
                     Stage::Preparing => None,
                 };
-                // Who asked may have gone.
+                // The requester may have left.
                 reply.give(found);
                 Ok(())
             }
@@ -243,7 +242,7 @@ impl Synchroniser {
                     && let Some(begun) = self.outside.barrier().close()
                     && running.device.begun != Some(begun)
                 {
-                    // The device's own word of it is still in the queue.
+                    // The device's own message about it is still queued.
                     self.device_began(begun);
                 }
                 self.feed(Event::Settle { generation });
@@ -256,9 +255,8 @@ impl Synchroniser {
                 Ok(())
             }
             ToWorker::Welcome(_) => {
-                // The first one was read before there was a session.
-                self.outcome =
-                    Some(Outcome::Rejoin("all begin anew, from what they have written down".into()));
+                // The first one was read before the session.
+                self.outcome = Some(Outcome::Rejoin("all workers restart from their checkpoints".into()));
                 Ok(())
             }
             ToWorker::Keep(part) => {
@@ -266,7 +264,7 @@ impl Synchroniser {
                 Ok(())
             }
             ToWorker::Revoked { workers } => {
-                // Connections with them are closed since it came.
+                // Their connections have been closed since its receipt.
                 self.leave_site_of(&workers);
                 Ok(())
             }
@@ -280,7 +278,7 @@ impl Synchroniser {
 
     fn handle_device(&mut self, message: FromDevice) -> Result<()> {
         match message {
-            // Meanwhile this worker was told to have another part.
+            // Another part has been assigned since.
             FromDevice::Prepared(prepared) if Some(prepared.rank) != self.part.rank => {
                 self.part.building = false;
                 self.build()
@@ -322,7 +320,7 @@ impl Synchroniser {
         }
     }
 
-    /// Hands an event to the round protocol.
+    /// Passes an event to the round protocol.
     pub(super) fn feed(&mut self, event: Event) {
         let now = self.now();
         if let Stage::Running(running) = &mut self.stage {
@@ -330,12 +328,12 @@ impl Synchroniser {
         }
     }
 
-    /// Time since the session began.
+    /// Returns the time since the session began.
     pub(super) fn now(&self) -> Duration {
         self.outside.now()
     }
 
-    /// Tells the coordinator something.
+    /// Sends a message to the coordinator.
     pub(super) fn report(&self, message: ToCoordinator) {
         self.outside.report(message);
     }
@@ -344,7 +342,7 @@ impl Synchroniser {
         self.outside.tell_device(message)
     }
 
-    /// Whether members update their parameters from results alone in this round, and are equal in all they have when it begins.
+    /// Reports whether members update their parameters from results alone in this round, and begin it with equal state.
     pub(super) fn shares_everything_in(&self, round: Round) -> bool {
         let is_warmup = self.config.round_schedule().is_warmup(round);
         self.config.sync.source_in(is_warmup).is_gradient()

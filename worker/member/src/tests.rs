@@ -37,7 +37,7 @@ fn training(sync: &str) -> Rig {
     training_of([1, 2], sync)
 }
 
-/// Members of these numbers in their first round.
+/// Members with these numbers in their first round.
 fn training_of<const N: usize>(numbers: [u32; N], sync: &str) -> Rig<N> {
     Rig::new(numbers, sync).training()
 }
@@ -71,7 +71,7 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
     assert!(rig.workers[1].running().contributions.carry.is_some());
     assert_nothing_is_lost(&rig);
 
-    // A generation ends while the first one has contributed to round 2 and the second one has not: the round is void.
+    // A generation ends after the first one has contributed to round 2 and before the second one has: the round is void.
     rig.workers.iter_mut().for_each(|worker| worker.begin(2));
     rig.workers[0].contribute(2);
     let answers = rig.workers.each_mut().map(|worker| (worker.member.worker, worker.settle(2)));
@@ -94,7 +94,7 @@ fn nothing_is_lost_over_rounds_in_time_late_rounds_and_void_ones() {
     assert_eq!(hashes(&b).last(), hashes(&a).last(), "both report the same state after round 2");
 }
 
-/// A deadline is a moment of the session, and a thread waits for so long: an hour into a session, these are not alike.
+/// A deadline is a moment of the session, a thread's wait is a duration: an hour into a session, these differ.
 #[test]
 fn a_member_waits_for_as_long_as_it_is_until_a_round_closes_however_old_the_session_is() {
     let mut rig = training(SPARSE);
@@ -131,7 +131,7 @@ fn a_slow_member_jumps_to_the_others_and_carries_what_came_too_late() {
     assert_eq!(report.skipped, [1, 2, 3].map(Round));
     assert_eq!(report.state_hash, rig.workers[0].running().replica.hash());
 
-    // What it carries is part of its next contribution.
+    // Its carry is part of its next contribution.
     rig.workers[1].begin(4);
     rig.workers.iter_mut().for_each(|worker| worker.contribute(4));
     (0..2).for_each(|at| rig.apply(at, 4));
@@ -189,10 +189,10 @@ fn a_retracted_compression_leaves_the_residual_as_it_was_bit_for_bit() {
     assert_eq!(compress(&mut compressor, 1), first, "the same again gives the same bytes");
     assert_eq!(compressor.memories(), &after);
     compressor.retract(Round(0), FragmentId(1));
-    assert_eq!(compressor.memories(), &after, "a round that is decided is not taken back");
+    assert_eq!(compressor.memories(), &after, "a decided round is not retracted");
 }
 
-/// As bits follow a link: whatever chain a round has, what it leaves behind is sent by those after it.
+/// As with bits that follow a link: later rounds send each chain's remainder.
 #[test]
 fn chains_that_change_from_round_to_round_lose_nothing() {
     let rig =
@@ -228,7 +228,7 @@ fn chains_that_change_from_round_to_round_lose_nothing() {
         }
     }
     assert_eq!(formats.len(), 6, "top-k, and all values in every format: {formats:?}");
-    // The run looks at itself, too, now and then.
+    // The run audits itself, too, now and then.
     let mut report = super::rounds::empty_report(Round(11));
     compressor.audit().hand_over(&mut report);
     assert!(report.audit.fragments > 0 && report.audit.worst < AUDIT_MAX, "{:?}", report.audit);
@@ -276,7 +276,7 @@ fn a_member_without_samples_has_nothing_in_the_mean() {
     assert!(means.get_mut().iter().flatten().all(|value| *value == 2.0));
 }
 
-/// Which thread encodes what changes no bit, neither of what is sent nor of what is kept.
+/// The choice of the encoding thread changes no bit of sent or kept values.
 #[test]
 fn fragments_that_are_compressed_side_by_side_are_as_those_one_after_the_other() {
     let sparse = Rig::new([1, 2], SPARSE);

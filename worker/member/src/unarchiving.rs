@@ -1,4 +1,4 @@
-//! Going on from the archive, where this machine's disk has nothing.
+//! Resuming from the archive, if this machine's disk has nothing.
 
 use anyhow::{Context, Result};
 use longhaul_checkpoint::{CheckpointStore, RunArchive};
@@ -8,8 +8,8 @@ use super::event::SyncEvent;
 use super::synchroniser::Synchroniser;
 
 impl Synchroniser {
-    /// Has what this worker is to start from brought from the archive, where it is there and not on the disk; the answer comes as
-    /// [`SyncEvent::Unarchived`]. Gives back what nothing has to be brought for.
+    /// Downloads this worker's start from the archive if it is there and not on disk; the answer is [`SyncEvent::Unarchived`]. Returns a start that needs no
+    /// download.
     pub(super) fn unarchive(&self, start: Start) -> Result<Option<Start>> {
         let (Some(archive), Some(prepared)) = (self.checkpoints.archive.clone(), &self.part.prepared) else {
             return Ok(Some(start));
@@ -30,7 +30,7 @@ impl Synchroniser {
         Ok(None)
     }
 
-    /// All that could be had of it is on the disk.
+    /// Starts from the downloaded files on disk.
     pub(super) fn start_from_disk(&mut self, start: Start) -> Result<()> {
         match start {
             Start::Checkpoint(offer) => self.start_from_checkpoint(&offer),
@@ -43,7 +43,7 @@ impl Synchroniser {
     }
 }
 
-/// The parts that are not on the disk.
+/// Returns the parts that are not on disk.
 fn missing_of(root: &CheckpointStore, start: &Start) -> Vec<CheckpointOffer> {
     let offers: Vec<&CheckpointOffer> = match start {
         Start::Fresh => Vec::new(),
@@ -56,7 +56,7 @@ fn missing_of(root: &CheckpointStore, start: &Start) -> Vec<CheckpointOffer> {
     offers.into_iter().filter(|offer| !is_here(offer)).cloned().collect()
 }
 
-/// Whether the part has come with this worker's own private state. One that has not come is told, and missed by who needs it.
+/// Downloads a part; reports whether it is this worker's own private state. A failure is logged, and surfaces where the part is needed.
 fn fetched(
     archive: &RunArchive,
     offer: &CheckpointOffer,
@@ -66,13 +66,16 @@ fn fetched(
     match archive.fetch(offer, wanted, root) {
         Ok(writer) => writer == Some(root.worker()),
         Err(error) => {
-            tracing::warn!(reason = format!("{error:#}"), "a checkpoint is not to be had from the archive");
+            tracing::warn!(
+                reason = format!("{error:#}"),
+                "a checkpoint could not be downloaded from the archive"
+            );
             false
         }
     }
 }
 
-/// A checkpoint of another worker is gone on from as from one of other workers' disks: with its moments, and without what it had not sent.
+/// Turns another worker's checkpoint into one from other workers' disks: with its moments, and without its unsent updates.
 fn as_fetched(start: Start, private: bool) -> Start {
     match start {
         Start::Checkpoint(offer) if private => Start::Checkpoint(CheckpointOffer { private, ..offer }),

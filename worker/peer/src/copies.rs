@@ -1,4 +1,4 @@
-//! Checkpoints from worker to worker: a part of the model for who is to take it, and copies of what one worker alone has.
+//! Transfers of checkpoints between workers: a model's part for its next worker, and copies of single ones.
 
 use std::io::SeekFrom;
 use std::path::Path;
@@ -27,17 +27,17 @@ use tokio::time::timeout;
 use super::Network;
 use super::request::{CheckpointName, FILE_FRAME_BYTES, Request, meta};
 
-/// A holder that has not answered at all by then is passed over.
+/// Longest wait for a holder's answer.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Files of a checkpoint as it is copied, at most: one of each kind, as there is one private state.
+/// Most files of a copied checkpoint: one of each kind, because only one private state is copied.
 const FILES_MAX: usize = 7;
 
-/// What of a model is fetched. How large a checkpoint may be follows from the whole of it.
+/// Wanted part of a model. Its whole bounds the size of a checkpoint.
 #[derive(Clone, Copy)]
 enum Wanted<'a> {
-    /// Any part of it,
+    /// Any part of it.
     Any(&'a ModelSpec),
-    /// or what has a block of this part.
+    /// Parts with a block of this part.
     BlocksOf(&'a ModelSpec),
 }
 
@@ -50,12 +50,13 @@ impl Wanted<'_> {
 }
 
 impl Network {
-    /// From now on, peers may have copies of these checkpoints, of whatever part, and this worker may keep some of theirs: of no more than this model.
+    /// Shares these checkpoints of any part with peers, and permits copies of theirs up to the size of this model.
     pub fn share_checkpoints(&self, store: CheckpointStore, largest: ModelSpec) {
         self.lock().checkpoints = Some((store, largest));
     }
 
-    /// Fetches those of these parts, of one checkpoint, that have a block of the `wanted` part of the model; the answer comes as [`SyncEvent::CopiesHere`], with the number of the attempt.
+    /// Fetches those parts of one checkpoint that have a block of the `wanted` part of the model; the answer is [`SyncEvent::CopiesHere`], with the attempt's
+    /// number.
     pub fn fetch_parts(
         self: &Arc<Self>,
         attempt: u64,
@@ -71,7 +72,7 @@ impl Network {
         });
     }
 
-    /// Has a copy of a checkpoint that one other worker alone has; the answer comes as [`SyncEvent::Kept`]. One at a time: of another one meanwhile it is none.
+    /// Copies another worker's only checkpoint; the answer is [`SyncEvent::Kept`]. One at a time: meanwhile, others are declined.
     pub fn keep(self: &Arc<Self>, store: CheckpointStore, part: HeldPart) {
         let network = Arc::clone(self);
         self.spawn(async move {
@@ -107,7 +108,7 @@ async fn fetch_overlapping(
     Ok(())
 }
 
-/// A part, from the first holder that gives it whole, unless it has no block of what is `wanted`. What one that failed has sent is not sent again by the next.
+/// Fetches a part from the first holder that delivers it whole, unless it has no block of the `wanted` part. Data from failed holders is not fetched again.
 async fn fetch_part(
     network: &Network,
     store: &CheckpointStore,
@@ -129,8 +130,8 @@ async fn fetch_part(
     let whose =
         format!("part {} of {} of the checkpoint before {}", offer.rank + 1, offer.parts, offer.next_round);
     bail!(
-        "nobody gave {whose}: {}",
-        if failures.is_empty() { "nobody has it".to_owned() } else { failures.join("; ") }
+        "no holder delivered {whose}: {}",
+        if failures.is_empty() { "it has no holder".to_owned() } else { failures.join("; ") }
     )
 }
 
@@ -161,7 +162,7 @@ async fn fetch_over(
     let files = fetch_list(connection, of).await?;
     check_lengths(&files, wanted.model())?;
     let incoming = store.receive(next_round).context("make room for a checkpoint")?;
-    // The list has the manifest last, and it says which blocks there are.
+    // The manifest comes last in the list, and names the blocks.
     if let (Wanted::BlocksOf(wanted), Some(manifest)) = (wanted, files.last()) {
         fetch_file(connection, of, manifest, &incoming).await?;
         if !incoming.overlaps(wanted)? {
@@ -183,21 +184,21 @@ async fn fetch_list(connection: &Connection, of: CheckpointName) -> Result<Vec<F
     read_list(frame.body())
 }
 
-/// What a peer says that a checkpoint has.
+/// Decodes a peer's list of a checkpoint's files.
 pub(super) fn read_list(bytes: &[u8]) -> Result<Vec<FileToCopy>> {
     let files: Vec<FileToCopy> = postcard::from_bytes(bytes).context("read the list of files")?;
     let is_complete = files.last().is_some_and(|last| last.file == CheckpointFile::Manifest);
-    ensure!(files.len() <= FILES_MAX && is_complete, "the list of files is none of a checkpoint");
+    ensure!(files.len() <= FILES_MAX && is_complete, "the list of files is not a checkpoint's");
     Ok(files)
 }
 
-/// Before anything is read or written: no file may be longer than that of a checkpoint of this model can be.
+/// Before any transfer: no file may exceed the size possible for a checkpoint of this model.
 fn check_lengths(files: &[FileToCopy], model: &ModelSpec) -> Result<()> {
     for file in files {
         let most = file.file.bytes_max(model);
         ensure!(
             file.bytes <= most,
-            "it says that {} has {}, and that of a checkpoint of this model has {} at most: its holder has another model, or is not to be trusted",
+            "the announced {} has {}, but that of a checkpoint of this model has {} at most: its holder has another model, or is not to be trusted",
             file.name(),
             Size(file.bytes),
             Size(most)
@@ -206,7 +207,7 @@ fn check_lengths(files: &[FileToCopy], model: &ModelSpec) -> Result<()> {
     Ok(())
 }
 
-/// The rest of a file, after what is here of it.
+/// Fetches the missing rest of a file.
 async fn fetch_file(
     connection: &Connection,
     of: CheckpointName,
@@ -225,15 +226,15 @@ async fn fetch_file(
     let mut length = offset;
     while let Some(frame) = response.next().await? {
         length += frame.body().len() as u64;
-        ensure!(length <= wanted.bytes, "{} is longer than was announced", wanted.name());
+        ensure!(length <= wanted.bytes, "{} is longer than announced", wanted.name());
         file.write_all(frame.body()).await.context("write a file")?;
     }
     file.flush().await.context("write a file")?;
-    ensure!(is_whole(incoming, wanted).await?, "{} is not the file that was announced", wanted.name());
+    ensure!(is_whole(incoming, wanted).await?, "{} differs from the announced file", wanted.name());
     Ok(())
 }
 
-/// Whether a file is here as it has to be: all of it is read, which takes a while.
+/// Reports whether a file is complete and correct; reads all of it, which takes a while.
 async fn is_whole(incoming: &Incoming, wanted: &FileToCopy) -> Result<bool> {
     let (incoming, wanted) = (incoming.clone(), *wanted);
     Ok(spawn_blocking(move || incoming.check(&wanted)).await.context("check a file")??)
@@ -259,7 +260,7 @@ pub(super) async fn send_list(network: &Network, mut reply: PullReply, of: Check
     Ok(reply.finish().await?)
 }
 
-/// Answers with what follows after `offset` in a file of a checkpoint.
+/// Answers with a checkpoint file's bytes from `offset` on.
 pub(super) async fn send_file(
     network: &Network,
     mut reply: PullReply,
@@ -268,7 +269,7 @@ pub(super) async fn send_file(
 ) -> Result<()> {
     let opened = match store_of(network, of).filter(|store| store.holds(of.next_round, of.state_hash)) {
         Some(store) => open_at(&store.path_of(of.next_round, file), offset).await,
-        None => Err(anyhow::anyhow!("there is no such checkpoint here")),
+        None => Err(anyhow::anyhow!("this checkpoint is not here")),
     };
     let mut file = match opened {
         Ok(file) => file,
@@ -296,7 +297,7 @@ fn store_of(network: &Network, of: CheckpointName) -> Option<CheckpointStore> {
 
 async fn open_at(path: &Path, offset: u64) -> Result<File> {
     let mut file = File::open(path).await.context("open a file of a checkpoint")?;
-    file.seek(SeekFrom::Start(offset)).await.context("find the place in a file of a checkpoint")?;
+    file.seek(SeekFrom::Start(offset)).await.context("seek in a file of a checkpoint")?;
     Ok(file)
 }
 

@@ -1,6 +1,6 @@
-//! The data plane: frames to and from the other workers, results and state for those who ask.
+//! The data plane: frames to and from the other workers, and results and state on request.
 //!
-//! It carries what [`longhaul_member`] and the device say, and knows neither models nor training.
+//! It carries the messages of [`longhaul_member`] and the device, and knows neither models nor training.
 #![forbid(unsafe_code)]
 
 mod copies;
@@ -65,11 +65,10 @@ pub use self::stage_inbox::Replica;
 use self::stage_inbox::{Interrupted, StageInbox};
 use longhaul_flight::Progress;
 
-/// A pull that takes longer has failed, and another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a connection
-/// that must be made first 10 s.
+/// Timeout of a pull, after which another holder is asked: the largest frame over 10 Mbit/s takes 14 s, and a new connection 10 s.
 const PULL_MAX: Duration = Duration::from_secs(60);
 
-/// How often somebody who waits for room in a queue looks whether the replica is still the same.
+/// Interval at which a sender waiting for room in a queue checks that its replica still exists.
 const STAGE_LOOK: Duration = Duration::from_millis(100);
 
 /// This worker's connections to the others, for one session.
@@ -80,14 +79,14 @@ pub struct Network {
     progress: Arc<Progress>,
     runtime: Handle,
     state: Mutex<State>,
-    /// The generation that mask secrets are fetched for.
+    /// Generation for which mask secrets are fetched.
     masked_generation: AtomicU64,
-    /// Whether a copy of another worker's checkpoint is on its way.
+    /// Whether a copy of another worker's checkpoint is in flight.
     keeping: AtomicBool,
     stage_inbox: StageInbox,
-    /// What peers fetch of the state.
+    /// Parts of the state fetched by peers.
     snapshots: Snapshots,
-    /// Workers of this site that have shown that they are alive.
+    /// Signs of life from workers of this site.
     signs: PeerLiveness,
     /// Training data of this worker and of others.
     peer_data: PeerData,
@@ -105,11 +104,11 @@ struct Own {
     site: SiteId,
 }
 
-/// Workers that are not waited for.
+/// Workers not waited for.
 struct Excluded {
-    /// Those that are out of the run for good.
+    /// Removed from the run for good.
     revoked: watch::Sender<BTreeSet<WorkerId>>,
-    /// Those that this worker waited for and that did not answer.
+    /// Unresponsive when last waited for.
     out_of_reach: watch::Sender<BTreeSet<WorkerId>>,
 }
 
@@ -117,21 +116,20 @@ struct State {
     client: ClientConfig,
     peers: BTreeMap<WorkerId, Arc<Peer>>,
     acceptor: SiteAcceptor,
-    /// What fetches the state of the run.
+    /// Task that fetches the state of the run.
     healing: Option<AbortHandle>,
-    /// Checkpoints of whatever part that peers may have copies of; none: they may not.
+    /// Checkpoints of any part offered to peers; `None`: not offered.
     checkpoints: Option<(CheckpointStore, ModelSpec)>,
 }
 
 impl Network {
-    /// Whose it is.
+    /// Returns this worker.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
         self.own.worker
     }
 
-    /// Starts to accept connections of peers at `endpoint`; `limits` bounds the memory of the frames that they send, from a frame's header
-    /// until the synchroniser has taken it.
+    /// Accepts connections of peers at `endpoint`; `limits` bounds the memory of their frames, from a frame's header until the synchroniser has taken it.
     ///
     /// # Errors
     /// The identity cannot be used.
@@ -171,11 +169,11 @@ impl Network {
         Ok(network)
     }
 
-    /// From now on, these are the others. `model_bytes`: a round's update of the whole model in f32.
+    /// Replaces the other members. `model_bytes`: a round's update of the whole model in f32.
     pub fn set_members(self: &Arc<Self>, members: &[Member], model_bytes: usize) {
         let mut state = self.lock();
         state.peers.retain(|worker, _| members.iter().any(|member| member.worker == *worker));
-        // What the coordinator said before it took somebody out may come after.
+        // An older message of the coordinator may arrive after a removal.
         let is_other = |member: &&Member| member.worker != self.own.worker && !self.is_revoked(member.worker);
         for member in members.iter().filter(is_other) {
             let address = self.address_of(member);
@@ -186,8 +184,8 @@ impl Network {
         }
     }
 
-    /// Queues a frame of the round protocol. A frame for somebody who is no member, or whose queue is full, is dropped: the next generation makes good for it. A queue has room
-    /// for all that the protocol lets others be ahead of a peer.
+    /// Queues a frame of the round protocol. A frame to a non-member or a full queue is dropped: the next generation repairs the loss. A queue has room for
+    /// all frames by which others may be ahead of a peer.
     pub fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
         let meta = FrameMeta {
             kind: header.kind.into(),
@@ -206,30 +204,30 @@ impl Network {
         }
     }
 
-    /// Queues a frame, counted before it goes: who has it finds it in the count.
+    /// Queues a frame after counting it: the count includes every received frame.
     fn fill(&self, peer: &Peer, room: Room<'_>, meta: FrameMeta, body: Bytes, hash: Option<Hash>) {
         self.progress.sent((body.len() + FRAME_HEADER_BYTES) as u64, peer.site != self.own.site);
         room.put(meta, body, hash);
     }
 
-    /// From now on, this worker computes in this replica; none: alone. Who waits for one from before is told.
+    /// Joins this replica for computation; `None`: alone. Interrupts waits for an earlier one.
     pub fn join_replica(&self, replica: Option<Replica>) {
         self.stage_inbox.open(replica);
     }
 
-    /// What other ranks of this worker's replica have sent.
+    /// Returns the frames from other ranks of this worker's replica.
     #[must_use]
     pub fn stage_inbox(&self) -> &StageInbox {
         &self.stage_inbox
     }
 
-    /// What is counted and recorded here.
+    /// Returns this worker's counts and records.
     #[must_use]
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Ends all waiting of a tensor group, once this network stops.
+    /// Returns the stop signal of a tensor group, set when this network stops.
     #[must_use]
     pub fn group_stop(&self) -> Stop {
         self.group_stop.clone()
@@ -238,7 +236,7 @@ impl Network {
     /// Queues a frame for another rank of this worker's replica, and waits for room in the queue.
     ///
     /// # Errors
-    /// The session is over, or the other one is no member.
+    /// The session is over, or the receiver is no member.
     pub fn send_stage(&self, to: WorkerId, meta: FrameMeta, body: Bytes) -> Result<(), Interrupted> {
         let peer = self.lock().peers.get(&to).cloned().ok_or(Interrupted)?;
         loop {
@@ -252,20 +250,20 @@ impl Network {
         }
     }
 
-    /// Asks a peer for a result; the answer comes as [`SyncEvent::Pulled`].
+    /// Requests a result from a peer; the answer is [`SyncEvent::Pulled`].
     pub fn pull(self: &Arc<Self>, from: WorkerId, round: Round, fragment: FragmentId, hash: Option<Hash>) {
         let network = Arc::clone(self);
         self.spawn(async move {
             let fetched = timeout(PULL_MAX, network.fetch_result(from, round, fragment)).await;
             let answer =
                 fetched.ok().and_then(Result::ok).filter(|(_, got)| hash.is_none_or(|wanted| wanted == *got));
-            // When the synchroniser is gone, nobody waits for the answer.
+            // The synchroniser may have ended.
             let _ = network.queue.send(SyncEvent::Pulled { round, fragment, from, answer }).await;
         });
     }
 
-    /// Fetches the state of the run from these donors, as `buffers` vectors of `values`; the answer comes as
-    /// [`SyncEvent::Healed`], with the number of the attempt. An earlier attempt ends.
+    /// Fetches the run's state from these donors, as `buffers` vectors of `values`; the answer is [`SyncEvent::Healed`], with the attempt's number. An
+    /// earlier attempt ends.
     pub fn heal(self: &Arc<Self>, attempt: u64, donors: Vec<Member>, buffers: usize, values: usize) {
         self.stop_healing();
         let network = Arc::clone(self);
@@ -277,14 +275,14 @@ impl Network {
         self.lock().healing = Some(healing);
     }
 
-    /// The state of the run is not wanted any more: donors keep nothing for this worker.
+    /// Cancels the fetch of the state: donors drop their copies.
     pub fn stop_healing(&self) {
         if let Some(healing) = self.lock().healing.take() {
             healing.abort();
         }
     }
 
-    /// The longest round trip to a worker of another site, of those that there is a connection to: without the queues of this worker's own frames.
+    /// Returns the longest round trip to a connected worker of another site, without the queues of this worker's own frames.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         let peers: Vec<_> =
@@ -292,7 +290,7 @@ impl Network {
         peers.iter().filter_map(|peer| peer.round_trip()).max().unwrap_or_default()
     }
 
-    /// Uses a renewed certificate for connections from now on.
+    /// Uses a renewed certificate for new connections.
     ///
     /// # Errors
     /// The identity cannot be used.
@@ -303,17 +301,17 @@ impl Network {
         state.acceptor.use_identity(identity)
     }
 
-    /// Does something when all that this network does ends.
+    /// Runs `then` when this network ends.
     pub fn at_end(&self, then: impl FnOnce() + Send + 'static) {
         let mut stopped = self.stopped.subscribe();
         self.runtime.spawn(async move {
-            // Where the network is gone, it has ended as well.
+            // A dropped network has ended as well.
             let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
             then();
         });
     }
 
-    /// Ends all that this network does. The endpoint stays: the control connection uses it too.
+    /// Ends all activity of this network. The endpoint stays: the control connection uses it too.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
         self.stage_inbox.open(None);
@@ -343,7 +341,7 @@ impl Network {
         self.lock().client.clone()
     }
 
-    /// The site of a peer that is a member.
+    /// Returns the site of a member.
     fn site_of(&self, worker: WorkerId) -> Option<SiteId> {
         self.lock().peers.get(&worker).map(|peer| peer.site)
     }

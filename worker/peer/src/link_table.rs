@@ -1,4 +1,4 @@
-//! What this worker's own frames show of the ways to other sites.
+//! Properties of the paths to other sites, measured from this worker's own frames.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use longhaul_proto::control::message::MeasuredLink;
 use super::Network;
 
 impl Network {
-    /// By site, where a connection of this worker has been full at least once: of its connections to that site the fastest, and the shortest round trip.
+    /// Returns, by site with a connection that was full at least once, the highest rate and the shortest round trip of this worker's connections.
     #[must_use]
     pub fn ways(&self) -> BTreeMap<SiteId, MeasuredLink> {
         let peers: Vec<_> =

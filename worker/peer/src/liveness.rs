@@ -1,4 +1,4 @@
-//! Signs of life: other workers of this site show them to the one that speaks for the site, which tells the coordinator of all at once. `worker/docs/agent.md` has the design.
+//! Signs of life: workers of a site send them to its reporter, which reports all at once to the coordinator. See `worker/docs/agent.md`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,60 +12,60 @@ use tokio::time::{Instant, timeout};
 use super::Network;
 use super::request;
 
-/// Who was shown a sign and has not answered within this time is taken not to speak: within a site an answer takes a millisecond, and the worker is heard in time when it speaks for itself.
+/// Timeout of a sign's answer, after which the worker reports for itself in time: within a site an answer takes a millisecond.
 pub const ANSWER_MAX: Duration = Duration::from_millis(300);
-/// A sign that has waited for longer is not told.
+/// Age at which a sign is no longer reported.
 const AGE_MAX: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
-/// A message to the coordinator that is overdue by more shows that this process stood still: nobody knows when that was sent what is read then.
+/// A longer delay of a message to the coordinator shows that this process was suspended: the age of messages read then is unknown.
 const OVERDUE_MAX: Duration = Duration::from_millis(250);
 
-/// An acknowledgement of a message takes a round trip, the peer's delay (25 ms at most, RFC 9000, section 18.2), and a probe's time where one was lost; of two round trips and this, all but a
-/// loss of several in a row is in.
+/// An acknowledgement takes a round trip, the peer's delay (25 ms at most, RFC 9000, section 18.2), and a probe's time after a loss; this and two round trips
+/// cover all but several losses in a row.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(200);
-/// Messages that are remembered: as many as may be unacknowledged on a link by way of a satellite, with a round trip of a second and a half and a probe's time.
+/// Messages remembered: as many as may be unacknowledged on a satellite link, with a round trip of a second and a half and a probe's time.
 const SAID_MAX: usize = 8;
 
-/// What came of showing a sign.
+/// Outcome of a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// It will be told, in so long.
+    /// It will be reported.
     Taken {
-        /// Until the next message to the coordinator.
+        /// Time until the next message to the coordinator.
         next_in: Duration,
     },
-    /// The other worker does not speak for anybody now.
+    /// The other worker does not report at present.
     Refused,
-    /// There is no connection yet; one is being made.
+    /// The connection is being made.
     Unconnected,
-    /// Nobody has answered in time.
+    /// No answer within the timeout.
     Unanswered,
 }
 
-/// What this worker has been shown, and whether it is in a state to tell it.
+/// Signs from other workers, and this worker's ability to report them.
 #[derive(Default)]
 pub(super) struct PeerLiveness {
     open: Mutex<Option<Open>>,
 }
 
-/// While there is a conversation with the coordinator.
+/// State of a conversation with the coordinator.
 struct Open {
-    /// How many acknowledgements have come from the coordinator so far, and how long one takes.
+    /// Returns the number of acknowledgements from the coordinator so far, and their round trip.
     ear: Box<dyn Fn() -> (u64, Duration) + Send>,
-    /// How many those were when each of the last messages went there, and when that was; the newest first.
+    /// That number and the time at each of the last messages, newest first.
     said: VecDeque<(u64, Instant)>,
-    /// When the next one goes.
+    /// Time of the next message.
     next_at: Instant,
-    /// By worker, of its newest sign: of which process it is, and when it came.
+    /// By worker: process and time of its newest sign.
     shown: BTreeMap<WorkerId, (u64, Instant)>,
 }
 
 impl Open {
-    /// Whether anything has been acknowledged since the message before the last one.
+    /// Reports whether anything has been acknowledged since the message before the last one.
     fn is_heard(&self) -> bool {
         self.said.get(1).is_some_and(|&(before, _)| (self.ear)().0 > before)
     }
 
-    /// Whether anything has been acknowledged since the newest message that has had the time for it; there was none: it may.
+    /// Reports whether anything has been acknowledged since the newest message whose acknowledgement is due; `true` if none is.
     fn may_be_heard(&self, now: Instant) -> bool {
         let (acknowledged, round_trip) = (self.ear)();
         let is_due = |&(_, at): &(u64, Instant)| {
@@ -76,18 +76,18 @@ impl Open {
 }
 
 impl PeerLiveness {
-    /// A conversation with the coordinator begins. `ear` counts what it acknowledges, and knows how long that takes.
+    /// Begins a conversation with the coordinator. `ear` returns the number of its acknowledgements, and their round trip.
     pub fn open(&self, ear: impl Fn() -> (u64, Duration) + Send + 'static, next_at: Instant) {
         *self.lock() =
             Some(Open { ear: Box::new(ear), said: VecDeque::new(), next_at, shown: BTreeMap::new() });
     }
 
-    /// It is over.
+    /// Ends it.
     pub fn close(&self) {
         *self.lock() = None;
     }
 
-    /// Another worker shows that it is alive: in how long it will be told. None: this worker cannot tell it, or nobody knows whether it can.
+    /// Notes a sign of another worker; returns the time until its report. `None`: this worker cannot report it, or its ability is unknown.
     pub fn show(&self, worker: WorkerId, incarnation: u64, now: Instant) -> Option<Duration> {
         let mut open = self.lock();
         let open = open.as_mut().filter(|open| now <= open.next_at + OVERDUE_MAX && open.is_heard())?;
@@ -98,17 +98,17 @@ impl PeerLiveness {
         Some(open.next_at.saturating_duration_since(now))
     }
 
-    /// Whether there is anything to tell.
+    /// Reports whether any sign is pending.
     pub fn are_there(&self) -> bool {
         self.lock().as_ref().is_some_and(|open| !open.shown.is_empty())
     }
 
-    /// Whether the coordinator may hear what is said to it.
+    /// Reports whether the coordinator may be receiving this worker's messages.
     pub fn may_be_heard(&self, now: Instant) -> bool {
         self.lock().as_ref().is_none_or(|open| open.may_be_heard(now))
     }
 
-    /// What is to be told, each sign once. A message goes now, and the next one at `next_at`.
+    /// Takes the pending signs, each once. A message leaves now, and the next one at `next_at`.
     pub fn take(&self, now: Instant, next_at: Instant) -> Vec<SignOfLife> {
         let mut open = self.lock();
         let Some(open) = open.as_mut() else { return Vec::new() };
@@ -123,7 +123,7 @@ impl PeerLiveness {
         std::mem::take(&mut open.shown).into_iter().filter_map(sign).collect()
     }
 
-    /// No message goes now, as another worker speaks for this one; perhaps at `next_at`.
+    /// Skips the present message, as another worker reports for this one; the next one may leave at `next_at`.
     pub fn put_off(&self, next_at: Instant) {
         if let Some(open) = self.lock().as_mut() {
             open.next_at = next_at;
@@ -136,7 +136,8 @@ impl PeerLiveness {
 }
 
 impl Network {
-    /// Who speaks for this worker: the lowest-numbered one of its site among those that it trains with, unless that is itself. All of a site that hold the same part of the model find the same.
+    /// Returns the worker that reports for this one: the lowest-numbered member of its site, unless that is itself. All of a site with the same part of the
+    /// model agree on it.
     #[must_use]
     pub fn speaker(&self) -> Option<WorkerId> {
         let state = self.lock();
@@ -144,7 +145,7 @@ impl Network {
         first.map(|(&worker, _)| worker).filter(|worker| *worker < self.own.worker)
     }
 
-    /// Shows another worker of this site that this one, of this incarnation, is alive.
+    /// Sends a sign of life of this process to another worker of this site.
     pub async fn show_sign(self: &Arc<Self>, to: WorkerId, incarnation: u64) -> Shown {
         let Some(peer) = self.lock().peers.get(&to).cloned() else { return Shown::Refused };
         let Some(connection) = peer.connected() else {
@@ -158,34 +159,34 @@ impl Network {
         }
     }
 
-    /// A conversation with the coordinator begins, of which `ear` counts the acknowledgements and knows how long one takes: this worker can speak for others.
+    /// Begins a conversation with the coordinator, in which this worker can report for others; `ear` returns its acknowledgements and their round trip.
     pub fn open_signs(&self, ear: impl Fn() -> (u64, Duration) + Send + 'static, next_at: Instant) {
         self.signs.open(ear, next_at);
     }
 
-    /// It is over.
+    /// Ends it.
     pub fn close_signs(&self) {
         self.signs.close();
     }
 
-    /// Whether the coordinator may hear what this worker says now: it has acknowledged what was said before.
+    /// Reports whether the coordinator may be receiving this worker's messages: it acknowledged earlier ones.
     #[must_use]
     pub fn may_be_heard(&self, now: Instant) -> bool {
         self.signs.may_be_heard(now)
     }
 
-    /// Whether others have shown this worker that they are alive since it spoke last.
+    /// Reports whether others have sent signs since the last message.
     #[must_use]
     pub fn has_signs(&self) -> bool {
         self.signs.are_there()
     }
 
-    /// What the message to the coordinator that goes now says of others; the next one goes at `next_at`.
+    /// Takes the signs for the present message to the coordinator; the next one leaves at `next_at`.
     pub fn take_signs(&self, now: Instant, next_at: Instant) -> Vec<SignOfLife> {
         self.signs.take(now, next_at)
     }
 
-    /// None goes now.
+    /// Skips the present message.
     pub fn put_off_signs(&self, next_at: Instant) {
         self.signs.put_off(next_at);
     }
@@ -202,7 +203,7 @@ mod tests {
     const W2: WorkerId = WorkerId(2);
     const W3: WorkerId = WorkerId(3);
 
-    /// One that speaks each half second, and the time of its next message.
+    /// A worker that reports each half second, and the time of its next message.
     struct Speaker {
         signs: PeerLiveness,
         heard: Arc<AtomicU64>,
@@ -210,7 +211,7 @@ mod tests {
     }
 
     impl Speaker {
-        /// It has spoken twice, and was acknowledged.
+        /// After two acknowledged messages.
         fn speaking() -> Self {
             Self::speaking_over(ROUND_TRIP)
         }
@@ -246,7 +247,7 @@ mod tests {
         let mut speaker = Speaker::speaking();
         for before in [300, 100] {
             let before = Duration::from_millis(before);
-            assert_eq!(speaker.show(W2, before), Some(before), "when it will be told");
+            assert_eq!(speaker.show(W2, before), Some(before), "time until the report");
         }
         speaker.show(W3, Duration::from_millis(50));
         assert!(speaker.signs.are_there());
@@ -259,10 +260,10 @@ mod tests {
         let mut speaker = Speaker::speaking();
         let soon = Duration::from_millis(50);
         speaker.speak(false);
-        assert!(speaker.show(W2, soon).is_some(), "one message may be on its way for longer");
+        assert!(speaker.show(W2, soon).is_some(), "one message may be in flight for longer");
         speaker.speak(false);
         assert_eq!(speaker.show(W2, soon), None);
-        // A packet comes.
+        // A packet arrives.
         speaker.heard.fetch_add(1, Ordering::Relaxed);
         assert!(speaker.show(W2, soon).is_some());
         speaker.signs.close();
@@ -276,11 +277,11 @@ mod tests {
         speaker.speak(false);
         let said = speaker.next_at - BEAT;
         let may_be_heard = |after: u64| speaker.signs.may_be_heard(said + Duration::from_millis(after));
-        assert!(may_be_heard(399), "it may be on its way");
+        assert!(may_be_heard(399), "it may be in flight");
         assert!(!may_be_heard(400) && !may_be_heard(3_600_000));
         speaker.heard.fetch_add(1, Ordering::Relaxed);
         assert!(may_be_heard(400), "a probe was answered");
-        assert!(PeerLiveness::default().may_be_heard(said), "who is in no conversation has said nothing");
+        assert!(PeerLiveness::default().may_be_heard(said), "without a conversation nothing was sent");
     }
 
     #[tokio::test(start_paused = true)]
@@ -309,6 +310,6 @@ mod tests {
         let soon = Duration::from_millis(50);
         let taken = (0..=SIGNS_MAX as u32).filter(|worker| speaker.show(WorkerId(*worker), soon).is_some());
         assert_eq!(taken.count(), SIGNS_MAX);
-        assert!(speaker.show(W2, soon).is_some(), "one of them again");
+        assert!(speaker.show(W2, soon).is_some(), "a known worker again");
     }
 }

@@ -1,4 +1,4 @@
-//! Fetching the secrets of a generation's masks from those who drew them.
+//! Fetching the secrets of a generation's masks from the workers that drew them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +13,14 @@ use tokio::time::{sleep, timeout};
 use super::Network;
 use super::request::fetch_mask_secret;
 
-/// An answer that takes longer is asked for again; a connection that must be made first may take 10 s.
+/// Timeout before another request; a new connection may take 10 s.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Before a peer is asked again that has not begun the generation yet, which takes it a fraction of a round trip to the coordinator.
+/// Pause before another request to a peer that has not begun the generation, which takes it a fraction of a round trip to the coordinator.
 const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(100);
 
 impl Network {
-    /// Asks these members for the secrets that they have drawn for this one, until they answer or another generation's are asked for; the
-    /// answers come as [`SyncEvent::MaskSecret`].
+    /// Asks these members for their secrets for this worker, until they answer or another generation's are requested; the answers are
+    /// [`SyncEvent::MaskSecret`].
     pub fn fetch_mask_secrets(
         self: &Arc<Self>,
         generation: Generation,
@@ -34,7 +34,7 @@ impl Network {
                     let asked = timeout(ANSWER_MAX, network.fetch_mask_secret(peer, generation)).await;
                     match asked.context("no answer").flatten() {
                         Ok(secret) => {
-                            // When the synchroniser is gone, nobody waits for the answer.
+                            // The synchroniser may have ended.
                             let event = SyncEvent::MaskSecret { generation, from: peer, secret };
                             return drop(network.queue.send(event).await);
                         }

@@ -1,4 +1,4 @@
-//! One other worker: a queue of frames for it, and a connection while there is something to send.
+//! Another worker: a queue of frames, and a connection on demand.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,33 +22,33 @@ use tokio::time::{sleep, timeout};
 use super::Network;
 use super::revoked::hang_up;
 
-/// Bytes that wait for one peer or are on their way to it, in models of f32. A round asks for two at most: an update to an uploader or owner,
-/// and the results, which a peer that lags may get of a round or two before it has taken the last ones.
+/// Bytes queued for a peer or in flight to it, in models of f32. A round needs at most two: an update to an uploader or owner, and the results; a lagging
+/// peer may get a round or two more.
 const PEER_QUEUE_MODELS: usize = 4;
 /// The same for small models, in bytes: four of the largest frames, so that headers and a codec's overhead do not matter.
 const PEER_QUEUE_BYTES_MIN: usize = 4 * FRAME_BODY_BYTES_MAX as usize;
-/// Frames that wait for one peer: bytes bound what they hold, this bounds what each costs besides, some 150 bytes. A round asks for two of each fragment at most, and others
-/// are so many rounds ahead of a peer that takes nothing.
+/// Frames queued for a peer: this bounds their overhead of some 150 bytes each. A round needs at most two of each fragment, and others are at most this many
+/// rounds ahead of a stuck peer.
 pub(super) const PEER_QUEUE_FRAMES: usize = 2 * FRAGMENTS_MAX as usize * (1 + ROUNDS_AHEAD_MAX as usize);
-/// Refusals of one frame after which the user is told: slow paths and full memory pass sooner.
+/// Refusals of a frame before a warning: slow paths and full memory pass sooner.
 const REFUSALS_UNTIL_WARNED: u32 = 5;
-/// The same of a frame between ranks, which may be refused for as long as a coordinator takes to tell the other rank of its replica: about a minute.
+/// The same for a frame between ranks, which may be refused until the coordinator informs the other rank of its replica: about a minute.
 const STAGE_REFUSALS_UNTIL_WARNED: u32 = 120;
-/// Failed attempts at a connection after which the user is told.
+/// Failed attempts at a connection before a warning.
 const ATTEMPTS_UNTIL_WARNED: u32 = 5;
-/// A connection that takes longer is tried anew.
+/// Timeout of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Between attempts to reach a peer. The coordinator takes a peer that is gone out of the membership, which ends them.
+/// Pause between attempts to reach a peer. The coordinator removes a lost peer from the membership, which ends them.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// A frame on its way out.
+/// An outgoing frame.
 #[derive(Debug)]
 struct Outgoing {
     meta: FrameMeta,
     body: Bytes,
-    /// BLAKE3 of the body, where it is known already.
+    /// BLAKE3 of the body, if already known.
     hash: Option<Hash>,
-    /// Its share of what may wait for the peer, until it is there or is given up.
+    /// Its share of the queue's memory, until delivered or dropped.
     _memory: OwnedSemaphorePermit,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Peer {
     pub site: SiteId,
     worker: WorkerId,
     frames: mpsc::Sender<Outgoing>,
-    /// Bytes that may still be queued.
+    /// Bytes left in the queue.
     memory: Arc<Semaphore>,
     memory_bytes: usize,
     sender: Mutex<Option<BulkSender>>,
@@ -83,14 +83,14 @@ impl Peer {
         peer
     }
 
-    /// The round trip of the connection without queues, if there is one.
+    /// Returns the connection's round trip without queues, if connected.
     pub(super) fn round_trip(&self) -> Option<Duration> {
-        // Locked while a connection is being made: then there is none.
+        // Locked while connecting: then no connection exists.
         let sender = self.sender.try_lock().ok()?;
         sender.as_ref().map(|sender| transport::round_trip(sender.connection()))
     }
 
-    /// What the connection carries, if there is one that was ever full.
+    /// Returns the measured link, if the connection was ever full.
     pub(super) fn way(&self) -> Option<MeasuredLink> {
         let sender = self.sender.try_lock().ok()?;
         let connection = sender.as_ref()?.connection();
@@ -98,45 +98,45 @@ impl Peer {
         Some(MeasuredLink { bytes_per_s, round_trip_s: transport::round_trip(connection).as_secs_f64() })
     }
 
-    /// Whether there are frames for it that it does not have.
+    /// Reports whether frames for it are undelivered.
     pub(super) fn has_waiting(&self) -> bool {
         self.memory.available_permits() < self.memory_bytes
     }
 
-    /// Which worker it is.
+    /// Returns the worker.
     pub(super) fn worker(&self) -> WorkerId {
         self.worker
     }
 
-    /// Room for a frame with so many bytes of body; none: the queue is full.
+    /// Returns room for a frame with this length of body; `None`: the queue is full.
     pub(super) fn room(&self, body_bytes: usize) -> Option<Room<'_>> {
         let memory = Arc::clone(&self.memory).try_acquire_many_owned(frame_bytes(body_bytes)).ok()?;
         Some(Room { slot: self.frames.try_reserve().ok()?, memory })
     }
 
-    /// Room for a frame with so many bytes of body, as soon as there is some; none: there was none for so long.
+    /// Waits for room for a frame with this length of body; `None` after `at_most`.
     pub(super) async fn room_within(&self, at_most: Duration, body_bytes: usize) -> Option<Room<'_>> {
         let room = async {
-            // Closed by nobody while this peer lives.
+            // Never closed while this peer lives.
             let memory = Arc::clone(&self.memory).acquire_many_owned(frame_bytes(body_bytes)).await.ok()?;
             Some(Room { slot: self.frames.reserve().await.ok()?, memory })
         };
         timeout(at_most, room).await.ok().flatten()
     }
 
-    /// The connection to this peer, if there is one now.
+    /// Returns the connection to this peer, if any.
     pub(super) fn connected(&self) -> Option<BulkSender> {
-        // Locked while a connection is being made: then there is none.
+        // Locked while connecting: then no connection exists.
         let sender = self.sender.try_lock().ok()?;
         sender.as_ref().filter(|sender| sender.connection().close_reason().is_none()).cloned()
     }
 
-    /// Whether somebody makes a connection to this peer now, or hands one on.
+    /// Reports whether a connection to this peer is being made or handed over.
     pub(super) fn is_connecting(&self) -> bool {
         self.sender.try_lock().is_err()
     }
 
-    /// The connection to this peer, made if there is none.
+    /// Returns the connection to this peer, made on demand.
     ///
     /// # Errors
     /// The peer cannot be reached.
@@ -162,39 +162,39 @@ impl Peer {
         Ok(sender.insert(BulkSender::new(connection)).clone())
     }
 
-    /// Closes the connection, as this worker is out of the run.
+    /// Closes the connection, because the peer was removed from the run.
     pub(super) async fn hang_up(&self) {
-        // One that is being made finds out by itself.
+        // A connection in the making notices by itself.
         if let Some(sender) = self.sender.lock().await.take() {
             hang_up(sender.connection());
         }
     }
 }
 
-/// Room in the queue to a peer for one frame, given back when it is not used.
+/// Room for one frame in the queue to a peer, returned if unused.
 pub(super) struct Room<'a> {
     slot: mpsc::Permit<'a, Outgoing>,
     memory: OwnedSemaphorePermit,
 }
 
 impl Room<'_> {
-    /// Queues the frame that this is the room for.
+    /// Queues the frame.
     pub(super) fn put(self, meta: FrameMeta, body: Bytes, hash: Option<Hash>) {
         self.slot.send(Outgoing { meta, body, hash, _memory: self.memory });
     }
 }
 
-/// What a frame with such a body takes of the memory of a queue.
+/// Returns a frame's memory in a queue.
 fn frame_bytes(body_bytes: usize) -> u32 {
     u32::try_from(body_bytes + FRAME_HEADER_BYTES).unwrap_or(u32::MAX)
 }
 
-/// How much may wait for a peer.
+/// Returns the capacity of a peer's queue.
 pub(super) fn queue_bytes(model_bytes: usize) -> usize {
     model_bytes.saturating_mul(PEER_QUEUE_MODELS).clamp(PEER_QUEUE_BYTES_MIN, Semaphore::MAX_PERMITS)
 }
 
-/// Sends what is queued for a peer, several frames at a time, until the peer is dropped.
+/// Sends queued frames to a peer, several at a time, until the peer is dropped.
 async fn deliver(network: &Arc<Network>, peer: &std::sync::Weak<Peer>, mut queue: mpsc::Receiver<Outgoing>) {
     let mut sending = JoinSet::new();
     loop {
@@ -208,7 +208,7 @@ async fn deliver(network: &Arc<Network>, peer: &std::sync::Weak<Peer>, mut queue
     }
 }
 
-/// As it is recorded.
+/// Returns the recorded activity.
 fn sending(to: WorkerId, frame: &Frame) -> Activity {
     let FrameMeta { kind, round, fragment, .. } = *frame.meta();
     Activity::Send { to, kind, round, fragment, bytes: frame.header().body_len }
@@ -227,8 +227,8 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
     let to = peer.upgrade().map(|peer| peer.worker);
     let _sending = to.map(|to| network.progress.begin(sending(to, &frame)));
     let (mut refusals, mut failures) = (0, 0);
-    // Nobody sends a frame again: without it, the round would wait for ever. So it is tried for as long as the peer is a member; one between ranks,
-    // which its receiver refuses until it has been told of the replica or has room, for as long as their session lasts here.
+    // A lost frame is never sent again, and the round would wait for ever. So it is retried while the peer is a member. One between ranks, refused until its
+    // receiver knows the replica or has room, is retried while their session lasts.
     while meta.kind != FrameKind::Stage || network.stage_inbox.is_open(meta.generation) {
         let Some(peer) = peer.upgrade() else { return };
         match peer.connection(&network).await {
@@ -244,7 +244,7 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
                     if refusals == until_warned {
                         tracing::warn!(
                             peer = %peer.worker, fragment = %meta.fragment, round = %meta.round, %code,
-                            "another worker refuses what it needs, and the run waits; has it memory left, and the same release?"
+                            "another worker refuses frames, and the run waits; check that it has free memory and the same release"
                         );
                     }
                 }
@@ -257,8 +257,8 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
                 if failures == ATTEMPTS_UNTIL_WARNED {
                     tracing::warn!(
                         peer = %peer.worker, address = %peer.address, reason,
-                        "another worker cannot be reached, and the run waits; does a firewall or a router keep UDP from it? \
-                         its --listen and --advertise say where it is reached"
+                        "another worker is unreachable, and the run waits; check that no firewall or router blocks UDP to it, and \
+                         its --listen and --advertise"
                     );
                 }
             }
@@ -266,5 +266,5 @@ async fn send(network: Arc<Network>, peer: std::sync::Weak<Peer>, outgoing: Outg
         drop(peer);
         sleep(RECONNECT_PAUSE).await;
     }
-    tracing::debug!(exchange = %meta.round, "a frame for another rank of a replica that is no more");
+    tracing::debug!(exchange = %meta.round, "dropped a frame for a former replica");
 }

@@ -1,4 +1,4 @@
-//! How fast is the way from another worker to this one?
+//! Measurement of the link from another worker to this one.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use tokio::time::{Instant, timeout};
 use super::Network;
 use super::request::{PROBE_BYTES_MAX, fetch_probe};
 
-/// Bytes of the first transfer; each one after it has four times as many, until one takes long enough.
+/// Bytes of the first transfer; each later one has four times as many, until one takes long enough.
 const FIRST_BYTES: u32 = 64 << 10;
 const GROWTH: u32 = 4;
-/// A transfer that took this long says enough: its connection had come up to speed before, and clocks and queues are small against it.
+/// Duration of a sufficient transfer: the connection had reached full speed before, and clocks and queues are negligible.
 const ENOUGH: Duration = Duration::from_millis(400);
-/// What one peer may cost.
+/// Longest time for one peer.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 
 impl Network {
-    /// The ways from these workers to this one, one after the other; none: it did not answer in time.
+    /// Measures the links from these workers to this one, one after the other; `None`: no answer in time.
     pub async fn probe(&self, peers: &[Member]) -> Vec<Option<MeasuredLink>> {
         let mut links = Vec::with_capacity(peers.len());
         for peer in peers {
@@ -52,7 +52,7 @@ async fn measure(connection: &Connection) -> Result<MeasuredLink> {
         ensure!(got == bytes as usize, "the answer has {got} bytes, not {bytes}");
         let (took, round_trip) = (began.elapsed(), connection.rtt());
         if took >= ENOUGH || bytes >= PROBE_BYTES_MAX {
-            // What was asked took a round trip to arrive there and begin to come back.
+            // The request took a round trip to arrive and to begin to be answered.
             let transfer = took.saturating_sub(round_trip).max(Duration::from_micros(1));
             return Ok(MeasuredLink {
                 bytes_per_s: f64::from(bytes) / transfer.as_secs_f64(),

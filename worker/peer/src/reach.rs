@@ -1,4 +1,4 @@
-//! Whether members are within reach: those to whom something is sent, and those that this worker waits for. `worker/docs/agent.md` has the design.
+//! Reachability of members: those with frames in flight, and those that this worker waits for. `worker/docs/agent.md` describes the design.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::Network;
 use super::peer::Peer;
 
-/// Between looks.
+/// Interval of checks.
 const LOOK: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 4);
-/// After a look that is later than this, this process stood still, or its synchroniser did: who has not answered meanwhile may not have been asked.
+/// Longer delay of a check after which this process or its synchroniser was suspended: unanswered peers may not have been asked.
 const LATE: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS * 3 / 4);
-/// Between attempts at a connection.
+/// Pause between attempts at a connection.
 const DIAL_PAUSE: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS);
-/// A wait of the device that is shorter is none: with what comes when it is wanted, it waits a little in each round.
+/// Shortest wait of the device that counts: results that arrive just in time cause a short wait in each round.
 const WAIT_MIN: Duration = LOOK;
-/// While the device waits, who has sent nothing for so long is asked whether it is there.
+/// Silence after which a peer is asked for a sign, while the device waits.
 const ASKED_AFTER: Duration = Duration::from_millis(OUT_OF_REACH_AFTER_MS / 2);
-/// Without a connection, one is to be made first: two round trips and more, of which the second or third attempt may be the one that arrives.
+/// Timeout without a connection: it takes two round trips and more, and only the second or third attempt may arrive.
 const CONNECTED_WITHIN: Duration = Duration::from_millis(3 * OUT_OF_REACH_AFTER_MS);
 
 /// A peer that has yet to answer.
 #[derive(Clone, Copy, Debug)]
 struct Unanswered {
-    /// What had come of which connection; none: there is no connection.
+    /// Connection, and data received over it; `None`: not connected.
     heard: Option<(usize, Heard)>,
-    /// Since when.
+    /// Start of the silence.
     since: Instant,
-    /// When a connection was to be made last.
+    /// Last attempt at a connection.
     dialled: Option<Instant>,
 }
 
-/// Looks after the members of the generation.
+/// Watches the members of the generation.
 pub(super) async fn watch_over(network: Arc<Network>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -61,12 +61,12 @@ pub(super) async fn watch_over(network: Arc<Network>) {
 }
 
 impl Network {
-    /// Members that are out of reach, whenever that changes.
+    /// Returns the unreachable members, as they change.
     pub fn out_of_reach(&self) -> watch::Receiver<BTreeSet<WorkerId>> {
         self.excluded.out_of_reach.subscribe()
     }
 
-    /// Those that the device may be waiting for: owners of results, who computes with it, and who is at its site. Nobody, where it does not wait.
+    /// Returns the workers that the device may be waiting for: owners of results, its replica, and its site. Empty if it does not wait.
     async fn awaited(&self) -> BTreeSet<WorkerId> {
         let now = Instant::now().into_std();
         let waits = self.progress.waits_since();
@@ -103,7 +103,7 @@ impl Network {
         peers.into_iter().filter_map(is_out).take(OUT_OF_REACH_MAX).collect()
     }
 
-    /// Whether what was sent to a peer, or asked of one that is awaited, has been without an answer for long enough.
+    /// Reports whether frames to a peer, or requests to an awaited one, have been unanswered for too long.
     fn is_out_of_reach(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
@@ -136,12 +136,12 @@ impl Network {
         if is_awaited && silent >= ASKED_AFTER {
             transport::nudge_once(connection);
         }
-        // With the queues that there are: an answer waits in them.
+        // Includes present queues, in which an answer waits.
         let round_trip = transport::round_trip(connection).max(connection.rtt());
         silent >= Duration::from_millis(OUT_OF_REACH_AFTER_MS) + 2 * round_trip
     }
 
-    /// Makes a connection to a peer beside all else, unless somebody does already.
+    /// Connects to a peer in the background, unless an attempt is in progress.
     pub(super) fn dial(self: &Arc<Self>, peer: &Arc<Peer>) {
         if peer.is_connecting() {
             return;
@@ -172,7 +172,7 @@ mod tests {
     use crate::testing::{Worker, authority, member};
     use longhaul_flight::Awaited;
 
-    /// A way to `target` from its own address for one client, that carries nothing while it is cut.
+    /// A path to `target` from its own address for one client; carries nothing while cut.
     struct Way {
         address: SocketAddr,
         is_cut: Arc<AtomicBool>,
@@ -234,7 +234,7 @@ mod tests {
         becomes(&[3]).await;
         network.progress.waited(Instant::now().into_std());
         becomes(&[]).await;
-        // While it does not wait, it learns from what it sends.
+        // Without waiting, it learns from its own frames.
         way.is_cut.store(true, Ordering::Relaxed);
         let header = FrameHeader {
             kind: FrameKind::Contribution,

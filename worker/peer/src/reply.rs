@@ -1,9 +1,9 @@
-//! Answers of the synchroniser to tasks.
+//! Replies of the synchroniser to tasks.
 
 use longhaul_member::{Answer, Reply};
 use tokio::sync::oneshot;
 
-/// Where the synchroniser puts an answer, and where a task takes it from.
+/// Returns a synchroniser's reply handle and a task's receiver.
 #[must_use]
 pub fn reply<T: std::fmt::Debug + Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
     let (sender, receiver) = oneshot::channel();
@@ -15,7 +15,7 @@ struct ToTask<T>(oneshot::Sender<T>);
 
 impl<T: std::fmt::Debug + Send> Answer<T> for ToTask<T> {
     fn give(self: Box<Self>, answer: T) {
-        // Who asked may have gone.
+        // The requester may have left.
         let _ = self.0.send(answer);
     }
 

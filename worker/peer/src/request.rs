@@ -1,4 +1,4 @@
-//! What workers ask of each other, and how it is answered.
+//! Requests between workers, and their answers.
 
 use std::time::Duration;
 
@@ -20,57 +20,49 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Request {
     /// The result of (round, fragment): one frame with its bytes.
     Result {
-        /// Which round.
         round: Round,
-        /// Which fragment.
         fragment: FragmentId,
     },
-    /// A consistent copy of the synchronised state, which the peer keeps while it is fetched: one frame with a [`Manifest`].
+    /// A consistent copy of the synchronised state, which the peer keeps during the transfer: one frame with a [`Manifest`].
     State {
-        /// Not from before this round: the peer waits until it is there.
+        /// First acceptable round; the peer waits for it.
         from: Round,
-        /// The [name](Manifest::name) of a copy of which who asks has pieces: where the peer still keeps that one for it, it is meant.
+        /// The [name](Manifest::name) of a partly fetched copy, which the peer offers again if it still keeps it.
         known: Option<Hash>,
     },
-    /// A piece of such a copy, by its hash: frames of [`STATE_FRAME_VALUES`].
+    /// A piece of such a copy, by hash: frames of [`STATE_FRAME_VALUES`].
     StatePiece(Hash),
-    /// So many bytes of nothing, at most [`PROBE_BYTES_MAX`], in frames, so that the peer can time them.
+    /// A timed transfer of zeros, at most [`PROBE_BYTES_MAX`], in frames.
     Probe {
-        /// How many.
         bytes: u32,
     },
-    /// What the two share their masks from in a generation: one frame with the secret.
+    /// The secret for the common masks of a generation: one frame.
     MaskSecret {
-        /// Which generation.
         generation: Generation,
     },
-    /// Which files a checkpoint has: one frame with a list of [`FileToCopy`](longhaul_checkpoint::FileToCopy).
+    /// The files of a checkpoint: one frame with a list of [`FileToCopy`](longhaul_checkpoint::FileToCopy).
     Checkpoint(CheckpointName),
-    /// A file of a checkpoint, from this byte on, in frames of [`FILE_FRAME_BYTES`].
+    /// A file of a checkpoint, from an offset on, in frames of [`FILE_FRAME_BYTES`].
     CheckpointFile {
-        /// Of which.
         of: CheckpointName,
-        /// Which.
         file: CheckpointFile,
-        /// What is here already.
+        /// Bytes already here.
         offset: u64,
     },
-    /// Who asks is alive, and wants the coordinator told so: one frame with the time until that will be, in milliseconds (u16, little-endian).
+    /// A sign of life for the coordinator: answered by one frame with the time until its report, in milliseconds (u16, little-endian).
     Alive {
-        /// Of its process.
         incarnation: u64,
     },
-    /// What the run's data consists of: the catalogue, in frames of [`FILE_FRAME_BYTES`].
+    /// The catalogue of the run's data, in frames of [`FILE_FRAME_BYTES`].
     Catalogue,
-    /// The `tokenizer.json` that the run's data was made with, likewise.
+    /// The `tokenizer.json` of the run's data, likewise.
     Tokenizer,
-    /// A block of the run's data: a frame with the head of its shard, and one with the items. As long as it has to be fetched first, empty frames.
+    /// A block of the run's data: a frame with the head of its shard, and one with the items; empty frames while it is being fetched.
     Block {
         /// Hash of the shard's head.
         shard: Hash,
-        /// Which block of it.
         block: u32,
-        /// Who asks, of the same site, relies on this worker to fetch it, where it does not have it.
+        /// Whether the requester, of the same site, relies on this worker to fetch a missing block.
         to_be_fetched: bool,
     },
 }
@@ -78,34 +70,35 @@ pub(super) enum Request {
 /// A checkpoint of a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CheckpointName {
-    /// The round that follows.
+    /// Following round.
     pub next_round: Round,
-    /// Which part,
+    /// Part.
     pub rank: u32,
-    /// and of how many.
+    /// Number of parts.
     pub parts: u32,
-    /// Of which state.
+    /// Hash of the state.
     pub state_hash: Hash,
 }
 
 /// Bytes in a frame of a file, as in one of a state.
 pub(super) const FILE_FRAME_BYTES: usize = 1 << 20;
 
-/// What a state consists of, in postcard.
+/// The content of a state, in postcard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    /// The first round that is not in it.
+    /// First round not contained.
     pub next_round: Round,
     /// Values in each vector.
     pub values: u64,
     /// Optimiser steps behind the moments.
     pub updates: u64,
-    /// BLAKE3 of each piece of each vector, of its values as little-endian f32. The same round may have been done twice, with different results; and moments may be each member's own.
+    /// BLAKE3 of each piece of each vector, over its values as little-endian f32. A round may be repeated with another result, and moments may differ by
+    /// member.
     pub buffers: Vec<Vec<Hash>>,
 }
 
 impl Manifest {
-    /// A hash of all of it, which no other state has.
+    /// Returns a hash of all fields, unique to this state.
     pub fn name(&self) -> Hash {
         let mut hasher = blake3::Hasher::new();
         for number in [self.next_round.0, self.values, self.updates, self.buffers.len() as u64] {
@@ -120,20 +113,20 @@ impl Manifest {
 
 /// Values in a frame of state: 1 MiB, so that many are in flight on a long link.
 pub(super) const STATE_FRAME_VALUES: usize = 256 * 1024;
-/// Values in a piece, the last one of a vector excepted: two frames, so that a lost connection costs little.
+/// Values in a piece, except a vector's last one: two frames, so that a lost connection costs little.
 pub(super) const STATE_PIECE_VALUES: usize = 2 * STATE_FRAME_VALUES;
 
-/// How long a donor may take to say what it has: it answers when its round is over, which may be a hundred steps of three seconds.
+/// Longest wait for a donor's manifest: it answers after its round, which may be a hundred steps of three seconds.
 const STATE_ANSWER_MAX: Duration = Duration::from_secs(300);
-/// How long a frame of a state may take: one takes 8 s at 1 Mbit/s.
+/// Longest time for a frame of a state: one takes 8 s at 1 Mbit/s.
 const STATE_FRAME_MAX: Duration = Duration::from_secs(120);
 
-/// What a probe may ask for: four seconds at 32 Mbit/s.
+/// Limit of a probe: four seconds at 32 Mbit/s.
 pub(super) const PROBE_BYTES_MAX: u32 = 16 << 20;
 /// Bytes in a frame of a probe.
 const PROBE_FRAME_BYTES: usize = 64 << 10;
 
-/// Has a peer send so many bytes; how many came.
+/// Requests `bytes` bytes from a peer; returns the received number.
 pub(super) async fn fetch_probe(connection: &Connection, bytes: u32) -> Result<usize> {
     let request = postcard::to_stdvec(&Request::Probe { bytes }).context("write a request")?;
     let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
@@ -144,7 +137,7 @@ pub(super) async fn fetch_probe(connection: &Connection, bytes: u32) -> Result<u
     Ok(got)
 }
 
-/// Answers with so many bytes.
+/// Answers with `bytes` bytes.
 pub(super) async fn send_probe(mut reply: PullReply, own: WorkerId, bytes: u32) -> Result<()> {
     let nothing = Bytes::from_static(&[0; PROBE_FRAME_BYTES]);
     let mut left = bytes.min(PROBE_BYTES_MAX) as usize;
@@ -170,7 +163,6 @@ pub(super) async fn fetch_result(
     Ok((body, *header.body_hash.as_bytes()))
 }
 
-/// Answers with one result.
 pub(super) async fn send_result(
     mut reply: PullReply,
     own: WorkerId,
@@ -195,7 +187,6 @@ pub(super) async fn fetch_mask_secret(
     frame.body().as_ref().try_into().context("the secret has another length")
 }
 
-/// Answers with a secret.
 pub(super) async fn send_mask_secret(
     mut reply: PullReply,
     own: WorkerId,
@@ -206,7 +197,7 @@ pub(super) async fn send_mask_secret(
     Ok(reply.finish().await?)
 }
 
-/// Shows a peer that this process is alive; in how long it will tell the coordinator.
+/// Sends a sign of life to a peer; returns the time until its report to the coordinator.
 pub(super) async fn show_sign(connection: &Connection, incarnation: u64) -> Result<Duration> {
     let request = postcard::to_stdvec(&Request::Alive { incarnation }).context("write a request")?;
     let mut response = pull(connection, &request, ReceiveLimits::default()).await?;
@@ -215,7 +206,7 @@ pub(super) async fn show_sign(connection: &Connection, incarnation: u64) -> Resu
     Ok(Duration::from_millis(u16::from_le_bytes(next_in_ms).into()))
 }
 
-/// Answers in how long that will be told.
+/// Answers with the time until that report.
 pub(super) async fn answer_sign(mut reply: PullReply, own: WorkerId, next_in: Duration) -> Result<()> {
     let next_in_ms = u16::try_from(next_in.as_millis()).unwrap_or(u16::MAX);
     let meta = meta(FrameKind::State, own, Round(0), FragmentId(0), 0);
@@ -223,7 +214,7 @@ pub(super) async fn answer_sign(mut reply: PullReply, own: WorkerId, next_in: Du
     Ok(reply.finish().await?)
 }
 
-/// What a state consists of. Reads all of it: not for a thread that others wait for.
+/// Returns the manifest of a state. Reads all of it, and so blocks the thread.
 pub(super) fn manifest_of(state: &HealedState) -> Manifest {
     Manifest {
         next_round: state.next_round,
@@ -237,7 +228,7 @@ fn hashes_of_pieces(values: &[f32]) -> Vec<Hash> {
     values.chunks(STATE_PIECE_VALUES).map(|piece| *blake3::hash(of_f32(piece)).as_bytes()).collect()
 }
 
-/// Asks for a copy of the state, which the peer keeps from then on; for the one with this name, where the peer has kept it.
+/// Requests a copy of the state, which the peer keeps from then on; if `known`, the one that it has kept.
 pub(super) async fn ask_for_state(
     connection: &Connection,
     from: Round,
@@ -250,10 +241,10 @@ pub(super) async fn ask_for_state(
     postcard::from_bytes(frame.body()).context("read the manifest")
 }
 
-/// Asks for a piece of such a copy.
+/// Requests a piece of such a copy.
 ///
 /// # Errors
-/// What comes does not have the hash. It is not read further than a piece is long.
+/// The answer does not have the hash. It is not read beyond a piece's length.
 pub(super) async fn fetch_piece(connection: &Connection, piece: Hash) -> Result<Vec<f32>> {
     let request = postcard::to_stdvec(&Request::StatePiece(piece)).context("write a request")?;
     let limits = ReceiveLimits { frame_deadline: STATE_FRAME_MAX, ..ReceiveLimits::default() };
@@ -271,7 +262,6 @@ pub(super) async fn fetch_piece(connection: &Connection, piece: Hash) -> Result<
     Ok(values)
 }
 
-/// Answers with what a copy of the state consists of.
 pub(super) async fn send_manifest(mut reply: PullReply, own: WorkerId, manifest: &Manifest) -> Result<()> {
     let body = postcard::to_stdvec(manifest).context("write a manifest")?;
     let meta = meta(FrameKind::State, own, manifest.next_round, FragmentId(0), 0);
@@ -279,7 +269,6 @@ pub(super) async fn send_manifest(mut reply: PullReply, own: WorkerId, manifest:
     Ok(reply.finish().await?)
 }
 
-/// Answers with a piece.
 pub(super) async fn send_piece(mut reply: PullReply, own: WorkerId, values: &[f32]) -> Result<()> {
     for (values, index) in values.chunks(STATE_FRAME_VALUES).zip(0..) {
         let meta = meta(FrameKind::State, own, Round(0), FragmentId(index), 0);
@@ -288,7 +277,7 @@ pub(super) async fn send_piece(mut reply: PullReply, own: WorkerId, values: &[f3
     Ok(reply.finish().await?)
 }
 
-/// The next frame of an answer about a state; none after the last.
+/// Returns the next frame of a state; `None` after the last.
 async fn next_state_frame(response: &mut PullResponse) -> Result<Option<Frame>> {
     let Some(frame) = response.next().await? else { return Ok(None) };
     ensure!(frame.meta().kind == FrameKind::State, "the answer is not a state");

@@ -1,4 +1,4 @@
-//! Workers that are out of the run: whoever they are connected with hangs up.
+//! Workers removed from the run: their peers close connections with them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use quinn::Connection;
 
 use super::Network;
 
-/// What a worker that is out of the run is told when its connection is closed.
+/// Reason in the close frame to a removed worker.
 const REASON: &str = "this worker was taken out of the run";
 
-/// Closes a connection with a worker that is out of the run.
+/// Closes a connection with a removed worker.
 pub(super) fn hang_up(connection: &Connection) {
     CloseCode::Stranger.close(connection, REASON);
 }
 
 impl Network {
-    /// From now on, these workers are strangers: connections with them are closed, and new ones refused.
+    /// Removes these workers: connections with them are closed, and new ones refused.
     pub fn revoke(self: &Arc<Self>, workers: &[WorkerId]) {
         let is_new = |revoked: &mut BTreeSet<WorkerId>| {
             let known = revoked.len();
             revoked.extend(workers);
             revoked.len() > known
         };
-        // First, so that whoever connects meanwhile finds it.
+        // First, so that a concurrent connection finds it.
         if !self.excluded.revoked.send_if_modified(is_new) {
             return;
         }
@@ -39,22 +39,22 @@ impl Network {
         }
     }
 
-    /// Whether this worker is out of the run.
+    /// Reports whether this worker was removed from the run.
     pub(super) fn is_revoked(&self, worker: WorkerId) -> bool {
         self.excluded.revoked.borrow().contains(&worker)
     }
 
-    /// Returns when this worker is out of the run.
+    /// Returns once this worker is removed from the run.
     pub(super) async fn until_revoked(&self, worker: WorkerId) {
         let mut revoked = self.excluded.revoked.subscribe();
         // The sender lives as long as this network.
         let _ = revoked.wait_for(|revoked| revoked.contains(&worker)).await;
     }
 
-    /// Does something over a connection with another worker, for as long as that one is of the run.
+    /// Runs `talk` over a connection while the other worker belongs to the run.
     ///
     /// # Errors
-    /// Those of what is done; or the other one is out of the run.
+    /// Those of `talk`, or a removal of the other worker.
     pub(super) async fn while_of_run<T>(
         &self,
         worker: WorkerId,
@@ -62,7 +62,7 @@ impl Network {
         talk: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         tokio::select! {
-            // Asked first: not a byte for who is out already.
+            // Polled first: no byte goes to a removed worker.
             biased;
             () = self.until_revoked(worker) => {
                 hang_up(connection);
@@ -104,10 +104,10 @@ mod tests {
         };
         assert!(by_peer(from.connection().closed().await));
         assert!(matches!(to.connection().closed().await, ConnectionError::LocallyClosed));
-        // A certificate is good for a day: the handshake succeeds, and not a byte more.
+        // A certificate is valid for a day: the handshake succeeds, and nothing after it.
         let again = peer.connection(&goes.network).await.unwrap();
         assert!(by_peer(again.connection().closed().await));
-        // A generation that was announced before does not bring it back.
+        // A generation announced before does not restore it.
         stays.network.set_members(std::slice::from_ref(&goes.member), 0);
         assert!(stays.network.lock().peers.is_empty());
         let dialled = stays.network.probe(std::slice::from_ref(&goes.member)).await;

@@ -1,4 +1,4 @@
-//! What peers send to this worker, and ask of it.
+//! Frames and requests from peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,13 +30,13 @@ use super::request::{
 use super::revoked::hang_up;
 use super::stage_inbox::About;
 
-/// Connections of peers at a time: a run of hundreds of workers, with room for those that come back.
+/// Parallel connections of peers: a run of hundreds of workers, with room for reconnections.
 const CONNECTIONS_MAX: usize = 1024;
-/// Handshakes at a time, of one address a quarter.
+/// Parallel handshakes, at most a quarter from one address.
 const HANDSHAKES_MAX: usize = 256;
-/// How long one may take: some round trips of the longest links.
+/// Longest handshake: some round trips of the longest links.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Requests that are answered at a time on one connection.
+/// Parallel requests on one connection.
 const REQUESTS_MAX: usize = 512;
 
 /// Accepts peers until the network is stopped.
@@ -56,14 +56,14 @@ pub(super) async fn accept(network: Arc<Network>, limits: ReceiveLimits) {
         let (connections, strangers) = (Arc::clone(&connections), strangers.clone());
         network.spawn(async move {
             if let Err(error) = serve(&served_by, receiver, incoming, &strangers, &connections).await {
-                tracing::debug!(reason = format!("{error:#}"), "a peer was turned away");
+                tracing::debug!(reason = format!("{error:#}"), "a peer was rejected");
             }
         });
     }
 }
 
-/// Serves one connection to its end. The handshake has checked that the peer has a certificate of this run; a frame must
-/// name its own sender, and whether that is a member of the generation is the round protocol's to check.
+/// Serves one connection to its end. The handshake has verified the peer's certificate. A frame must name its own sender; the round protocol checks its
+/// membership.
 async fn serve(
     network: &Arc<Network>,
     receiver: BulkReceiver,
@@ -76,11 +76,11 @@ async fn serve(
     let worker = peer_worker(&connection, network.own.run).context("read the peer's certificate")?;
     drop(place);
     let Ok(_connected) = connections.try_acquire() else {
-        CloseCode::Full.close(&connection, "there are too many connections of workers");
-        anyhow::bail!("there are {CONNECTIONS_MAX} connections of workers");
+        CloseCode::Full.close(&connection, "too many connections of workers");
+        anyhow::bail!("{CONNECTIONS_MAX} connections of workers are open");
     };
     let admitting = Arc::clone(network);
-    // Before anything is read: a certificate is good for a day, and its worker may be out of the run.
+    // Before any read: a certificate is valid for a day, and its worker may have been removed.
     if network.is_revoked(worker) {
         hang_up(&connection);
         anyhow::bail!("{worker} was taken out of the run");
@@ -88,7 +88,7 @@ async fn serve(
     let receiver = receiver.admitting(move |header| {
         let meta = &header.meta;
         let mail = &admitting.stage_inbox;
-        // Whatever else it is, the round protocol looks at it.
+        // The round protocol checks all other kinds.
         let is_awaited = meta.kind != FrameKind::Stage
             || About::of_meta(meta)
                 .is_some_and(|about| mail.admits(meta.generation, worker, about, header.body_len as usize));
@@ -109,13 +109,13 @@ async fn serve(
     Ok(())
 }
 
-/// Whether it was lost, and its worker may come back for the rest of what it fetches; who has hung up fetches nothing more.
+/// Reports whether the connection was lost, and its worker may return for the rest of a transfer; a peer that closed it will not.
 fn is_lost(connection: &Connection) -> bool {
     let reason = connection.close_reason();
     matches!(reason, Some(ConnectionError::TimedOut | ConnectionError::Reset))
 }
 
-/// Hands frames to the synchroniser, or to the device of a rank, in the order in which they are complete.
+/// Passes complete frames to the synchroniser, or to a rank's device, in order.
 async fn pass_on(network: Arc<Network>, mut frames: mpsc::Receiver<ReceivedFrame>) {
     while let Some(received) = frames.recv().await {
         let (frame, memory) = received.into_parts();
@@ -245,7 +245,7 @@ async fn answer(
     }
 }
 
-/// Keeps a copy of the state for a peer, and says what it consists of.
+/// Keeps a copy of the state for a peer, and sends its manifest.
 async fn offer_state(
     network: &Arc<Network>,
     peer: (&Connection, WorkerId),
@@ -254,7 +254,7 @@ async fn offer_state(
 ) -> Result<()> {
     let kept = tokio::select! {
         kept = keep_state(network, peer, wanted) => kept?,
-        // A round may take minutes: the place of who does not wait for its end is for others.
+        // A round may take minutes: a requester that left frees its slot.
         () = reply.unwanted() => return Ok(()),
     };
     let Some(manifest) = kept else {
@@ -264,7 +264,7 @@ async fn offer_state(
     send_manifest(reply, network.own.worker, &manifest).await
 }
 
-/// None: there is no state, or no room for it.
+/// `None`: no state or no free slot.
 async fn keep_state(
     network: &Arc<Network>,
     (connection, worker): (&Connection, WorkerId),
@@ -285,7 +285,7 @@ async fn keep_state(
     let is_first = network.snapshots.forget_unused(Instant::now()).is_none();
     let is_kept = asking.keep(over, &manifest, state, Instant::now());
     if connection.close_reason().is_some() && !is_lost(connection) {
-        // What was kept for it may have been dropped already.
+        // The kept copy may have been dropped already.
         network.snapshots.release(over);
     }
     if is_first {

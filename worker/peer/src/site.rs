@@ -1,4 +1,4 @@
-//! Where members of this worker's site come in for the reduction within the site.
+//! The listener for members of this worker's site, for the reduction within the site.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -11,10 +11,10 @@ use longhaul_proto::transport::{BindError, SocketBuffers, bind_udp, listen_tcp};
 
 use super::Network;
 
-/// Ports that are tried for one that is free for UDP as well as for TCP.
+/// Attempts at a port that is free for both UDP and TCP.
 const PORTS_TRIED: usize = 16;
 
-/// A worker's UDP socket. Without an address it is for all of this machine's: of both kinds, or of IPv4 where there is no IPv6.
+/// Binds a worker's UDP socket. Without an address it covers all addresses of this machine, or only IPv4 ones if IPv6 is absent.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -26,13 +26,13 @@ pub fn bind(listen: Option<SocketAddr>) -> Result<(UdpSocket, SocketBuffers), Bi
     }
 }
 
-/// Where the system is to choose the port (0), it is one that is free for TCP too: members of the site meet there.
+/// Binds to a port. One chosen by the system (0) is free for TCP too, for members of the site.
 fn bind_to(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> {
     if listen.port() != 0 {
         return bind_udp(listen);
     }
     for _ in 0..PORTS_TRIED {
-        // Linux keeps the ports that it gives to listeners apart from those of connections that go out, as long as there are enough.
+        // Linux keeps the ports of listeners apart from those of outgoing connections, as long as there are enough.
         let Ok(found) = listen_tcp(listen).and_then(|listener| listener.local_addr()) else { break };
         if let Ok(bound) = bind_udp(found) {
             return Ok(bound);
@@ -41,27 +41,27 @@ fn bind_to(listen: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindError> 
     bind_udp(listen)
 }
 
-/// What this worker shows its neighbours, and the listener, once it is needed.
+/// This worker's certificate for its site, and the listener, once needed.
 pub(super) struct SiteAcceptor {
     tls: SiteTls,
     listener: Option<Arc<TcpListener>>,
 }
 
-/// The door cannot be opened.
+/// Failure to listen.
 #[derive(Debug, thiserror::Error)]
 pub enum SiteAcceptorError {
-    /// The UDP socket does not say where it is.
+    /// The UDP socket's address is unknown.
     #[error("ask for the endpoint's port: {0}")]
     Socket(#[source] io::Error),
     /// The port is taken.
     #[error(
-        "TCP at {address} cannot be listened at: {source}. The members of a site meet where they take data over UDP, address and \
-         port alike: free the port, or take another one with --listen"
+        "cannot listen on TCP at {address}: {source}. The members of a site connect where they receive data over UDP, address and \
+         port alike: free the port, or choose another one with --listen"
     )]
     Listen {
-        /// Where.
+        /// Address.
         address: SocketAddr,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
 }
@@ -86,7 +86,7 @@ fn tls_of(identity: &Identity) -> Result<SiteTls> {
 }
 
 impl Network {
-    /// The listener for members of this site, at the UDP endpoint's address and port number, and the certificate to show there.
+    /// Returns the listener for members of this site, at the UDP endpoint's address and port number, and its certificate.
     ///
     /// # Errors
     /// The port is taken.

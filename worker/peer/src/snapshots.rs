@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::request::{Manifest, STATE_PIECE_VALUES};
 
-/// States at a time: each may be as large as the model with its moments. Who asks for another one meanwhile asks another donor, or again.
+/// Parallel copies: each may be as large as the model with its moments. Further peers ask another donor, or retry.
 const SNAPSHOTS_MAX: usize = 4;
-/// Who is still connected, and has asked for no piece for so long, has no state kept for it any more.
+/// Time without requests after which a connected peer's copy is dropped.
 pub(super) const UNUSED_MAX: Duration = Duration::from_secs(60);
 
-/// What is kept.
+/// The kept copies.
 ///
-/// A copy is for those who asked before it was made, and who asked when it was the same as one made for them: one from before a settlement may have
-/// rounds that do not count any more. It goes when the last of them has hung up, or has asked for nothing for a while: whose connection was lost goes on with it. Each worker has one, and
-/// waits for one, however often it asks and over however many connections.
+/// A copy serves the peers that asked before it was made, and later ones that got an equal state: after a settlement, older ones may contain void rounds. It
+/// is dropped once all of them have closed their connections or been idle for a while; after a lost connection, a peer resumes with it. Each worker has one
+/// copy and one pending request.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     kept: Mutex<Kept>,
@@ -29,7 +29,7 @@ pub(super) struct Snapshots {
 #[derive(Debug, Default)]
 struct Kept {
     snapshots: Vec<Snapshot>,
-    /// Who is about to have one.
+    /// Workers with a pending request.
     asking: BTreeSet<WorkerId>,
 }
 
@@ -37,14 +37,14 @@ struct Kept {
 struct Snapshot {
     manifest: Manifest,
     buffers: Vec<Arc<Vec<f32>>>,
-    /// For whom it is; never nobody.
+    /// Receivers, never empty.
     claims: Vec<Claim>,
 }
 
 #[derive(Debug)]
 struct Claim {
     worker: WorkerId,
-    /// quinn's number of the connection over which it has asked.
+    /// quinn's number of the requesting connection.
     connection: usize,
     used: Instant,
 }
@@ -65,7 +65,7 @@ impl Kept {
 }
 
 impl Snapshots {
-    /// A place for a state that a worker asks for. What was kept for it before goes. None: there is no room, or it has asked already and has no answer yet.
+    /// Reserves a slot for a worker's copy, and drops its previous one. `None`: all slots are taken, or its earlier request is pending.
     pub fn ask(&self, worker: WorkerId, now: Instant) -> Option<Asking<'_>> {
         let mut kept = self.lock();
         kept.retain_claims(|claim| claim.worker != worker && claim.is_in_use(now));
@@ -73,7 +73,7 @@ impl Snapshots {
         (has_room && kept.asking.insert(worker)).then(|| Asking { snapshots: self, worker })
     }
 
-    /// The state with this name, if it is the one that is kept for this worker, which asks for it over another connection now.
+    /// Returns the manifest with this name if it is kept for this worker, and moves it to another connection.
     pub fn again(&self, worker: WorkerId, name: &Hash, connection: usize, now: Instant) -> Option<Manifest> {
         let mut kept = self.lock();
         kept.retain_claims(|claim| claim.is_in_use(now));
@@ -87,7 +87,7 @@ impl Snapshots {
         })
     }
 
-    /// A piece of the state that is kept for a worker.
+    /// Returns a piece of the state that is kept for a worker.
     pub fn piece(&self, worker: WorkerId, hash: &Hash, now: Instant) -> Option<KeptPiece> {
         let mut kept = self.lock();
         kept.snapshots.iter_mut().find_map(|snapshot| {
@@ -103,12 +103,12 @@ impl Snapshots {
         })
     }
 
-    /// A worker has hung up.
+    /// Drops the claims of a closed connection.
     pub fn release(&self, connection: usize) {
         self.lock().retain_claims(|claim| claim.connection != connection);
     }
 
-    /// Drops what nobody asks for any more. When to look again; none: nothing is kept.
+    /// Drops idle copies. Returns the time of the next check; `None`: nothing is kept.
     pub fn forget_unused(&self, now: Instant) -> Option<Instant> {
         let mut kept = self.lock();
         kept.retain_claims(|claim| claim.is_in_use(now));
@@ -121,7 +121,7 @@ impl Snapshots {
     }
 }
 
-/// A piece of a state that is kept.
+/// A piece of a kept state.
 #[derive(Debug)]
 pub(super) struct KeptPiece {
     buffer: Arc<Vec<f32>>,
@@ -129,13 +129,13 @@ pub(super) struct KeptPiece {
 }
 
 impl KeptPiece {
-    /// Its values.
+    /// Returns its values.
     pub fn values(&self) -> &[f32] {
         self.buffer.chunks(STATE_PIECE_VALUES).nth(self.index).unwrap_or_default()
     }
 }
 
-/// A worker that waits for its state. Dropping it gives its place up.
+/// A worker's pending request. Its drop frees the slot.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
     snapshots: &'a Snapshots,
@@ -143,7 +143,7 @@ pub(super) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Keeps a state for the worker while this connection of it lasts. False: there is no room.
+    /// Keeps a state for the worker during this connection. `false`: all slots are taken.
     pub fn keep(self, connection: usize, manifest: &Manifest, state: HealedState, now: Instant) -> bool {
         let claim = Claim { worker: self.worker, connection, used: now };
         let mut kept = self.snapshots.lock();
@@ -151,7 +151,7 @@ impl Asking<'_> {
             same.claims.push(claim);
             return true;
         }
-        // Others that asked at the same time may have been given other states.
+        // Parallel requests may have got other states.
         let has_room = kept.snapshots.len() < SNAPSHOTS_MAX;
         if has_room {
             let (manifest, buffers) = (manifest.clone(), state.buffers);
@@ -185,12 +185,11 @@ mod tests {
         manifest_of(&state(round)).buffers[buffer][0]
     }
 
-    /// What a worker gets for a hash.
     fn piece(snapshots: &Snapshots, worker: u32, hash: &Hash, now: Instant) -> Option<Vec<f32>> {
         Some(snapshots.piece(WorkerId(worker), hash, now)?.values().to_vec())
     }
 
-    /// A worker asks over a connection of its own number, and is given the state of this round.
+    /// Keeps the state of this round for a worker, over a connection with the worker's number.
     fn keep(snapshots: &Snapshots, worker: u32, round: u64, now: Instant) -> bool {
         let Some(asking) = snapshots.ask(WorkerId(worker), now) else { return false };
         asking.keep(worker as usize, &manifest_of(&state(round)), state(round), now)
@@ -203,13 +202,13 @@ mod tests {
             assert!(keep(&snapshots, worker, u64::from(worker), now));
         }
         let asking = snapshots.ask(WorkerId(9), now);
-        assert!(asking.is_none(), "there is no room");
+        assert!(asking.is_none(), "all slots are taken");
         snapshots.release(4);
         assert!(keep(&snapshots, 9, 3, now) && keep(&snapshots, 4, 4, now));
         let of_9 = || piece(&snapshots, 9, &hash(3, 1), now);
         snapshots.release(3);
         assert_eq!(of_9(), Some(vec![3.0; 3]));
-        assert_eq!(piece(&snapshots, 3, &hash(3, 1), now), None, "it has hung up");
+        assert_eq!(piece(&snapshots, 3, &hash(3, 1), now), None, "the connection is closed");
         assert!(!keep(&snapshots, 3, 5, now));
         snapshots.release(9);
         assert_eq!(of_9(), None);
@@ -225,19 +224,19 @@ mod tests {
         assert_eq!(piece(&snapshots, 1, &hash(8, 1), now), None);
         assert!(piece(&snapshots, 1, &hash(9, 1), now).is_some());
         let first = snapshots.ask(WorkerId(1), now);
-        assert!(first.is_some() && snapshots.ask(WorkerId(1), now).is_none(), "it waits for an answer");
+        assert!(first.is_some() && snapshots.ask(WorkerId(1), now).is_none(), "its request is pending");
         drop(first);
         assert!((2..=5).all(|worker| keep(&snapshots, worker, u64::from(worker), now)));
     }
 
-    /// Moments that are all zero are in each state.
+    /// All-zero moments are in each state.
     #[test]
     fn a_state_of_which_nothing_is_asked_for_goes_and_no_other_one_that_has_the_same_vector() {
         let (snapshots, began) = (Snapshots::default(), Instant::now());
         assert!(keep(&snapshots, 1, 1, began) && keep(&snapshots, 2, 2, began));
         let later = began + UNUSED_MAX / 2;
         assert_eq!(piece(&snapshots, 2, &hash(2, ZEROS), later), Some(vec![0.0; 3]));
-        assert_eq!(piece(&snapshots, 2, &hash(1, 1), later), None, "it is not of its state");
+        assert_eq!(piece(&snapshots, 2, &hash(1, 1), later), None, "a piece of another state");
         assert_eq!(snapshots.forget_unused(began + UNUSED_MAX), Some(later + UNUSED_MAX));
         assert_eq!(piece(&snapshots, 1, &hash(1, ZEROS), later), None);
         assert!(piece(&snapshots, 2, &hash(2, 1), later).is_some());
@@ -250,14 +249,14 @@ mod tests {
         assert!(keep(&snapshots, 1, 1, began) && keep(&snapshots, 2, 2, began));
         let name = manifest_of(&state(1)).name();
         let again = |worker, connection, now| snapshots.again(WorkerId(worker), &name, connection, now);
-        assert_eq!(again(2, 20, began), None, "it has a state of its own");
+        assert_eq!(again(2, 20, began), None, "it has its own state");
         assert_eq!(again(3, 30, began), None);
         let later = began + UNUSED_MAX / 2;
         assert_eq!(again(1, 10, later), Some(manifest_of(&state(1))));
-        // The connection that was lost.
+        // The lost connection.
         snapshots.release(1);
         assert_eq!(piece(&snapshots, 1, &hash(1, 1), later), Some(vec![1.0; 3]));
-        assert_eq!(again(1, 11, later + UNUSED_MAX), None, "it has asked for nothing for too long");
+        assert_eq!(again(1, 11, later + UNUSED_MAX), None, "idle for too long");
         assert_eq!(piece(&snapshots, 1, &hash(1, 1), later), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What other ranks of this worker's replica have sent, until its device asks for it.
+//! Messages from other ranks of this worker's replica, until its device takes them.
 
 use std::collections::HashMap;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -8,30 +8,30 @@ use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_proto::frame::{FrameKind, FrameMeta};
 
-/// Bytes that may wait for the device. What is unread is what is in flight: a residual stream for each micro-batch and chunk, in each direction, and a borrowed
-/// embedding. Beyond this, frames are turned away, and their senders try again; those of the message that the device waits for are not, or it would wait for ever.
+/// Bytes that may wait for the device: a residual stream for each micro-batch and chunk, in each direction, and a borrowed embedding. Beyond this, frames are
+/// refused and retried, except for the message that the device waits for.
 const UNREAD_BYTES_MAX: usize = 4 << 30;
-/// Parts of messages that may wait: they cost something besides their bytes.
+/// Parts of messages that may wait, because each has overhead.
 const UNREAD_PARTS_MAX: usize = 1 << 16;
 
-/// Bytes that may be kept of a session that this worker has not been told of yet: the others of its replica may have been, and send all that the schedule lets them.
+/// Bytes kept for a future session: other ranks may learn of it earlier, and send all messages that the schedule permits.
 const EARLY_BYTES_MAX: usize = 1 << 30;
 
-/// What a message is about. The same for sender and receiver.
+/// Identity of a message, the same for sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct About {
-    /// In which of the exchanges that all ranks begin in the same order.
+    /// Index among the exchanges, which all ranks begin in the same order.
     pub exchange: u64,
-    /// Of which kind.
+    /// Kind.
     pub kind: StageKind,
-    /// The sender's chunk.
+    /// Sender's chunk.
     pub chunk: u32,
-    /// The micro-batch.
+    /// Micro-batch.
     pub micro_batch: u32,
 }
 
 impl About {
-    /// The header of a frame with a part of such a message.
+    /// Returns the header of a frame with a part of such a message.
     #[must_use]
     pub fn to_meta(self, session: Generation, sender: WorkerId, part: u32) -> FrameMeta {
         let kind = match self.kind {
@@ -52,7 +52,7 @@ impl About {
         }
     }
 
-    /// What [`Self::to_meta`] was made of; none: it is of no kind that there is.
+    /// Decodes the result of [`Self::to_meta`]; `None`: unknown kind.
     pub(crate) fn of_meta(meta: &FrameMeta) -> Option<Self> {
         let kind = match meta.weight % KINDS {
             0 => StageKind::Forward,
@@ -77,20 +77,20 @@ pub enum StageKind {
     Forward,
     /// The gradient of one.
     Backward,
-    /// A number that is summed over all ranks.
+    /// A number to be summed over all ranks.
     Number,
-    /// A parameter that is lent.
+    /// A lent parameter.
     Given,
     /// The gradient of one.
     Returned,
 }
 
-/// The replica has changed, or this worker stops: nobody sends what was waited for.
+/// The replica has changed, or this worker stops: the message will not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the replica's other workers are not there any more")]
+#[error("the replica's other workers have left")]
 pub struct Interrupted;
 
-/// One worker's messages. They are of one session, from the workers of the replica; all others are turned away before anything is kept of them.
+/// A worker's messages of one session, from the workers of its replica; all others are refused at once.
 #[derive(Debug, Default)]
 pub struct StageInbox {
     state: Mutex<State>,
@@ -100,19 +100,19 @@ pub struct StageInbox {
 #[derive(Debug, Default)]
 struct State {
     replica: Option<Replica>,
-    /// The last exchange that the device has asked about: what is older is read, or never will be.
+    /// Last exchange requested by the device: older ones are read, or never will be.
     exchange: u64,
-    /// The message that the device waits for, whose length it knows.
+    /// Message that the device waits for, of known length.
     awaited: Option<(WorkerId, About)>,
     messages: HashMap<(WorkerId, About), BTreeMap<u32, Bytes>>,
     unread_parts: usize,
     unread_bytes: usize,
-    /// Of sessions that are to come.
+    /// Messages of future sessions.
     early: Vec<Early>,
     early_bytes: usize,
 }
 
-/// A part of a message of a session that this worker has not been told of.
+/// A part of a future session's message.
 #[derive(Debug)]
 struct Early {
     session: Generation,
@@ -122,17 +122,17 @@ struct Early {
     body: Bytes,
 }
 
-/// Whom this worker computes with.
+/// The workers of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// The generation in which it was formed.
+    /// Generation in which it was formed.
     pub session: Generation,
     /// Its workers, by rank.
     pub workers: Vec<WorkerId>,
 }
 
 impl StageInbox {
-    /// From now on, messages of this replica count; those of another are forgotten, and who waits for one is told. None: this worker computes alone.
+    /// Switches to messages of this replica; drops others and interrupts waits for them. `None`: this worker computes alone.
     pub fn open(&self, replica: Option<Replica>) {
         let mut state = self.lock();
         if state.replica == replica {
@@ -149,23 +149,23 @@ impl StageInbox {
         self.came.notify_all();
     }
 
-    /// Whether a part of a message would be kept: of this session, or of one to come. A sender that has handed a part to its transport does not learn that it was turned away, so
-    /// only what nobody may send is.
+    /// Reports whether a part of a message would be kept: of this session or a future one. Senders may not notice a refusal, so only illegal parts are
+    /// refused.
     pub fn admits(&self, session: Generation, from: WorkerId, about: About, bytes: usize) -> bool {
         self.lock().admits(session, from, about, bytes)
     }
 
-    /// Keeps a part of a message of this session, unless it is one that was read: a part may come twice.
+    /// Keeps a part of a message of this session, except a duplicate of a read one.
     pub fn deliver(&self, session: Generation, from: WorkerId, about: About, part: u32, body: Bytes) {
-        // Admitted it was: what is between there and here is bounded by the memory for frames.
+        // It was admitted: the memory for frames bounds parts in between.
         self.lock().keep(Early { session, from, about, part, body });
         self.came.notify_all();
     }
 
-    /// Waits for a message of so many parts, and takes it.
+    /// Waits for a message of this many parts, and takes it.
     ///
     /// # Errors
-    /// [`Interrupted`], when the session is over.
+    /// [`Interrupted`], after the end of the session.
     pub fn wait(
         &self,
         session: Generation,
@@ -190,17 +190,17 @@ impl StageInbox {
         Ok(state.take(&key).into_values().collect())
     }
 
-    /// The workers that this one computes with, itself among them; nobody, where it computes alone.
+    /// Returns the replica's workers, including this one; empty if it computes alone.
     pub fn workers(&self) -> Vec<WorkerId> {
         self.lock().replica.as_ref().map(|replica| replica.workers.clone()).unwrap_or_default()
     }
 
-    /// Whether messages of this session count.
+    /// Reports whether this session is the present one.
     pub fn is_open(&self, session: Generation) -> bool {
         self.lock().is_of(session)
     }
 
-    /// The state is consistent after each statement that changes it, so a panic elsewhere does not spoil it.
+    /// Each statement leaves the state consistent, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -216,7 +216,7 @@ impl State {
         self.replica.as_ref().is_none_or(|replica| replica.session < session)
     }
 
-    /// Keeps a part of a message where it counts, or may come to count.
+    /// Keeps a part of a message of the present or a future session.
     fn keep(&mut self, message: Early) {
         let Early { session, from, about, part, .. } = message;
         let bytes = message.body.len();
@@ -248,7 +248,7 @@ impl State {
         self.replica.as_ref().is_some_and(|replica| replica.session == session)
     }
 
-    /// Forgets what is older: copies of parts that came twice.
+    /// Drops older messages: duplicates of read parts.
     fn begin(&mut self, exchange: u64) {
         self.exchange = exchange;
         let old: Vec<_> =
@@ -336,7 +336,7 @@ mod tests {
             deliver(&mail, 3, part, b"x");
         }
         assert!(!mail.admits(SEVENTH, ONE, about(3), 1));
-        // Another body in the place of one that is here counts for nothing.
+        // Another body in place of a present one is ignored.
         deliver(&mail, 3, 0, b"longer");
         assert_eq!(unread(&mail), (1, UNREAD_PARTS_MAX, UNREAD_PARTS_MAX));
         mail.wait(SEVENTH, ONE, about(3), 1).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         assert!(!StageInbox::default().admits(SEVENTH, ONE, about(3), 0));
     }
 
-    /// One message may be larger than all that may wait, as a tied embedding is, and others may have come first.
+    /// One message may exceed the limit, as a tied embedding does, and others may have come first.
     #[test]
     fn the_message_that_the_device_waits_for_always_has_room() {
         let mail = mail();
@@ -357,13 +357,13 @@ mod tests {
         while !mail.admits(SEVENTH, WorkerId(2), about(3), UNREAD_BYTES_MAX) {
             std::thread::yield_now();
         }
-        assert!(!mail.admits(SEVENTH, WorkerId(2), about(4), 1), "no other one of its sender");
+        assert!(!mail.admits(SEVENTH, WorkerId(2), about(4), 1), "not another one from its sender");
         mail.deliver(SEVENTH, WorkerId(2), about(3), 0, Bytes::from_static(b"awaited"));
         assert_eq!(reader.join().unwrap(), Ok(vec![Bytes::from_static(b"awaited")]));
         assert!(!mail.admits(SEVENTH, WorkerId(2), about(3), 1));
     }
 
-    /// Ranks are told of their session one after the other, and who hears of it first begins.
+    /// Ranks learn of their session one after the other, and the first one begins.
     #[test]
     fn messages_of_a_session_to_come_wait_for_it_and_are_bounded() {
         let mail = StageInbox::default();

@@ -32,7 +32,7 @@ pub fn endpoint((authority, now): &(Authority, u64), number: u32) -> (Identity, 
     (identity, endpoint)
 }
 
-/// A worker's network at a site of its own, and where others reach it.
+/// A worker's network at its own site, and its address.
 pub struct Worker {
     pub network: Arc<Network>,
     pub queue: mpsc::Receiver<SyncEvent>,

@@ -32,7 +32,7 @@ fn frame(round: u64) -> Frame {
     Frame::new(meta, vec![round as u8; MIB].into()).unwrap()
 }
 
-/// Of a frame that worker 1 sends.
+/// Returns the header of a frame from worker 1.
 fn header(kind: RoundFrameKind, round: u64, fragment: u32) -> FrameHeader {
     let (round, fragment) = (Round(round), FragmentId(fragment));
     FrameHeader { kind, generation: Generation(1), round, fragment, weight: 1, site: SiteId(1) }
@@ -46,19 +46,19 @@ async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_
     let mut receiver = Worker::start(&authority, 2, limits);
     sender.network.set_members(&[receiver.member.clone()], 0);
     let connection = sender.peer(2).connection(&sender.network).await.unwrap();
-    // Both fit a stream's window: when they are sent, the receiver's transport has all of them.
+    // Both fit a stream's window: after sending, the receiver's transport has all of them.
     for round in 0..2 {
         connection.send(&frame(round)).await.unwrap();
     }
     let first = receiver.queue.recv().await.unwrap();
     assert!(matches!(&first, SyncEvent::Frame { frame, .. } if frame.header.round == Round(0)));
-    // What the peer asks for meanwhile is heard: only the second frame is not.
+    // Requests are answered meanwhile: only the second frame waits.
     for _ in 0..20 {
         let asking = sender.network.fetch_result(WorkerId(2), Round(0), FragmentId(0));
         let answering = async {
             match receiver.queue.recv().await.unwrap() {
                 SyncEvent::ServeResult { reply, .. } => reply.give(None),
-                _ => panic!("the second frame was taken, for which there is no memory"),
+                _ => panic!("the second frame was taken without memory for it"),
             }
         };
         assert!(tokio::join!(asking, answering).0.is_err());
@@ -70,11 +70,11 @@ async fn a_frame_occupies_the_receivers_memory_until_the_synchroniser_has_dealt_
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What comes of showing a sign, however busy this machine is.
+/// Returns the outcome of a sign, independent of this machine's load.
 async fn shown(from: &Worker, to: u32, incarnation: u64) -> Shown {
     loop {
         match from.network.show_sign(WorkerId(to), incarnation).await {
-            // Whoever makes the connection is to have a turn.
+            // The connecting task needs a turn.
             Shown::Unconnected | Shown::Unanswered => tokio::time::sleep(LOOK_AGAIN).await,
             shown => return shown,
         }
@@ -93,13 +93,13 @@ async fn who_speaks_for_a_site_is_shown_signs_of_life_by_its_workers_alone() {
 
     let [speaker, second, third, elsewhere] = &workers;
     assert_eq!(second.network.show_sign(WorkerId(1), 20).await, Shown::Unconnected);
-    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "it does not speak with the coordinator");
-    // Something comes from there between any two looks.
+    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "it has no conversation with the coordinator");
+    // An acknowledgement arrives between any two checks.
     let heard = AtomicU64::new(0);
     let ear = move || (heard.fetch_add(1, Ordering::Relaxed), Duration::ZERO);
     let later = Instant::now() + Duration::from_secs(3600);
     speaker.network.open_signs(ear, later);
-    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "nobody knows whether it is heard");
+    assert_eq!(shown(second, 1, 20).await, Shown::Refused, "unknown whether its messages arrive");
     for _ in 0..2 {
         assert!(speaker.network.take_signs(Instant::now(), later).is_empty());
     }
@@ -110,7 +110,7 @@ async fn who_speaks_for_a_site_is_shown_signs_of_life_by_its_workers_alone() {
     assert_eq!(shown(elsewhere, 1, 40).await, Shown::Refused);
     assert_eq!(shown(second, 3, 20).await, Shown::Refused);
     assert!(speaker.network.has_signs());
-    // However long that took: how old signs may be is told elsewhere.
+    // Whatever the time taken: other tests cover the age of signs.
     let told = speaker.network.take_signs(later - Duration::from_secs(3600), later);
     let told: Vec<_> = told.iter().map(|sign| (sign.worker, sign.incarnation)).collect();
     assert_eq!(told, [(WorkerId(2), 20), (WorkerId(3), 30)]);
@@ -135,7 +135,7 @@ async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
     assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
 }
 
-/// Nobody sends a frame again that was dropped, so there is room for all that others can have for a peer that is as far behind as may be.
+/// A dropped frame is never sent again, so the queue has room for all frames for a peer that is as far behind as possible.
 #[tokio::test]
 async fn all_frames_of_the_rounds_that_a_peer_may_be_behind_wait_for_it() {
     let worker = Worker::start(&authority(), 1, ReceiveLimits::default());
@@ -153,12 +153,12 @@ async fn all_frames_of_the_rounds_that_a_peer_may_be_behind_wait_for_it() {
     assert_eq!(queued, (PEER_QUEUE_FRAMES * FRAME_HEADER_BYTES) as u64);
 }
 
-/// A lost connection costs the fragments that were on their way, and none that had arrived.
+/// A lost connection costs the fragments in flight, and none that had arrived.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_missing() {
     const FRAGMENTS: u32 = 12;
     const TAKEN: usize = 4;
-    // More than the window of a stream: what the receiver has not begun to read, its transport cannot have acknowledged to the end.
+    // More than the window of a stream: the transport cannot have acknowledged all of an unread message.
     const BYTES: usize = 3 * MIB;
     let authority = authority();
     let sender = Worker::start(&authority, 1, ReceiveLimits::default());
@@ -190,7 +190,7 @@ async fn after_a_lost_connection_contributions_go_on_from_the_fragment_that_is_m
     drop(held);
     loop {
         let (different, twice, _) = take().await;
-        // One that had arrived, and whose acknowledgement was lost, may come again.
+        // A received one whose acknowledgement was lost may come again.
         assert!(twice <= TAKEN, "{twice} of {FRAGMENTS} came again");
         if different == FRAGMENTS as usize {
             break;

@@ -46,7 +46,7 @@ fn hash_of(values: &[f32]) -> [u8; 32] {
     *blake3::hash(of_f32(values)).as_bytes()
 }
 
-/// A part as its worker has it, whose moments are twice the parameters.
+/// A part's data, with moments of twice the parameters.
 fn data(spec: &ModelSpec, round: u64) -> CheckpointData {
     let parameters: Arc<[f32]> = draw_parameters(spec, round).into();
     let moments: Arc<[f32]> = parameters.iter().map(|value| 2.0 * value).collect();
@@ -101,7 +101,7 @@ fn a_checkpoint_comes_back_from_the_archive_as_it_was_written() {
     let model = root.load_model(Round(20), &tiny_gpt2()).unwrap();
     let of = written.model.unwrap();
     assert_eq!((&*model.parameters, model.shared), (&*of.parameters, of.shared));
-    // The private state is its writer's still.
+    // The private state remains its writer's.
     assert!(root.load_private(Round(20)).is_err());
     assert_eq!(root.load_anothers(Round(20)).unwrap().unwrap().state, written.private);
 }
@@ -131,7 +131,7 @@ fn a_model_that_was_archived_in_parts_goes_on_in_other_parts() {
         let twice: Vec<f32> = recut.parameters.iter().map(|value| 2.0 * value).collect();
         assert_eq!(recut.private.unwrap().vectors["first_moments"].as_ref(), twice);
     }
-    // Of the first block, the second part has nothing.
+    // The second part has nothing of the first block.
     let other = CheckpointStore::new(&folder.path().join("other"), RUN, WorkerId(8), 2);
     let second = offers(&archive, &runtime).into_iter().find(|offer| offer.rank == 1).unwrap();
     assert_eq!(archive.fetch(&second, &cut(&[0, 1])[0], &other).unwrap(), None);

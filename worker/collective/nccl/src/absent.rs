@@ -1,4 +1,4 @@
-//! In place of NCCL's communicator, where the worker is built without the feature `nccl`: none is ever joined.
+//! Replaces NCCL's communicator in builds without the feature `nccl`: joining always fails.
 
 use std::convert::Infallible;
 use std::ffi::c_void;
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use longhaul_collective::NcclError;
 use longhaul_collective::beside::Limit;
 
-/// The bytes of a communicator's id.
+/// Bytes of a communicator's id.
 pub(super) const ID_BYTES: usize = 128;
 
-/// There is none.
+/// Uninhabited.
 pub(super) struct NcclLibrary {
     never: Infallible,
 }
 
-/// There is none.
+/// Uninhabited.
 pub(super) struct Communicator {
     never: Infallible,
 }
 
-/// There is none.
+/// Uninhabited.
 pub(super) struct Context {
     never: Infallible,
 }
 
-/// Refuses.
+/// Always fails.
 pub(super) fn context(_: usize) -> Result<Arc<Context>, NcclError> {
     Err(NcclError::NotBuilt)
 }
@@ -36,7 +36,7 @@ pub(super) fn free_bytes(context: &Context) -> Result<u64, NcclError> {
 }
 
 impl NcclLibrary {
-    /// Refuses.
+    /// Always fails.
     pub fn get() -> Result<&'static Self, NcclError> {
         Err(NcclError::NotBuilt)
     }

@@ -15,7 +15,7 @@ use longhaul_collective::beside::{Limit, left};
 pub(super) use super::library::NcclLibrary;
 use super::library::{IN_PROGRESS, SUCCESS, Status};
 
-/// The bytes of a communicator's id.
+/// Bytes of a communicator's id.
 pub(super) const ID_BYTES: usize = 128;
 
 /// `NCCL_CONFIG_INITIALIZER` of nccl.h 2.22: the structure's mark, its version, and "the library's choice".
@@ -23,35 +23,35 @@ const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 const CONFIG_VERSION: c_uint = 2_22_03;
 const CONFIG_UNDEFINED: c_int = c_int::MIN;
 
-/// Between two looks at what NCCL is doing: short beside a reduction (1 ms and more), long beside a look (1 µs).
+/// Interval of polling NCCL: short compared with a reduction (1 ms and more), long compared with a poll (1 µs).
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
-/// A member's part of NCCL's communicator, on a stream of its own. Non-blocking: no call of it waits for another member.
+/// A member's part of NCCL's communicator, on its own stream. Non-blocking: no call waits for another member.
 pub(super) struct Communicator {
     nccl: &'static NcclLibrary,
     // Null if NCCL has made none.
     comm: ncclComm_t,
-    // Where NCCL writes the handle, and may write it again until all members have joined.
+    // Holds the handle; NCCL may write it again until all members have joined.
     _slot: Box<UnsafeCell<ncclComm_t>>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     done: CudaEvent,
 }
 
-// SAFETY: NCCL's communicator may be used from any thread, by one at a time, which `&mut self` sees to; what is of CUDA
-// is bound to the calling thread before each use.
+// SAFETY: NCCL's communicator may be used from any thread, by one at a time, which `&mut self` ensures; CUDA objects are bound to the calling thread before
+// each use.
 unsafe impl Send for Communicator {}
 
-/// The context of a device that libtorch works in too (the primary one).
+/// Returns the context of a device that libtorch works in too (the primary one).
 pub(super) fn context(device: usize) -> Result<Arc<CudaContext>, NcclError> {
-    // SAFETY: it opens the driver's library, whose initialisers do nothing before it is asked to.
+    // SAFETY: this opens the driver's library, whose initialisers do nothing before a request.
     if !unsafe { cudarc::driver::sys::is_culib_present() } {
         return Err(NcclError::NoDriver);
     }
     CudaContext::new(device).map_err(cuda("open the device"))
 }
 
-/// Bytes of its memory that nobody uses now.
+/// Returns the free bytes of its memory.
 pub(super) fn free_bytes(context: &CudaContext) -> Result<u64, NcclError> {
     let (free, _) = context.mem_get_info().map_err(cuda("ask for the device's memory"))?;
     Ok(free as u64)
@@ -62,17 +62,17 @@ fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> NcclError {
 }
 
 impl Communicator {
-    /// A fresh id, for one member to hand round.
+    /// Creates an id for one member to distribute.
     pub fn new_id(nccl: &NcclLibrary) -> Result<[u8; ID_BYTES], NcclError> {
         let mut id = ncclUniqueId { internal: [0; ID_BYTES] };
-        // SAFETY: it writes one id.
+        // SAFETY: the call writes one id.
         match unsafe { (nccl.get_unique_id)(&raw mut id) } {
             SUCCESS => Ok(id.internal.map(|byte| byte as u8)),
-            status => Err(nccl.failed("make an id for NCCL's communicator", status)),
+            status => Err(nccl.failed("create an id for NCCL's communicator", status)),
         }
     }
 
-    /// Returns when all members have called it.
+    /// Joins; returns once all members have called it.
     pub fn join(
         nccl: &'static NcclLibrary,
         context: Arc<CudaContext>,
@@ -81,8 +81,8 @@ impl Communicator {
         limit: Limit,
     ) -> Result<Self, NcclError> {
         const WHAT: &str = "join NCCL's communicator";
-        let stream = context.new_stream().map_err(cuda("make a stream for NCCL"))?;
-        let done = context.new_event(None).map_err(cuda("make an event for NCCL"))?;
+        let stream = context.new_stream().map_err(cuda("create a stream for NCCL"))?;
+        let done = context.new_event(None).map_err(cuda("create an event for NCCL"))?;
         let mut config = ncclConfig_t {
             size: size_of::<ncclConfig_t>(),
             magic: CONFIG_MAGIC,
@@ -99,8 +99,7 @@ impl Communicator {
         let (rank, size) = (rank as c_int, size as c_int);
         context.bind_to_thread().map_err(cuda(WHAT))?;
         let slot = Box::new(UnsafeCell::new(std::ptr::null_mut()));
-        // SAFETY: it writes the handle into a slot that outlives the communicator, and reads the configuration before it
-        // returns.
+        // SAFETY: the call writes the handle into a slot that outlives the communicator, and reads the configuration before it returns.
         let status = unsafe { (nccl.comm_init_rank_config)(slot.get(), size, id, rank, &raw mut config) };
         // SAFETY: the first handle has been written, and any later one is the same.
         let comm = unsafe { slot.get().read_volatile() };
@@ -109,11 +108,11 @@ impl Communicator {
         Ok(made)
     }
 
-    /// Reduces each range to the member of its place, by sums, in place.
+    /// Reduces each range, by sums and in place, to the member at its index.
     ///
     /// # Safety
-    /// `values` is the start of f32 values in this device's memory that all ranges lie in; all that uses them elsewhere has
-    /// been done, and they stay until this returns, or until the communicator is dropped if it fails.
+    /// `values` is the start of f32 values in this device's memory that contain all ranges. All other uses of them have ended, and they stay valid until this
+    /// returns or, on failure, until the communicator is dropped.
     pub unsafe fn reduce(
         &mut self,
         values: *mut c_void,
@@ -129,7 +128,7 @@ impl Communicator {
         })
     }
 
-    /// Copies each range from the member of its place to all, in place.
+    /// Copies each range in place from the member at its index to all.
     ///
     /// # Safety
     /// As [`Self::reduce`].
@@ -147,12 +146,12 @@ impl Communicator {
         })
     }
 
-    /// Waits until everything that anybody has queued on the device is done.
+    /// Waits until all work queued on the device is done.
     pub fn drain_device(&self) -> Result<(), NcclError> {
         self.context.synchronize().map_err(cuda("wait for the device's work"))
     }
 
-    /// One NCCL operation for each range that is not empty, as one group, and waits for all.
+    /// Queues one NCCL operation for each non-empty range, as one group, and waits for all.
     fn grouped(
         &mut self,
         what: &'static str,
@@ -161,14 +160,14 @@ impl Communicator {
         operation: impl Fn(c_int, &Range<usize>) -> Status,
     ) -> Result<(), NcclError> {
         self.bind(what)?;
-        // SAFETY: it begins a group of this thread, which is ended below whatever happens.
+        // SAFETY: this begins a group of this thread, which is always ended below.
         let mut status = unsafe { (self.nccl.group_start)() };
         for (root, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             if status == SUCCESS || status == IN_PROGRESS {
                 status = operation(root as c_int, range);
             }
         }
-        // SAFETY: it ends the group that was begun above.
+        // SAFETY: this ends the group begun above.
         let ended = unsafe { (self.nccl.group_end)() };
         self.settle(what, if status == SUCCESS || status == IN_PROGRESS { ended } else { status }, limit)?;
         self.done.record(&self.stream).map_err(cuda(what))?;
@@ -179,7 +178,7 @@ impl Communicator {
         self.settle(what, self.state(), limit)
     }
 
-    /// Waits until the library has done what it does in the background.
+    /// Waits for the library's background work.
     fn settle(&self, what: &'static str, mut status: Status, limit: Limit) -> Result<(), NcclError> {
         loop {
             match status {
@@ -193,7 +192,7 @@ impl Communicator {
 
     fn state(&self) -> Status {
         let mut state = SUCCESS;
-        // SAFETY: the handle is NCCL's, or null, which NCCL refuses; it writes one number.
+        // SAFETY: the handle is NCCL's, or null, which NCCL refuses; the call writes one number.
         match unsafe { (self.nccl.comm_get_async_error)(self.comm, &raw mut state) } {
             SUCCESS => state,
             failed => failed,
@@ -214,7 +213,7 @@ const F32: c_int = ncclDataType_t::ncclFloat32 as c_int;
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "NCCL and CUDA events tell nobody when they are done; they have to be asked"
+    reason = "NCCL and CUDA events send no notification; they have to be polled"
 )]
 fn pause(what: &'static str, limit: Limit) -> Result<(), NcclError> {
     if left(limit.until).is_zero() {
@@ -225,7 +224,7 @@ fn pause(what: &'static str, limit: Limit) -> Result<(), NcclError> {
 }
 
 impl Drop for Communicator {
-    /// Whether it works or not: an orderly end would wait for the others.
+    /// Aborts in any state: an orderly end would wait for the others.
     fn drop(&mut self) {
         if !self.comm.is_null() && self.bind("leave NCCL's communicator").is_ok() {
             // SAFETY: the handle is NCCL's, and is not used any more.

@@ -21,24 +21,24 @@ use tch::{Cuda, Device, Kind, TchError, Tensor};
 
 use self::communicator::{Communicator, ID_BYTES, NcclLibrary};
 
-/// How far NCCL's traffic may go: it is neither encrypted nor authenticated.
+/// Reach of NCCL's traffic, which is neither encrypted nor authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NcclReach {
-    /// All members are on one machine, so that nothing leaves it; anything else is refused.
+    /// All members are on one machine, so that no traffic leaves it; otherwise joining fails.
     OneMachine,
-    /// Members are joined by a fabric that nobody else can reach, and the run's owner has said so.
+    /// Members share a fabric that is closed to others, as confirmed by the run's owner.
     TrustedFabric,
 }
 
-/// Bytes of a GPU's memory that nobody uses now.
+/// Returns the free bytes of a GPU's memory.
 ///
 /// # Errors
-/// There is no driver, or it fails.
+/// The driver is missing or fails.
 pub fn gpu_memory_bytes(device: usize) -> Result<u64, NcclError> {
     communicator::free_bytes(&*communicator::context(device)?)
 }
 
-/// What a member says that cannot use NCCL, in place of the hash of its machine.
+/// Word of a member that cannot use NCCL, in place of the hash of its machine.
 const NOT_HERE: Word = [0; 16];
 
 /// A member that drives one GPU.
@@ -50,16 +50,15 @@ pub struct NcclCollective {
 }
 
 impl NcclCollective {
-    /// Whether NCCL can serve this device here.
+    /// Checks that NCCL can serve this device here.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// The missing component, and its installation.
     pub fn available(device: Device) -> Result<(), NcclError> {
         requirements(device).map(|_| ())
     }
 
-    /// Whether NCCL can serve all members of a ring on one machine: they tell each other which machine they are on, and whether it can there. All get the same answer; why one cannot
-    /// is in its log.
+    /// Reports whether NCCL can serve all members of a ring on one machine. All get the same answer; each logs its own obstacle.
     ///
     /// # Errors
     /// [`CollectiveError`], of the ring.
@@ -67,19 +66,19 @@ impl NcclCollective {
         let here = Self::available(device).and_then(|()| machine::this());
         let word = here.as_ref().copied().unwrap_or(NOT_HERE);
         if let Err(reason) = here {
-            tracing::warn!(%reason, "the members of a tensor group take a ring");
+            tracing::warn!(%reason, "the members of a tensor group use a ring");
         }
         let words = ring.exchange(word, ring.call_max())?;
         let together = words.iter().all(|other| *other == words[0] && *other != NOT_HERE);
         if !together && word != NOT_HERE {
             tracing::warn!(
-                "not all members of a tensor group have NCCL on one machine: they take a ring; sum over fewer workers of a site (parallel.tensor), or sites of one machine each"
+                "not all members of a tensor group have NCCL on one machine: they use a ring; choose smaller groups (parallel.tensor), or sites of one machine each"
             );
         }
         Ok(together)
     }
 
-    /// Joins NCCL's communicator with the members of a ring, each with a device of its own. Returns when all have.
+    /// Joins NCCL's communicator with the members of a ring, each with its own device. Returns when all have.
     ///
     /// # Errors
     /// [`CollectiveError`]: no GPU, no NCCL, or as for any call. The ring is ended then.
@@ -132,7 +131,7 @@ impl NcclCollective {
             this.check(values, ranges)?;
             this.ring.agree_on(Statement::gather(values.numel(), ranges))?;
             this.transfer(values, |communicator, start| {
-                // SAFETY: `transfer` gives the start of values that have been checked, and drains the device first.
+                // SAFETY: `transfer` supplies the start of checked values, and drains the device first.
                 unsafe { communicator.gather(start, ranges, limit) }
             })
         })
@@ -161,7 +160,7 @@ impl NcclCollective {
         })
     }
 
-    /// Agrees, works, and ends everything after a failure: when this returns, NCCL uses the values no more.
+    /// Agrees, works, and ends everything after a failure: afterwards NCCL uses the values no more.
     fn call<T>(
         &mut self,
         work: impl FnOnce(&mut Self, Limit) -> Result<T, CollectiveError>,
@@ -175,13 +174,13 @@ impl NcclCollective {
         done
     }
 
-    /// Hands the values to NCCL, between all that libtorch did with them before and all that it will do.
+    /// Passes the values to NCCL, ordered after earlier and before later work of libtorch.
     fn transfer(
         &mut self,
         values: &Tensor,
         work: impl FnOnce(&mut Communicator, *mut c_void) -> Result<(), NcclError>,
     ) -> Result<(), CollectiveError> {
-        // A broken ring does not come to this: the agreement has failed.
+        // Unreachable with a broken ring: the agreement has failed.
         if let Some(communicator) = &mut self.communicator {
             communicator.drain_device()?;
             work(communicator, values.data_ptr())?;
@@ -199,7 +198,7 @@ impl NcclCollective {
         objection(ranges, values.numel(), self.size()).map_or(Ok(()), |why| Err(CollectiveError::Ranges(why)))
     }
 
-    /// Does to values on the host, by way of the device, what is asked.
+    /// Applies `work` to values on the host, by way of the device.
     fn by_device<T>(
         &mut self,
         values: &mut [f32],
@@ -216,7 +215,7 @@ impl NcclCollective {
     }
 }
 
-/// What NCCL needs on this machine: a GPU that libtorch sees, and the library.
+/// Returns NCCL's requirements on this machine: a GPU that libtorch sees, and the library.
 fn requirements(device: Device) -> Result<(usize, &'static NcclLibrary), NcclError> {
     let gpus = Cuda::device_count();
     match device {
@@ -227,7 +226,7 @@ fn requirements(device: Device) -> Result<(usize, &'static NcclLibrary), NcclErr
     }
 }
 
-/// Checks what is here before the others are asked, then goes in together with them.
+/// Checks the requirements here before the agreement, then joins with the others.
 fn enter(
     ring: &mut RingCollective,
     device: Device,
@@ -243,16 +242,16 @@ fn enter(
     let mut id = if ring.rank() == 0 { Communicator::new_id(nccl)?.to_vec() } else { Vec::new() };
     ring.broadcast(0, &mut id, ID_BYTES)?;
     let limit = Limit::of(ring.call_max());
-    // A root that has sent less than an id has sent none.
+    // A short id from the root is invalid.
     id.resize(ID_BYTES, 0);
     let id = std::array::from_fn(|at| id[at]);
     Ok(Communicator::join(nccl, context, &id, (ring.rank(), ring.size()), limit)?)
 }
 
-/// Takes this member's share of its values.
+/// Multiplies this member's values by its share.
 fn weigh(values: &mut Tensor, share: f32) -> Result<(), NcclError> {
     let weighed = tch::no_grad(|| match share {
-        // What they hold may not be finite, and must not matter.
+        // The values may not be finite, and must not matter.
         0.0 => values.f_zero_(),
         1.0 => Ok(values.shallow_clone()),
         share => values.f_mul_scalar_(f64::from(share)),
@@ -306,7 +305,7 @@ impl Collective for NcclCollective {
     }
 }
 
-/// `cuda:0`, or `cpu`.
+/// Returns `cuda:0`, or `cpu`.
 fn named(device: Device) -> String {
     if let Device::Cuda(index) = device { format!("cuda:{index}") } else { "cpu".to_owned() }
 }

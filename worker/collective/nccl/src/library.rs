@@ -1,5 +1,4 @@
-//! NCCL's entry points, from a library that is looked for at run time. cudarc knows their types, but looks for `libnccl.so`
-//! only, and panics where it finds none.
+//! NCCL's entry points, from a library loaded at run time. cudarc has their types, but tries only `libnccl.so`, and panics if it is absent.
 #![allow(unsafe_code, reason = "calls C")]
 
 use std::error::Error;
@@ -14,13 +13,13 @@ use super::NcclError;
 /// NVIDIA's wheel has the first only, a development package the second too.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// `ncclResult_t` as a number, since a newer library may know more of them than the binding.
+/// `ncclResult_t` as a number, because a newer library may have more values than the binding.
 pub(super) type Status = c_int;
 
 pub(super) const SUCCESS: Status = 0;
 pub(super) const IN_PROGRESS: Status = 7;
 
-/// The functions of <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html> that are used.
+/// The used functions of <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>.
 pub(super) struct NcclLibrary {
     pub get_unique_id: unsafe extern "C" fn(*mut ncclUniqueId) -> Status,
     pub comm_init_rank_config:
@@ -51,7 +50,7 @@ type Broadcast =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, cudaStream_t) -> Status;
 
 impl NcclLibrary {
-    /// The library of this process, which is never unloaded.
+    /// Returns the library of this process, which is never unloaded.
     pub fn get() -> Result<&'static Self, NcclError> {
         static LIBRARY: OnceLock<Result<NcclLibrary, NcclError>> = OnceLock::new();
         LIBRARY.get_or_init(|| Self::open(&NAMES)).as_ref().map_err(Clone::clone)
@@ -72,7 +71,7 @@ impl NcclLibrary {
     }
 
     fn look_up(name: &str, library: Library) -> Result<Self, NcclError> {
-        // The functions are called for as long as the process runs.
+        // The functions are called as long as the process runs.
         let library: &'static Library = Box::leak(Box::new(library));
         macro_rules! function {
             ($function:literal) => {

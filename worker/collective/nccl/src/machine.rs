@@ -1,14 +1,13 @@
 use longhaul_collective::NcclError;
 
-/// A random number that Linux draws at each start, and shows alike to all processes and containers of a machine
-/// (random(4)).
+/// A random number that Linux draws at each boot, and shows alike to all processes and containers of a machine (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What the process takes for its machine's name: a container of its own has another one (uts_namespaces(7)).
+/// The machine's name as the process sees it: each container has its own (uts_namespaces(7)).
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// What members compare to see that they are on one machine, as NCCL itself tells machines apart: by the name, too. Between containers
-/// of one machine it takes the network, in the clear and on ports of its own choice.
+/// Returns a machine's identity, for comparison between members. Like NCCL's own, it includes the name: between containers of one machine NCCL uses the
+/// network, in the clear and on ports of its own choice.
 pub(super) fn this() -> Result<[u8; 16], NcclError> {
     let read =
         |path| std::fs::read(path).map_err(|error| NcclError::NoMachine { path, reason: error.to_string() });

@@ -1,4 +1,4 @@
-//! Reduction between GPUs: the suite of all implementations, and what is said where there are none.
+//! Reduction between GPUs: the suite of all implementations, and the errors without GPUs.
 
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
@@ -36,7 +36,7 @@ impl suite::Site for Nccl {
 
 suite!(over_nccl, Nccl);
 
-/// A group computes over its ring then, as all of its members know that they have to.
+/// The group then computes over its ring, as all of its members know.
 #[test]
 fn members_of_which_one_has_no_gpu_learn_that_nccl_cannot_serve_them() {
     let absent = Device::Cuda(usize::try_from(Cuda::device_count()).unwrap());

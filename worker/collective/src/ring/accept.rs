@@ -1,4 +1,4 @@
-//! Letting the previous member in, and nobody else.
+//! Admission of the previous member, and of no other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,18 +16,17 @@ use super::stop::STOP_CHECK;
 use super::visitor::{Progress, Visitor};
 use crate::CollectiveError;
 
-/// Connections that have not shown yet who they are, at most. The member that is waited for needs one, its earlier attempts a
-/// few; when there are more, the oldest goes.
+/// Most unidentified connections. The awaited member needs one, its earlier attempts a few; beyond that, the oldest is dropped.
 pub(super) const VISITORS_MAX: usize = 16;
 
-/// Takes connections until the previous member has shown up, or the deadline.
+/// Accepts connections until the previous member has joined, or the deadline.
 pub(super) fn accept(
     seat: &Seat<'_>,
     listener: &TcpListener,
     until: Instant,
 ) -> Result<Secured<ServerConnection>, CollectiveError> {
     let begun = now();
-    // A connection that is gone when it is taken must not make the listener wait for the next.
+    // A connection lost before its acceptance must not make the listener wait for the next.
     listener.set_nonblocking(true).map_err(CollectiveError::Listener)?;
     let mut reason = "it did not connect".to_owned();
     let mut visitors = VecDeque::<Visitor>::new();
@@ -58,7 +57,7 @@ pub(super) fn accept(
     }
 }
 
-/// Until the listener or a visitor has something, or one of them has waited for long enough, or [`STOP_CHECK`].
+/// Waits for the listener, a visitor, the end of either's time, or [`STOP_CHECK`].
 fn wait(listener: &TcpListener, visitors: &VecDeque<Visitor>, until: Instant) -> io::Result<()> {
     let until = visitors.iter().map(|visitor| visitor.expires).fold(until, Instant::min);
     let mut sources = vec![PollFd::new(listener, PollFlags::IN)];
@@ -82,11 +81,11 @@ fn take_connections(
                 if visitors.len() == VISITORS_MAX {
                     visitors.pop_front();
                 }
-                // One that is gone already is none.
+                // A connection that is already lost is ignored.
                 visitors.extend(Visitor::new(seat, socket, address, now() + HANDSHAKE_MAX).ok());
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // The connection was given up before it was taken (accept(2)).
+            // The connection was given up before its acceptance (accept(2)).
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
             Err(error) => return Err(error),

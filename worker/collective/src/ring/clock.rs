@@ -1,4 +1,4 @@
-//! Where time enters: limits of waiting, nothing that is computed.
+//! The only use of time: limits of waiting, never results.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// The time left.
+/// Returns the time left.
 #[must_use]
 pub fn left(until: Instant) -> Duration {
     until.saturating_duration_since(now())
@@ -16,14 +16,14 @@ pub fn left(until: Instant) -> Duration {
 /// A call's limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// When it ends.
+    /// End.
     pub until: Instant,
-    /// From the call's begin until then.
+    /// Duration from the start of the call.
     pub whole: Duration,
 }
 
 impl Limit {
-    /// So long from now.
+    /// Creates a limit from now on.
     #[must_use]
     pub fn of(whole: Duration) -> Self {
         Self { until: now() + whole, whole }

@@ -1,4 +1,4 @@
-//! Getting through to the next member.
+//! Connection to the next member.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,14 +16,14 @@ use super::setup::Seat;
 use super::stop::{STOP_CHECK, Stop};
 use crate::{CollectiveError, Peer};
 
-/// The pause before the next attempt: short beside joining a generation, long beside an attempt.
+/// Pause before the next attempt: short compared with joining a generation, long compared with an attempt.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Dials until the next member welcomes this one, or the deadline: it may start later, or still be in another session.
 pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConnection>, CollectiveError> {
     let begun = now();
     let next = seat.next();
-    // What it has answered says more than that it is gone by now.
+    // An earlier answer is more informative than a later lost connection.
     let mut answered = None;
     loop {
         let error = match attempt(seat, &next, until.min(now() + HANDSHAKE_MAX)) {
@@ -49,7 +49,7 @@ pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConn
 
 #[allow(
     clippy::disallowed_methods,
-    reason = "nobody can say when another machine will listen; one has to ask again"
+    reason = "another machine does not announce when it listens; attempts have to be repeated"
 )]
 fn pause() {
     std::thread::sleep(RETRY_EVERY);
@@ -75,7 +75,7 @@ fn attempt(seat: &Seat<'_>, next: &Peer, until: Instant) -> io::Result<Secured<C
     Ok(Secured { tls, socket })
 }
 
-/// A socket whose every call ends by a point in time, however slowly bytes trickle.
+/// A socket whose every call ends by a deadline, even for trickling bytes.
 struct Timed<'a> {
     socket: &'a TcpStream,
     until: Instant,

@@ -1,30 +1,29 @@
-//! What travels on a connection between neighbours.
+//! Frames between neighbours.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Payload of a frame, in bytes, at most. 256 KiB fill a 10 Gb/s link for 0.2 ms, some ten times what passing a frame
-/// between threads costs, yet the pipeline round a ring of 8 fills in 2 ms, and a frame and its sum fit a core's cache.
+/// Most bytes of a frame's payload. 256 KiB fill a 10 Gb/s link for 0.2 ms, ten times the cost of passing a frame between threads; yet the pipeline round a
+/// ring of 8 fills in 2 ms, and a frame and its sum fit a core's cache.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
-/// The bytes before the payload.
+/// Bytes before the payload.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// What a frame is about. The receiver knows beforehand what it should be.
+/// Position of a frame. The receiver knows the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The number of the transfer on this ring.
+    /// Number of the transfer on this ring.
     pub sequence: u64,
-    /// Where the payload belongs, in elements.
+    /// Position of the payload, in elements.
     pub offset: u64,
-    /// The elements of the whole transfer.
+    /// Elements of the whole transfer.
     pub total: u64,
-    /// Of the payload, in bytes.
+    /// Length of the payload, in bytes.
     pub payload: u32,
     /// A [`Kind`].
     pub kind: u8,
 }
 
-/// What is done with a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -45,7 +44,7 @@ impl Header {
         bytes
     }
 
-    /// None: it announces more than a frame may hold.
+    /// `None`: it announces more than a frame may hold.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let payload = u32::from_le_bytes(std::array::from_fn(|i| bytes[24 + i]));

@@ -1,17 +1,17 @@
-//! What neighbours say to each other once TLS has shown who they are.
+//! Greeting of neighbours after TLS has authenticated them.
 
 use longhaul_common::id::WorkerId;
 
-/// What the dialler says, in bytes: the group's hash and its rank.
+/// Bytes of the dialler's greeting: the group's hash and its rank.
 pub(super) const HELLO_BYTES: usize = 36;
 
-/// The answer to the same group and the right rank.
+/// Answer to the same group and the right rank.
 pub(super) const WELCOME: u8 = 1;
 
-/// The answer to any other: not now, perhaps later.
+/// Answer to any other: not now, perhaps later.
 pub(super) const ANOTHER_GROUP: u8 = 2;
 
-/// Who reduces together: a hash of the session and the members in order of rank.
+/// A hash of the session and the members in order of rank.
 pub(super) type Group = [u8; 32];
 
 pub(super) fn group(session: u64, members: impl Iterator<Item = WorkerId>) -> Group {

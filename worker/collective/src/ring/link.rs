@@ -11,25 +11,23 @@ use rustls::{ClientConnection, ServerConnection, Stream};
 
 use super::frame::{CHUNK_BYTES, HEADER_BYTES, Header};
 
-/// Frames under way in each direction: one in the socket, one that waits for it, one that is being filled or emptied, and
-/// one for the jitter between threads. They bound what a member takes to 1 MiB in each direction.
+/// Frames under way in each direction: one in the socket, one waiting, one being filled or emptied, and one for jitter between threads: 1 MiB per direction.
 pub(super) const BUFFERS: usize = 4;
 
-/// A neighbour whose machine answers nothing for so long, not even the kernel's own questions, is lost. Nothing else notices while
-/// members wait for one that is still training.
+/// Silence, including keepalives, after which a neighbour's machine is lost. Nothing else detects this while members wait for one that is still training.
 const SILENT_MAX: Duration = Duration::from_secs(30);
-/// When the kernel asks first, and how often then.
+/// Idle time before the first keepalive, and interval of further ones.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// What a member's connections have to say.
+/// Event of a member's connections.
 pub(super) enum Event {
-    /// A frame from the previous member. Its buffer is to be given back.
+    /// A frame from the previous member. Its buffer must be given back.
     Received { header: Header, payload: Vec<u8> },
     /// The kernel has taken a frame for the next member. The buffer is empty.
     Written(Vec<u8>),
-    /// The connection from the previous member ended. Nothing else comes from it.
+    /// The connection from the previous member ended. No further event comes from it.
     ReceiveFailed(io::Error),
-    /// The connection to the next member ended. Nothing else comes from it.
+    /// The connection to the next member ended. No further event comes from it.
     SendFailed(io::Error),
 }
 
@@ -39,9 +37,9 @@ pub(super) struct Secured<C> {
     pub socket: TcpStream,
 }
 
-/// Both connections. Dropping it ends them.
+/// Both connections, closed on drop.
 pub(super) struct Link {
-    // None only while dropped: their threads end when these are gone.
+    // None only during drop: their threads end when these are dropped.
     to_write: Option<SyncSender<Vec<u8>>>,
     to_fill: Option<SyncSender<Vec<u8>>>,
     events: Receiver<Event>,
@@ -50,14 +48,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Also gives the buffers for frames to be sent.
+    /// Also returns the buffers for outgoing frames.
     pub fn start(
         next: Secured<ClientConnection>,
         previous: Secured<ServerConnection>,
     ) -> io::Result<(Self, Vec<Vec<u8>>)> {
         let sockets = [next.socket.try_clone()?, previous.socket.try_clone()?];
         sockets.iter().try_for_each(ask_whether_it_is_there)?;
-        // Every buffer of both directions and each thread's last word have room, so that no thread ever waits here.
+        // Room for every buffer of both directions and each thread's last event, so that no thread ever waits here.
         let (report, events) = sync_channel(2 * BUFFERS + 2);
         let (to_write, written) = sync_channel::<Vec<u8>>(BUFFERS);
         let (to_fill, empty) = sync_channel::<Vec<u8>>(BUFFERS);
@@ -74,27 +72,27 @@ impl Link {
         Ok((link, frames))
     }
 
-    /// Queues a frame. There are as many places as buffers, so this never waits; if the thread is gone, it has said so.
+    /// Queues a frame. There are as many places as buffers, so this never waits; a thread that ended has reported it.
     pub fn send(&self, frame: Vec<u8>) {
         if let Some(queue) = &self.to_write {
             let _ = queue.try_send(frame);
         }
     }
 
-    /// Gives a payload's buffer back to be filled again.
+    /// Returns a payload's buffer for reuse.
     pub fn give_back(&self, payload: Vec<u8>) {
         if let Some(queue) = &self.to_fill {
             let _ = queue.try_send(payload);
         }
     }
 
-    /// The next event within a time. None: there is none.
+    /// Returns the next event within a time; `None` otherwise.
     pub fn wait(&self, limit: Duration) -> Option<Event> {
-        // When both threads have said their last, whoever still waits for something waits in vain.
+        // After both threads' last events, further waits are in vain.
         self.events.recv_timeout(limit).ok()
     }
 
-    /// Ends both connections: neighbours notice at once, and the threads come back from their sockets.
+    /// Ends both connections: neighbours notice at once, and the threads return from their sockets.
     pub fn sever(&self) {
         for socket in &self.sockets {
             // It fails only if the connection has ended already.
@@ -113,7 +111,7 @@ impl Drop for Link {
     }
 }
 
-/// Lets the kernel look after a connection (tcp(7)).
+/// Enables the kernel's keepalives (tcp(7)).
 fn ask_whether_it_is_there(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, ASK_EVERY)?;
@@ -122,7 +120,7 @@ fn ask_whether_it_is_there(socket: &TcpStream) -> io::Result<()> {
 }
 
 fn send(mut next: Secured<ClientConnection>, frames: &Receiver<Vec<u8>>, report: &SyncSender<Event>) {
-    // One frame at a time is encrypted whole, and handed to the kernel whole.
+    // Each frame is encrypted whole, and passed to the kernel whole.
     next.tls.set_buffer_limit(Some(2 * CHUNK_BYTES));
     for mut frame in frames {
         let mut stream = Stream::new(&mut next.tls, &mut next.socket);

@@ -1,4 +1,4 @@
-//! Members of one process, for tests of what reduces.
+//! Members of one process, for tests of reducing components.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,13 +11,13 @@ use super::{RingMember, RingSetup, SiteTls, Stop};
 
 const RUN: RunId = RunId([7; 16]);
 
-/// Long enough for a busy machine; nothing that is expected to succeed waits for it.
+/// Long enough for a busy machine; no expected success waits for it.
 pub const PATIENT: Duration = Duration::from_secs(60);
 
-/// Two members that have not joined yet.
+/// Creates two members before their join.
 ///
 /// # Panics
-/// There is no loopback, or no randomness.
+/// The loopback or randomness is unavailable.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
 pub fn pair() -> [(RingSetup, TcpListener); 2] {

@@ -1,12 +1,12 @@
-//! The memory that a transfer reads and writes, in the form in which it travels.
+//! The memory of a transfer, in wire format.
 
 use super::schedule::Chunk;
 
 const F32_BYTES: usize = size_of::<f32>();
 
-/// Elements of one kind in a row.
+/// Consecutive elements of one kind.
 pub(super) trait Memory {
-    /// The bytes of an element on the wire.
+    /// Bytes of an element on the wire.
     const ELEMENT_BYTES: usize;
 
     fn len(&self) -> usize;
@@ -27,7 +27,7 @@ pub(super) struct Values<'a> {
 impl<'a> Values<'a> {
     pub fn new(values: &'a mut [f32], share: f32) -> Self {
         if share == 0.0 {
-            // What they hold may not be finite, and must not matter.
+            // The values may not be finite, and must not matter.
             values.fill(0.0);
         }
         Self { values, share }
@@ -61,7 +61,7 @@ impl Memory for Values<'_> {
     }
 }
 
-/// Bytes as they are.
+/// Bytes, unchanged.
 pub(super) struct Bytes<'a>(pub &'a mut [u8]);
 
 impl Memory for Bytes<'_> {

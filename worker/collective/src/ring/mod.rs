@@ -39,8 +39,8 @@ use super::ranges::{even_ranges, objection};
 use super::statement::{Call, STATEMENT_BYTES, Statement};
 use super::{Collective, CollectiveError, Peer, Reduction, Word};
 
-/// How long a connection may take to show who it is. An honest one needs milliseconds, and some more on a machine that is busy
-/// with training; a neighbour that is not joining yet leaves connections waiting, which are tried anew after this.
+/// Longest time until a connection is identified. An honest one needs milliseconds, more on a busy machine; connections to a neighbour that is not joining
+/// yet are retried after this.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// A member of a ring: it sends to the next rank and receives from the previous one, over mutual TLS.
@@ -61,11 +61,11 @@ enum State {
 }
 
 impl RingCollective {
-    /// Finds the neighbours, and returns when all members have joined. The listener is the one at this member's address; it
-    /// becomes non-blocking, and can serve again for the next session.
+    /// Connects to the neighbours, and returns when all members have joined. The listener, at this member's address, becomes non-blocking, and can serve
+    /// further sessions.
     ///
     /// # Errors
-    /// [`CollectiveError`]: a list of members that cannot be, or a member that did not come.
+    /// [`CollectiveError`]: an invalid list of members, or an absent member.
     pub fn join(setup: &RingSetup, listener: &TcpListener) -> Result<Self, CollectiveError> {
         let seat = setup.seat()?;
         let limit = Limit::of(setup.join_max);
@@ -92,7 +92,7 @@ impl RingCollective {
         Ok(ring)
     }
 
-    /// What all members say of a call that does its work elsewhere.
+    /// Returns all members' statements about a call that works elsewhere.
     ///
     /// # Errors
     /// [`CollectiveError`]
@@ -100,14 +100,14 @@ impl RingCollective {
         self.call(|ring, limit| ring.agree(statement, limit))
     }
 
-    /// Ends the connections, so that the others notice, and says why from now on.
+    /// Ends the connections, so that the others notice, and keeps the cause for later calls.
     pub fn break_off(&mut self, cause: &CollectiveError) {
         if !matches!(self.state, State::Broken { .. }) {
             self.state = State::Broken { cause: cause.to_string() };
         }
     }
 
-    /// How long a call may take.
+    /// Returns the longest time of a call.
     #[must_use]
     pub fn call_max(&self) -> Duration {
         self.call_max
@@ -136,7 +136,7 @@ impl RingCollective {
         done
     }
 
-    /// Hears everyone's statement, and compares them.
+    /// Exchanges statements with all members, and compares them.
     fn agree(&mut self, ours: Statement, limit: Limit) -> Result<Vec<Statement>, CollectiveError> {
         let size = self.members.len();
         let ranges: Vec<_> =
@@ -196,10 +196,10 @@ impl RingCollective {
     }
 }
 
-/// The factor of this member's values, and the samples of all.
+/// Returns the factor of this member's values, and the samples of all.
 ///
 /// # Errors
-/// Nobody has a sample.
+/// No member has samples.
 pub fn share(reduction: Reduction, statements: &[Statement]) -> Result<(f32, u64), CollectiveError> {
     let Reduction::Mean { samples } = reduction else { return Ok((1.0, 0)) };
     match statements.iter().map(|statement| u64::from(statement.samples)).sum::<u64>() {

@@ -1,18 +1,18 @@
-//! Which chunk is sent and received when. Pure.
+//! Order of sent and received chunks. Pure.
 
 use std::ops::Range;
 
-/// A part of the memory that is transferred.
+/// A transferred part of the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// In elements.
+    /// Range in elements.
     pub range: Range<usize>,
-    /// Whether this member's contribution to a sum goes in here: it is what is sent, or is added to what is received.
+    /// Whether this member's contribution to a sum is included: sent, or added to the received chunk.
     pub contributes: bool,
 }
 
-/// One member's part in a transfer. The first `head_start` sends can begin at once; send i beyond them passes on what
-/// receive i − `head_start` left in memory.
+/// One member's part in a transfer. The first `head_start` sends can begin at once; send i beyond them passes on the result of receive i − `head_start` in
+/// memory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Schedule {
     pub sends: Vec<Chunk>,
@@ -20,12 +20,12 @@ pub(super) struct Schedule {
     pub head_start: usize,
 }
 
-/// Where a member stands, and in what portions it sends.
+/// A member's position, and its size of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub rank: usize,
     pub size: usize,
-    /// Elements of a chunk, at most.
+    /// Most elements of a chunk.
     pub chunk: usize,
 }
 
@@ -33,7 +33,7 @@ impl Place {
     /// Member r ends up with the sum of `ranges[r]`, begun by member r+1; with `gather`, all with all of them.
     /// Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
     pub fn reduce(self, ranges: &[Range<usize>], gather: bool) -> Schedule {
-        // Ranges and whether they are still being summed up. What is received at one place of the path is sent at the next.
+        // Ranges, and whether they are still being summed. A range received at one place of the path is sent at the next.
         let mut path: Vec<_> = (1..=self.size).map(|round| (self.back(round), true)).collect();
         if gather {
             path.extend((1..self.size).map(|round| (self.back(round), false)));
@@ -41,7 +41,7 @@ impl Place {
         let last = path.len() - 1;
         let mut schedule = Schedule::default();
         for (at, (range, contributes)) in path.into_iter().enumerate() {
-            // The first of the path is this member's own contribution; what has been summed up is passed on as it is.
+            // The first of the path is this member's own contribution; complete sums are passed on unchanged.
             if at < last {
                 self.cut(&ranges[range], at == 0, &mut schedule.sends);
             }
@@ -86,7 +86,7 @@ impl Place {
         schedule
     }
 
-    /// The rank so many places before this member's.
+    /// Returns the rank `places` before this member's.
     fn back(self, places: usize) -> usize {
         (self.rank + 2 * self.size - places) % self.size
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::super::super::even_ranges;
     use super::*;
 
-    /// Runs the schedules of all members over queues, taking members in turn; values are the lists of who was summed up.
+    /// Runs the schedules of all members over queues, taking members in turn; values are the lists of summed ranks.
     fn simulate(
         schedules: &[Schedule],
         len: usize,

@@ -8,38 +8,38 @@ use super::stop::Stop;
 use super::tls::SiteTls;
 use crate::{CollectiveError, Peer};
 
-/// Members of a site, at most. Statements of all members are held at once: 32 KiB.
+/// Most members of a site. Statements of all members are held at once: 32 KiB.
 const MEMBERS_MAX: usize = 1024;
 
 /// A member of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingMember {
-    /// Who it is: its certificate must say so.
+    /// Worker, as in its certificate.
     pub worker: WorkerId,
-    /// Where it listens for the member before it.
+    /// Listening address for the previous member.
     pub address: SocketAddr,
 }
 
-/// Who joins whom.
+/// Parameters of a join.
 #[derive(Clone, Debug)]
 pub struct RingSetup {
     /// All members, in order of rank: the same list for all.
     pub members: Vec<RingMember>,
-    /// This member's place in the list.
+    /// This member's index in the list.
     pub rank: usize,
-    /// The same for all. Members of another session are not let in; the generation will do.
+    /// The same for all: members of another session are refused. The generation suffices.
     pub session: u64,
-    /// This worker's certificate, and whom it trusts.
+    /// This worker's certificate, and its trust anchor.
     pub tls: SiteTls,
-    /// How long a call may take.
+    /// Longest time of a call.
     pub call_max: Duration,
-    /// How long joining may take.
+    /// Longest time of joining.
     pub join_max: Duration,
-    /// Ends all waiting before its time.
+    /// Ends all waiting early.
     pub stop: Stop,
 }
 
-/// A member's place, while it joins.
+/// A joining member's place.
 pub(super) struct Seat<'a> {
     pub members: &'a [RingMember],
     pub rank: usize,
@@ -54,7 +54,7 @@ impl RingSetup {
         let (members, rank) = (&self.members, self.rank);
         let refuse = |why: String| Err(CollectiveError::Members(why));
         if members.len() > MEMBERS_MAX {
-            return refuse(format!("a site of {} members is more than {MEMBERS_MAX}", members.len()));
+            return refuse(format!("a site of {} members exceeds the limit of {MEMBERS_MAX}", members.len()));
         }
         if rank >= members.len() {
             return refuse(format!("rank {rank} is not in a list of {} members", members.len()));
@@ -62,7 +62,7 @@ impl RingSetup {
         let mut workers: Vec<_> = members.iter().map(|member| member.worker).collect();
         workers.sort_unstable();
         if let Some(pair) = workers.windows(2).find(|pair| pair[0] == pair[1]) {
-            return refuse(format!("{} is twice in the list of members", pair[0]));
+            return refuse(format!("the list of members has {} twice", pair[0]));
         }
         let group = hello::group(self.session, members.iter().map(|member| member.worker));
         Ok(Seat { members, rank, group, tls: &self.tls, stop: &self.stop })
@@ -79,7 +79,7 @@ impl Seat<'_> {
     }
 }
 
-/// A member as errors name it.
+/// Returns a member as named in errors.
 pub(super) fn peer(members: &[RingMember], rank: usize) -> Peer {
     let RingMember { worker, address } = members[rank];
     Peer { rank, worker, address }

@@ -1,4 +1,4 @@
-//! A member with a certificate that joins and then sends what it should not.
+//! A member with a certificate that joins and then sends bad frames.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -9,14 +9,14 @@ use super::frame::Header;
 use super::loopback::{PATIENT, pair};
 use super::*;
 
-/// What an honest member 0 of two makes of a member 1 that joins, writes these bytes and hangs up.
+/// Returns the error of an honest member 0 of two for a member 1 that joins, writes these bytes and hangs up.
 fn verdict_on(bytes: &[u8]) -> CollectiveError {
     let [(honest, own_listener), (other, listener)] = pair();
     let seat = other.seat().unwrap();
     let until = Limit::of(PATIENT).until;
     thread::scope(|scope| {
         let joining = scope.spawn(move || RingCollective::join(&honest, &own_listener).err().unwrap());
-        // Kept, so that what the honest one writes is no error.
+        // Kept, so that the honest member's writes succeed.
         let accepting = scope.spawn(|| accept(&seat, &listener, until).unwrap());
         let mut next = dial(&seat, until).unwrap();
         let _previous = accepting.join().unwrap();

@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 /// ALPN protocol of a site's connections: worker to worker, certificates on both sides.
 const ALPN_SITE: &[u8] = b"longhaul-site";
 
-/// What a worker shows its site and whom it trusts there: TLS 1.3 with the run's certificates, without tickets and early data.
+/// A worker's certificate and trust anchor within its site: TLS 1.3 with the run's certificates, without tickets and early data.
 #[derive(Clone)]
 pub struct SiteTls {
     pub(super) run: RunId,
@@ -32,16 +32,16 @@ pub enum SiteTlsError {
 }
 
 impl SiteTls {
-    /// Of a worker.
+    /// Creates the configuration of a worker.
     ///
     /// # Errors
-    /// [`SiteTlsError`] if rustls cannot use what it is made of.
+    /// [`SiteTlsError`] if rustls cannot use its parts.
     pub fn of(identity: &Identity) -> Result<Self, SiteTlsError> {
         let certificate = identity.certificate().clone();
         Self::new(identity.run(), certificate, identity.authority(), identity.private_key())
     }
 
-    /// From a worker's certificate, the authority of the run that issued it, and the certificate's key.
+    /// Creates it from a worker's certificate, the authority that issued it, and the certificate's key.
     ///
     /// # Errors
     /// [`SiteTlsError`] if they are damaged or do not belong together.

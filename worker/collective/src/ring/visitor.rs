@@ -9,22 +9,21 @@ use super::hello::{ANOTHER_GROUP, HELLO_BYTES, WELCOME, hello};
 use super::link::Secured;
 use super::setup::Seat;
 
-/// A connection that has not shown yet who it is. Never blocks.
+/// An unidentified connection. Never blocks.
 pub(super) struct Visitor {
     socket: TcpStream,
     address: SocketAddr,
     tls: ServerConnection,
     hello: [u8; HELLO_BYTES],
     hello_read: usize,
-    /// When it has had its time.
+    /// End of its time.
     pub expires: Instant,
 }
 
-/// How far a visitor has come.
 pub(super) enum Progress {
-    /// It has more to say.
+    /// Its greeting is incomplete.
     Waiting,
-    /// It is the previous member, and has been told so.
+    /// It is the previous member, and has received the welcome.
     Welcomed,
 }
 
@@ -45,10 +44,10 @@ impl Visitor {
         &self.socket
     }
 
-    /// Takes what has come.
+    /// Handles received data.
     ///
     /// # Errors
-    /// Why it is not let in.
+    /// Reason of its refusal.
     pub fn advance(&mut self, seat: &Seat<'_>) -> Result<Progress, String> {
         let read = self.read_what_is_there();
         let at = self.address;
@@ -64,7 +63,7 @@ impl Visitor {
         Ok(Progress::Welcomed)
     }
 
-    /// The connection, from now on a blocking one.
+    /// Returns the connection, which blocks from now on.
     pub fn into_secured(self) -> io::Result<Secured<ServerConnection>> {
         self.socket.set_nonblocking(false)?;
         Ok(Secured { tls: self.tls, socket: self.socket })
@@ -79,7 +78,7 @@ impl Visitor {
                 Err(error) => return Err(error),
             }
             let processed = self.tls.process_new_packets();
-            // The handshake's next flight, or the alert that says what was wrong.
+            // The handshake's next flight, or the alert with the error.
             let written = self.write_all();
             processed.map_err(io::Error::other)?;
             written?;
@@ -92,7 +91,7 @@ impl Visitor {
         Ok(())
     }
 
-    /// What a handshake writes fits a new socket's buffer; a peer that makes it not fit is refused.
+    /// A handshake's output fits a new socket's buffer; otherwise the peer is refused.
     fn write_all(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut self.socket)?;
@@ -100,7 +99,7 @@ impl Visitor {
         Ok(())
     }
 
-    /// Whether it is the previous member, of the same group.
+    /// Checks that it is the previous member, of the same group.
     fn judge(&self, seat: &Seat<'_>) -> Result<(), String> {
         let (at, previous) = (self.address, seat.previous());
         let chain = self.tls.peer_certificates().unwrap_or_default();

@@ -11,14 +11,14 @@ use super::schedule::{Chunk, Place, Schedule};
 use super::stop::{STOP_CHECK, Stop};
 use crate::{CollectiveError, Peer};
 
-/// A member's connections, and the transfers over them. After an error it is of no use.
+/// A member's connections, and the transfers over them. Useless after an error.
 pub(super) struct Wire {
     link: Link,
-    /// Empty buffers for frames to be sent: all of them, between transfers.
+    /// Empty buffers for outgoing frames: all of them, between transfers.
     frames: Vec<Vec<u8>>,
-    /// What came from the previous member before it was asked for: [`BUFFERS`] and the last word at most.
+    /// Early events from the previous member: [`BUFFERS`] and the last one at most.
     early: VecDeque<Event>,
-    /// Of the next transfer.
+    /// Number of the next transfer.
     sequence: u64,
     next: Peer,
     previous: Peer,
@@ -36,7 +36,7 @@ impl Wire {
         Ok(Self { link, frames, early: VecDeque::new(), sequence: 0, next, previous, stop })
     }
 
-    /// Does this member's part of a transfer that the schedule describes for its place.
+    /// Does this member's part of a transfer, by the schedule for its place.
     pub fn transfer<M: Memory>(
         &mut self,
         kind: Kind,
@@ -67,7 +67,7 @@ impl Wire {
                 sent += 1;
             }
             let expected = schedule.receives.get(received);
-            // What has been written, the kernel delivers even if this member goes away now.
+            // The kernel delivers written frames even if this member leaves now.
             if expected.is_none() && sent == schedule.sends.len() && self.frames.len() == BUFFERS {
                 return Ok(());
             }
@@ -82,7 +82,7 @@ impl Wire {
         }
     }
 
-    /// The next frame, if one is expected; or else none, when something else has happened.
+    /// Returns the next frame, if one is expected; `None` after any other event.
     fn next_event(
         &mut self,
         expects: bool,
@@ -118,7 +118,7 @@ impl Wire {
     }
 }
 
-/// A place in a ring whose chunks are of one kind of memory.
+/// Returns a place in a ring, with chunks for one kind of memory.
 pub(super) fn place<M: Memory>(rank: usize, size: usize) -> Place {
     Place { rank, size, chunk: CHUNK_BYTES / M::ELEMENT_BYTES }
 }

@@ -1,4 +1,4 @@
-//! Members that come late, go away, or are not wanted. Processes that are killed or stopped: `processes.rs`.
+//! Members that are late, lost, or unwanted. Processes that are killed or stopped: `processes.rs`.
 
 use std::net::TcpStream;
 use std::sync::Barrier;
@@ -85,7 +85,7 @@ fn a_member_that_does_nothing_ends_the_wait_of_all_at_their_deadline() {
         assert!(matches!(&broken, CollectiveError::Broken { cause } if *cause == error.to_string()));
         error
     });
-    // The first waits in vain; the other does too, or sees the first one go.
+    // The first waits in vain; the other does too, or notices that the first one left.
     assert!(errors.iter().any(|error| matches!(error, CollectiveError::TimedOut { .. })));
     drop(idle);
 }
@@ -94,7 +94,7 @@ fn a_member_that_does_nothing_ends_the_wait_of_all_at_their_deadline() {
 fn a_member_that_is_told_to_stop_waits_no_longer_and_the_others_notice() {
     let seats = seats(3);
     let (stop, joined) = (seats[0].setup.stop.clone(), Barrier::new(3));
-    // Those that wait, and the one that does not come to the call but stays.
+    // Those that wait, and the one that stays without making the call.
     let ends = each(seats, |seat| {
         let mut member = seat.join().unwrap();
         joined.wait();
@@ -152,10 +152,10 @@ fn members_of_another_session_or_another_run_are_not_let_in() {
     };
     let other_session = refused(|seat| seat.setup.session = 2);
     assert!(other_session[0].contains("another session"), "{}", other_session[0]);
-    // Of the same names, by an authority that nobody else trusts.
+    // The same names from an untrusted authority.
     let other_run = refused(|seat| seat.setup.tls = tls_of(&credentials(&authority(), WorkerId(11))));
     assert!(other_run.iter().all(|why| why.contains("did not join")), "{other_run:?}");
-    // Of the run, but somebody else.
+    // Another worker of the run.
     let other_name = refused(|seat| {
         let mut members = seat.setup.members.clone();
         members[1].worker = WorkerId(99);

@@ -1,4 +1,4 @@
-//! Reduction in a ring, by `docs/collective.md`: what every implementation must do, and what goes wrong.
+//! Reduction in a ring, by `docs/collective.md`: the common suite, and failures.
 
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 

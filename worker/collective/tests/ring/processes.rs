@@ -1,5 +1,5 @@
-//! A member of a site in a process of its own, which is killed (SIGKILL) or stopped (SIGSTOP) between two reductions and in
-//! the middle of one: the other two get a typed error, and nobody hangs.
+//! A member of a site in its own process, which is killed (SIGKILL) or stopped (SIGSTOP) between two reductions and in the middle of one: the other two get a
+//! typed error, and none hangs.
 
 use std::io::{Write, stdin};
 use std::net::TcpListener;
@@ -17,19 +17,19 @@ use longhaul_tests::own_process;
 
 use super::rig::{self, Credentials, PATIENT, Seat, each};
 
-/// The member that has a process of its own.
+/// The member with its own process.
 const APART: usize = 2;
 
-/// Values of a reduction: far more than what sockets hold.
+/// Values of a reduction: far more than sockets hold.
 const VALUES: usize = 4 << 20;
 
-/// Where the others are when something happens to the one apart: between two reductions, or within one.
+/// State of the others at the event: between two reductions, or within one.
 const WHEN: [&str; 2] = ["between", "within"];
 
 #[test]
 fn a_killed_member_is_lost_to_its_neighbours() {
     for when in WHEN {
-        // If the deadline decided, this would take a minute and the error be another one.
+        // A deadline would take a minute and give another error.
         let errors = with_member_apart(when, PATIENT, |child| child.kill().unwrap());
         let lost = errors.iter().map(|error| match error {
             CollectiveError::PeerLost { peer, .. } => peer.rank,
@@ -51,8 +51,8 @@ fn a_stopped_member_ends_the_wait_of_all_at_their_deadline() {
     }
 }
 
-/// Members 0 and 1 reduce with the one apart until they fail; it is acted on after the first reduction, while the others
-/// wait or go on. Returns their errors.
+/// Members 0 and 1 reduce with the one apart until they fail; `act` is applied to it after the first reduction, while the others wait or go on. Returns their
+/// errors.
 fn with_member_apart(when: &str, call_max: Duration, act: impl FnOnce(&mut Child)) -> Vec<CollectiveError> {
     let (mut seats, mut credentials) = rig::seats_and_credentials(3);
     seats.iter_mut().for_each(|seat| seat.setup.call_max = call_max);
@@ -99,7 +99,7 @@ fn reduce(member: &mut RingCollective) -> Result<(), CollectiveError> {
     Ok(())
 }
 
-/// Tells the child on its standard input who it is, whom to join, and how long to wait: nothing of it is a secret here.
+/// Passes identity, members and limits to the child on its standard input: none of it is a secret here.
 fn start(setup: &RingSetup, credentials: &Credentials) -> Child {
     let mut test = own_process::of_test("processes::the_member_apart");
     let mut child = test.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

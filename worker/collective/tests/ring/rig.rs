@@ -11,10 +11,10 @@ use rustls::pki_types::CertificateDer;
 
 const RUN: RunId = RunId([0x1c; 16]);
 
-/// Long enough for a busy machine; nothing that is expected to succeed waits for it.
+/// Long enough for a busy machine; no expected success waits for it.
 pub const PATIENT: Duration = Duration::from_secs(60);
 
-/// A member that has not joined yet.
+/// A member before its join.
 pub struct Seat {
     pub setup: RingSetup,
     pub listener: TcpListener,
@@ -45,7 +45,7 @@ pub fn tls_of([certificate, authority, key]: &Credentials) -> SiteTls {
     SiteTls::new(RUN, der(certificate), &der(authority), &key.clone().into()).unwrap()
 }
 
-/// So many members, ready to join one another, and what their certificates are made of.
+/// Returns `size` members ready to join one another, and the parts of their certificates.
 pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
     let authority = authority();
     let listeners: Vec<_> = (0..size).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
@@ -72,17 +72,17 @@ pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
     (listeners.into_iter().enumerate().map(seat).collect(), credentials)
 }
 
-/// So many members, ready to join one another.
+/// Returns `size` members ready to join one another.
 pub fn seats(size: usize) -> Vec<Seat> {
     seats_and_credentials(size).0
 }
 
-/// So many members that have joined.
+/// Returns `size` joined members.
 pub fn ring(size: usize) -> Vec<RingCollective> {
     each(seats(size), |seat| seat.join().unwrap())
 }
 
-/// Lets every member do something in a thread of its own.
+/// Runs `work` for every member in its own thread.
 pub fn each<S: Send, T: Send>(members: Vec<S>, work: impl Fn(S) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let threads: Vec<_> = members.into_iter().map(|member| scope.spawn(|| work(member))).collect();

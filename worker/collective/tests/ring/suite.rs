@@ -1,4 +1,4 @@
-//! What every implementation must do.
+//! Requirements of every implementation.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ macro_rules! suite {
 pub trait Site {
     type Member: Collective;
 
-    /// So many members, or why there cannot be so many here.
+    /// Returns `size` members, or the reason that this machine cannot.
     fn members(&self, size: usize) -> Result<Vec<Self::Member>, String>;
 
     /// Whether sums are in the order of `docs/collective.md`.

@@ -76,7 +76,7 @@ fn there_are_as_many_columns_as_backward_passes_go_on_with() {
     }
 }
 
-/// The gradient of a tied projection is that of the embedding too, whose rows are those of the batch's tokens.
+/// The gradient of a tied projection is that of the embedding too, with a row for each token of the batch.
 #[test]
 fn a_tied_output_projection_is_dense() {
     let spec = tiny_gpt2();

@@ -1,4 +1,4 @@
-//! What a model remembers of the tokens before, so that one more costs one position only.
+//! A model's memory of earlier tokens, so that one more costs one position only.
 
 use longhaul_common::config::Precision;
 use longhaul_common::model::ModelSpec;
@@ -6,8 +6,7 @@ use tch::{Device, TchError, Tensor};
 
 use super::precision::kind_of;
 
-/// The keys and values of one sequence in all layers: memory for a whole context, taken once. What it keeps is outside
-/// autograd.
+/// The keys and values of one sequence in all layers: memory for a whole context, allocated once, outside autograd.
 #[derive(Debug)]
 pub struct Cache {
     layers: Vec<[Tensor; 2]>, // keys and values, each [1, G, C, E]
@@ -23,10 +22,10 @@ pub(super) struct Past<'a> {
 }
 
 impl Cache {
-    /// An empty cache for a model of this specification.
+    /// Creates an empty cache for a model of this specification.
     ///
     /// # Errors
-    /// Where libtorch fails: out of memory, mostly.
+    /// libtorch fails: out of memory, mostly.
     pub fn new(spec: &ModelSpec, precision: Precision, device: Device) -> Result<Self, TchError> {
         let shape = [1, spec.kv_heads / spec.shard.ways(), spec.context, spec.head_width()].map(i64::from);
         let room = || Tensor::f_zeros(shape, (kind_of(precision), device));
@@ -34,19 +33,19 @@ impl Cache {
         Ok(Self { layers, length: 0 })
     }
 
-    /// The tokens in it.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length as usize
     }
 
-    /// Whether no token is in it.
+    /// Reports whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Forgets all tokens.
+    /// Drops all tokens.
     pub fn clear(&mut self) {
         self.length = 0;
     }
@@ -56,15 +55,14 @@ impl Cache {
         Past { keys, values, length: self.length }
     }
 
-    /// Counts tokens whose keys and values all layers have kept.
+    /// Counts tokens whose keys and values all layers have stored.
     pub(super) fn advance(&mut self, tokens: i64) {
         self.length += tokens;
     }
 }
 
 impl Past<'_> {
-    /// Keeps the keys and values of the next T tokens, each [1, G, T, E], and returns those of all tokens, each
-    /// [1, G, S, E].
+    /// Stores the keys and values of the next T tokens, each [1, G, T, E], and returns those of all tokens, each [1, G, S, E].
     pub(super) fn extended(self, k: &Tensor, v: &Tensor) -> Result<[Tensor; 2], TchError> {
         let tokens = k.size()[2];
         let keep = |room: &Tensor, new: &Tensor| {
@@ -87,7 +85,7 @@ mod tests {
 
     const CONTEXT: usize = 16;
 
-    /// Weights large enough for attention to be anything but even.
+    /// Weights large enough for uneven attention.
     fn model(spec: &ModelSpec, precision: Precision) -> Model {
         let values: Vec<f32> = draw_parameters(spec, 3).iter().map(|value| value * 8.0).collect();
         Model::of_all(spec, &Parameters::new(spec, &values, test_device()).unwrap(), precision).unwrap()
@@ -102,12 +100,12 @@ mod tests {
     #[test]
     fn the_logits_of_each_position_are_those_of_the_whole_pass() {
         for spec in [tiny_gpt2(), tiny_llama()] {
-            // The sums are made in another order: some bits of f32 differ, and of the eight that bf16 has.
+            // The sums are in another order: some bits of f32 differ, and of the eight of bf16.
             for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 3e-2)] {
                 let model = model(&spec, precision);
                 let whole = tch::no_grad(|| model.logits(&tokens())).unwrap(); // [1, T, V]
                 let scale = whole.abs().max().double_value(&[]);
-                // One by one, and in pieces behind which, between which and before which there are others.
+                // One by one, and in pieces at the start, in the middle and at the end.
                 for pieces in [[1; CONTEXT].as_slice(), &[CONTEXT], &[5, 1, 1, 4, 5], &[1, 15]] {
                     let mut cache = Cache::new(&spec, precision, test_device()).unwrap();
                     for &piece in pieces {

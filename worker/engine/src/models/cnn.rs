@@ -1,4 +1,4 @@
-//! A convolutional net (LeCun et al. 1998, "Gradient-based learning applied to document recognition") with ReLU and the largest of each 2 × 2, without dropout.
+//! A convolutional net (LeCun et al. 1998, "Gradient-based learning applied to document recognition") with ReLU and 2 × 2 max pooling, without dropout.
 
 use longhaul_common::model::Classifier;
 use tch::{TchError, Tensor};
@@ -37,13 +37,13 @@ impl Cnn {
         }
     }
 
-    /// Images `[B, C, H, W]` before the first layer, for pixels `[B, C·H·W]`.
+    /// Returns images `[B, C, H, W]` before the first layer, for pixels `[B, C·H·W]`.
     pub(super) fn embed(&self, pixels: &Tensor) -> Result<Tensor, TchError> {
         let [channels, height, width] = self.image;
         normalised(pixels)?.f_view([-1, channels, height, width])
     }
 
-    /// What is behind one of the layers, `[B, out, H / 2, W / 2]` or `[B, F]`, for what is before it; none: there are not so many.
+    /// Returns the output of one of the layers, `[B, out, H / 2, W / 2]` or `[B, F]`, for its input; `None`: no such layer.
     pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
         match self.convolutions.get(at) {
             Some(convolution) => Some(convolution.forward(x, &self.products)),
@@ -51,7 +51,7 @@ impl Cnn {
         }
     }
 
-    /// What is behind the last hidden layer, for pixels `[B, C·H·W]`.
+    /// Returns the output of the last hidden layer, for pixels `[B, C·H·W]`.
     pub(super) fn hidden(&self, pixels: &Tensor) -> Result<Tensor, TchError> {
         let mut x = self.embed(pixels)?;
         for at in 0.. {
@@ -63,7 +63,7 @@ impl Cnn {
         Ok(x)
     }
 
-    /// Logits `[B, K]`, for what is behind the last hidden layer.
+    /// Returns logits `[B, K]`, for the output of the last hidden layer.
     pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor, TchError> {
         self.perceptron.logits(x)
     }

@@ -1,5 +1,5 @@
-//! Products whose backward pass gives the gradient of what came in, and leaves those of the weights for later (Qi et al. 2024, "Zero bubble pipeline
-//! parallelism"), through the shim in `native/deferred_weights.cpp`.
+//! Products whose backward pass returns the gradient of the input, and defers those of the weights (Qi et al. 2024, "Zero bubble pipeline parallelism"),
+//! through the shim in `native/deferred_weights.cpp`.
 #![allow(unsafe_code, reason = "calls C++")]
 
 use std::ffi::c_char;
@@ -11,17 +11,17 @@ use torch_sys::C_tensor;
 use super::sparse::{Layout, Selection};
 use crate::shim::{Reason, pointers};
 
-/// Where backward passes leave what is to be done.
+/// Queue of the work deferred by backward passes.
 #[derive(Debug)]
 pub(crate) struct Deferred(NonNull<Handle>);
 
-// SAFETY: the shim guards what is left with a mutex, and tensors may be used by any thread.
+// SAFETY: the shim guards the queue with a mutex, and tensors may be used by any thread.
 unsafe impl Send for Deferred {}
 // SAFETY: as above.
 unsafe impl Sync for Deferred {}
 
 impl Deferred {
-    /// Nothing is left yet.
+    /// Creates an empty queue.
     ///
     /// # Errors
     /// Out of memory.
@@ -29,7 +29,7 @@ impl Deferred {
         Self::leaving(false)
     }
 
-    /// Nothing is left yet. Backward passes will leave the columns that they compute of gradients of weights ([`Left::columns`]), and nothing else.
+    /// Creates an empty queue for backward passes that leave only the computed columns of weight gradients ([`Left::columns`]).
     ///
     /// # Errors
     /// Out of memory.
@@ -44,11 +44,11 @@ impl Deferred {
         NonNull::new(handle).map(Self).ok_or_else(|| reason.into_error())
     }
 
-    /// x·Wᵀ or x·W, plus b, for x [.., in] in the format of products, and leaves of autograd's graph for W and b. The gradients of x and W are made of what is
-    /// selected of the product's, if anything is.
+    /// Returns x·Wᵀ or x·W, plus b, for x [.., in] in the format of products, and leaves of autograd's graph for W and b. With a selection, the gradients of
+    /// x and W use the selected part of the product's gradient.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn product(
         &self,
         x: &Tensor,
@@ -59,8 +59,8 @@ impl Deferred {
     ) -> Result<Tensor, TchError> {
         let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
         let mut reason = Reason::default();
-        // SAFETY: the tensors are borrowed and the handle lives; the shim keeps tensors of its own of what it needs, lets no exception out and writes
-        // at most `SIZE` bytes of the reason.
+        // SAFETY: the tensors are borrowed and the handle lives; the shim holds its own references, lets no exception out and writes at most `SIZE` bytes of
+        // the reason.
         let product = unsafe {
             longhaul_deferred_product(
                 self.0.as_ptr(),
@@ -77,7 +77,7 @@ impl Deferred {
         owned(product).ok_or_else(|| reason.into_error())
     }
 
-    /// What backward passes have left since the last call.
+    /// Takes the work deferred since the last call.
     ///
     /// # Errors
     /// Out of memory.
@@ -91,29 +91,28 @@ impl Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        // SAFETY: it was made by the shim, and is freed once. Graphs that are still there own what they need.
+        // SAFETY: it was made by the shim, and is freed once. Remaining graphs own everything they need.
         unsafe { longhaul_free_deferred(self.0.as_ptr()) }
     }
 }
 
-/// What is left of a backward pass: for each product, what came in and the gradient of what went out.
+/// Deferred work of a backward pass: each product's input and the gradient of its output.
 #[derive(Debug)]
 pub(crate) struct Left(NonNull<LeftHandle>);
 
-// SAFETY: it is a list of tensors that nobody else has, which may be used by any thread.
+// SAFETY: it is a list of exclusively owned tensors, which may be used by any thread.
 unsafe impl Send for Left {}
 
 impl Left {
-    /// The gradients of these leaves; none where nothing was left of one.
+    /// Returns the gradients of these leaves; `None` if none was deferred.
     ///
     /// # Errors
-    /// When a product had a weight that is not among them; where libtorch fails.
+    /// A product's weight is not among them; or libtorch fails.
     pub fn gradients(&self, leaves: &[Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
         let list = pointers(leaves);
         let mut gradients = vec![std::ptr::null_mut(); list.len()];
         let mut reason = Reason::default();
-        // SAFETY: both lists have as many places as is said; the handle lives; the shim lets no exception out and writes at most `SIZE` bytes of the
-        // reason.
+        // SAFETY: both lists have `len` places; the handle lives; the shim lets no exception out and writes at most `SIZE` bytes of the reason.
         let computed = unsafe {
             longhaul_left_gradients(
                 self.0.as_ptr(),
@@ -132,17 +131,16 @@ impl Left {
 pub(crate) type Columns = (Tensor, Tensor);
 
 impl Left {
-    /// The columns of the gradients of these leaves; none where none were left of one.
+    /// Returns the columns of the gradients of these leaves; `None` if none were left.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn columns(&self, leaves: &[Tensor]) -> Result<Vec<Option<Columns>>, TchError> {
         let list = pointers(leaves);
         let mut columns = vec![std::ptr::null_mut(); list.len()];
         let mut values = columns.clone();
         let mut reason = Reason::default();
-        // SAFETY: all lists have as many places as is said; the handle lives; the shim lets no exception out and writes at most `SIZE` bytes of the
-        // reason.
+        // SAFETY: all lists have `len` places; the handle lives; the shim lets no exception out and writes at most `SIZE` bytes of the reason.
         let computed = unsafe {
             longhaul_left_columns(
                 self.0.as_ptr(),
@@ -167,9 +165,9 @@ impl Drop for Left {
     }
 }
 
-/// A tensor that the shim has made, if it has.
+/// Takes over a tensor made by the shim, if any.
 fn owned(tensor: *mut C_tensor) -> Option<Tensor> {
-    // SAFETY: the shim gives tensors away that it has made with `new`.
+    // SAFETY: the shim transfers tensors that it has made with `new`.
     (!tensor.is_null()).then(|| unsafe { Tensor::from_ptr(tensor) })
 }
 
@@ -231,7 +229,7 @@ mod tests {
         Tensor::randn(shape, (Kind::Float, test_device())).set_requires_grad(true)
     }
 
-    /// Against autograd's own products: the same bits, or their rounding where it takes another order.
+    /// Against autograd's own products: the same bits, or rounding where it uses another order.
     #[test]
     fn what_is_left_makes_the_gradients_that_autograd_makes() {
         for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
@@ -256,7 +254,7 @@ mod tests {
                 assert!(apart <= tolerance * expected.abs().max().double_value(&[]), "{kind:?}: {apart}");
             }
             let nothing = deferred.take().unwrap().gradients(&leaves[..3]).unwrap();
-            assert!(nothing.iter().all(Option::is_none), "it is taken once");
+            assert!(nothing.iter().all(Option::is_none), "taking empties the queue");
         }
     }
 

@@ -38,7 +38,7 @@ struct Block {
     feed_forward_norm: Norm,
     feed_forward_in: Conv1d,  // D → F
     feed_forward_out: Conv1d, // F → D
-    heads: i64,               // H, of which a tensor group has some here and some elsewhere; so it is with F
+    heads: i64,               // H, divided among a tensor group, like F
     head_width: i64,          // E
     products: Products,
 }
@@ -79,8 +79,8 @@ impl Gpt2 {
         }
     }
 
-    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] that follow those in the
-    /// cache, or the residual stream [B, T, D] of the block before.
+    /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] after those in the cache, or the residual stream
+    /// [B, T, D] of the block before.
     pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         let mut x = match self.embed(input, cache) {
             Some(x) => x?, // [B, T, D]
@@ -92,17 +92,17 @@ impl Gpt2 {
         Ok(x)
     }
 
-    /// The residual stream [B, T, D] before the first layer, for tokens [B, T]; none: the embedding is elsewhere.
+    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
     pub(super) fn embed(&self, tokens: &Tensor, cache: Option<&Cache>) -> Option<Result<Tensor, TchError>> {
         Some(self.embedding.as_ref()?.forward(tokens, cache))
     }
 
-    /// The residual stream [B, T, D] behind one of these layers; none: there are not so many.
+    /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
     pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
         Some(self.blocks.get(at)?.forward(x, None))
     }
 
-    /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.
+    /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
     pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
         let Head { norm, output } = self.head.as_ref()?;
         Some(norm.forward(x).and_then(|x| self.products.linear(&x, output))) // [B, T, V]
@@ -140,7 +140,7 @@ impl Block {
 
     fn attention(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
         let [batch, length, _] = x.size()[..] else {
-            return Err(TchError::Shape(format!("a block takes three dimensions, not {x:?}")));
+            return Err(TchError::Shape(format!("a block needs three dimensions, not {x:?}")));
         };
         let qkv = self.attention_in.forward(&self.products.enter_columns(x)?, &self.products)?; // [B, T, 3·H·E]
         let heads = |part: &Tensor| {
@@ -149,7 +149,7 @@ impl Block {
         let parts = qkv.f_chunk(3, -1)?; // 3 × [B, T, H·E]
         let parts = parts.iter().map(heads).collect::<Result<Vec<_>, TchError>>()?;
         let [q, k, v] = &*parts else {
-            return Err(TchError::Shape(format!("queries, keys and values are three, not {qkv:?}")));
+            return Err(TchError::Shape(format!("queries, keys and values must be three, not {qkv:?}")));
         };
         let mixed = self.products.attention(q, k, v, past)?; // [B, T, H·E]
         self.attention_out.forward_rows(&mixed, &self.products) // [B, T, D]

@@ -28,7 +28,7 @@ struct Head {
 #[derive(Debug)]
 struct Block {
     attention_norm: Norm,
-    query: Matrix, // [H·E, D]; of the H heads, G key heads and F channels, a tensor group has some here and some elsewhere
+    query: Matrix, // [H·E, D]; the H heads, G key heads and F channels are divided among a tensor group
     key: Matrix,   // [G·E, D]
     value: Matrix, // [G·E, D]
     out: Matrix,   // [D, H·E]
@@ -74,8 +74,8 @@ impl Llama {
         })
     }
 
-    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] that follow those in the
-    /// cache, or the residual stream [B, T, D] of the block before.
+    /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] after those in the cache, or the residual stream
+    /// [B, T, D] of the block before.
     pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         let rotary = self.rotary.positions(cache.map_or(0, Cache::len) as i64, input.size()[1])?;
         let mut x = match self.embed(input) {
@@ -88,19 +88,19 @@ impl Llama {
         Ok(x)
     }
 
-    /// The residual stream [B, T, D] before the first layer, for tokens [B, T]; none: the embedding is elsewhere.
+    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
     pub(super) fn embed(&self, tokens: &Tensor) -> Option<Result<Tensor, TchError>> {
         Some(Tensor::f_embedding(self.tokens.as_ref()?, tokens, -1, false, false))
     }
 
-    /// The residual stream [B, T, D] behind one of these layers; none: there are not so many.
+    /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
     pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
         let block = self.blocks.get(at)?;
         let rotary = self.rotary.positions(0, x.size()[1]);
         Some(rotary.and_then(|rotary| block.forward(x, &rotary, None)))
     }
 
-    /// Logits [B, T, V] for what [`Self::hidden`] returned; none: the head is elsewhere.
+    /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
     pub(super) fn logits(&self, x: &Tensor) -> Option<Result<Tensor, TchError>> {
         let Head { norm, output } = self.head.as_ref()?;
         Some(norm.forward(x).and_then(|x| self.products.linear(&x, output))) // [B, T, V]
@@ -170,12 +170,12 @@ impl Rotary {
         Ok(Self { cos: table(f64::cos)?, sin: table(f64::sin)? })
     }
 
-    /// Those of the `length` positions from `start` on.
+    /// Returns those of the `length` positions from `start` on.
     fn positions(&self, start: i64, length: i64) -> Result<Self, TchError> {
         Ok(Self { cos: self.cos.f_narrow(0, start, length)?, sin: self.sin.f_narrow(0, start, length)? })
     }
 
-    /// Turns channel i of each head against channel i + E/2 by the position's angle. x: [B, heads, T, E].
+    /// Rotates channel i of each head against channel i + E/2 by the position's angle. x: [B, heads, T, E].
     fn turn(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let halves = x.f_chunk(2, -1)?; // 2 × [B, heads, T, E/2]
         let turned = Tensor::f_cat(&[halves[1].f_neg()?, halves[0].shallow_clone()], -1)?; // [B, heads, T, E]

@@ -1,4 +1,4 @@
-//! A multi-layer perceptron with ReLU (Rumelhart, Hinton & Williams 1986, "Learning representations by back-propagating errors"), as meProp's experiments have one.
+//! A multi-layer perceptron with ReLU (Rumelhart, Hinton & Williams 1986, "Learning representations by back-propagating errors"), as in meProp's experiments.
 
 use longhaul_common::model::Classifier;
 use tch::{TchError, Tensor};
@@ -7,7 +7,7 @@ use super::parameters::Parameters;
 use super::pixels::{Linear, normalised};
 use super::precision::Products;
 
-/// Hidden layers, and one that tells the classes.
+/// Hidden layers, and an output layer for the classes.
 #[derive(Debug)]
 pub struct Mlp {
     hidden: Vec<Linear>, // N → F, F → F …
@@ -25,12 +25,12 @@ impl Mlp {
         }
     }
 
-    /// Values `[B, N]` before the first layer, for pixels `[B, N]`.
+    /// Returns values `[B, N]` before the first layer, for pixels `[B, N]`.
     pub(super) fn embed(&self, pixels: &Tensor) -> Result<Tensor, TchError> {
         normalised(pixels)
     }
 
-    /// What is behind one of the hidden layers `[B, F]`, for what is before it `[B, ..]`; none: there are not so many.
+    /// Returns the output of a hidden layer `[B, F]`, for its input `[B, ..]`; `None`: no such layer.
     pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
         Some(self.through(self.hidden.get(at)?, x))
     }
@@ -39,7 +39,7 @@ impl Mlp {
         layer.forward(&x.f_flatten(1, -1)?, &self.products)?.f_relu() // [B, F]
     }
 
-    /// What is behind the last hidden layer `[B, F]`, for pixels `[B, N]`.
+    /// Returns the output of the last hidden layer `[B, F]`, for pixels `[B, N]`.
     pub(super) fn hidden(&self, pixels: &Tensor) -> Result<Tensor, TchError> {
         let mut x = self.embed(pixels)?;
         for layer in &self.hidden {
@@ -48,7 +48,7 @@ impl Mlp {
         Ok(x)
     }
 
-    /// Logits `[B, K]`, for what is behind the last hidden layer `[B, ..]`.
+    /// Returns logits `[B, K]`, for the output of the last hidden layer `[B, ..]`.
     pub(super) fn logits(&self, x: &Tensor) -> Result<Tensor, TchError> {
         self.output.forward(&x.f_flatten(1, -1)?, &self.products) // [B, K]
     }

@@ -31,8 +31,8 @@ pub use tensor_group::{MEMBERS_MAX, TensorGroup};
 
 /// Neighbouring blocks of a causal language model, or all of them; or a classifier of images.
 ///
-/// Of a language model, a sample is a sequence [T + 1], of which the first T tokens go in and the last T are predicted. Of a classifier it is an image and its
-/// class `[C·H·W + 2]` (see [`Batch`](crate::Batch)): pixels go in, one class is predicted, and what is said of T tokens holds with T = 1, without that dimension.
+/// A language model's sample is a sequence [T + 1]: the first T tokens are the input, the last T the targets. A classifier's is an image and its class
+/// `[C·H·W + 2]` (see [`Batch`](crate::Batch)): pixels are the input, the class is the target; T is 1, without that dimension.
 #[derive(Debug)]
 pub enum Model {
     /// See [`Gpt2`].
@@ -46,18 +46,18 @@ pub enum Model {
 }
 
 impl Model {
-    /// The whole model, whose weights are the views of `parameters`.
+    /// Creates the whole model, whose weights are the views of `parameters`.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
         Self::new(spec, &(0..spec.head() + 1), parameters, Products::new(precision))
     }
 
-    /// The blocks of a chunk, whose weights are views of `parameters`, which hold them, and which compute by `products`.
+    /// Creates the blocks of a chunk, whose weights are views of `parameters`, and which compute by `products`.
     ///
     /// # Errors
-    /// When a share of the model is meant and the tensor group is not that of those who have the others; where libtorch fails.
+    /// For a share of the model, the tensor group does not fit; or libtorch fails.
     pub(crate) fn new(
         spec: &ModelSpec,
         chunk: &Range<u32>,
@@ -75,20 +75,18 @@ impl Model {
         })
     }
 
-    /// Logits [B, T, V], in the precision of the run, for tokens [B, T] (int64); or [B, K] for pixels [B, C·H·W] (uint8).
+    /// Returns logits [B, T, V], in the precision of the run, for tokens [B, T] (int64); or [B, K] for pixels [B, C·H·W] (uint8).
     ///
     /// # Errors
-    /// Where libtorch fails: out of memory, mostly.
+    /// libtorch fails: out of memory, mostly.
     pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         self.project(&self.hidden(tokens, None)?)
     }
 
-    /// Logits [1, V] of the token that follows `tokens` [1, T], which follow those in the cache and are kept there.
-    /// Outside autograd.
+    /// Returns logits [1, V] of the token after `tokens` [1, T], which follow those in the cache and are added to it. Outside autograd.
     ///
     /// # Errors
-    /// When the tokens exceed the context together with those in the cache, which then stays as it was; where libtorch
-    /// fails.
+    /// With those in the cache, the tokens exceed the context; the cache is then unchanged. Or libtorch fails.
     pub fn next_logits(&self, tokens: &Tensor, cache: &mut Cache) -> Result<Tensor, TchError> {
         let last = tch::no_grad(|| {
             let x = self.hidden(tokens, Some(cache))?; // [1, T, D]
@@ -98,18 +96,18 @@ impl Model {
         last.f_select(1, 0) // [1, V]
     }
 
-    /// Cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1]; of each image, [B, 1].
+    /// Returns the cross entropy of each next token, in nats, [B, T], for tokens [B, T + 1]; of each image, [B, 1].
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn token_losses(&self, samples: &Tensor) -> Result<Tensor, TchError> {
         self.cross_entropy(samples, Reduction::None)?.f_view([samples.size()[0], -1])
     }
 
-    /// Of the classes of images, how many have the largest logit [], and the mean cross entropy in nats []; of tokens, the latter only.
+    /// Returns the mean cross entropy in nats [], and for images the number of classes with the largest logit [].
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn judge(&self, samples: &Tensor) -> Result<(Tensor, Option<Tensor>), TchError> {
         if !self.is_of_images() {
             return Ok((self.mean_loss(samples)?, None));
@@ -120,45 +118,45 @@ impl Model {
         Ok((cross_entropy_of(&logits, &classes, Reduction::Mean)?, Some(hits)))
     }
 
-    /// Mean cross entropy of the next token, in nats, for tokens [B, T + 1].
+    /// Returns the mean cross entropy of the next token, in nats, for tokens [B, T + 1].
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn mean_loss(&self, samples: &Tensor) -> Result<Tensor, TchError> {
         self.cross_entropy(samples, Reduction::Mean)
     }
 
-    /// The residual stream [B, T, D] behind the last of these blocks, for what comes before them: tokens [B, T] (int64), or the residual stream
-    /// [B, T, D] of the block before.
+    /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] (int64), or the residual stream [B, T, D] of the
+    /// block before.
     ///
     /// # Errors
-    /// Where libtorch fails.
+    /// libtorch fails.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor, TchError> {
         self.hidden(input, None)
     }
 
-    /// Mean cross entropy, in nats, of the tokens [B, T + 1] but for the first of each sequence, given the residual stream [B, T, D] behind the
+    /// Returns the mean cross entropy, in nats, of the tokens [B, T + 1] except the first of each sequence, given the residual stream [B, T, D] behind the
     /// last layer.
     ///
     /// # Errors
-    /// When the head is not among these blocks; where libtorch fails.
+    /// The head is not among these blocks; or libtorch fails.
     pub fn loss_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
         self.cross_entropy_behind(x, tokens, Reduction::Mean)
     }
 
-    /// The same of each sequence: `[B]`.
+    /// Returns the same for each sequence: `[B]`.
     ///
     /// # Errors
-    /// When the head is not among these blocks; where libtorch fails.
+    /// The head is not among these blocks; or libtorch fails.
     pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
         let losses = self.cross_entropy_behind(x, tokens, Reduction::None)?; // [B·T]
         losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
     }
 
-    /// The residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
+    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
     ///
     /// # Errors
-    /// When the embedding is not among these blocks; where libtorch fails.
+    /// The embedding is not among these blocks; or libtorch fails.
     pub fn embed(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         let x = match self {
             Self::Gpt2(model) => model.embed(tokens, None),
@@ -169,10 +167,10 @@ impl Model {
         x.unwrap_or_else(|| Err(TchError::Shape("the embedding is not among these blocks".to_owned())))
     }
 
-    /// The residual stream [B, T, D] behind a layer, by its place among those that are here, for that before it.
+    /// Returns the residual stream [B, T, D] behind a layer, by its index among those here, for its input.
     ///
     /// # Errors
-    /// When there are not so many; where libtorch fails.
+    /// No such layer; or libtorch fails.
     pub fn layer(&self, at: usize, x: &Tensor) -> Result<Tensor, TchError> {
         let x = match self {
             Self::Gpt2(model) => model.layer(at, x),
@@ -180,7 +178,7 @@ impl Model {
             Self::Mlp(model) => model.layer(at, x),
             Self::Cnn(model) => model.layer(at, x),
         };
-        x.unwrap_or_else(|| Err(TchError::Shape(format!("there are fewer than {} layers", at + 1))))
+        x.unwrap_or_else(|| Err(TchError::Shape(format!("fewer than {} layers are here", at + 1))))
     }
 
     fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
@@ -206,7 +204,7 @@ impl Model {
         matches!(self, Self::Mlp(_) | Self::Cnn(_))
     }
 
-    /// What goes in of samples: tokens [B, T], or pixels [B, C·H·W].
+    /// Returns the input of samples: tokens [B, T], or pixels [B, C·H·W].
     fn inputs(&self, samples: &Tensor) -> Result<Tensor, TchError> {
         match self.is_of_images() {
             true => pixels::pixels_of(samples),
@@ -214,7 +212,7 @@ impl Model {
         }
     }
 
-    /// What is predicted of samples: tokens [B·T], or classes [B], int64.
+    /// Returns the targets of samples: tokens [B·T], or classes [B], int64.
     fn targets(&self, samples: &Tensor) -> Result<Tensor, TchError> {
         match self.is_of_images() {
             true => pixels::classes_of(samples),

@@ -5,22 +5,22 @@ use std::collections::HashMap;
 use longhaul_common::model::{ModelSpec, ParameterSpec};
 use tch::{Device, Kind, TchError, Tensor};
 
-/// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of
-/// [`ModelSpec::parameters`]: what synchronisation, optimiser and model see is the same memory.
+/// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of [`ModelSpec::parameters`]: synchronisation, optimiser and
+/// model share the same memory.
 #[derive(Debug)]
 pub struct Parameters {
     flat: Tensor,
     views: Vec<Tensor>,
     by_name: HashMap<String, usize>,
-    /// What this part of the model computes with and does not hold.
+    /// The parameter borrowed from another part of the model.
     borrowed: Option<(String, Tensor)>,
 }
 
 impl Parameters {
-    /// Puts `values`, in the order of [`ModelSpec::parameters`], on the device.
+    /// Copies `values`, in the order of [`ModelSpec::parameters`], to the device.
     ///
     /// # Errors
-    /// Where libtorch fails; and when `values` is not as long as the model has parameters.
+    /// The length of `values` is wrong; or libtorch fails.
     pub fn new(spec: &ModelSpec, values: &[f32], device: Device) -> Result<Self, TchError> {
         let flat = Tensor::f_from_slice(values)?.f_to_device(device)?; // [P]
         let views: Vec<Tensor> = views_of(spec, &flat)?
@@ -39,25 +39,25 @@ impl Parameters {
         Ok(Self { flat, views, by_name, borrowed })
     }
 
-    /// What is borrowed ([`ModelSpec::borrowed`]), a leaf of autograd's graph: zero until its holder says what it is.
+    /// Returns the borrowed tensor ([`ModelSpec::borrowed`]), a leaf of autograd's graph: zero until its holder sends its values.
     pub fn borrowed(&self) -> Option<&Tensor> {
         self.borrowed.as_ref().map(|(_, tensor)| tensor)
     }
 
-    /// All values, `[P]`, outside autograd.
+    /// Returns all values, `[P]`, outside autograd.
     pub fn flat(&self) -> &Tensor {
         &self.flat
     }
 
-    /// The parameter tensors, which require gradients.
+    /// Returns the parameter tensors, which require gradients.
     pub fn views(&self) -> &[Tensor] {
         &self.views
     }
 
-    /// The parameter tensor with this name, held or borrowed.
+    /// Returns the parameter tensor with this name, held or borrowed.
     ///
     /// # Panics
-    /// When [`ModelSpec::parameters`] does not list it and it is not borrowed: a model and its specification disagree.
+    /// [`ModelSpec::parameters`] does not list it and it is not borrowed: a model and its specification disagree.
     pub fn view(&self, name: &str) -> Tensor {
         if let Some((_, tensor)) = self.borrowed.as_ref().filter(|(borrowed, _)| borrowed == name) {
             return tensor.shallow_clone();
@@ -70,7 +70,7 @@ impl Parameters {
 /// Cuts a vector `[P]` into views shaped like the parameter tensors, in order.
 ///
 /// # Errors
-/// When it is not as long as the model has parameters.
+/// Its length is wrong.
 pub(crate) fn views_of(spec: &ModelSpec, flat: &Tensor) -> Result<Vec<Tensor>, TchError> {
     if flat.f_kind()? != Kind::Float || flat.size() != [spec.parameter_count() as i64] {
         return Err(TchError::Shape(format!(

@@ -1,4 +1,4 @@
-//! What classifiers of images begin and end with: pixels as numbers, classes as indices, and layers between them.
+//! Input and output of classifiers of images: pixels as numbers, classes as indices, and layers between them.
 
 use longhaul_data::CLASS_BYTES;
 use tch::{Kind, TchError, Tensor};
@@ -9,28 +9,27 @@ use super::precision::{Matrix, Products};
 /// Black and white.
 const BLACK: f64 = -1.0;
 const WHITE: f64 = 1.0;
-/// The byte that is white.
+/// Byte of white.
 const WHITE_BYTE: f64 = 255.0;
 
-/// Pixels `[B, C·H·W]` (uint8) as numbers from −1 to 1 (f32): scaled to `[0, 1]`, less a mean of ½, over a deviation of ½, whatever the channel.
+/// Returns pixels `[B, C·H·W]` (uint8) as numbers from −1 to 1 (f32): scaled to `[0, 1]`, less a mean of ½, over a deviation of ½, for all channels.
 pub(super) fn normalised(pixels: &Tensor) -> Result<Tensor, TchError> {
     let scale = (WHITE - BLACK) / WHITE_BYTE;
     pixels.f_to_kind(Kind::Float)?.f_mul_scalar(scale)?.f_add_scalar(BLACK) // [B, C·H·W]
 }
 
-/// The pixels `[B, C·H·W]` of samples `[B, C·H·W + 2]`.
+/// Returns the pixels `[B, C·H·W]` of samples `[B, C·H·W + 2]`.
 pub(super) fn pixels_of(samples: &Tensor) -> Result<Tensor, TchError> {
     samples.f_narrow(1, 0, samples.size()[1] - CLASS_BYTES as i64)
 }
 
-/// The classes `[B]` (int64) of samples `[B, C·H·W + 2]`, in whose last two bytes they are, little-endian.
+/// Returns the classes `[B]` (int64) of samples `[B, C·H·W + 2]`, from the last two bytes, little-endian.
 pub(super) fn classes_of(samples: &Tensor) -> Result<Tensor, TchError> {
     const BYTE: i64 = 256;
     let byte = |at: i64| samples.f_select(1, at)?.f_to_kind(Kind::Int64); // [B]
     byte(-1)?.f_mul_scalar(BYTE)?.f_add(&byte(-2)?)
 }
 
-/// A matrix and a bias.
 #[derive(Debug)]
 pub(super) struct Linear {
     weight: Matrix, // [out, in]
@@ -43,7 +42,7 @@ impl Linear {
         Self { weight, bias: parameters.view(&format!("{name}.bias")) }
     }
 
-    /// x·Wᵀ + b for x `[B, in]`.
+    /// Returns x·Wᵀ + b for x `[B, in]`.
     pub fn forward(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
         products.affine(x, &self.weight, &self.bias) // [B, out]
     }

@@ -13,32 +13,32 @@ use super::parameters::Parameters;
 use super::sparse::{Layout, Selection, selections, sparse_product};
 use super::tensor_group::TensorGroup;
 
-/// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the weights
-/// that the optimiser sees: they are cast anew in each pass (Micikevicius et al. 2018, "Mixed precision training").
+/// The number format of matrix products and attention. Norms, residual stream and loss stay in f32, and so do the optimiser's weights: they are cast anew in
+/// each pass (Micikevicius et al. 2018, "Mixed precision training").
 #[derive(Clone, Debug)]
 pub(crate) struct Products {
     kind: Kind,
-    /// By name of the weight: what the backward pass of a product goes on with, where that is not all.
+    /// Selections of the products' backward passes, by name of the weight; absent: dense.
     selections: Arc<HashMap<String, Selection>>,
-    /// Where the gradients of weights are left for later; none: they come with those of what went in.
+    /// Queue of deferred weight gradients; `None`: not deferred.
     deferred: Option<Arc<Deferred>>,
-    /// Whether only the products that are selected in leave something: columns. None: all do, and all of it.
+    /// Names of the only weights whose products leave something: columns. `None`: all products defer everything.
     collected: Option<Arc<HashSet<String>>>,
-    /// Those that have the other shares of the weights; none: all of them are here.
+    /// Group with the other shares of the weights; `None`: all of them are here.
     group: Option<Arc<TensorGroup>>,
 }
 
-/// The weight of a product, and what the backward pass goes on with of its gradients; none: all.
+/// The weight of a product, and the selection of its backward pass; `None`: dense.
 #[derive(Debug)]
 pub(super) struct Matrix {
     weight: Tensor,
     selection: Option<Selection>,
-    /// Where its gradient is left.
+    /// Queue of its deferred gradient.
     deferred: Option<Arc<Deferred>>,
 }
 
 impl Products {
-    /// Of all gradients, which come when autograd makes them, without a tensor group.
+    /// Dense, not deferred, and without a tensor group.
     pub(crate) fn new(precision: Precision) -> Self {
         Self {
             kind: kind_of(precision),
@@ -49,7 +49,7 @@ impl Products {
         }
     }
 
-    /// Backward passes go on with a part of the gradients of this model's products, if so configured.
+    /// Uses sparse backward passes for this model's products, if configured.
     pub(crate) fn sparse(self, spec: &ModelSpec, config: Option<&SparseBackwardConfig>) -> Self {
         Self {
             selections: Arc::new(config.map_or_else(HashMap::new, |config| selections(spec, config))),
@@ -57,39 +57,39 @@ impl Products {
         }
     }
 
-    /// The gradients of weights are left there for later, if anywhere.
+    /// Defers the gradients of weights to this queue, if any.
     pub(crate) fn deferred(self, deferred: Option<Arc<Deferred>>) -> Self {
         Self { deferred, ..self }
     }
 
-    /// The columns of the gradients of these weights are left there.
+    /// Leaves the columns of the gradients of these weights in this queue.
     pub(crate) fn collecting(self, deferred: Arc<Deferred>, weights: impl Iterator<Item = String>) -> Self {
         Self { deferred: Some(deferred), collected: Some(Arc::new(weights.collect())), ..self }
     }
 
-    /// With those that have the other shares of the weights, if anybody has.
+    /// Joins the members with the other shares of the weights, if any.
     pub(crate) fn among(self, group: Option<Arc<TensorGroup>>) -> Self {
         Self { group, ..self }
     }
 
-    /// Whether those that have the other shares are there, or this is the whole model.
+    /// Reports whether the group fits this share, or the model is whole.
     pub(super) fn are_of(&self, shard: Shard) -> bool {
         self.group.as_ref().map_or_else(|| shard.is_whole(), |group| group.is_of(shard))
     }
 
-    /// The parameter with this name.
+    /// Returns the parameter with this name.
     pub(super) fn matrix(&self, parameters: &Parameters, name: &str) -> Matrix {
         let is_left = self.collected.as_ref().is_none_or(|collected| collected.contains(name));
         let deferred = self.deferred.clone().filter(|_| is_left);
         Matrix { weight: parameters.view(name), selection: self.selections.get(name).copied(), deferred }
     }
 
-    /// The tensor in the format of products: itself in f32.
+    /// Returns the tensor in the format of products: itself in f32.
     pub(super) fn cast(&self, x: &Tensor) -> Result<Tensor, TchError> {
         if x.f_kind()? == self.kind { Ok(x.shallow_clone()) } else { x.f_to_kind(self.kind) }
     }
 
-    /// x·Wᵀ for x [.., in], W [out, in].
+    /// Returns x·Wᵀ for x [.., in], W [out, in].
     pub(super) fn linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
         let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
         match (deferred, *selection) {
@@ -101,7 +101,7 @@ impl Products {
         }
     }
 
-    /// x·Wᵀ + b for x [.., in], W [out, in], b [out].
+    /// Returns x·Wᵀ + b for x [.., in], W [out, in], b [out].
     pub(super) fn affine(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
         let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
         if let Some(deferred) = deferred {
@@ -114,7 +114,7 @@ impl Products {
         }
     }
 
-    /// x·W + b for x [B, T, in], W [in, out], b [out]: what GPT-2 calls `Conv1D`.
+    /// Returns x·W + b for x [B, T, in], W [in, out], b [out]: GPT-2's `Conv1D`.
     pub(super) fn conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
         let (size, wide, Matrix { weight, selection, deferred }) =
             (x.size(), matrix.weight.size()[1], matrix);
@@ -129,12 +129,12 @@ impl Products {
         bias.f_addmm(&rows, &weight)?.f_view([size[0], size[1], wide]) // [B, T, out]
     }
 
-    /// x [B, T, D], in front of the products of which each member of a tensor group has some columns.
+    /// Returns x [B, T, D], as input of products whose columns are divided among a tensor group.
     pub(super) fn enter_columns(&self, x: &Tensor) -> Result<Tensor, TchError> {
         self.group.as_ref().map_or_else(|| Ok(x.shallow_clone()), |group| group.enter(x))
     }
 
-    /// x·Wᵀ for x [.., in] and W [out, in], of whose inputs each member of a tensor group has some.
+    /// Returns x·Wᵀ for x [.., in] and W [out, in], whose inputs are divided among a tensor group.
     pub(super) fn row_linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
         let product = self.linear(x, matrix)?; // [.., out]
         match &self.group {
@@ -143,7 +143,7 @@ impl Products {
         }
     }
 
-    /// x·W + b for x [B, T, in], W [in, out], of whose inputs each member of a tensor group has some, and b [out], which all have.
+    /// Returns x·W + b for x [B, T, in], W [in, out], whose inputs are divided among a tensor group, and b [out], which all have.
     pub(super) fn row_conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
         let Some(group) = &self.group else { return self.conv1d(x, matrix, bias) };
         let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
@@ -157,8 +157,8 @@ impl Products {
         group.leave(&product.f_to_kind(Kind::Float)?)?.f_add(bias)
     }
 
-    /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E].
-    /// The queries see the tokens of the past too, which keeps K and V.
+    /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E]. The queries attend to the tokens of
+    /// the past too, which stores K and V.
     pub(super) fn attention(
         &self,
         q: &Tensor,
@@ -167,7 +167,7 @@ impl Products {
         past: Option<Past<'_>>,
     ) -> Result<Tensor, TchError> {
         let [batch, heads, length, width] = q.size()[..] else {
-            return Err(TchError::Shape(format!("queries have four dimensions, not {q:?}")));
+            return Err(TchError::Shape(format!("queries must have four dimensions, not {q:?}")));
         };
         let (q, k, v) = (self.cast(q)?, self.cast(k)?, self.cast(v)?);
         let [k, v] = match past {
@@ -175,8 +175,8 @@ impl Products {
             None => [k, v],
         }; // [B, G, S, E]
         let (grouped, seen) = (k.size()[1] != heads, k.size()[2]);
-        // libtorch's own causal mask takes the first query for the first token: behind a past, ours is needed. A single
-        // query, the newest, sees everything.
+        // libtorch's own causal mask takes the first query for the first token: behind a past, an explicit one is needed. A single query, the newest, attends
+        // to everything.
         let mask = match (length, seen - length) {
             (1, _) | (_, 0) => None,
             (_, before) => Some(Tensor::f_ones([length, seen], (Kind::Bool, q.device()))?.f_tril(before)?), // [T, S]
@@ -187,7 +187,7 @@ impl Products {
     }
 }
 
-/// The format of products.
+/// Returns the format of products.
 pub(super) fn kind_of(precision: Precision) -> Kind {
     match precision {
         Precision::F32 => Kind::Float,

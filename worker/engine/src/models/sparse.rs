@@ -1,4 +1,4 @@
-//! Products whose backward pass goes on with the largest gradients of what came out (meProp: Sun et al. 2017, arXiv 1706.06197), through the shim in
+//! Products whose backward pass uses only the largest gradients of their output (meProp: Sun et al. 2017, arXiv 1706.06197), through the shim in
 //! `native/sparse_backward.cpp`. `docs/sparse.md` is the design.
 #![allow(unsafe_code, reason = "calls C++")]
 
@@ -13,7 +13,7 @@ use torch_sys::C_tensor;
 
 use crate::shim::Reason;
 
-/// Which dimension of a weight comes first.
+/// First dimension of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// [out, in]
@@ -22,7 +22,7 @@ pub enum Layout {
     InFirst,
 }
 
-/// What a backward pass goes on with of the gradient [.., out] of a product.
+/// The part of the gradient [.., out] of a product used by a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     kept: NonZeroU32,
@@ -30,7 +30,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// So many values of each row, or so many columns.
+    /// Selects `kept` values of each row, or `kept` columns.
     #[must_use]
     pub fn new(kept: NonZeroU32, mode: SparseMode) -> Self {
         Self { kept, mode }
@@ -45,11 +45,11 @@ impl Selection {
     }
 }
 
-/// x·Wᵀ or x·W, plus b, for x [.., in], W and b in one format. Of the gradient dy of what comes out, dx and dW are made of what is selected, and db of all.
-/// Where all columns are kept, they are those of libtorch's own products, bit for bit.
+/// Returns x·Wᵀ or x·W, plus b, for x [.., in], W and b in one format. The selected part of the output's gradient dy makes dx and dW, and all of it makes db.
+/// If all columns are kept, the bits are those of libtorch's own products.
 ///
 /// # Errors
-/// When sizes or formats do not go together; where libtorch fails.
+/// Sizes or formats do not match; or libtorch fails.
 pub fn sparse_product(
     x: &Tensor,
     weight: &Tensor,
@@ -59,8 +59,7 @@ pub fn sparse_product(
 ) -> Result<Tensor, TchError> {
     let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
     let mut reason = Reason::default();
-    // SAFETY: the tensors are borrowed; the shim keeps tensors of its own of what it needs, lets no exception out and writes at most `SIZE` bytes of the
-    // reason.
+    // SAFETY: the tensors are borrowed; the shim holds its own references, lets no exception out and writes at most `SIZE` bytes of the reason.
     let product = unsafe {
         longhaul_sparse_product(
             x.as_ptr(),
@@ -76,11 +75,11 @@ pub fn sparse_product(
     if product.is_null() {
         return Err(reason.into_error());
     }
-    // SAFETY: the shim gives tensors away that it has made with `new`.
+    // SAFETY: the shim transfers tensors that it has made with `new`.
     Ok(unsafe { Tensor::from_ptr(product) })
 }
 
-/// By name of its weight, what is selected in the backward pass of each product of which not all is.
+/// Returns the selection for each product with a sparse backward pass, by name of its weight.
 pub(super) fn selections(spec: &ModelSpec, config: &SparseBackwardConfig) -> HashMap<String, Selection> {
     let sparse = spec.sparse_products(config).into_iter();
     sparse.map(|(product, kept)| (product.weight, Selection::new(kept, config.mode))).collect()

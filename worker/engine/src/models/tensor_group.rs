@@ -16,32 +16,32 @@ use torch_sys::C_tensor;
 use crate::shim::Reason;
 use longhaul_collective::{Collective, CollectiveError, Reduction, Word};
 
-/// How long members wait for one another where one may have to wait for what it is told, as in a run that is paused: a month. Nobody waits for the dead: connections tell of a process that has
-/// ended or a machine that is gone, and the coordinator of the rest.
+/// Longest wait of members for one another, as in a paused run: a month. Connections show ended processes and lost machines, and the coordinator other
+/// failures.
 pub const MEMBERS_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Values that are handed on at a time: 16 MiB, which bounds what a call takes of memory and time.
+/// Values sent at a time: 16 MiB, which bounds a call's memory and time.
 const HANDED_ON_VALUES: usize = 1 << 22;
 
-/// A member's place in a tensor group, all of which compute with shares of the same model: they make the same calls in the same order.
+/// A member's place in a tensor group. All members compute with shares of the same model, and make the same calls in the same order.
 pub struct TensorGroup {
     handle: NonNull<Handle>,
     members: Arc<Members>,
 }
 
-// SAFETY: the shim counts its references atomically, and what they lead to is `Members`, which any thread may use.
+// SAFETY: the shim counts its references atomically, and they lead to `Members`, which any thread may use.
 unsafe impl Send for TensorGroup {}
 // SAFETY: as above; nothing is changed through the handle.
 unsafe impl Sync for TensorGroup {}
 
 struct Members {
     collective: Mutex<Box<dyn Collective>>,
-    /// Why a sum has failed, until somebody asks.
+    /// Failure of a sum, until taken.
     failure: Mutex<Option<CollectiveError>>,
 }
 
 impl TensorGroup {
-    /// The member that the collective says it is.
+    /// Creates the member with the collective's rank.
     ///
     /// # Errors
     /// Out of memory.
@@ -49,7 +49,7 @@ impl TensorGroup {
         let members = Arc::new(Members { collective: Mutex::new(collective), failure: Mutex::default() });
         let context = Arc::into_raw(Arc::clone(&members)).cast_mut().cast();
         let mut reason = Reason::default();
-        // SAFETY: both functions take the context as what it is; the shim lets no exception out and writes at most `SIZE` bytes of the reason.
+        // SAFETY: both functions take the context with its true type; the shim lets no exception out and writes at most `SIZE` bytes of the reason.
         let handle = unsafe { longhaul_new_group(context, sum, release, reason.as_mut_ptr(), Reason::SIZE) };
         let Some(handle) = NonNull::new(handle) else {
             release(context);
@@ -58,13 +58,13 @@ impl TensorGroup {
         Ok(Self { handle, members })
     }
 
-    /// Whether this is the group, and the place in it, of who has this share of a model.
+    /// Reports whether group and rank fit this share of a model.
     pub(crate) fn is_of(&self, shard: Shard) -> bool {
         let collective = self.members.collective();
         (collective.size(), collective.rank()) == (shard.ways() as usize, shard.index() as usize)
     }
 
-    /// Tells all members a word and hears theirs, by index.
+    /// Exchanges a word with all members, and returns the words by index.
     ///
     /// # Errors
     /// [`CollectiveError`].
@@ -72,7 +72,7 @@ impl TensorGroup {
         self.members.collective().exchange(word, MEMBERS_MAX)
     }
 
-    /// Replaces the values of all members by those of the first: as many on all of them.
+    /// Replaces the values of all members, of equal number, by those of the first.
     ///
     /// # Errors
     /// [`CollectiveError`]; the values are undefined then.
@@ -91,15 +91,15 @@ impl TensorGroup {
         Ok(())
     }
 
-    /// Why a sum has failed since the last call, if one has.
+    /// Takes the failure of a sum since the last call, if any.
     pub(crate) fn take_failure(&self) -> Option<CollectiveError> {
         self.members.failure().take()
     }
 
-    /// x (f32, of any shape), in front of products that are cut by column: its gradient becomes the sum over all members. "f" in the paper.
+    /// Returns x (f32, of any shape), as input of products divided by columns: its gradient becomes the sum over all members. "f" in the paper.
     ///
     /// # Errors
-    /// Where libtorch fails. Where the sum does, the backward pass fails, and [`Self::take_failure`] says why.
+    /// libtorch fails. If the sum fails, so does the backward pass, and [`Self::take_failure`] returns the cause.
     pub(super) fn enter(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let mut reason = Reason::default();
         // SAFETY: tensor and handle live; the shim lets no exception out and writes at most `SIZE` bytes of the reason.
@@ -109,10 +109,10 @@ impl TensorGroup {
         owned(entered).ok_or_else(|| reason.into_error())
     }
 
-    /// The sum over all members of x (f32, of any shape), behind a product that is cut by row. "g" in the paper.
+    /// Returns the sum over all members of x (f32, of any shape), the output of a product divided by rows. "g" in the paper.
     ///
     /// # Errors
-    /// Where libtorch fails, and where the sum does: then [`Self::take_failure`] says why.
+    /// libtorch fails, or the sum does: then [`Self::take_failure`] returns the cause.
     pub(super) fn leave(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let mut reason = Reason::default();
         // SAFETY: as above.
@@ -125,7 +125,7 @@ impl TensorGroup {
 
 impl Drop for TensorGroup {
     fn drop(&mut self) {
-        // SAFETY: it was made by the shim, and is freed once. Graphs that are still there own what they need.
+        // SAFETY: it was made by the shim, and is freed once. Remaining graphs own everything they need.
         unsafe { longhaul_free_group(self.handle.as_ptr()) }
     }
 }
@@ -137,7 +137,7 @@ impl fmt::Debug for TensorGroup {
 }
 
 impl Members {
-    /// One pass computes at a time, and a collective that has failed says so itself.
+    /// One pass computes at a time, and a failed collective reports it itself.
     fn collective(&self) -> MutexGuard<'_, Box<dyn Collective>> {
         self.collective.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,31 +147,31 @@ impl Members {
     }
 }
 
-/// Called by the shim. A panic in here ends the process, as it cannot cross C++.
+/// Called by the shim. A panic in here ends the process, because it cannot cross C++.
 extern "C" fn sum(context: *mut c_void, values: *mut f32, count: usize) -> bool {
     // SAFETY: `TensorGroup::new` has passed this context, which lives until `release` is called.
     let members = unsafe { &*context.cast::<Members>() };
     let values = match count {
         0 => &mut [],
-        // SAFETY: the shim's values are its own, as many as it says, and valid during the call.
+        // SAFETY: the shim's values are its own, `count` of them, and valid during the call.
         _ => unsafe { std::slice::from_raw_parts_mut(values, count) },
     };
     let summed = members.collective().all_reduce(values, Reduction::Sum);
     let Err(error) = summed else { return true };
-    // What comes after a failure only repeats it.
+    // Later failures only repeat the first one.
     members.failure().get_or_insert(error);
     false
 }
 
 /// Called by the shim, once.
 extern "C" fn release(context: *mut c_void) {
-    // SAFETY: it is what `Arc::into_raw` gave in `TensorGroup::new`, and is given back once.
+    // SAFETY: it comes from `Arc::into_raw` in `TensorGroup::new`, and is released once.
     drop(unsafe { Arc::from_raw(context.cast_const().cast::<Members>()) });
 }
 
-/// A tensor that the shim has made, if it has.
+/// Takes over a tensor made by the shim, if any.
 fn owned(tensor: *mut C_tensor) -> Option<Tensor> {
-    // SAFETY: the shim gives tensors away that it has made with `new`.
+    // SAFETY: the shim transfers tensors that it has made with `new`.
     (!tensor.is_null()).then(|| unsafe { Tensor::from_ptr(tensor) })
 }
 
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
     use crate::testing::test_device;
 
-    /// One of two members that have the same values.
-    struct Alike(#[allow(dead_code, reason = "tells whether this is still there")] Arc<()>);
+    /// One of two members with the same values.
+    struct Alike(#[allow(dead_code, reason = "shows whether this still exists")] Arc<()>);
 
     impl Collective for Alike {
         fn rank(&self) -> usize {
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(values(&entered), [2.0, 4.0]);
         let left = group.leave(&entered.square()).unwrap();
         assert_eq!(values(&left), [8.0, 32.0]);
-        assert_eq!(values(&inner), [2.0, 4.0], "what is summed is a copy");
+        assert_eq!(values(&inner), [2.0, 4.0], "a copy is summed");
         let gradient = Tensor::run_backward(&[left.sum(Kind::Float)], &[&x], false, false).remove(0);
         assert_eq!(values(&gradient), [0.0, 8.0, 0.0, 16.0]);
     }

@@ -20,7 +20,7 @@ fn pipelines() -> [Pipeline; 4] {
         .map(|(schedule, ranks, chunks)| pipeline(schedule, ranks, chunks))
 }
 
-/// Where nothing is summed in another order, whether ranks compute activations again or not.
+/// For sums in the same order, with and without recomputation.
 #[test]
 fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
     let spec = tiny_llama();
@@ -34,7 +34,7 @@ fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
     }
 }
 
-/// Whether the gradients of weights wait or not, each micro-batch chooses the same columns.
+/// With and without deferred weight gradients, each micro-batch chooses the same columns.
 #[test]
 fn a_pipeline_with_sparse_backward_passes_makes_the_same_bits_as_the_whole_model() {
     let spec = tiny_llama();
@@ -47,8 +47,8 @@ fn a_pipeline_with_sparse_backward_passes_makes_the_same_bits_as_the_whole_model
     }
 }
 
-/// The norm of the gradient, by which it is clipped, is summed stage by stage, and that of a tied embedding over all micro-batches for each of its two places: last bits
-/// differ, and 50 steps of AdamW make 1e-4 of that.
+/// The norm for clipping is summed stage by stage, and a tied embedding's gradient separately for its two places: last bits differ, which 50 steps of AdamW
+/// amplify to 1e-4.
 #[test]
 fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does() {
     let spec = tiny_gpt2();
@@ -61,7 +61,7 @@ fn a_pipeline_with_clipping_and_a_tied_embedding_trains_as_the_whole_model_does(
         assert!(close(evaluated, own_evaluated), "{pipeline:?}: {own_evaluated} for {evaluated}");
         assert_eq!(own.len(), parameters.len());
         for (name, values) in &parameters {
-            // The same for all keys, it moves no softmax: its gradient is rounding, which AdamW makes as long as any other.
+            // Equal for all keys, it moves no softmax: its gradient is rounding, which AdamW scales like any other.
             let keys = if name.ends_with("c_attn.bias") { 32..64 } else { 0..0 };
             let apart = values.iter().zip(&own[name]).enumerate().filter(|(at, _)| !keys.contains(at));
             let apart = apart.map(|(_, (a, b))| (a - b).abs()).fold(0.0, f32::max);

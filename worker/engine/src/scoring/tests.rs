@@ -28,7 +28,7 @@ fn gradient(engine: &mut Engine, batch: &Batch) -> Vec<f32> {
     into
 }
 
-/// Of each sequence alone, none of which has a weight.
+/// The unweighted gradients of single sequences.
 fn single_gradients(engine: &mut Engine, all: &Batch) -> Vec<Vec<f32>> {
     let one = |at: usize| {
         let mut single = Batch::new(16);
@@ -110,7 +110,7 @@ fn of_nothing_the_gradient_is_zero_and_no_step_is_made() {
     assert_eq!((outcome.loss, into), (0.0, vec![0.0; before.len()]));
 }
 
-/// Each set of four samples that may be selected, with its probability: what the engine makes of it on average is the gradient of all.
+/// Each possible selection of four samples, with its probability: the engine's expected gradient is that of all.
 #[test]
 fn the_expectation_of_gradients_that_are_corrected_by_importance_is_the_dense_one() {
     let mut engine = engine(&tiny_gpt2(), false);

@@ -21,21 +21,20 @@ use crate::testing::{Trained, train_config, trained, whole};
 use longhaul_collective::{Collective, CollectiveError, Reduction, RingCollective, loopback::pair};
 use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 
-/// What a collective does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
-    /// The last member is left out of the sums of forward passes,
+    /// The last member is left out of the sums of forward passes.
     LeavesOutForwards,
-    /// of backward passes,
+    /// The last member is left out of the sums of backward passes.
     LeavesOutBackwards,
-    /// or its contribution counts twice there.
+    /// Its contribution counts twice there.
     CountsTwiceBackwards,
     /// All fail at this call.
     FailsAt(usize),
 }
 
-/// Members of one process: sums are in the order of ranks. What a tensor group does not ask for is an error.
+/// Members of one process: sums are in the order of ranks. Calls unused by tensor groups are errors.
 struct Threads {
     rank: usize,
     meeting: Arc<Meeting>,
@@ -62,7 +61,7 @@ impl Threads {
         (0..size).map(|rank| Box::new(member(rank)) as Box<dyn Collective>).collect()
     }
 
-    /// How often the last member counts in this call. Two layers have two sums each, in either direction.
+    /// Returns the last member's weight in this call. Two layers have two sums each, in either direction.
     fn weight_of_last(&self) -> f32 {
         let is_forward = self.calls % 8 < 4;
         match self.fault {
@@ -160,7 +159,7 @@ fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
     Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
 }
 
-/// What each member makes of its engine, in a thread of its own.
+/// Applies `work` to each member's engine, in its own thread.
 fn each<T: Send>(
     members: Vec<Box<dyn Collective>>,
     spec: &ModelSpec,
@@ -184,7 +183,7 @@ fn each<T: Send>(
     })
 }
 
-/// All members' values of each tensor in one, where they are in that of the whole model. Replicated ones must have the same bits.
+/// Assembles each tensor from all members' values. Replicated ones must have the same bits.
 fn put_together(spec: &ModelSpec, members: &[HashMap<String, Vec<f32>>]) -> HashMap<String, Vec<f32>> {
     let shards = spec.shards(members.len() as u32).unwrap();
     let mut whole: HashMap<_, _> =
@@ -214,16 +213,16 @@ fn trained_in_group(members: Vec<Box<dyn Collective>>, spec: &ModelSpec, train: 
     (losses, evaluated, put_together(spec, &parameters))
 }
 
-/// How far two trainings are apart at most: their losses, relatively, and their parameters.
+/// Returns the largest differences of two trainings: of losses, relatively, and of parameters.
 fn distance(one: &Trained, other: &Trained) -> [f32; 2] {
     let losses = one.0.iter().zip(&other.0).chain([(&one.1, &other.1)]);
     let losses = losses.map(|(a, b)| (a - b).abs() / b.abs().max(1e-2)).fold(0.0, f32::max);
     assert_eq!(one.2.len(), other.2.len());
     let apart = |(name, values): (&String, &Vec<f32>)| {
-        // The same for all keys, it moves no softmax: its gradient is rounding, which AdamW makes as long as any other.
+        // Equal for all keys, it moves no softmax: its gradient is rounding, which AdamW scales like any other.
         let keys = if name.ends_with("c_attn.bias") { 32..64 } else { 0..0 };
         let pairs = values.iter().zip(&other.2[name]).enumerate().filter(|(at, _)| !keys.contains(at));
-        // What is no number is far from everything.
+        // NaN is far from everything.
         pairs.map(|(_, (a, b))| if (a - b).is_nan() { f32::MAX } else { (a - b).abs() }).fold(0.0, f32::max)
     };
     [losses, one.2.iter().map(apart).fold(0.0, f32::max)]
@@ -236,9 +235,9 @@ fn models() -> [ModelSpec; 4] {
     [other(&gpt2), gpt2, other(&llama), llama]
 }
 
-/// Measured: losses 4·10⁻⁷ apart, parameters 3·10⁻⁵. The sums of a product over two members are made in another order than over one, so last bits differ, of which AdamW, for which a
-/// gradient near zero is as good as any other, makes more in 50 steps: one engine with the whole model that takes its sequences one by one in place of two by two ends 3·10⁻⁷ and
-/// 9·10⁻⁶ from itself. What sums wrongly is 0.06 and 0.2 away.
+/// Measured: losses 4·10⁻⁷ apart, parameters 3·10⁻⁵. Sums over two members are in another order, so last bits differ, which 50 steps of AdamW amplify: one
+/// engine with the whole model that takes its sequences one by one in place of two by two ends 3·10⁻⁷ and 9·10⁻⁶ from itself. Wrong sums are 0.06 and 0.2
+/// away.
 const TOLERANCE: [f32; 2] = [1e-5, 1e-4];
 
 fn assert_near(found: &Trained, expected: &Trained, what: &str) {
@@ -267,7 +266,7 @@ fn four_members_train_as_one_engine_with_the_whole_model_does() {
     assert_near(&found, &trained(whole(&spec, 0.5)), "four members");
 }
 
-/// With two members there is only one order of a sum.
+/// With two members only one order of a sum exists.
 #[test]
 fn members_over_tcp_make_the_same_bits_as_those_of_one_process() {
     for spec in [tiny_gpt2(), tiny_llama()] {
@@ -282,7 +281,7 @@ fn members_over_tcp_make_the_same_bits_as_those_of_one_process() {
     }
 }
 
-/// More than are handed on at a time, over threads and over TCP.
+/// More values than are sent at a time, over threads and over TCP.
 #[test]
 fn the_first_member_hands_its_values_on() {
     let value = |index: usize, at: usize| (index * 7 + at) as f32;
@@ -320,7 +319,7 @@ fn activations_that_are_computed_again_give_the_same_bits_in_a_group() {
     }
 }
 
-/// Without biases nothing is added in another order.
+/// Without biases no sum is in another order.
 #[test]
 fn a_group_of_one_makes_the_same_bits_as_an_engine_alone() {
     let spec = tiny_llama();
@@ -328,7 +327,7 @@ fn a_group_of_one_makes_the_same_bits_as_an_engine_alone() {
     assert!(found == trained(whole(&spec, 0.0)));
 }
 
-/// The tests above are worth something only if they see this.
+/// The tests above are valid only if they detect this.
 #[test]
 fn sums_that_leave_a_member_out_or_count_it_twice_are_seen() {
     let expected = trained(whole(&tiny_gpt2(), 0.0));
@@ -365,7 +364,7 @@ fn clipped_gradient(engine: &mut Engine, clip: f64) -> HashMap<String, Vec<f32>>
 #[test]
 fn gradients_and_losses_of_sequences_are_those_of_the_whole_model_in_both_precisions() {
     for spec in models() {
-        // Some bits of f32 differ, and of the eight that bf16 has.
+        // Some bits of f32 differ, and of the eight of bf16.
         for (precision, tolerance) in [(Precision::F32, 1e-5), (Precision::Bf16, 3e-2)] {
             let train = TrainConfig { precision, ..train_config(0.0) };
             let mut alone = engine(&spec, &train);
@@ -402,7 +401,7 @@ fn a_clipped_norm_is_that_of_the_whole_model_and_counts_each_value_once() {
     }
 }
 
-/// Whether it is clipped or not: where it is not, nobody asks the others.
+/// Clipped or not: without clipping, no communication is needed.
 #[test]
 fn the_norms_that_members_tell_add_up_to_that_of_the_whole_model() {
     for spec in models() {

@@ -1,4 +1,4 @@
-//! Classifiers of images: what they learn, and that whatever spares work gives the same.
+//! Classifiers of images: their learning, and the equivalence of all work-saving options.
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::Evaluation;
@@ -11,7 +11,7 @@ use crate::testing::test_device;
 
 const VALUES: usize = 36;
 
-/// Grey images of 6 × 6: two bright rows say which of three classes it is, all else is noise.
+/// Grey images of 6 × 6: two bright rows encode one of three classes, all else is noise.
 fn images(count: usize) -> Batch {
     let mut batch = Batch::of_images(VALUES);
     (0..count).for_each(|at| batch.push_image(&image(at)));
@@ -48,7 +48,7 @@ fn classifiers_learn_classes_that_can_be_told_in_both_precisions() {
             for step in 1..60 {
                 engine.train_step(step, &images(24)).unwrap();
             }
-            // Others than those that it has seen.
+            // Unseen images.
             let mut held_out = Batch::of_images(VALUES);
             (100..140).for_each(|at| held_out.push_image(&image(at)));
             let Evaluation { loss, accuracy } = engine.evaluate([&held_out]).unwrap().unwrap();
@@ -183,10 +183,10 @@ fn columns_that_are_collected_are_those_of_the_dense_gradient() {
     }
 }
 
-/// Sun et al. 2017: both products of a backward pass shrink with the columns that are kept; that for the pixels is never made.
+/// Sun et al. 2017: both products of a backward pass shrink with the kept columns; that for the pixels is never made.
 #[test]
 fn a_perceptron_multiplies_as_often_as_its_specification_says() {
-    // What a GPU multiplies backwards, autograd starts from a thread of its own, where nobody counts.
+    // Autograd runs a GPU's backward pass on its own thread, where multiplications are not counted.
     if test_device().is_cuda() {
         return;
     }

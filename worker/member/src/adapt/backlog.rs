@@ -1,19 +1,19 @@
-//! Bits that keep what waits in error feedback from growing old, as a pure function of what was measured.
+//! A lower bound of the bits that keeps the age of residuals in bounds, as a pure function of measurements.
 
 use crate::adapt::ladder::two_bits;
 
-/// How fast the least follows a backlog that is off its bound: twice the bound makes it 2 % more each time that a fragment is exchanged. A backlog answers after as many
-/// exchanges as pass until each of a fragment's values was sent, some fifty at a bound of eight; bits that follow faster overshoot.
+/// Gain of the floor: twice the bound adds 2 % per exchange of a fragment. A backlog reacts only after each value has been sent, some fifty exchanges at a
+/// bound of eight; a larger gain overshoots.
 const GAIN: f64 = 0.03;
-/// A backlog further off than this counts as so far off: one value that took a long step may be most of it for a while.
+/// A larger deviation counts as this one: one value after a long step may make up most of it for a while.
 const OFF_MAX: f64 = 2.0;
-/// A least that rounds had no more than, to a percent, is what decided them.
+/// A least number of bits decides a round whose bits exceed it by at most a percent.
 const AT_LEAST: f64 = 1.01;
 
-/// Of so many values one is looked at: the norms of some fifty thousand values tell a ratio to a percent.
+/// Sampling interval: the norms of some fifty thousand values give a ratio to a percent.
 const SAMPLED: usize = 16;
 
-/// What waits somewhere and what a round added there, over some fragments: sums of squares of a sample of the values.
+/// Residual and a round's addition to it, over some fragments: sums of squares of a sample of the values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waiting {
     left: f64,
@@ -21,19 +21,19 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// With one fragment more.
+    /// Adds one more fragment.
     #[must_use]
     pub fn with(self, left: &[f32], added: &[f32]) -> Self {
         self.plus(Self { left: squares(left), added: squares(added) })
     }
 
-    /// Both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { left: self.left + other.left, added: self.added + other.added }
     }
 
-    /// ‖residual‖ over ‖what the round added‖: about how many exchanges' changes wait. None: nothing was added.
+    /// ‖residual‖ / ‖addition of the round‖: about the number of exchanges whose changes wait. `None`: nothing was added.
     #[must_use]
     pub fn exchanges(&self) -> Option<f64> {
         (self.added > 0.0).then(|| (self.left / self.added).sqrt())
@@ -44,8 +44,8 @@ fn squares(values: &[f32]) -> f64 {
     values.iter().step_by(SAMPLED).map(|value| f64::from(*value) * f64::from(*value)).sum()
 }
 
-/// How many exchanges' changes wait before they are in a result: with who contributes, and then with the owner who compresses the mean again. A value waits in the one and then in the other, so
-/// the two add up, as times do. Where results leave nothing behind there is no second one.
+/// Returns the exchanges whose changes wait, at contributors and then at the owner, which compresses the mean again. The delays add up. Results without a
+/// residual have no second part.
 #[must_use]
 pub fn in_all(contributed: Waiting, owned: Waiting) -> Option<f64> {
     match (contributed.exchanges(), owned.exchanges()) {
@@ -54,21 +54,21 @@ pub fn in_all(contributed: Waiting, owned: Waiting) -> Option<f64> {
     }
 }
 
-/// What a round sent, and what it left.
+/// Bits and backlog of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Left {
-    /// Bits of a value.
+    /// Bits per value.
     pub bits: f64,
-    /// About how many exchanges' changes wait ([`in_all`]).
+    /// Approximate number of exchanges whose changes wait ([`in_all`]).
     pub backlog: f64,
-    /// How many rounds pass from one exchange of a fragment to the next.
+    /// Rounds from one exchange of a fragment to the next.
     pub turns: f64,
 }
 
-/// The bits with which the changes of about as many exchanges of a fragment wait in error feedback as may: what waits is late when it is applied.
+/// Bits at which the backlog stays near its bound: a held-back change is applied late.
 ///
-/// Begins with the inverse of the bound, about what the changes of a small transformer took (decision 0009), and follows what is measured, slowly. It falls only where it is what rounds had:
-/// with more bits less waits, which says nothing of how few would do.
+/// The value begins at the inverse of the bound, about right for a small transformer (decision 0009), and slowly follows the measurements. It falls only
+/// where it decided the rounds: more bits do not show how few would suffice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BacklogFloor {
     bound: f64,
@@ -76,13 +76,13 @@ pub struct BacklogFloor {
 }
 
 impl BacklogFloor {
-    /// For the changes of so many exchanges; none where there is no bound (0).
+    /// Creates a floor for a bound in exchanges; `None` for no bound (0).
     #[must_use]
     pub fn new(bound: f64) -> Option<Self> {
         (bound > 0.0).then(|| Self { bound, bits: (1.0 / bound).min(two_bits()) })
     }
 
-    /// Bits of a value, at least.
+    /// Returns the least number of bits per value.
     #[must_use]
     pub fn bits(&self) -> f64 {
         self.bits
@@ -109,7 +109,7 @@ mod tests {
 
     const CHUNK: usize = 4096;
 
-    /// Error feedback over one chunk: each round adds a change that half stays the same and half is new, and takes away the largest values.
+    /// Error feedback over one chunk: each round adds a change, half of it constant and half new, and takes away the largest values.
     struct Chunk {
         rng: rand_chacha::ChaCha8Rng,
         drift: Vec<f64>,
@@ -123,7 +123,7 @@ mod tests {
             Self { rng, drift, residual: vec![0.0; CHUNK] }
         }
 
-        /// The backlog after a round with so many bits a value.
+        /// Returns the backlog after a round with this many bits per value.
         fn round(&mut self, bits: f64) -> f64 {
             let norm = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>().sqrt();
             let added: Vec<f64> =
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// A link for 0.02 bits, on which what waits would come to 60 rounds.
+    /// The link carries 0.02 bits, with which the backlog would reach 60 rounds.
     #[test]
     fn what_waits_settles_at_its_bound_and_bits_stay_as_they_are() {
         for (bound, at_first) in [(4.0, 0.02), (4.0, 2.0), (10.0, 0.02), (10.0, 2.0)] {
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(floor.bits(), 0.25);
     }
 
-    /// Against norms of all values in f64; those of a sample of 4096 are within a few percent.
+    /// Compares with norms of all values in f64; those of a sample of 4096 are within a few percent.
     #[test]
     fn what_waits_with_contributors_and_owners_adds_up() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(10);

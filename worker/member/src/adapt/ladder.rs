@@ -1,4 +1,4 @@
-//! Which chain spends a given number of bits on a value best.
+//! The best chain for a given number of bits per value.
 
 use longhaul_common::config::ValueFormat;
 use longhaul_proto::codec::chain::with_entropy_where_it_pays;
@@ -8,16 +8,16 @@ use longhaul_proto::codec::{CodecSpec, Selection, TopK};
 const WHOLE: [ValueFormat; 5] =
     [ValueFormat::F32, ValueFormat::Bf16, ValueFormat::Int8, ValueFormat::Int4, ValueFormat::TwoBit];
 
-/// Bits that a frame's header adds to each value, at most, where all are sent: of fragments from about ten thousand values on.
+/// Bits per value of a frame's header, at most, if all values are sent: for fragments from about ten thousand values on.
 const HEADER_BITS: f64 = 0.012;
 
-/// Bits of a value among all in four bits.
+/// Bits per value of all values in four bits.
 #[must_use]
 pub fn int4_bits() -> f64 {
     bits_of_all(ValueFormat::Int4)
 }
 
-/// The same in two bits.
+/// Bits per value of all values in two bits.
 #[must_use]
 pub fn two_bits() -> f64 {
     bits_of_all(ValueFormat::TwoBit)
@@ -27,9 +27,8 @@ fn bits_of_all(values: ValueFormat) -> f64 {
     CodecSpec::new(Selection::All, values).bits_per_value() + HEADER_BITS
 }
 
-/// The chain that takes at most `bits` for each value: all values in the finest format that there is room for, or else the largest of each
-/// chunk in two bits, as many as there is room for and one at least. (Two bits a kept value cost nothing in quality against eight: more
-/// positions buy more than finer values: decision 0011.)
+/// Returns the chain of at most `bits` per value: all values in the finest format that fits, or else as many of the largest per chunk, at least one, in two
+/// bits. (Two bits cost no quality against eight: more positions help more than finer values, decision 0011.)
 #[must_use]
 pub fn chain_for(bits: f64, chunk: u32) -> CodecSpec {
     match WHOLE.into_iter().find(|&values| bits_of_all(values) <= bits) {
@@ -38,10 +37,10 @@ pub fn chain_for(bits: f64, chunk: u32) -> CodecSpec {
     }
 }
 
-/// The largest number of values of a chunk whose positions and levels take at most `bits` for each value of the chunk.
+/// Returns the largest number of values of a chunk whose positions and levels take at most `bits` per value of the chunk.
 fn keep_for(bits: f64, chunk: u32) -> u32 {
     let fits = |keep: u32| in_two_bits(chunk, keep).bits_per_value() <= bits;
-    // The bits rise with the number up to half of the chunk, and a chain with more than half would take more than all in two bits.
+    // The bits rise up to half of the chunk; a chain with more values would exceed all values in two bits.
     let (mut low, mut high) = (1, (chunk / 2).max(1));
     while low < high {
         let middle = (low + high).div_ceil(2);
@@ -60,7 +59,7 @@ mod tests {
     use longhaul_proto::codec::Encoder;
     use rand::{Rng, SeedableRng};
 
-    /// What the codec really writes for a fragment of values as they come.
+    /// Bits per value that the codec really writes for a fragment of random values.
     fn written(spec: CodecSpec) -> f64 {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
         let values: Vec<f32> = (0..65_536).map(|_| rng.random::<f32>() - rng.random::<f32>()).collect();
@@ -75,7 +74,7 @@ mod tests {
             let bits = 0.03 * 1.06f64.powi(step);
             let taken = written(chain_for(bits, 4096));
             assert!(taken <= 1.02 * bits + 0.004, "{taken} bits were written for {bits}");
-            // Between the formats for all values there is nothing.
+            // No chain lies between the formats for all values.
             assert!(taken > 0.9 * bits || bits > 1.9, "only {taken} bits were written for {bits}");
         }
     }

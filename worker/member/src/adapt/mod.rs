@@ -1,4 +1,4 @@
-//! How many bits a value may take: what a bit costs on the links, what waits, and the chains to choose from.
+//! Bits per value: their cost on the links, the backlog, and the choice of chains.
 
 pub mod backlog;
 pub mod ladder;

@@ -1,62 +1,61 @@
-//! How many bits a value may take, so that a round's exchange is over when its result is due: a pure function of what was measured.
+//! Bits per value with which a round's exchange ends when its result is due, as a pure function of measurements.
 
 use std::time::Duration;
 
 use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
-/// What a member saw of a round that it contributed to.
+/// A member's measurements of a round to which it contributed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundTiming {
-    /// Bits for each value exchanged, as it was sent, by all members on average: they share the links.
+    /// Bits sent per exchanged value, averaged over all members, because they share the links.
     pub bits: f64,
-    /// The share of the model's values that were exchanged.
+    /// Share of the model's values exchanged.
     pub share: f64,
-    /// From the contribution to the last result.
+    /// Time from the contribution to the last result.
     pub taken: Duration,
-    /// From the contribution to the step that needs the results, computing all the while.
+    /// Time from the contribution to the step that needs the results, with uninterrupted computation.
     pub window: Duration,
-    /// The longest round trip to a member of another site, without queues.
+    /// Longest round trip to a member of another site, without queues.
     pub round_trip: Duration,
 }
 
 /// The user's bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateBounds {
-    /// The share of the window that communication may fill.
+    /// Share of the window that communication may fill.
     pub target_utilisation: f64,
-    /// Bits for each value, at least.
+    /// Least bits per value.
     pub bits_min: f64,
-    /// Bits for each value, at most.
+    /// Most bits per value.
     pub bits_max: f64,
 }
 
-/// Sees to it that communication fills the time that computing leaves it, and no more.
+/// Makes communication fill the time left by computation, and no more.
 ///
-/// A round takes `latency + bits·share·slope`. The latency is that of a contribution and a result, one way each, of the hand-over between
-/// them, and of waiting for members whose steps end later, on which bits have no influence. The slope, seconds for a bit of each value of the model,
-/// is the link's rate as this group of sites uses it. Both come from a line through what the last rounds took; of the usual deviation from it, two are
-/// kept free. Bits are at most twice what was sent last; a change smaller than [`DEAD_BAND`] is not made, so that a steady link has a steady stream.
+/// A round takes `latency + bits·share·slope`. The latency covers a contribution and a result, one way each, the hand-over between them, and the wait for
+/// slower members. The slope, in seconds per bit of each value of the model, is the links' rate as used by this group. Both come from a line through the
+/// times of recent rounds; two usual deviations stay free. Bits are at most twice those sent last. Changes below [`DEAD_BAND`] are skipped, for a steady
+/// stream.
 ///
-/// A round far from the line is an accident, or the link has changed: one such round halves the bits where it was too slow, and a second
-/// one in a row begins the line anew.
+/// A round far off the line is an accident or a change of the link: the first slow one halves the bits, a second one in a row begins the line anew.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateController {
     bounds: RateBounds,
     bits: f64,
-    /// None before the first round.
+    /// `None` before the first round.
     line: Option<Line>,
 }
 
-/// A line through what rounds took, by what they sent: least squares, in which older rounds count for less.
+/// A least-squares line through times of rounds over sent bits, in which older rounds count less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Line {
-    /// Sums over rounds, weighted: of 1, x, y, x², x·y.
+    /// Weighted sums over rounds: of 1, x, y, x², x·y.
     sums: [f64; 5],
-    /// What a round takes that sends nothing, as far as round trips tell: counts as [`PRIOR_WEIGHT`] rounds.
+    /// Estimated time of an empty round, from round trips; counts as [`PRIOR_WEIGHT`] rounds.
     latency: f64,
-    /// How far off it usually is (Jacobson 1988, "Congestion avoidance and control", for round trips).
+    /// Usual deviation (Jacobson 1988, "Congestion avoidance and control", for round trips).
     deviation: f64,
-    /// Whether the last round was far above it or far below.
+    /// Side of the last round, if it was far off the line.
     surprise: Option<Side>,
 }
 
@@ -67,12 +66,12 @@ enum Side {
 }
 
 impl Line {
-    /// Through one round, of which nobody knows how usual it is.
+    /// Returns a line through one round of unknown deviation.
     fn through(x: f64, y: f64, latency: f64) -> Self {
         Self { sums: [1.0, x, y, x * x, x * y], latency, deviation: y / 2.0, surprise: None }
     }
 
-    /// What a round takes that sends nothing, and what each unit of x adds, in seconds.
+    /// Returns the time of an empty round and the time per unit of x, in seconds.
     fn terms(&self) -> (f64, f64) {
         let [n, x, y, xx, xy] = self.sums;
         let count = n + PRIOR_WEIGHT;
@@ -82,7 +81,7 @@ impl Line {
         ((mean_y - slope * mean_x).max(0.0), slope)
     }
 
-    /// What each unit of x adds at least, by rounds alone: nothing where they took what they took for other reasons. None: all of them sent about the same.
+    /// Returns a lower bound of the time per unit of x, from rounds alone: 0 if other causes explain their times. `None`: all sent about the same.
     fn slope_at_least(&self) -> Option<f64> {
         let [n, x, y, xx, xy] = self.sums;
         if n < ROUNDS_NEEDED {
@@ -97,12 +96,11 @@ impl Line {
         Some((slope - self.deviation / (n * variance).sqrt()).max(0.0))
     }
 
-    /// What rounds sent, on average.
     fn sent(&self) -> f64 {
         self.sums[1] / self.sums[0]
     }
 
-    /// After another round.
+    /// Returns the line after another round.
     fn with(mut self, x: f64, y: f64, latency: f64) -> Self {
         self.latency = latency;
         let (at_nothing, slope) = self.terms();
@@ -123,53 +121,53 @@ impl Line {
     }
 }
 
-/// The least share of the window that is for sending: where round trips and slower members take up all of it, the device waits, and would not
-/// wait much less if nothing were sent. There, bits fall for long only when it shows that they are what takes long.
+/// Least share of the window for sending. If latency and slower members fill the window, the device waits anyway; bits then stay low only if they prove to be
+/// the cause.
 const SENDING_SHARE_MIN: f64 = 0.25;
-/// There, bits are at most so many times those of the last twenty rounds' results, in which all owners take turns: who sees no pattern in them would else send ever more, and all
-/// would wait for it.
+/// There, most bits as a multiple of the mean of the last twenty rounds, in which all owners take turns. Otherwise members without a clear slope would send
+/// ever more, and all would wait.
 const BEYOND_ALL_MAX: f64 = 1.5;
-/// Bits grow by this factor from one round to the next at most: a wrong estimate then costs a wait of one more window.
+/// Largest factor from one round's bits to the next: a wrong estimate then costs a wait of one more window.
 const RISE_MAX: f64 = 2.0;
-/// Relative changes of the bits below this are not worth another chain.
+/// Least relative change of the bits that justifies another chain.
 const DEAD_BAND: f64 = 0.08;
-/// What a round counts for after another one: twenty are remembered.
+/// Weight of a round after another one: twenty are remembered.
 const MEMORY: f64 = 0.95;
 /// A line needs two points, and bits may stay the same for long.
 const PRIOR_WEIGHT: f64 = 1.0;
-/// With fewer rounds than this, all that a round takes beyond round trips is put down to its bits.
+/// With fewer rounds, all time beyond round trips is attributed to the bits.
 const ROUNDS_NEEDED: f64 = 4.0;
-/// Rounds that differ by less than this in what they sent say nothing of a slope.
+/// Rounds whose sent bits differ by less than this determine no slope.
 const ALIKE: f64 = 0.05;
-/// The weight of a new error in the deviation.
+/// Weight of a new error in the deviation.
 const DEVIATION_WEIGHT: f64 = 0.25;
-/// So many deviations above the line are planned for: a late round makes the device wait, an early one only leaves bits unsent.
+/// Deviations above the line kept free: a late round makes the device wait, an early one only leaves bits unsent.
 const CAUTION: f64 = 2.0;
-/// So many are no accident, twice in a row.
+/// Deviations that are no accident, twice in a row.
 const SURPRISE: f64 = 4.0;
-/// The least deviation that is believed, as a share of what was expected: even a steady link has some.
+/// Least credible deviation, as a share of the expected time: even a steady link has some.
 const DEVIATION_LEAST: f64 = 0.05;
 
 impl RateController {
-    /// A controller that begins with so many bits.
+    /// Creates a controller with these initial bits.
     #[must_use]
     pub fn new(bounds: RateBounds, bits: f64) -> Self {
         Self { bounds, bits: bits.clamp(bounds.bits_min, bounds.bits_max), line: None }
     }
 
-    /// Bits for each value in the next round.
+    /// Returns the bits per value for the next round.
     #[must_use]
     pub fn bits(&self) -> f64 {
         self.bits
     }
 
-    /// Seconds that it takes to exchange a bit of each value of the model; none before the first round.
+    /// Returns the seconds per exchanged bit of each value of the model; `None` before the first round.
     #[must_use]
     pub fn bit_s(&self) -> Option<f64> {
         self.line.map(|line| line.terms().1)
     }
 
-    /// Takes in a round; the bits from now on when they change.
+    /// Takes in a round; returns the new bits if they change.
     pub fn observe(&mut self, timing: RoundTiming) -> Option<f64> {
         let RoundTiming { bits, share, .. } = timing;
         let [taken, window, round_trip] =
@@ -197,7 +195,7 @@ impl RateController {
                 } else {
                     match line.slope_at_least() {
                         Some(slope) => (least / slope / share).min(BEYOND_ALL_MAX * line.sent() / share),
-                        // Other bits for a round will show what they cost: fewer, where there can be fewer.
+                        // A round with other bits shows their cost: fewer bits, if possible.
                         None if self.bits <= self.bounds.bits_min => self.bits * RISE_MAX,
                         None => (least / slope / share).max(bits / RISE_MAX).min(self.bits),
                     }
@@ -223,7 +221,7 @@ mod tests {
 
     const BOUNDS: RateBounds = RateBounds { target_utilisation: 0.97, bits_min: 0.01, bits_max: 32.0 };
 
-    /// A link on which a value's bit takes `slope` seconds, and steps of a second.
+    /// A link on which one bit per value takes `slope` seconds, with steps of a second.
     struct Link {
         slope: f64,
         round_trip: f64,
@@ -277,8 +275,7 @@ mod tests {
         assert!((0..100).all(|_| link.round(&mut controller).1.is_none()));
     }
 
-    /// Every ten rounds, the link has a fifth of its rate for ten rounds: two rounds are late at each fall, as one alone may be an accident, and none
-    /// otherwise.
+    /// Every ten rounds the link has a fifth of its rate for ten rounds. Two rounds are late at each fall, because a single one may be an accident.
     #[test]
     fn a_rate_that_swings_fivefold_costs_two_late_rounds_at_each_fall() {
         let mut controller = RateController::new(BOUNDS, 1.0);
@@ -297,11 +294,11 @@ mod tests {
             }
         }
         assert!(late <= 2 * falls, "{late} late rounds of 400, with {falls} falls");
-        // Down at each fall, up at each rise, and nothing to and fro between them.
+        // Down at each fall, up at each rise, and no oscillation between.
         assert!(turns <= 2 * falls, "{turns} turns, with {falls} falls");
     }
 
-    /// On a machine that does other things as well, a round takes up to a third more or less than the last.
+    /// On a busy machine, a round takes up to a third more or less than the last.
     #[test]
     fn on_a_noisy_link_few_rounds_are_late() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
@@ -320,7 +317,7 @@ mod tests {
         assert!(used > 0.7, "{used} of the time is used");
     }
 
-    /// Members whose steps end later make rounds long, and fewer bits would not make them shorter.
+    /// Members whose steps end later make rounds long; fewer bits would not make them shorter.
     #[test]
     fn waiting_for_others_takes_no_bits_away() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(6);
@@ -340,10 +337,10 @@ mod tests {
         }
         // A quarter of the window carries 12 bits.
         let few = bits[100..].iter().filter(|bits| **bits < 6.0).count();
-        assert!(few < 50, "in {few} rounds of 900, bits were below half of what the link carries");
+        assert!(few < 50, "in {few} rounds of 900, bits were below half of the link's capacity");
     }
 
-    /// Round trips take a step, and each bit of all values five: members that see only their own bits put what the others send down to waiting.
+    /// Round trips take a step, and each bit of all values five. Members that see only their own bits would mistake the others' traffic for waiting.
     #[test]
     fn members_that_share_a_slow_link_do_not_drive_each_other_up() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
@@ -370,7 +367,7 @@ mod tests {
         assert!(sent > 0.03, "{sent} bits a value, of which 0.04 take a quarter of the window");
     }
 
-    /// As in a warm-up: all rounds send what they must, whatever the controller would, and each takes a hundred times its window.
+    /// As in a warm-up: all rounds send a fixed amount regardless of the controller, and each takes a hundred times its window.
     #[test]
     fn where_what_is_sent_is_given_bits_do_not_rise() {
         let mut controller = RateController::new(BOUNDS, 0.1);
@@ -386,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A stall takes the bits away; afterwards each round waits for others for longer than its window.
+    /// A stall lowers the bits; afterwards each round waits for others longer than its window.
     #[test]
     fn bits_come_back_after_a_stall_though_rounds_wait_for_others() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(8);
@@ -410,8 +407,8 @@ mod tests {
         assert!((0.02..0.1).contains(&sent), "{sent} bits");
     }
 
-    /// Few fragments are due in a round, so its results are those of one owner or another and say nothing of what the others sent, and each bit of all values takes five steps. Who
-    /// sees no pattern in that must not send ever more: all would wait for it. Each has its own least, as where too much waits in error feedback.
+    /// Few fragments are due, so a round's results come from one owner or another and do not show the others' traffic; each bit of all values takes five
+    /// steps. A member without a clear slope must not send ever more. Each has its own least, as with a large backlog.
     #[test]
     fn nobody_runs_away_from_the_others() {
         const LEAST: [f64; 4] = [0.13, 0.2, 0.23, 0.33];

@@ -1,4 +1,4 @@
-//! What becomes of columns between a device and a frame: nothing of them is lost, and none become a vector of a weight.
+//! Columns between device and frame: nothing is lost, and no vector of a whole weight appears.
 
 use longhaul_common::config::{RunConfig, SyncConfig};
 use longhaul_common::id::RunId;
@@ -31,7 +31,7 @@ fn compressor(sync: &SyncConfig) -> Compressor {
     Compressor::new(RunId([0; 16]), sync, layouts(), 0, CodecPool::of(1)).unwrap()
 }
 
-/// Numbers that differ by step, in these columns.
+/// Numbers in these columns that differ by step.
 fn gradient(step: usize, columns: &[u32]) -> ColumnGradient {
     let value = |at: usize| ((at * 7 + step * 5) % 23) as f32 / 4.0 - 2.5;
     let column = |column: &u32| (*column, (0..4).map(|row| value(*column as usize * 4 + row)).collect());
@@ -65,7 +65,7 @@ fn what_was_in_no_result_is_part_of_the_next_contribution_that_has_samples() {
     LAYOUT.fragments().for_each(|fragment| columns.carry_over(Round(0), fragment));
     let nothing = gradient(1, &[]);
     columns.contribute(Round(1), &nothing, &layouts(), 0, 0.0).unwrap();
-    assert_eq!(columns.carried().len(), 2, "who has no samples keeps it");
+    assert_eq!(columns.carried().len(), 2, "a member without samples keeps it");
     let own = contribute(&mut ColumnContributions::default(), 2, &[0, 4], 3);
     assert_eq!(contribute(&mut columns, 2, &[0, 4], 3), sum(&first, &own));
     assert!(columns.carried().is_empty());
@@ -73,7 +73,7 @@ fn what_was_in_no_result_is_part_of_the_next_contribution_that_has_samples() {
     assert!(columns.of(Round(1), FragmentId(0)).is_none() && columns.of(Round(2), FragmentId(0)).is_some());
 }
 
-/// Of a long carry, as much as a quarter of the owner's limit allows.
+/// A quarter of the owner's limit is sent of a long carry.
 #[test]
 fn a_long_carry_is_sent_in_portions() {
     let mut columns = ColumnContributions::default();
@@ -85,13 +85,13 @@ fn a_long_carry_is_sent_in_portions() {
     let sent = columns.of(Round(1), FragmentId(0)).unwrap().to_dense();
     let left = columns.carried()[&FragmentId(0)].to_dense();
     for at in 0..16 {
-        // A quarter of eight times its own, and the rest waits.
+        // A quarter of eight times its own; the rest waits.
         assert!((sent[at] - 3.0 * own[at]).abs() < 1e-4, "{} for {}", sent[at], own[at]);
         assert!((left[at] - 98.0 * own[at]).abs() < 1e-2, "{} for {}", left[at], own[at]);
     }
 }
 
-/// The mean of two members, one of whose updates came as a frame, through error feedback in few bits.
+/// The mean of two members, one of them by frame, through error feedback in few bits.
 #[test]
 fn what_a_site_sends_and_keeps_is_the_mean_of_its_members() {
     let config = config("values = \"int4\"");

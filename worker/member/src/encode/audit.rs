@@ -1,32 +1,32 @@
-//! Whether what is sent and what is kept add up to what there was. Error feedback rests on it, and neither a frame nor a residual that is wrong would be noticed by anybody else: a
-//! model learns from less, or from something else. So each uploader decodes some of its own frames, as their receivers do, and compares.
+//! Audits of conservation: sent plus kept equals the input. No other check notices a wrong frame or residual. So each uploader decodes some of its own
+//! frames, as receivers do, and compares.
 
 use longhaul_common::id::{FragmentId, Round};
 use longhaul_proto::codec::Decoder;
 use longhaul_proto::control::message::{AUDIT_MAX, Audit, RoundReport};
 
-/// One of so many frames is looked at.
+/// One of this many frames is audited.
 const FRAMES: u64 = 8;
 
-/// Whether the frame with this seed is looked at: drawn, as which fragments have their turn in a round is regular.
+/// Reports whether the frame with this seed is audited; drawn, because fragments take turns regularly.
 pub fn is_due(seed: u64) -> bool {
     seed.is_multiple_of(FRAMES)
 }
 
-/// What went into a frame, and what is left of it.
+/// Inputs of a frame, and its remainder.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
-    /// What was left before, times what is kept of it from one exchange to the next,
+    /// Residual before, to be multiplied by
     pub before: &'a [f32],
-    /// this factor;
+    /// this decay factor;
     pub decay: f32,
-    /// what was added;
+    /// addition;
     pub added: &'a [f32],
-    /// and what is left.
+    /// residual after.
     pub left: &'a [f32],
 }
 
-/// max |sent + left − (before·decay + added)| / max |before·decay + added|, in f64; infinite where one of them is no number, or the frame is none.
+/// max |sent + left − (before·decay + added)| / max |before·decay + added|, in f64; infinite if a value is not finite or the frame is invalid.
 pub fn difference(books: Books<'_>, frame: &[u8], decoder: &mut Decoder) -> f32 {
     let Books { before, decay, added, left } = books;
     let mut sum = left.to_vec();
@@ -42,28 +42,28 @@ pub fn difference(books: Books<'_>, frame: &[u8], decoder: &mut Decoder) -> f32 
         }
         (worst, largest) = (worst.max(difference), largest.max(there_was.abs()));
     }
-    // Below that, f32 has fewer digits, and then none.
+    // Smaller f32 values lose digits.
     (worst / largest.max(f64::from(f32::MIN_POSITIVE))) as f32
 }
 
-/// What was found since the last report.
+/// Findings since the last report.
 #[derive(Debug, Default)]
 pub struct Findings(Audit);
 
 impl Findings {
-    /// Notes what came of one fragment, and writes it to the log where it does not add up.
+    /// Notes the result for one fragment, and logs a difference that is too large.
     pub fn note(&mut self, round: Round, fragment: FragmentId, difference: f32) {
         if difference > AUDIT_MAX {
             tracing::error!(
                 %round, %fragment, difference,
-                "what was sent and what is kept do not add up to what there was: this machine computes wrong, or this program does"
+                "sent and kept values do not add up to the input: this machine's hardware is faulty, or this program has a bug"
             );
         }
         self.0.fragments = self.0.fragments.saturating_add(1);
         self.0.worst = self.0.worst.max(difference);
     }
 
-    /// Puts it into a report.
+    /// Moves the findings into a report.
     pub fn hand_over(&mut self, report: &mut RoundReport) {
         report.audit = std::mem::take(&mut self.0);
     }
@@ -81,7 +81,7 @@ mod tests {
         Books { before: &[1.0, -2.0, 3.0, 0.0], decay: 0.5, added: &[0.5, 0.25, -4.0, 0.125], left }
     }
 
-    /// The frame of 1, −0.75, −2.5, 0.125 without a loss.
+    /// The lossless frame of 1, −0.75, −2.5, 0.125.
     fn exact() -> Vec<u8> {
         let mut frame = Vec::new();
         let mut encoder = Encoder::new(CodecSpec::new(Selection::All, ValueFormat::F32)).unwrap();

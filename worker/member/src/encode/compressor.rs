@@ -20,47 +20,47 @@ use crate::encode::pool::CodecPool;
 use crate::encode::tiling::TILE_VALUES;
 use crate::layouts::Layouts;
 
-/// Encodes what leaves the site, and remembers what encoding left behind: a memory for each fragment that this worker uploads.
+/// Encodes the site's contributions, with a memory of unsent values for each fragment that this worker uploads.
 pub struct Compressor {
     run: RunId,
     config: SyncConfig,
     layouts: Layouts,
-    /// Whole tiles of the cosine transform that the exchanged vector begins with.
+    /// Whole tiles of the cosine transform at the start of the exchanged vector.
     tiles: usize,
     pool: CodecPool,
     lanes: Vec<Lane>,
     memories: BTreeMap<FragmentId, ErrorFeedback>,
-    /// Whether those are of gradients, which cannot be part of what comes after the warm-up.
+    /// Whether the memories hold gradients, which are useless after the warm-up.
     keeps_gradients: bool,
-    /// Memories as they were before the compression of a round that is not decided yet.
+    /// Memories before the compression of a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, ErrorFeedback)>,
-    /// The same two where updates are of columns.
+    /// The same two for updates of columns.
     columns: ColumnMemories,
     /// In place of the configured chains.
     adapted: Option<CodecSpec>,
-    /// In a private run.
+    /// Set in private runs.
     mechanism: Option<GaussianMechanism>,
-    /// For the mechanism: how many values are due in the round that it was asked for last.
+    /// For the mechanism: number of values due in the latest round.
     due: Option<(Round, usize)>,
     scratch: Vec<f32>,
     audit: Findings,
 }
 
-/// What was not sent of columns, by fragment.
+/// Unsent columns by fragment.
 #[derive(Default)]
 struct ColumnMemories {
     kept: BTreeMap<FragmentId, ColumnUpdate>,
-    /// As they were before a round that is not decided yet.
+    /// Columns before a round that is not decided yet.
     before: BTreeMap<FragmentId, (Round, Option<ColumnUpdate>)>,
 }
 
-/// What one thread of the pool works with.
+/// Workspace of one thread of the pool.
 struct Lane {
     encoder: Encoder,
     scratch: Vec<f32>,
-    /// The frame in the making. What leaves is a copy of just its length.
+    /// The frame under construction; a copy of exact length is sent.
     frame: Vec<u8>,
-    /// For those that are looked at.
+    /// For audited frames.
     decoder: Decoder,
 }
 
@@ -71,11 +71,11 @@ impl Lane {
     }
 }
 
-/// A fragment to compress, and what the site's members have of it, with their weights.
+/// A fragment to compress, with the weighted updates of the site's members.
 pub struct Job<'a> {
-    /// Which.
+    /// Fragment.
     pub fragment: FragmentId,
-    /// In the order in which they are added up.
+    /// In order of addition.
     pub locals: Vec<(u32, Local<'a>)>,
 }
 
@@ -83,39 +83,39 @@ pub struct Job<'a> {
 pub enum Local<'a> {
     /// In this process.
     Own(&'a [f32]),
-    /// As the frame of another member brought it: f32, little-endian.
+    /// From another member's frame: f32, little-endian.
     Received(&'a [u8]),
-    /// Of columns, wherever it comes from.
+    /// Columns from either.
     Columns(ColumnUpdate),
 }
 
-/// Why a fragment could not be compressed.
+/// Failed compression of a fragment.
 #[derive(Debug, thiserror::Error)]
 pub enum CompressError {
     /// Training diverged: the update is not finite.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The chain cannot be.
+    /// Invalid chain.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// Updates are not of the same matrices, or some are not of columns.
+    /// Updates of different matrices, or partly not of columns.
     #[error("updates of different kinds for one fragment")]
     Kinds,
     /// Another member's update has the wrong length.
     #[error("an update of {got} values for a fragment of {expected}")]
     Length {
-        /// What came.
+        /// Received length.
         got: usize,
-        /// What the fragment holds.
+        /// Length of the fragment.
         expected: usize,
     },
 }
 
 impl Compressor {
-    /// The compressor of a run, for vectors that begin with so many whole tiles.
+    /// Creates the compressor of a run, for vectors that begin with this many whole tiles.
     ///
     /// # Errors
-    /// A combination of selection and format that the codec does not have.
+    /// The codec lacks this combination of selection and format.
     pub fn new(
         run: RunId,
         config: &SyncConfig,
@@ -142,15 +142,15 @@ impl Compressor {
         })
     }
 
-    /// Makes the site's mean private before anything else is done with it. All that is sent and all that is kept is made of what the
-    /// mechanism gives, so that neither selection nor residual can tell more than that.
+    /// Makes the site's mean private before any other use. All sent and kept values derive from the mechanism's output, so neither selection nor residual
+    /// reveals more.
     #[must_use]
     pub fn with_mechanism(self, mechanism: Option<GaussianMechanism>) -> Self {
         Self { mechanism, ..self }
     }
 
-    /// The site's contributions to some fragments, in the order given: the weighted mean of its members' updates, in their order, through
-    /// error feedback. What the threads of the pool do side by side has the same bits as one after the other.
+    /// Returns the site's contributions to some fragments, in order: the weighted mean of its members' updates through error feedback. The bits do not depend
+    /// on the number of threads.
     ///
     /// # Errors
     /// [`CompressError`] for a fragment; its memory is then unchanged.
@@ -167,20 +167,20 @@ impl Compressor {
         bodies
     }
 
-    /// How many fragments may be compressed side by side.
+    /// Returns the number of fragments compressed side by side.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Takes out what the compression of a fragment needs.
+    /// Takes out the inputs of a fragment's compression.
     fn task<'a>(&mut self, round: Round, job: &'a Job<'a>, lane: &'a mut Lane) -> Task<'a> {
         let fragment = job.fragment;
         let len = self.layouts.of(round).range(fragment).len();
         let is_warmup = self.layouts.schedule().is_warmup(round);
         let chain = self.chain(is_warmup, fragment);
         let share = self.share(round, fragment);
-        // Noise is drawn in the order of the fragments, whoever encodes them.
+        // Noise is drawn in the order of the fragments, independent of threads.
         let released = self.mechanism.as_mut().map(|mechanism| {
             weighted_mean(&job.locals, len, &mut lane.scratch).map(<[f32]>::to_vec).map(|mut mean| {
                 mechanism.release(&mut mean, share);
@@ -197,7 +197,7 @@ impl Compressor {
             if is_corrected && memory.velocity.is_empty() {
                 memory.velocity.resize(len, 0.0);
             }
-            // The memory of the copy before this one is used again.
+            // The buffer of the older copy is reused.
             let mut before = self.before.remove(&fragment).unwrap_or_default().1;
             before.clone_from(&memory);
             Kept { memory, before, is_corrected }
@@ -221,7 +221,7 @@ impl Compressor {
         }
     }
 
-    /// Puts back what a compression has changed.
+    /// Puts back the changed memories.
     fn finish(&mut self, round: Round, task: Task<'_>) -> Result<Bytes, CompressError> {
         let Task { job, kept, columns, difference, body, .. } = task;
         if let Some(difference) = difference {
@@ -241,8 +241,8 @@ impl Compressor {
         body
     }
 
-    /// What the site adds to a masked sum: the weighted mean of its members, as it may leave the site. Where a random mask chooses positions,
-    /// p = residual·decay + mean at those, as far as ±`range` goes; all the rest of p stays, as there is no second chance to send it.
+    /// Returns the site's summand of a masked sum: the weighted mean of its members, after the mechanism. Where a random mask chooses positions, p =
+    /// residual·decay + mean there, clipped to ±`range`; the rest of p stays, because it cannot be sent again.
     ///
     /// # Errors
     /// [`CompressError`]; the memory is then unchanged.
@@ -276,7 +276,7 @@ impl Compressor {
         Ok(Cow::Owned(positions.iter().map(take).collect()))
     }
 
-    /// The positions that all sites contribute, ascending; none: all.
+    /// Returns the ascending positions contributed by all sites; `None`: all.
     #[must_use]
     pub fn public_positions(&self, round: Round, fragment: FragmentId) -> Option<Vec<u32>> {
         let mask = random_mask(&self.config).filter(|_| !self.layouts.schedule().is_warmup(round))?;
@@ -284,13 +284,13 @@ impl Compressor {
         Some(mask.positions(seed_of(self.run, round, fragment), len))
     }
 
-    /// From now on, rounds are these.
+    /// Switches to other layouts of rounds.
     pub fn follow(&mut self, layouts: Layouts) {
         self.layouts = layouts;
         self.due = None;
     }
 
-    /// Of all values that are due in a round, the share that is in this fragment; 1 where there is no mechanism, which alone goes by it.
+    /// Returns this fragment's share of all values due in a round; 1 without a mechanism, its only user.
     fn share(&mut self, round: Round, fragment: FragmentId) -> f64 {
         if self.mechanism.is_none() {
             return 1.0;
@@ -300,12 +300,12 @@ impl Compressor {
         self.layouts.of(round).range(fragment).len() as f64 / due.max(1) as f64
     }
 
-    /// Compresses by this chain from now on, whatever is configured.
+    /// Replaces the configured chains by this one.
     pub fn adapt(&mut self, chain: CodecSpec) {
         self.adapted = Some(chain);
     }
 
-    /// How a round's contribution to a fragment is encoded; none of columns, whose number each step decides.
+    /// Returns the encoding of a round's contribution to a fragment; `None` for columns, whose number varies by step.
     #[must_use]
     pub fn encoding(&self, round: Round, fragment: FragmentId) -> Option<Encoding> {
         let chain = self.chain(self.layouts.schedule().is_warmup(round), fragment);
@@ -326,7 +326,7 @@ impl Compressor {
         uplink(&self.config, tiles as u32)
     }
 
-    /// Puts a memory back to what it was before the compression of this round, bit for bit: it did not count.
+    /// Restores a memory to its state before the compression of this round, bit for bit: the round did not count.
     pub fn retract(&mut self, round: Round, fragment: FragmentId) {
         if let Some((of, before)) = self.before.remove(&fragment)
             && of == round
@@ -336,13 +336,13 @@ impl Compressor {
         self.retract_columns(round, fragment);
     }
 
-    /// Gives away what was not sent, as somebody else uploads the fragment from now on: in the form of an update.
+    /// Hands over the unsent values of a fragment to its next uploader, in the form of an update.
     pub fn take_residual(&mut self, fragment: FragmentId) -> Option<Vec<f32>> {
         self.before.remove(&fragment);
         Some(self.memories.remove(&fragment)?.into_update(self.config.momentum))
     }
 
-    /// Drops what the warm-up has not sent, where what comes after it is of another kind. Answers whether it is so, and for the first time.
+    /// Drops the warm-up's memories if the next phase exchanges other quantities. Returns `true` the first time.
     pub fn leave_warmup(&mut self) -> bool {
         let keeps_gradients = std::mem::take(&mut self.keeps_gradients);
         if keeps_gradients {
@@ -352,18 +352,18 @@ impl Compressor {
         keeps_gradients
     }
 
-    /// What came of looking at frames, for a report.
+    /// Returns the audit's findings, for a report.
     pub fn audit(&mut self) -> &mut Findings {
         &mut self.audit
     }
 
-    /// What this worker has not sent, by fragment.
+    /// Returns this worker's unsent values, by fragment.
     #[must_use]
     pub fn memories(&self) -> &BTreeMap<FragmentId, ErrorFeedback> {
         &self.memories
     }
 
-    /// Takes memories over from a checkpoint, in place of all there were; those of a wrong length are left out.
+    /// Replaces all memories by those of a checkpoint; those of a wrong length are left out.
     pub fn restore(&mut self, memories: BTreeMap<FragmentId, ErrorFeedback>) {
         let fits = |fragment: &FragmentId, memory: &mut ErrorFeedback| {
             let len = self.layouts.model().range(*fragment).len();
@@ -375,30 +375,30 @@ impl Compressor {
     }
 }
 
-/// A fragment's memory while it is compressed.
+/// A fragment's memory during compression.
 struct Kept {
     memory: ErrorFeedback,
     before: ErrorFeedback,
     is_corrected: bool,
 }
 
-/// The compression of one fragment, with all that it needs, so that any thread may do it.
+/// The compression of one fragment with all its inputs, for any thread.
 struct Task<'a> {
     job: &'a Job<'a>,
     lane: &'a mut Lane,
     len: usize,
     chain: CodecSpec,
-    /// The mean, where it was made private before.
+    /// The mean, if already made private.
     released: Option<Result<Vec<f32>, CompressError>>,
-    /// None: nothing is remembered.
+    /// `None`: nothing is remembered.
     kept: Option<Kept>,
-    /// None: updates are not of columns.
+    /// `None`: updates are not of columns.
     columns: Option<ColumnTask>,
     seed: u64,
     momentum: f32,
     error_decay: f32,
     is_audited: bool,
-    /// What came of that.
+    /// Result of the audit.
     difference: Option<f32>,
     body: Result<Bytes, CompressError>,
 }
@@ -439,7 +439,7 @@ impl Task<'_> {
     }
 }
 
-/// The mean as it may leave the site.
+/// Returns the mean after the mechanism.
 fn outgoing_mean<'a>(
     locals: &[(u32, Local<'a>)],
     len: usize,
@@ -454,7 +454,7 @@ fn outgoing_mean<'a>(
     Ok(scratch)
 }
 
-/// Σ wᵢ·xᵢ / Σ w, in the order given, in f32: the stated reduction order within a site. One member's is its own, and is not copied.
+/// Σ wᵢ·xᵢ / Σ w, in the given order, in f32: the specified reduction order within a site. A single member's update is not copied.
 fn weighted_mean<'a>(
     locals: &[(u32, Local<'a>)],
     len: usize,

@@ -1,14 +1,14 @@
-//! What an uploader remembers of a fragment between its contributions.
+//! An uploader's memory of a fragment between contributions.
 
-/// The residual of error feedback, and the momentum of gradients that wait to be sent.
+/// The residual of error feedback, and the momentum of unsent gradients.
 ///
 /// Plain (Karimireddy et al., arXiv 1901.09847): p = decay·residual + x; C(p) is sent, p − C(p) stays.
 ///
-/// Momentum-corrected (DGC: Lin et al., arXiv 1712.01887): u ← m·u + x, p = residual + u; of the positions that are sent, u is forgotten
-/// (momentum factor masking), as it would push on in a direction that was taken already.
+/// Momentum-corrected (DGC: Lin et al., arXiv 1712.01887): u ← m·u + x, p = residual + u. At sent positions u is reset (momentum factor masking), because it
+/// would push on in a direction already taken.
 #[derive(Debug, Default, PartialEq)]
 pub struct ErrorFeedback {
-    /// What was not sent.
+    /// Unsent values.
     pub residual: Vec<f32>,
     /// u; empty without momentum.
     pub velocity: Vec<f32>,
@@ -19,7 +19,7 @@ impl Clone for ErrorFeedback {
         Self { residual: self.residual.clone(), velocity: self.velocity.clone() }
     }
 
-    /// Into the same buffers: they are as large as a fragment, and a copy is made in every round.
+    /// Reuses the buffers: they are as large as a fragment, and each round makes a copy.
     fn clone_from(&mut self, other: &Self) {
         self.residual.clone_from(&other.residual);
         self.velocity.clone_from(&other.velocity);
@@ -27,13 +27,13 @@ impl Clone for ErrorFeedback {
 }
 
 impl ErrorFeedback {
-    /// Of a fragment of so many values: nothing.
+    /// Creates an empty memory for a fragment of `len` values.
     #[must_use]
     pub fn new(len: usize, has_velocity: bool) -> Self {
         Self { residual: vec![0.0; len], velocity: vec![0.0; if has_velocity { len } else { 0 }] }
     }
 
-    /// Mixes an update into the momentum, and gives what is to be added to the residual.
+    /// Mixes an update into the momentum; returns the addition to the residual, and the residual.
     pub fn accelerate<'a>(&'a mut self, momentum: f32, update: &'a [f32]) -> (&'a [f32], &'a mut [f32]) {
         if self.velocity.is_empty() {
             return (update, &mut self.residual);
@@ -42,7 +42,7 @@ impl ErrorFeedback {
         (&self.velocity, &mut self.residual)
     }
 
-    /// Forgets the momentum of what was sent; none: everything was.
+    /// Resets the momentum of sent positions; `None`: of all.
     pub fn mask(&mut self, sent: Option<&[u32]>) {
         match sent {
             Some(positions) => {
@@ -56,8 +56,8 @@ impl ErrorFeedback {
         }
     }
 
-    /// What has the same effect in all as this memory when somebody else adds it to an update. With momentum, an update x comes to
-    /// x / (1 − m) in the end, and what is here to residual + u·m / (1 − m).
+    /// Returns an update equivalent in total effect to this memory, for another member. With momentum, an update x amounts to x / (1 − m) in the end, and
+    /// this memory to residual + u·m / (1 − m).
     #[must_use]
     pub fn into_update(mut self, momentum: f32) -> Vec<f32> {
         for (rest, velocity) in self.residual.iter_mut().zip(&self.velocity) {
@@ -71,7 +71,7 @@ impl ErrorFeedback {
 mod tests {
     use super::*;
 
-    /// Sends the largest of what waits.
+    /// Sends the largest unsent value.
     fn send_one(memory: &mut ErrorFeedback, momentum: f32, update: &[f32]) -> (usize, f32) {
         let (velocity, residual) = memory.accelerate(momentum, update);
         residual.iter_mut().zip(velocity).for_each(|(rest, u)| *rest += u);
@@ -109,7 +109,7 @@ mod tests {
         for step in 0..7 {
             send_one(&mut memory, 0.9, &[1.0 + step as f32 * 0.1, -0.5]);
         }
-        // All that this memory would send if nothing more came and nothing were masked.
+        // Total future output of this memory without further input or masking.
         let total = |memory: &ErrorFeedback| -> Vec<f64> {
             let sum = |(r, u): (&f32, &f32)| f64::from(*r) + f64::from(*u) * 0.9 / 0.1;
             memory.residual.iter().zip(&memory.velocity).map(sum).collect()

@@ -1,4 +1,4 @@
-//! What makes a contribution private: it is clipped, and noise is added to it.
+//! Privacy of a contribution: clipping and noise.
 
 use std::f64::consts::TAU;
 
@@ -7,29 +7,29 @@ use rand::rngs::OsRng;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{OsError, RngCore, SeedableRng};
 
-/// A noisy value is a multiple of at most so small a part of the noise's deviation.
+/// Least ratio of the noise's deviation to the grid.
 const STEPS_PER_DEVIATION: f64 = 1024.0;
 
-/// The Gaussian mechanism for one site's update: x·min(1, C/‖x‖) + N(0, σ²·I), with C and σ from the configuration (Dwork & Roth 2014,
-/// appendix A; clipping as Abadi et al. 2016, arXiv 1607.00133).
+/// The Gaussian mechanism for one site's update: x·min(1, C/‖x‖) + N(0, σ²·I), with C and σ from the configuration (Dwork & Roth 2014, appendix A; clipping
+/// as Abadi et al. 2016, arXiv 1607.00133).
 ///
-/// The noise is this process's own: its generator is seeded by the operating system, and nothing of it is kept, sent or drawn twice. It is
-/// drawn and added in f64, and the sum is rounded to a grid of a thousandth of σ: digits below would tell which f32 had been there
-/// before (Mironov 2012, "On significance of the least significant bits for differential privacy").
+/// The noise is private to this process: the operating system seeds its generator, and no part of it is kept, sent or drawn twice. It is drawn and added in
+/// f64, and the sum is rounded to a grid of a thousandth of σ: lower digits would reveal the original f32 (Mironov 2012, "On significance of the least
+/// significant bits for differential privacy").
 pub struct GaussianMechanism {
     clip: f64,
     deviation: f64,
     grid: f64,
     generator: ChaCha20Rng,
-    /// The second of two values that were drawn together.
+    /// The second of two values drawn together.
     spare: Option<f64>,
 }
 
 impl GaussianMechanism {
-    /// With a secret of its own.
+    /// Creates a mechanism with its own secret seed.
     ///
     /// # Errors
-    /// The operating system has no randomness to give.
+    /// The operating system provides no randomness.
     pub fn new(config: &PrivacyConfig) -> Result<Self, OsError> {
         Ok(Self::with_generator(config, ChaCha20Rng::try_from_rng(&mut OsRng)?))
     }
@@ -40,12 +40,11 @@ impl GaussianMechanism {
         Self { clip: config.clip, deviation, grid, generator, spare: None }
     }
 
-    /// Makes a fragment's update private. `share`: of all values that the site contributes to the round, how many are in this fragment.
+    /// Makes a fragment's update private. `share`: this fragment's share of all values that the site contributes to the round.
     ///
-    /// The other fragments may be with other members, so that nobody knows the length of the whole: each is clipped to C·√share, and with
-    /// all of them clipped so, the whole is no longer than C.
+    /// Other members may hold the other fragments, so the norm of the whole is unknown. Each is clipped to C·√share, which bounds the whole by C.
     ///
-    /// An update that is not finite stays as it is, as no encoder takes it.
+    /// An update that is not finite stays unchanged, because encoders reject it.
     pub fn release(&mut self, update: &mut [f32], share: f64) {
         let norm = update.iter().map(|value| f64::from(*value) * f64::from(*value)).sum::<f64>().sqrt();
         if !norm.is_finite() {
@@ -60,8 +59,8 @@ impl GaussianMechanism {
         }
     }
 
-    /// From N(0, 1), by Box and Muller's transform. With 64 random bits for the length it reaches to ±9.4, beyond which less than 10⁻²⁰
-    /// of the distribution lies.
+    /// Draws from N(0, 1), by the Box–Muller transform. With 64 random bits for the length it reaches ±9.4, beyond which less than 10⁻²⁰ of the distribution
+    /// lies.
     fn standard_normal(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
@@ -93,7 +92,7 @@ mod tests {
         values.into_iter().map(|value| value * value).sum::<f64>().sqrt()
     }
 
-    /// Kolmogorov and Smirnov's test against Φ, and the fourth moment, which uniform or rounded noise would miss.
+    /// The Kolmogorov–Smirnov test against Φ, and the fourth moment, which uniform or rounded noise would miss.
     #[test]
     fn the_noise_is_normal_and_has_the_deviation_that_was_asked_for() {
         let mut update = vec![0.0f32; VALUES];
@@ -103,7 +102,7 @@ mod tests {
         // The deviations of these means are 0.0028, 0.0039 and 0.027.
         assert!(moment(1).abs() < 0.014 && (moment(2) - 1.0).abs() < 0.02 && (moment(4) - 3.0).abs() < 0.14);
         noise.sort_by(f64::total_cmp);
-        // Φ by Simpson's rule along the sorted values, from what is below the first one.
+        // Φ by Simpson's rule along the sorted values, from the tail below the first one.
         let density = |x: f64| (-0.5 * x * x).exp() / TAU.sqrt();
         let (mut below, mut largest) = (0.5 / VALUES as f64, 0.0f64);
         for (index, pair) in noise.windows(2).enumerate() {
@@ -111,13 +110,13 @@ mod tests {
             below += (b - a) * (density(a) + 4.0 * density(0.5 * (a + b)) + density(b)) / 6.0;
             largest = largest.max((below - (index as f64 + 1.5) / VALUES as f64).abs());
         }
-        // 1.95/√n is exceeded once in a thousand generators; this one is always the same.
+        // 1.95/√n is exceeded once in a thousand generators; this one is fixed.
         assert!(largest < 1.95 / (VALUES as f64).sqrt(), "{largest}");
     }
 
     #[test]
     fn all_fragments_together_are_no_longer_than_the_clip_and_short_ones_stay_as_they_are() {
-        // So little noise that what is under it can be seen.
+        // Noise small enough to expose the values under it.
         let mut mechanism = mechanism(3.0, 1e-5);
         let lengths = [4096usize, 4096, 1000];
         let total: usize = lengths.iter().sum();
@@ -136,7 +135,7 @@ mod tests {
         assert!(short.iter().all(|value| (value - 0.01).abs() < 2e-4));
     }
 
-    /// Whatever was there before, what comes out is on the same grid.
+    /// All outputs lie on the same grid, whatever the input.
     #[test]
     fn no_digit_below_the_grid_is_left_of_what_was_there() {
         for (clip, noise) in [(1.0, 0.01), (1e-3, 1.0), (7.0, 300.0)] {

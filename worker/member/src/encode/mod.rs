@@ -1,4 +1,4 @@
-//! From updates to what leaves the site: compression with error feedback, the cosine transform's tiles, noise, and audits of frames.
+//! From updates to a site's frames: compression with error feedback, the cosine transform's tiles, noise, and audits.
 
 pub mod audit;
 pub mod compressor;

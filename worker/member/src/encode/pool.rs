@@ -1,29 +1,28 @@
-//! The threads that encode beside the one that follows the round protocol.
+//! Threads that encode beside the thread of the round protocol.
 
 use std::num::NonZeroUsize;
 
 use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// More threads than this are not worth it: memory, not arithmetic, is what they would wait for.
+/// More threads do not pay: they would wait for memory, not arithmetic.
 const CODEC_THREADS_MAX: usize = 8;
 
-/// As many threads as the machine has cores that do not train, within bounds.
+/// One thread per core that does not train, within bounds.
 pub struct CodecPool {
-    /// None: the caller's thread does everything.
+    /// `None`: the caller's thread does everything.
     pool: Option<ThreadPool>,
 }
 
 impl CodecPool {
-    /// A pool on a machine of which so many cores are busy with training. With fewer than two to spare, or if the system has no threads to give,
-    /// the caller does the work.
+    /// Creates a pool on a machine with this many cores busy training. With fewer than two to spare, or if the system provides no threads, the caller does
+    /// the work.
     #[must_use]
     pub fn beside(training: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self::of(cores.saturating_sub(training).min(CODEC_THREADS_MAX))
     }
 
-    /// A pool of so many threads.
     pub(crate) fn of(threads: usize) -> Self {
         if threads < 2 {
             return Self { pool: None };
@@ -36,13 +35,13 @@ impl CodecPool {
         Self { pool: pool.ok() }
     }
 
-    /// How many tasks make progress at a time.
+    /// Returns the number of parallel tasks.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.pool.as_ref().map_or(1, ThreadPool::current_num_threads)
     }
 
-    /// Does all tasks, and returns when they are done.
+    /// Runs all tasks, and returns after the last one.
     pub fn run<T: Send>(&self, tasks: &mut [T], run: impl Fn(&mut T) + Send + Sync) {
         match &self.pool {
             Some(pool) if tasks.len() > 1 => pool.install(|| tasks.par_iter_mut().for_each(run)),

@@ -1,4 +1,4 @@
-//! The order in which values are exchanged where tiles of matrices are transformed.
+//! The order of exchanged values if tiles of matrices are transformed.
 
 use longhaul_common::model::ModelSpec;
 
@@ -7,17 +7,17 @@ const TILE: usize = 64;
 /// Values of a tile.
 pub const TILE_VALUES: usize = TILE * TILE;
 
-/// A permutation of the synchronised vector: first every whole 64×64 tile of every matrix, each row by row, then the rest of the
-/// matrices and the vectors, in their order. So a tile is 4096 values on end, which is what the codec transforms.
+/// A permutation of the synchronised vector: first all whole 64×64 tiles of all matrices, row by row, then the rest in order. So a tile is 4096 contiguous
+/// values, the codec's unit of transformation.
 #[derive(Clone, Debug)]
 pub struct Tiling {
     tiles: usize,
-    /// By place in the exchanged order: the place in the flat vector.
+    /// Index in the flat vector, by index in the exchanged order.
     sources: Vec<u32>,
 }
 
 impl Tiling {
-    /// For a model.
+    /// Creates the tiling of a model.
     #[must_use]
     pub fn new(spec: &ModelSpec) -> Self {
         let (mut tiled, mut rest, mut start) = (Vec::new(), Vec::new(), 0);
@@ -34,19 +34,19 @@ impl Tiling {
         Self { tiles, sources: tiled }
     }
 
-    /// Whole tiles that the exchanged order begins with.
+    /// Returns the number of whole tiles at the start of the exchanged order.
     #[must_use]
     pub fn tiles(&self) -> usize {
         self.tiles
     }
 
-    /// Values in the exchanged order, of values in that of the flat vector.
+    /// Permutes values from the flat to the exchanged order.
     #[must_use]
     pub fn to_exchanged(&self, flat: &[f32]) -> Vec<f32> {
         self.sources.iter().map(|&source| flat[source as usize]).collect()
     }
 
-    /// The other way.
+    /// Permutes values from the exchanged to the flat order.
     #[must_use]
     pub fn to_flat(&self, exchanged: &[f32]) -> Vec<f32> {
         let mut flat = vec![0.0; exchanged.len()];
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(tiling.to_flat(&exchanged), flat);
             let mut sorted = exchanged;
             sorted.sort_unstable_by(f32::total_cmp);
-            assert_eq!(sorted, flat, "every value is there once");
+            assert_eq!(sorted, flat, "every value occurs once");
         }
     }
 

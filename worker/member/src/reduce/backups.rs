@@ -1,25 +1,25 @@
-//! A residual as it was before each reduction that may turn out to be void.
+//! Copies of a residual from before each reduction that may become void.
 
 use std::collections::BTreeMap;
 
 use longhaul_common::id::Round;
 
-/// Of one fragment.
+/// Copies for one fragment.
 ///
-/// An owner reduces its fragment round by round, also while other fragments of earlier rounds are open, up to `ROUNDS_AHEAD_MAX` of them. A generation that ends makes all of
-/// those void at once that no survivor holds the results of.
+/// An owner reduces its fragment up to `ROUNDS_AHEAD_MAX` rounds ahead of other open fragments. The end of a generation makes all rounds void whose results
+/// no survivor holds.
 #[derive(Clone, Debug, Default)]
 pub struct Backups {
     before: BTreeMap<Round, Vec<f32>>,
 }
 
 impl Backups {
-    /// A round is reduced, perhaps again: what it and later rounds left in the residual is void. Rounds before `settled` never will be.
+    /// Notes that a round is reduced, perhaps again: its and later rounds' changes of the residual are void. Rounds before `settled` are final.
     pub fn reduce(&mut self, round: Round, settled: Round, residual: &mut Vec<f32>) {
         if let Some(before) = self.take_from(round) {
             *residual = before;
         }
-        // One buffer goes round in a steady run.
+        // A steady run reuses one buffer.
         let mut spare = Vec::new();
         while self.before.first_key_value().is_some_and(|(of, _)| *of < settled) {
             spare = self.before.pop_first().map(|(_, values)| values).unwrap_or_default();
@@ -28,13 +28,13 @@ impl Backups {
         self.before.insert(round, spare);
     }
 
-    /// As it was before this round and all later ones; None where none of them was reduced.
+    /// Returns the residual from before this and all later rounds; `None` if none of them was reduced.
     #[must_use]
     pub fn before(&self, round: Round) -> Option<&Vec<f32>> {
         self.before.range(round..).next().map(|(_, values)| values)
     }
 
-    /// The same; those rounds are forgotten.
+    /// Returns the same, and forgets those rounds.
     pub fn take_from(&mut self, round: Round) -> Option<Vec<f32>> {
         self.before.split_off(&round).into_values().next()
     }
@@ -51,7 +51,7 @@ mod tests {
             backups.reduce(Round(round), Round(0), &mut residual);
             residual[0] = round as f32;
         }
-        assert_eq!(backups.before(Round(2)), Some(&vec![1.0]), "round 3 found what round 1 had left");
+        assert_eq!(backups.before(Round(2)), Some(&vec![1.0]), "round 3 found round 1's residual");
         assert_eq!(backups.before(Round(6)), None);
         backups.reduce(Round(1), Round(0), &mut residual);
         assert_eq!(residual, [0.0], "all three are void");

@@ -1,27 +1,25 @@
-//! Which contributions are too large for a result, by what the group has contributed before.
+//! Rejection of contributions that are too large compared with the group's earlier ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use longhaul_common::id::FragmentId;
 
-/// Sizes that are remembered of a fragment: enough for a median that a few odd ones do not move, few enough to follow training.
+/// Sizes remembered per fragment: enough for a median that resists a few outliers, few enough to follow training.
 const SIZES_KEPT: usize = 32;
-/// Sizes that must be known before anything is refused: with fewer, a young model's own unrest would be.
+/// Sizes needed before any refusal: with fewer, a young model's own unrest would be refused.
 const SIZES_NEEDED: usize = 8;
-/// Rounds in a row that may end with nothing. After so many it is the group that has changed, not one of it, and a run without
-/// results would stand still for ever: the fragment's history is forgotten.
+/// Consecutive rounds that may end empty. After that the whole group must have changed, and the fragment's history is dropped; otherwise the run would stall.
 const EMPTY_ROUNDS_MAX: u32 = 3;
 
-/// Judges the sizes of contributions. A size is a norm by √values, so that fragments of different lengths compare.
+/// Judges the sizes of contributions. A size is a norm divided by √values, so that fragments of different lengths compare.
 ///
-/// A contribution is refused when its size exceeds `limit` times the largest of three references:
+/// A contribution is refused if its size exceeds `limit` times the largest of:
 /// - the median of the last accepted sizes of the fragment;
-/// - the typical fragment's: the median of the medians of all fragments owned here, as a quiet fragment (an embedding's rows of rare
-///   tokens) has rounds that are loud for it and harmless for the model;
-/// - the lower median of the round, where there is more than one: when most are as large, it is the group that moves.
+/// - the median of the medians of all fragments owned here: a quiet fragment (embedding rows of rare tokens) has rounds that are loud for it and harmless for
+///   the model;
+/// - the lower median of the round, with more than one contribution: if most are as large, the whole group moves.
 ///
-/// Sizes of zero are not remembered, and a fragment's history begins anew where the schedule changes between warm-up and steady rounds,
-/// as other things are contributed from there on.
+/// Sizes of zero are not remembered. Histories begin anew between warm-up and steady rounds, which exchange other quantities.
 #[derive(Debug)]
 pub struct Guard {
     limit: f64,
@@ -29,44 +27,42 @@ pub struct Guard {
     typical: Typical,
 }
 
-/// The size of a typical fragment. To find it is to look at all fragments, so it is looked for once in as many judgements as there are fragments: about once in a
-/// round.
+/// The size of a typical fragment. It is recomputed after as many judgements as fragments exist, about once per round, because that visits all fragments.
 #[derive(Clone, Copy, Debug, Default)]
 struct Typical {
     is_warmup: bool,
-    /// None: not known.
+    /// `None`: unknown.
     size: Option<f64>,
-    /// Judgements since it was found.
+    /// Judgements since the computation.
     age: usize,
 }
 
-/// How far a refused contribution is from the others.
+/// Distance of a refused contribution from the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Excess {
     /// Its size over the median of the last accepted ones.
     pub times: f64,
-    /// How many those are.
+    /// Number of those.
     pub of: u32,
 }
 
 #[derive(Debug, Default)]
 struct History {
     is_warmup: bool,
-    /// The newest last.
+    /// Newest last.
     sizes: VecDeque<f64>,
-    /// Rounds that ended with nothing, in a row.
+    /// Consecutive empty rounds.
     empty: u32,
 }
 
 impl Guard {
-    /// A guard that refuses above `limit` times the reference; 0: nothing.
+    /// Creates a guard that refuses above `limit` times the reference; 0: never.
     #[must_use]
     pub fn new(limit: f64) -> Self {
         Self { limit, histories: BTreeMap::new(), typical: Typical::default() }
     }
 
-    /// Judges the contributions to a fragment in one round, and remembers the accepted ones. Answers for each, in order: none, or why it
-    /// is refused.
+    /// Judges the contributions to a fragment in one round, and remembers the accepted ones. Returns for each `None`, or its excess if refused.
     pub fn judge(&mut self, fragment: FragmentId, is_warmup: bool, sizes: &[f64]) -> Vec<Option<Excess>> {
         if self.limit == 0.0 || sizes.is_empty() {
             return vec![None; sizes.len()];
@@ -92,12 +88,12 @@ impl Guard {
         times.into_iter().map(|times| times.map(|times| Excess { times, of })).collect()
     }
 
-    /// Forgets a fragment that somebody else owns from now on.
+    /// Forgets a fragment that passes to another owner.
     pub fn forget(&mut self, fragment: FragmentId) {
         self.histories.remove(&fragment);
     }
 
-    /// The size of a typical fragment; zero where none is known.
+    /// Returns the size of a typical fragment; zero if unknown.
     fn typical(&mut self, is_warmup: bool) -> f64 {
         let known = self.typical;
         let is_fresh = known.is_warmup == is_warmup && known.age < self.histories.len();
@@ -116,7 +112,7 @@ impl Guard {
 }
 
 impl History {
-    /// The median of the sizes, once enough are known.
+    /// Returns the median of the sizes, once enough are known.
     fn median(&self) -> Option<f64> {
         (self.sizes.len() >= SIZES_NEEDED).then(|| lower_median(self.sizes.iter())).flatten()
     }
@@ -138,9 +134,9 @@ impl History {
     }
 }
 
-/// The lower of the two middle values, or the middle one: at most half of the values are below it. None of nothing.
+/// Returns the lower of the two middle values, or the middle one; `None` for no values.
 ///
-/// With two it is the smaller, so that one bad contribution beside a good one does not set the measure.
+/// Of two values it is the smaller, so that one bad contribution beside a good one does not set the measure.
 pub fn lower_median<'a>(values: impl IntoIterator<Item = &'a f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().copied().collect();
     let middle = values.len().checked_sub(1)? / 2;
@@ -178,7 +174,11 @@ mod tests {
         let [None, Some(Excess { times, of: 12 }), None, None] = verdicts[..] else { panic!("{verdicts:?}") };
         // The sixth of twelve sizes is the median: 2·(1.0 + 0.01) = 2.02.
         assert!((times - 166.0 / 2.02).abs() < 1e-9, "{times}");
-        assert_eq!(refused(&mut guard, &[2.0, 166.0, 2.0]), [false, true, false], "it has not become usual");
+        assert_eq!(
+            refused(&mut guard, &[2.0, 166.0, 2.0]),
+            [false, true, false],
+            "the outlier is not remembered"
+        );
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
         let mut guard = guard_that_knows(&[(F0, 1.0)]);
         assert_eq!(refused(&mut guard, &[100.0, 90.0, 1.0]), [false; 3]);
         assert_eq!(refused(&mut guard, &[100.0, 90.0]), [false; 2]);
-        assert_eq!(refused(&mut guard, &[100.0, 1.0]), [true, false], "of two it may be the one");
+        assert_eq!(refused(&mut guard, &[100.0, 1.0]), [true, false], "either of two may be refused");
     }
 
     #[test]

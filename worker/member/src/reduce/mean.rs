@@ -1,23 +1,22 @@
-//! The weighted mean of decoded updates: the same bits on every member, as all decode the same bytes in the same order.
+//! The weighted mean of decoded updates: the same bits on every member, because all decode the same bytes in the same order.
 
 use bytes::Bytes;
 use longhaul_proto::codec::{DecodeError, Decoder, Update};
 use longhaul_proto::control::message::RefusalReason;
 use longhaul_proto::round::{Content, FragmentResult};
 
-/// The largest norm of an update that is taken for one. Beyond it, training is over anyway; up to it, neither means of updates nor
-/// sums of their squares over a whole model leave the range of f32.
+/// Largest norm of a valid update. Beyond it, training has diverged; up to it, means and sums of squares over a whole model stay in the range of f32.
 pub const NORM_MAX: f64 = 1e15;
 
-/// Adds `scale` times the weighted mean of encoded updates of `values.len()` values. Parts that are no sound update ([`norm_of`]) are left
-/// out, on every member alike; answers how many those were.
+/// Adds `scale` times the weighted mean of encoded updates of `values.len()` values. Invalid parts ([`norm_of`]) are left out, on every member alike; returns
+/// their number.
 pub fn add_weighted_mean(
     parts: &[(u32, &Bytes)],
     scale: f32,
     decoder: &mut Decoder,
     values: &mut [f32],
 ) -> usize {
-    // What one part is decoded for, to see whether it is sound, is enough to add it.
+    // The decoding that validates a single part suffices to add it.
     if let [(_, body)] = parts {
         let Ok((update, _)) = sound_update(body, values.len(), decoder) else { return 1 };
         update.add_scaled_to(scale, values);
@@ -33,7 +32,7 @@ pub fn add_weighted_mean(
     parts.len() - sound.len()
 }
 
-/// Adds Σ share·update, in the order given, of updates that are known to be sound.
+/// Adds Σ share·update, in the given order, of valid updates.
 pub fn add_shares(shares: &[(f32, &Bytes)], decoder: &mut Decoder, values: &mut [f32]) {
     for (share, body) in shares {
         // It decoded a moment ago.
@@ -41,7 +40,7 @@ pub fn add_shares(shares: &[(f32, &Bytes)], decoder: &mut Decoder, values: &mut 
     }
 }
 
-/// Adds `scale` times the mean of a fragment's result to its values; answers how many updates were no sound ones.
+/// Adds `scale` times the mean of a fragment's result to its values; returns the number of invalid updates.
 pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, values: &mut [f32]) -> usize {
     let parts: Vec<(u32, &Bytes)> = match &result.content {
         Content::Bundle(parts) => {
@@ -53,15 +52,15 @@ pub fn add_result(result: &FragmentResult, scale: f32, decoder: &mut Decoder, va
     add_weighted_mean(&parts, scale, decoder, values)
 }
 
-/// The norm of an encoded update of `len` values.
+/// Returns the norm of an encoded update of `len` values.
 ///
 /// # Errors
-/// What is wrong with it: it does not decode, is of another length, or is beyond [`NORM_MAX`].
+/// The update does not decode, is of another length, or exceeds [`NORM_MAX`].
 pub fn norm_of(body: &[u8], len: usize, decoder: &mut Decoder) -> Result<f64, RefusalReason> {
     sound_update(body, len, decoder).map(|(_, norm)| norm)
 }
 
-/// A decoded update and its norm; fails as [`norm_of`] does.
+/// Returns a decoded update and its norm; fails as [`norm_of`] does.
 pub fn sound_update<'a>(
     body: &[u8],
     len: usize,
@@ -76,9 +75,9 @@ pub fn sound_update<'a>(
     if norm <= NORM_MAX { Ok((update, norm)) } else { Err(RefusalReason::NotFinite) }
 }
 
-/// √Σ v².
+/// Returns √Σ v².
 pub fn norm(values: &[f32]) -> f64 {
-    /// Sums side by side, for the vector units; their number is part of the result.
+    /// Parallel sums, for the vector units; their number affects the result's bits.
     const LANES: usize = 8;
     let (blocks, rest) = values.as_chunks::<LANES>();
     let mut sums = [0.0f64; LANES];

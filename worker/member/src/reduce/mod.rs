@@ -1,4 +1,4 @@
-//! What an owner makes of contributions: who is refused, the mean, and what of it is published.
+//! The owner's reduction of contributions: refusals, the mean, and the published result.
 
 pub mod backups;
 pub mod guard;

@@ -1,4 +1,4 @@
-//! The owner's part: what it publishes of the contributions to a fragment.
+//! The owner's reduction of the contributions to a fragment.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,10 @@ use crate::reduce::union::Union;
 /// The owner's chain draws nothing at random.
 const NO_SEED: u64 = 0;
 
-/// Makes results of the contributions that are sound, and no larger than the group's are.
+/// Makes results of the valid contributions, except those that are too large for the group.
 ///
-/// Where results are means that are compressed again, what that leaves behind stays in a residual of the owner's, one for each
-/// fragment (two-way compression with double error feedback: DoubleSqueeze, Tang et al. 2019): p = residual + mean of the contributions,
-/// the result is C(p), residual = p − decode(C(p)).
+/// If means are compressed again, the remainder stays in the owner's residual, one per fragment (two-way compression with double error feedback:
+/// DoubleSqueeze, Tang et al. 2019): p = residual + mean of the contributions, the result is C(p), residual = p − decode(C(p)).
 pub struct Reducer {
     form: ResultForm,
     union: Union,
@@ -34,7 +33,7 @@ pub struct Reducer {
     opens_with_unions: bool,
     robust: RobustRule,
     trim: u32,
-    /// How many were trimmed last: fewer than `trim` where few sites contribute, which is told when it changes.
+    /// Last number of trimmed contributions: fewer than `trim` if few sites contribute. Changes are logged.
     trimmed: Option<u32>,
     guard: Guard,
     layouts: Layouts,
@@ -43,38 +42,38 @@ pub struct Reducer {
     decoder: Decoder,
     kept: Residuals,
     scratch: Vec<f32>,
-    /// The mean in the making, as it is published.
+    /// The encoded mean under construction.
     frame: Vec<u8>,
 }
 
-/// What means left behind, by fragment.
+/// Residuals of means, by fragment.
 #[derive(Default)]
 struct Residuals {
     residuals: BTreeMap<FragmentId, Vec<f32>>,
-    /// Whether they are of gradients, which cannot be part of the deltas that follow.
+    /// Whether they are of gradients, which are no part of the following deltas.
     keeps_gradients: bool,
-    /// As they were before reductions that may turn out to be void.
+    /// Residuals from before reductions that may become void.
     before: BTreeMap<FragmentId, Backups>,
     /// Rounds before this one are complete, and never void.
     settled: Round,
-    /// What each fragment's last mean added to its residual, and left there.
+    /// Each fragment's last addition to its residual, and the residual after it.
     waiting: BTreeMap<FragmentId, (Round, Waiting)>,
 }
 
-/// What an owner makes of a round.
+/// An owner's reduction of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduction {
-    /// What is published. It names the sites whose contributions are in it, and no others.
+    /// Published result. It names exactly the sites whose contributions are in it.
     pub result: FragmentResult,
-    /// The contributions that are not, in site order.
+    /// Refused contributions, in site order.
     pub refused: Vec<Refusal>,
 }
 
 impl Reducer {
-    /// The reducer of a run.
+    /// Creates the reducer of a run.
     ///
     /// # Errors
-    /// A combination of selection and format that the codec does not have.
+    /// The codec lacks this combination of selection and format.
     pub fn new(config: &SyncConfig, layouts: Layouts) -> Result<Self, SpecError> {
         Ok(Self {
             form: config.result,
@@ -97,24 +96,24 @@ impl Reducer {
         })
     }
 
-    /// From now on, rounds are these.
+    /// Switches to other layouts of rounds.
     pub fn follow(&mut self, layouts: Layouts) {
         self.layouts = layouts;
     }
 
-    /// Compresses means by this chain from now on, whatever is configured.
+    /// Replaces the configured chains of means by this one.
     ///
     /// # Errors
-    /// A chain that the codec does not have.
+    /// The codec lacks this chain.
     pub fn adapt(&mut self, chain: CodecSpec) -> Result<(), SpecError> {
         self.steady.set_spec(chain)?;
         self.warmup.set_spec(chain)
     }
 
-    /// The result of these contributions. What the same round left in the residual before was void.
+    /// Returns the result of these contributions. An earlier reduction of the same round is void.
     ///
     /// # Errors
-    /// A mean that is not finite; contributions of which it is made never are.
+    /// The mean is not finite, although all contributions are.
     pub fn reduce(
         &mut self,
         round: Round,
@@ -145,11 +144,11 @@ impl Reducer {
         Ok(Reduction { result, refused })
     }
 
-    /// The result of masked contributions, of the values at these positions if not of all: their mean, or nothing where there is no sum. None is
-    /// refused, as nothing can be seen of them.
+    /// Returns the result of masked contributions, for the values at these positions or all: their mean, or nothing without a sum. None is refused, because
+    /// their content is hidden.
     ///
     /// # Errors
-    /// A mean that is not finite, which integers never have.
+    /// The mean is not finite, which cannot happen with integers.
     pub fn reduce_masked(
         &mut self,
         round: Round,
@@ -170,7 +169,7 @@ impl Reducer {
                 self.publish(round, fragment, contributions)?
             }
             Err(reason) => {
-                tracing::warn!(%round, %fragment, %reason, "no sum: all sites carry over what they have contributed");
+                tracing::warn!(%round, %fragment, %reason, "no sum: all sites carry over their contributions");
                 self.undo(round, fragment);
                 FragmentResult::nothing()
             }
@@ -178,8 +177,8 @@ impl Reducer {
         Ok(Reduction { result, refused: Vec::new() })
     }
 
-    /// Divides contributions into those that go into the result, with their norms, and those that do not. Both are in the order given. Where the
-    /// result is the plain mean of all of them, as it is but for bad members, that is in `scratch` when none is refused.
+    /// Separates accepted contributions, with their norms, from refused ones, in the given order. If the result is their plain mean and none is refused, it
+    /// is in `scratch` afterwards.
     fn sift(
         &mut self,
         round: Round,
@@ -209,7 +208,7 @@ impl Reducer {
         let sizes: Vec<f64> = sound.iter().map(|(norm, _)| norm / (len.max(1) as f64).sqrt()).collect();
         let is_warmup = self.layouts.schedule().is_warmup(round);
         let verdicts = match self.layouts.exchange_in(round) {
-            // A slice of factors is a few rows of a few matrices, whose norms jump as those of a whole fragment do not.
+            // A slice of factors is a few rows of a few matrices, whose norms jump more than a whole fragment's.
             Some(_) => vec![None; sizes.len()],
             None => self.guard.judge(fragment, is_warmup, &sizes),
         };
@@ -227,12 +226,12 @@ impl Reducer {
         (accepted, refused)
     }
 
-    /// Whether the mean of all contributions is what is published of them, if none is refused.
+    /// Reports whether the mean of all contributions is published if none is refused.
     fn adds_at_once(&self) -> bool {
         self.robust == RobustRule::None && self.form != ResultForm::Bundle
     }
 
-    /// Puts into `scratch` what becomes of the accepted contributions.
+    /// Puts the mean of the accepted contributions into `scratch`.
     fn take_mean(&mut self, round: Round, fragment: FragmentId, accepted: &[(f64, Contribution)]) {
         let Self { layouts, decoder, scratch, .. } = self;
         scratch.clear();
@@ -256,14 +255,14 @@ impl Reducer {
                         sites = accepted.len(),
                         trimmed,
                         wanted = self.trim,
-                        "too few sites contribute: of each coordinate the median is taken"
+                        "too few sites contribute for trimming: the median of each coordinate is used"
                     );
                 }
             }
         }
     }
 
-    /// The result with the mean in `scratch`, which is of these contributions.
+    /// Returns the result with the mean in `scratch`, which is of these contributions.
     fn publish(
         &mut self,
         round: Round,
@@ -275,7 +274,7 @@ impl Reducer {
         let encoder = if is_warmup { &mut self.warmup } else { &mut self.steady };
         let frame = &mut self.frame;
         frame.clear();
-        // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps what they leave out.
+        // The two exchanges of low-rank gradients have fragments of unlike lengths, and the device keeps their residual.
         let has_no_residual = self.layouts.exchange_in(round).is_some();
         if has_no_residual || encoder.spec().is_lossless() && !self.kept.residuals.contains_key(&fragment) {
             encoder.encode(NO_SEED, &self.scratch, frame)?;
@@ -297,7 +296,7 @@ impl Reducer {
         Ok(FragmentResult::mean(contributions, Bytes::copy_from_slice(frame)))
     }
 
-    /// Drops what the warm-up has left behind, where what comes after it is of another kind.
+    /// Drops the warm-up's residuals if the next phase exchanges other quantities.
     pub fn leave_warmup(&mut self) {
         if std::mem::take(&mut self.kept.keeps_gradients) {
             self.kept.residuals.clear();
@@ -306,19 +305,19 @@ impl Reducer {
         }
     }
 
-    /// All results of a round are here.
+    /// Notes that all results of a round are here.
     pub fn completed(&mut self, round: Round) {
         self.kept.settled = self.kept.settled.max(round.next());
     }
 
-    /// What waits in residuals of the fragments that this worker has reduced in a round, and has not reduced again.
+    /// Returns the backlog in fragments that this worker reduced last in this round.
     #[must_use]
     pub fn waiting_in(&self, round: Round) -> Waiting {
         let of_round = self.kept.waiting.values().filter(|(of, _)| *of == round);
         of_round.fold(Waiting::default(), |sum, (_, waiting)| sum.plus(*waiting))
     }
 
-    /// Puts a residual back to what it was before this round was reduced, or a later one, if any was.
+    /// Restores a residual to its state before this or a later reduced round, if any.
     fn undo(&mut self, round: Round, fragment: FragmentId) {
         if let Some(before) = self.kept.before.get_mut(&fragment).and_then(|backups| backups.take_from(round))
         {
@@ -327,8 +326,7 @@ impl Reducer {
         }
     }
 
-    /// Gives a residual away, as somebody else owns the fragment from now on: as it was before the reduction of `void_from` or a later
-    /// round.
+    /// Hands over a residual to the fragment's next owner, from before the reduction of `void_from` or a later round.
     pub fn take_residual(&mut self, fragment: FragmentId, void_from: Round) -> Option<Vec<f32>> {
         self.guard.forget(fragment);
         self.kept.waiting.remove(&fragment);
@@ -337,14 +335,13 @@ impl Reducer {
         before.or(present)
     }
 
-    /// The residuals that this worker keeps as an owner, by fragment.
+    /// Returns this owner's residuals, by fragment.
     #[cfg(test)]
     pub fn residuals(&self) -> &BTreeMap<FragmentId, Vec<f32>> {
         &self.kept.residuals
     }
 
-    /// The residuals that this worker keeps as an owner, by fragment, as they were before a round: it may have been reduced here while this worker's own device was at the one
-    /// before it.
+    /// Returns this owner's residuals, by fragment, from before a round: it may already be reduced here while this worker's own device is one round behind.
     #[must_use]
     pub fn residuals_at(&self, next_round: Round) -> BTreeMap<FragmentId, Vec<f32>> {
         let at = |(fragment, residual): (&FragmentId, &Vec<f32>)| {
@@ -354,7 +351,7 @@ impl Reducer {
         self.kept.residuals.iter().map(at).collect()
     }
 
-    /// Takes residuals over from a checkpoint, in place of all there were; those of a wrong length are left out.
+    /// Replaces all residuals by those of a checkpoint; those of a wrong length are left out.
     pub fn restore_residuals(&mut self, mut residuals: BTreeMap<FragmentId, Vec<f32>>) {
         residuals.retain(|fragment, values| values.len() == self.layouts.model().range(*fragment).len());
         self.kept.before.clear();
@@ -366,15 +363,15 @@ fn total_weight<'a>(contributions: impl Iterator<Item = &'a Contribution>) -> u6
     contributions.map(|contribution| u64::from(contribution.weight)).sum()
 }
 
-/// What a contribution is of the mean. Exact up to 2²⁴ samples.
+/// Returns a contribution's share of the mean. Exact up to 2²⁴ samples.
 fn share(weight: u32, total: u64) -> f32 {
     weight as f32 / total as f32
 }
 
-/// Moves values to these positions of `len`, which ascend; zeros are elsewhere.
+/// Moves values to these ascending positions of `len`, with zeros elsewhere.
 fn spread(values: &mut Vec<f32>, positions: &[u32], len: usize) {
     values.resize(len, 0.0);
-    // From the last on: no value goes below where it is.
+    // From the last on: no value moves below its place.
     for (from, &to) in positions.iter().enumerate().rev() {
         values.swap(from, to as usize);
     }

@@ -1,4 +1,4 @@
-//! What this owner has refused, until the coordinator is told, and what the log has of it.
+//! This owner's refusals until the next report to the coordinator, and their log entries.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -7,21 +7,21 @@ use std::time::Duration;
 use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{REFUSALS_REPORTED_MAX, Refusal, RefusalReason, RoundReport};
 
-/// A site that is refused is refused in every fragment of every round: the log has it once in this time, and how often it was since.
+/// A refused site is refused in every fragment of every round: the log has one entry per interval, with the number of refusals since.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Refusals that wait for the next report, and when the log last had those of a site.
+/// Refusals for the next report, and the times of the last log entries by site.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// At most [`REFUSALS_REPORTED_MAX`].
     waiting: Vec<Refusal>,
     beyond: u32,
-    /// By site, of which there are as many as the run has: when it was last logged, and how many refusals were not.
+    /// By site (bounded by the run's sites): time of the last log entry, and number of unlogged refusals.
     logged: BTreeMap<SiteId, (Duration, u64)>,
 }
 
 impl Refusals {
-    /// Notes a refusal, and writes it to the log when it is time.
+    /// Notes a refusal, and logs it if due.
     pub fn note(&mut self, now: Duration, refusal: Refusal) {
         if self.waiting.len() < REFUSALS_REPORTED_MAX {
             self.waiting.push(refusal);
@@ -33,13 +33,13 @@ impl Refusals {
         tracing::warn!(%site, %round, %fragment, untold, "a contribution was refused: {}", explain(reason));
     }
 
-    /// Puts what waits into a report, as far as there is room in one.
+    /// Moves the refusals into a report, as far as there is room.
     pub fn hand_over(&mut self, report: &mut RoundReport) {
         report.refused = mem::take(&mut self.waiting);
         report.refused_beyond = mem::take(&mut self.beyond);
     }
 
-    /// Whether a site's refusal is to be logged now; then, how many were not since the last one that was.
+    /// Reports whether a site's refusal is due for the log; if so, the number of unlogged ones since the last entry.
     fn log_due(&mut self, now: Duration, site: SiteId) -> Option<u64> {
         let last = self.logged.get_mut(&site);
         if let Some((_, untold)) = last.filter(|(at, _)| now.saturating_sub(*at) < LOG_INTERVAL) {
@@ -81,7 +81,11 @@ mod tests {
         assert_eq!(report.refused.len() as u32 + report.refused_beyond, 100);
         assert_eq!(report.refused[2], refusal(1, 2));
         refusals.hand_over(&mut report);
-        assert_eq!((report.refused.as_slice(), report.refused_beyond), ([].as_slice(), 0), "it is told once");
+        assert_eq!(
+            (report.refused.as_slice(), report.refused_beyond),
+            ([].as_slice(), 0),
+            "each is reported once"
+        );
     }
 
     #[test]

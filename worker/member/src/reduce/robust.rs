@@ -1,6 +1,6 @@
-//! Means that a few contributions cannot move far. What they take away is in no result and in no residual.
+//! Means that a few contributions cannot move far. The removed parts are in no result and in no residual.
 //!
-//! Every site counts once: its weight in samples is its own word, and with it a bad site could make itself the mean.
+//! Every site counts once: weights in samples are unverified.
 
 use bytes::Bytes;
 use longhaul_proto::codec::Decoder;
@@ -8,9 +8,8 @@ use longhaul_proto::codec::Decoder;
 use crate::reduce::guard::lower_median;
 use crate::reduce::mean::add_shares;
 
-/// Adds the mean of updates after those that are longer than the round's median norm were scaled down to it: centred clipping (Karimireddy,
-/// He, Jaggi 2021, arXiv 2012.10333) in its simple form, around zero, with the radius that the round itself gives. Norms of zero do not
-/// make the median. `updates`: norm and bytes, known to be sound.
+/// Adds the mean of updates, after scaling those longer than the round's median norm down to it: centred clipping (Karimireddy, He, Jaggi 2021, arXiv
+/// 2012.10333) in its simple form, around zero. Norms of zero do not affect the median. `updates`: norm and bytes, known to be valid.
 pub fn add_clipped_mean(updates: &[(f64, &Bytes)], decoder: &mut Decoder, values: &mut [f32]) {
     let lengths: Vec<f64> = updates.iter().map(|(norm, _)| *norm).filter(|norm| *norm > 0.0).collect();
     let Some(radius) = lower_median(&lengths) else { return };
@@ -20,11 +19,11 @@ pub fn add_clipped_mean(updates: &[(f64, &Bytes)], decoder: &mut Decoder, values
     add_shares(&shares, decoder, values);
 }
 
-/// Sets `values` to the coordinate-wise trimmed mean (Yin et al. 2018, arXiv 1803.01498): of each coordinate, the `trim` largest and the
-/// `trim` smallest are left out, and the others have their mean, summed in ascending order in f64. Of fewer than 2·`trim` + 1 updates, as
-/// many are left out as leave one or two, whose mean is the coordinate's median. Answers how many were left out at each end.
+/// Sets `values` to the coordinate-wise trimmed mean (Yin et al. 2018, arXiv 1803.01498): of each coordinate, the `trim` largest and the `trim` smallest are
+/// left out, and the others are averaged in ascending order in f64. Of fewer than 2·`trim` + 1 updates, the middle one or two stay, whose mean is the median.
+/// Returns the number left out at each end.
 ///
-/// `updates` are known to be sound. Takes their dense size in memory.
+/// `updates` are known to be valid. Takes their dense size in memory.
 pub fn set_trimmed_mean(updates: &[&Bytes], trim: u32, decoder: &mut Decoder, values: &mut [f32]) -> u32 {
     let trim = (trim as usize).min(updates.len().saturating_sub(1) / 2);
     let dense: Vec<Vec<f32>> = updates

@@ -1,28 +1,27 @@
-//! Results that hold what anybody has sent: the mean, at the union of all contributions' positions.
+//! Results as unions: the mean at all positions sent by any site.
 
 use std::cmp::Ordering;
 
-/// Restricts a mean to the positions that somebody has sent, as many of each chunk at most as the download may take.
+/// Restricts a mean to sent positions, up to the download's limit per chunk.
 ///
-/// With p = residual + mean at those positions, p is sent. Elsewhere the residual waits until somebody sends the position again, or the
-/// download has room for it: were it sent as soon as it is there, each result would hold all positions that were ever rounded.
+/// With p = residual + mean at those positions, p is sent. Elsewhere the residual waits until a site sends the position again, or the download has room for
+/// it: if sent at once, each result would hold all positions ever rounded.
 #[derive(Debug)]
 pub struct Union {
     chunk: usize,
     keep: usize,
-    /// What is left out of the present result, by position.
+    /// Values left out of the present result, by position.
     waiting: Vec<f32>,
-    /// Scratch.
     candidates: Vec<u32>,
 }
 
 impl Union {
-    /// At most `keep` of each `chunk`.
+    /// Keeps at most `keep` of each `chunk`.
     pub fn new(chunk: u32, keep: u32) -> Self {
         Self { chunk: chunk as usize, keep: keep as usize, waiting: Vec::new(), candidates: Vec::new() }
     }
 
-    /// Takes from `mean` and `residual`, of one length, all that is not to be sent now.
+    /// Takes all values from `mean` and `residual`, of equal length, that are not to be sent now.
     pub fn hold_back(&mut self, mean: &mut [f32], residual: &mut [f32]) {
         self.waiting.clear();
         self.waiting.resize(mean.len(), 0.0);
@@ -42,13 +41,13 @@ impl Union {
         }
     }
 
-    /// Puts into `residual` what was held back.
+    /// Puts the held-back values into `residual`.
     pub fn give_back(&self, residual: &mut [f32]) {
         residual.iter_mut().zip(&self.waiting).for_each(|(residual, waiting)| *residual += waiting);
     }
 }
 
-/// The candidates beyond the `keep` with the largest magnitudes; of equal ones, the lower positions are kept.
+/// Returns the candidates beyond the `keep` with the largest magnitudes; of equal ones, the lower positions are kept.
 fn cut(candidates: &mut [u32], keep: usize, value: impl Fn(usize) -> f32) -> &[u32] {
     if candidates.len() <= keep {
         return &[];
@@ -72,7 +71,7 @@ mod tests {
         let mut residual = vec![0.0, 9.0, 1.0, 0.5, 0.25, -1.0, 0.0, 7.0, 1.0];
         let [mean_before, residual_before] = [mean.clone(), residual.clone()];
         union.hold_back(&mut mean, &mut residual);
-        // 2.5 at 3 and -2 at 2 in the first chunk; all that was sent of the others.
+        // 2.5 at 3 and -2 at 2 in the first chunk; all sent values of the others.
         assert_eq!(mean, [0.0, 0.0, -3.0, 2.0, 0.0, 5.0, 0.0, 0.0, 1.0]);
         assert_eq!(residual, [0.0, 0.0, 1.0, 0.5, 0.0, -1.0, 0.0, 0.0, 1.0]);
         union.give_back(&mut residual);

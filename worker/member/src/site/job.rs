@@ -1,4 +1,4 @@
-//! The reductions of a generation, by whoever owns its collective.
+//! The reductions of a generation, in the thread that owns its collective.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,95 +15,93 @@ use super::{SiteEvent, SiteNews, SitePart};
 use crate::activity::Activity;
 use crate::outside::Ongoing;
 
-/// How long the members of a new generation wait for one another. They are told of it within moments; who has a large update to encode
-/// first takes seconds.
+/// Longest wait of a new generation's members for one another. All learn of it within moments; a member with a large update to encode takes seconds.
 const JOIN_MAX: Duration = Duration::from_secs(15);
-/// How long one reduction may take once all members have come to it: so long, and what the vector takes at [`SLOWEST_LINK`].
+/// Longest time of one reduction after all members have arrived, besides the vector's time at [`SLOWEST_LINK`].
 const REDUCTION_MAX: Duration = Duration::from_secs(30);
-/// In bytes a second: a third of what 1 Gb/s carries.
+/// Bytes per second: a third of 1 Gb/s.
 const SLOWEST_LINK: u64 = 40_000_000;
-/// How long members wait for one whose device is slower. One that is dead is noticed otherwise, by its connection or by the
-/// coordinator, who begins another generation.
+/// Longest wait of members for a slower device. A dead member is noticed otherwise, by its connection or by the coordinator, which begins another generation.
 const PEERS_MAX: Duration = Duration::from_secs(600);
 
-/// What the reduction starts from.
+/// Parameters of a reduction job.
 pub(crate) struct SiteSetup {
     pub generation: Generation,
     pub members: Vec<RingMember>,
     pub rank: usize,
-    /// Of the model.
+    /// Values of the model.
     pub values: u64,
     pub way: WithinSite,
     /// For NCCL.
     pub gpu: Option<usize>,
 }
 
-/// How a member meets those of its site.
+/// Parameters of a member's connection to its site.
 #[derive(Debug)]
 pub struct SiteJoin<'a> {
-    /// All of them.
+    /// All members.
     pub members: &'a [RingMember],
-    /// Which of them it is.
+    /// This member's rank.
     pub rank: usize,
-    /// The generation.
+    /// Generation.
     pub session: u64,
-    /// Over what.
+    /// Transport.
     pub way: WithinSite,
-    /// The GPU that this member computes on.
+    /// GPU of this member.
     pub gpu: Option<usize>,
-    /// How long one reduction may take once all have come to it.
+    /// Longest time of one reduction after all have arrived.
     pub call_max: Duration,
-    /// How long to wait for the others.
+    /// Longest wait for the others.
     pub join_max: Duration,
     /// Ends all waiting.
     pub stop: Stop,
 }
 
-/// What a [`SiteJob`] has to do with others.
+/// A [`SiteJob`]'s environment.
 pub trait SiteLink {
-    /// Meets the other members.
+    /// Connects to the other members.
     ///
     /// # Errors
-    /// They did not come, or cannot be reached.
+    /// The others are absent or unreachable.
     fn join(&self, join: &SiteJoin<'_>) -> anyhow::Result<Box<dyn Collective>>;
-    /// Something begins that is recorded, until what is returned is dropped.
+    /// Records an activity until the returned guard is dropped.
     fn begin(&self, activity: Activity) -> Ongoing;
-    /// So many bytes went to another member.
+    /// Counts bytes sent to another member.
     fn sent(&self, bytes: u64);
-    /// Tells the synchroniser, which may be gone.
+    /// Sends an event to the synchroniser, which may have ended.
     fn tell(&self, event: SiteEvent);
 }
 
-/// The means to reach a generation's [`SiteJob`]. When this is dropped, that ends within moments.
+/// The handle of a generation's [`SiteJob`]. After its drop, the job ends within moments.
 pub(crate) struct SiteHandle {
     slot: Arc<Slot>,
     stop: Stop,
 }
 
-/// Why there is no collective any more.
+/// End of a collective.
 #[derive(Debug, thiserror::Error)]
 enum SiteError {
     #[error(transparent)]
     Join(#[from] anyhow::Error),
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// A member says what cannot be.
+    /// A member reports impossible numbers.
     #[error(
-        "{worker} says that it has {ready} of the {count} fragments of a round, of which {reduced} are reduced; let all workers \
+        "{worker} reports {ready} of the {count} fragments of a round, of which {reduced} are reduced; make all workers \
          run the same version"
     )]
     Said { worker: WorkerId, ready: u32, reduced: usize, count: usize },
 }
 
 impl SiteHandle {
-    /// A job, and the means to reach it.
+    /// Creates a job and its handle.
     pub fn new(setup: SiteSetup) -> (Self, SiteJob) {
         let (slot, stop) = (Arc::new(Slot::default()), Stop::default());
         let handle = Self { slot: Arc::clone(&slot), stop: stop.clone() };
         (handle, SiteJob { setup, slot, stop })
     }
 
-    /// Hands over an update or some of it, in place of what is here of an older round and has not been begun.
+    /// Hands over an update or a part of it; replaces a waiting one of an older round.
     pub fn ask(&self, request: Request) {
         self.slot.put(request);
     }
@@ -123,11 +121,11 @@ pub struct SiteJob {
     stop: Stop,
 }
 
-/// What was done, for the log.
+/// Counts for the log.
 #[derive(Default)]
 struct Tally {
     rounds: u64,
-    /// Of these, rounds whose parts were reduced one after the other.
+    /// Rounds among these that were reduced in several parts.
     in_parts: u64,
     parts: u64,
     bytes: u64,
@@ -150,7 +148,7 @@ impl Tally {
 }
 
 impl SiteJob {
-    /// Meets the others and reduces with them, until its handle is dropped or one of them fails: a thread's work, as it waits for them.
+    /// Connects to the others and reduces with them, until its handle is dropped or a member fails. Blocks, so it needs a thread.
     pub fn run(self, link: &dyn SiteLink) {
         let mut tally = Tally::default();
         let ended = self.serve(link, &mut tally);
@@ -200,8 +198,7 @@ impl SiteJob {
         Ok(link.join(&join)?)
     }
 
-    /// Reduces a round with the others while they are at the same one, each part of it when all have it. Returns the next request; none: there is
-    /// none any more.
+    /// Reduces a round with the others while they are at the same one, each part once all have it. Returns the next request; `None` at the end.
     fn reduce(
         &self,
         met: &mut Met<'_>,
@@ -233,14 +230,14 @@ impl SiteJob {
             }
         }
         tally.ended_round(round, tally.parts - parts_before);
-        // Whoever is not heard of may have nothing, and is sent to directly.
+        // A silent member may have nothing; it receives frames directly.
         let word = Said { round, samples, ready: vector.ready() as u32 }.to_word();
         met.collective.exchange(word, self.reduction_max())?;
         self.tell(met.link, SiteNews::Confirmed { round });
         Ok(self.slot.take(round.next()))
     }
 
-    /// Hears how far the others are, until all are at one round.
+    /// Exchanges progress with the others until all are at one round.
     fn agree(
         &self,
         met: &mut Met<'_>,
@@ -255,7 +252,7 @@ impl SiteJob {
             let said: Vec<Said> = words.into_iter().map(Said::from_word).collect();
             let newest = said.iter().map(|said| said.round).max().unwrap_or(round);
             if round < newest {
-                // Who is at a later round holds the results of those before.
+                // A member at a later round holds the results of the earlier ones.
                 return Ok(Agreed::Passed { newest });
             }
             if said.iter().all(|said| said.round == newest) {
@@ -270,7 +267,7 @@ impl SiteJob {
         }
     }
 
-    /// Takes the mean of the fragments that all have.
+    /// Computes the mean of the fragments that all have.
     fn reduce_part(
         &self,
         met: &mut Met<'_>,
@@ -287,7 +284,7 @@ impl SiteJob {
             let own = ranges[met.collective.rank()].clone();
             let reduction = Reduction::Mean { samples: samples[met.collective.rank()] };
             met.collective.reduce_scatter(&mut values, &ranges, reduction)?;
-            // Of every range but its own, a member sends one sum.
+            // For every range but its own, a member sends one sum.
             let bytes = ((values.len() - own.len()) * size_of::<f32>()) as u64;
             met.link.sent(bytes);
             if tally.parts == 0 {
@@ -321,16 +318,16 @@ impl SiteJob {
     }
 }
 
-/// The others, once they have met.
+/// The connected members.
 struct Met<'a> {
     link: &'a dyn SiteLink,
     collective: Box<dyn Collective>,
 }
 
-/// What members come to when all have spoken.
+/// Outcome of an exchange.
 enum Agreed {
-    /// All have the fragments up to this turn, and so many samples each, by rank.
+    /// All have the fragments up to this turn, with these numbers of samples by rank.
     Part { to: usize, samples_of: Vec<u32> },
-    /// Others are at this round, a later one.
+    /// Others are at this later round.
     Passed { newest: Round },
 }

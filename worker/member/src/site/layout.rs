@@ -1,4 +1,4 @@
-//! What a site's members reduce in a round, and in which order.
+//! Content and order of a site's reduction in a round.
 
 use std::ops::Range;
 
@@ -7,17 +7,17 @@ use longhaul_common::plan::FragmentLayout;
 
 use crate::sparse_ranges::SparseRanges;
 
-/// The fragments of a round, from the model's last to its first, as back-propagation gets to the last layers first: members reduce them in this
-/// order, as many at a time as all of them have.
+/// The fragments of a round, from the model's last to its first, as in back-propagation. Members reduce them in this order, as many at a time as all of them
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteLayout {
     fragments: Vec<Placed>,
     members: usize,
-    /// How what is exchanged is cut.
+    /// Partition of the exchanged values.
     of: FragmentLayout,
 }
 
-/// A fragment, and the rank that uploads it.
+/// A fragment, and the rank of its uploader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub fragment: FragmentId,
@@ -25,7 +25,7 @@ pub(crate) struct Placed {
 }
 
 impl SiteLayout {
-    /// Of these fragments, which ascend, among so many members.
+    /// Creates the layout of these ascending fragments among `members` members.
     pub fn new(
         of: FragmentLayout,
         members: usize,
@@ -34,34 +34,34 @@ impl SiteLayout {
         Self { fragments: ascending.rev().collect(), members, of }
     }
 
-    /// How many fragments there are.
+    /// Returns the number of fragments.
     pub fn count(&self) -> usize {
         self.fragments.len()
     }
 
-    /// Which they are, by turn.
+    /// Returns the fragments, by turn.
     pub fn fragments(&self) -> impl Iterator<Item = FragmentId> + '_ {
         self.fragments.iter().map(|placed| placed.fragment)
     }
 
-    /// Values of all of them.
+    /// Returns the total number of values.
     pub fn values(&self) -> usize {
         self.fragments.iter().map(|placed| self.len_of(placed)).sum()
     }
 
-    /// When a fragment has its turn; none: it is not reduced in this round.
+    /// Returns a fragment's turn; `None` if it is not reduced in this round.
     pub fn turn_of(&self, fragment: FragmentId) -> Option<usize> {
         self.fragments.binary_search_by(|placed| fragment.cmp(&placed.fragment)).ok()
     }
 
-    /// A member's values of the fragment that has this turn; zeros where it has none.
+    /// Returns a member's values of the fragment at this turn; zeros if absent.
     pub fn slice(&self, update: &SparseRanges, turn: usize) -> Vec<f32> {
         let Some(placed) = self.fragments.get(turn) else { return Vec::new() };
         let values = update.get(self.of.range(placed.fragment));
         values.map_or_else(|| vec![0.0; self.len_of(placed)], <[f32]>::to_vec)
     }
 
-    /// A member's update in the order of [`Self::part`] of everything.
+    /// Packs a member's update in the order of [`Self::part`] over all turns.
     pub fn pack(&self, update: &SparseRanges) -> Vec<f32> {
         let mut packed = Vec::with_capacity(self.values());
         for (turn, _) in self.part(0..self.count()) {
@@ -73,8 +73,7 @@ impl SiteLayout {
         packed
     }
 
-    /// The fragments of these turns as they lie in the vector that is reduced: those of the first rank, those of the second, and so on. Each with
-    /// its turn and its place.
+    /// Returns the fragments of these turns in the order of the reduced vector, which is by rank, each with its turn and its place.
     pub fn part(&self, turns: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         let mut end = 0;
         (0..self.members)
@@ -86,7 +85,7 @@ impl SiteLayout {
             })
     }
 
-    /// By rank: what of [`Self::part`] it uploads.
+    /// Returns each rank's range of [`Self::part`].
     pub fn ranges(&self, turns: Range<usize>) -> Vec<Range<usize>> {
         let mut ends = vec![0; self.members];
         for (turn, place) in self.part(turns) {
@@ -101,7 +100,7 @@ impl SiteLayout {
         ends.into_iter().map(range).collect()
     }
 
-    /// The fragments of these turns that a rank uploads, each with its place in the rank's own range.
+    /// Returns the fragments of these turns uploaded by a rank, each with its place in the rank's own range.
     pub fn fragments_of(&self, rank: usize, turns: Range<usize>) -> Vec<(FragmentId, Range<usize>)> {
         let mut end = 0;
         let own = self.fragments[turns].iter().filter(|placed| placed.rank == rank);

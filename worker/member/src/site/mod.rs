@@ -1,6 +1,6 @@
-//! The reduction within this member's site, before anything leaves it: over `longhaul_collective` where that works, else by the frames of
-//! the round protocol. What is final while devices compute the rest is reduced, and leaves, as soon as all members have it. `collective/docs/collective.md` says
-//! why nothing is lost or counted twice when it fails half-way.
+//! The reduction within this member's site, before any frame leaves it: over `longhaul_collective` if possible, else by frames of the round protocol. Final
+//! parts are reduced, and leave, once all members have them. `collective/docs/collective.md` explains why a failure neither loses values nor counts them
+//! twice.
 
 mod job;
 mod layout;
@@ -24,75 +24,75 @@ pub use self::job::{SiteJob, SiteJoin, SiteLink};
 use self::layout::SiteLayout;
 use self::plan::SitePlan;
 
-/// What a generation's [`SiteJob`] says.
+/// Event from a generation's [`SiteJob`].
 #[derive(Debug)]
 pub struct SiteEvent {
     generation: Generation,
     news: SiteNews,
 }
 
-/// How far the reduction within the site has come.
+/// Progress of the reduction within the site.
 #[derive(Debug)]
 pub(crate) enum SiteNews {
-    /// This member has the site's mean of some of what it uploads, or of nothing of it.
+    /// This member has the site's mean for a possibly empty part of its uploads.
     Reduced { round: Round, part: SitePart },
     /// The others have theirs as well.
     Confirmed { round: Round },
     /// The others have the round's results already.
     Passed { round: Round },
-    /// Nothing comes any more.
+    /// The job has ended.
     Failed(String),
 }
 
-/// What the site has reduced at a time, as the member has it that uploads it.
+/// The result of one reduction, as held by an uploader.
 #[derive(Debug)]
 pub(crate) struct SitePart {
-    /// Each with its place in the mean.
+    /// Fragments, each with its place in the mean.
     fragments: Vec<(FragmentId, Range<usize>)>,
-    /// Empty if nobody has samples.
+    /// Empty if no member has samples.
     mean: Vec<f32>,
-    /// By rank.
+    /// Samples by rank.
     samples: Vec<u32>,
-    /// Whether that is all of the round.
+    /// Whether this completes the round.
     is_last: bool,
 }
 
-/// What this member does with its site in the present generation.
+/// This member's reduction with its site in the present generation.
 #[derive(Default)]
 pub(crate) struct SiteReduction {
     generation: Generation,
-    /// None: by the frames of the round protocol.
+    /// `None`: by the frames of the round protocol.
     joint: Option<(SitePlan, SiteHandle)>,
-    /// The last round of which something was handed to the job.
+    /// Last round with parts handed to the job.
     asked: Option<Asked>,
-    /// The last round that is decided or reduced.
+    /// Last round decided or reduced.
     done: Option<Round>,
-    /// Frames that are to be sent if the reduction fails.
+    /// Frames to send if the reduction fails.
     withheld: Vec<(WorkerId, FrameHeader)>,
-    /// What others sent although this member may still reduce with them: the newest of each for each fragment.
+    /// Frames of other members that may prove needless: the newest of each for each fragment.
     early: BTreeMap<(FragmentId, WorkerId), Frame>,
     mean: Option<SiteMean>,
 }
 
-/// What the job has of a round.
+/// Parts of a round handed to the job.
 struct Asked {
     round: Round,
     layout: Arc<SiteLayout>,
-    /// All that was final when it was last looked at, whether the round has it or not.
+    /// All fragments final at the last check, whether part of the round or not.
     seen: BTreeSet<FragmentId>,
     is_whole: bool,
 }
 
-/// A round's mean of what this member uploads, as far as it is here.
+/// A round's mean of this member's uploads, as far as known.
 struct SiteMean {
     round: Round,
-    /// In which part each fragment is, and where.
+    /// Part and place of each fragment.
     places: BTreeMap<FragmentId, (usize, Range<usize>)>,
     parts: Vec<Vec<f32>>,
 }
 
 impl SiteReduction {
-    /// Notes a frame that is sent only if the reduction fails. False: it is to be sent at once.
+    /// Notes a frame to send only if the reduction fails. `false`: send it at once.
     pub fn withholds(&mut self, to: WorkerId, header: FrameHeader) -> bool {
         let jointly = header.generation == self.generation && self.is_joint_in(header.round);
         if jointly {
@@ -101,14 +101,14 @@ impl SiteReduction {
         jointly
     }
 
-    /// The site's mean of a fragment, where it was reduced together.
+    /// Returns the site's mean of a fragment, if it was reduced jointly.
     pub fn mean_of(&self, round: Round, fragment: FragmentId) -> Option<&[f32]> {
         let mean = self.mean.as_ref().filter(|mean| mean.round == round)?;
         let (part, place) = mean.places.get(&fragment)?;
         mean.parts.get(*part)?.get(place.clone())
     }
 
-    /// Keeps another member's frame that may turn out not to be needed; gives back any other.
+    /// Keeps another member's frame that may prove needless; returns any other.
     fn keep(&mut self, frame: Frame) -> Option<Frame> {
         let header = frame.header;
         let may_reduce = header.kind == FrameKind::Local
@@ -127,18 +127,18 @@ impl SiteReduction {
         None
     }
 
-    /// There is no reduction together any more.
+    /// Ends the joint reduction.
     #[cfg(any(test, feature = "testing"))]
     pub fn end(&mut self) {
         self.joint = None;
     }
 
-    /// Whether this member reduces with its site, rather than by frames.
+    /// Reports whether this member reduces jointly with its site, rather than by frames.
     pub fn is_joint_in(&self, round: Round) -> bool {
         self.joint.as_ref().is_some_and(|(plan, _)| plan.covers(round))
     }
 
-    /// Keeps what the site has reduced of a round, and forgets what that makes needless.
+    /// Stores a reduced part of a round, and drops the frames it replaces.
     fn take_part(&mut self, round: Round, part: SitePart) {
         let SitePart { fragments, mean, is_last, .. } = part;
         let has = |fragment| fragments.iter().any(|(of, _)| *of == fragment);
@@ -154,7 +154,7 @@ impl SiteReduction {
         }
     }
 
-    /// Forgets what a round that is reduced or decided makes needless.
+    /// Drops the frames of a round that is reduced or decided.
     fn finish(&mut self, round: Round) {
         self.done = self.done.max(Some(round));
         self.early.retain(|_, frame| frame.header.round > round);

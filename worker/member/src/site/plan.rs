@@ -1,4 +1,4 @@
-//! Who reduces what with whom: the same for all members of a site, as it follows from what all are told.
+//! The plan of a site's reductions: the same for all its members, because it follows from common messages.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use longhaul_proto::round::Frame;
 
 use super::layout::{Placed, SiteLayout};
 
-/// A site of two members or more, in one generation.
+/// A site of at least two members, in one generation.
 #[derive(Debug)]
 pub(crate) struct SitePlan {
     site: SiteId,
@@ -19,14 +19,14 @@ pub(crate) struct SitePlan {
     /// In worker order, which is that of ranks.
     members: Vec<RingMember>,
     rank: usize,
-    /// From here on every member takes part.
+    /// First round with all members taking part.
     complete_from: Round,
-    /// The open round of the settlement, and those of its fragments that have a result.
+    /// The settlement's open round, and its fragments with results.
     adopted: Option<(Round, BTreeSet<FragmentId>)>,
 }
 
 impl SitePlan {
-    /// None: `me` is alone at its site, or no member.
+    /// `None`: `me` is alone at its site, or no member.
     pub fn new(start: &GenerationStart, me: WorkerId) -> Option<Self> {
         let membership = &start.membership;
         let site = membership.member(me)?.site;
@@ -58,19 +58,19 @@ impl SitePlan {
         self.site
     }
 
-    /// Whether a frame is another member's, for what this one uploads.
+    /// Reports whether a frame is another member's, for this one's upload.
     pub fn expects(&self, frame: &Frame) -> bool {
         let rank = self.members.iter().position(|member| member.worker == frame.from);
         let uploader = self.membership.uploader(self.site, frame.header.fragment);
         rank.is_some_and(|rank| rank != self.rank) && uploader == Some(self.members[self.rank].worker)
     }
 
-    /// Whether this round is reduced together: every member takes part in it.
+    /// Reports whether this round is reduced jointly: all members take part in it.
     pub fn covers(&self, round: Round) -> bool {
         round >= self.complete_from
     }
 
-    /// What is reduced in a round: fragments that are due and whose result is made in this generation, each at its uploader.
+    /// Returns the layout of a round's reduction: due fragments whose results are made in this generation, each at its uploader.
     pub fn layout(&self, round: Round, schedule: &RoundSchedule, of: FragmentLayout) -> SiteLayout {
         let is_made = |fragment: FragmentId| match &self.adopted {
             Some((open, adopted)) => *open != round || !adopted.contains(&fragment),
@@ -185,6 +185,6 @@ mod tests {
     fn rounds_in_which_somebody_sits_out_are_not_reduced_together() {
         let plan = SitePlan::new(&start(&[]), WorkerId(1)).unwrap();
         assert_eq!([5, 6].map(|round| plan.covers(Round(round))), [false, true]);
-        assert!(SitePlan::new(&start(&[]), WorkerId(2)).is_none(), "it is alone at its site");
+        assert!(SitePlan::new(&start(&[]), WorkerId(2)).is_none(), "worker 2 is alone at its site");
     }
 }

@@ -1,12 +1,11 @@
-//! What members of a site tell each other before each reduction.
+//! Messages between the members of a site before each reduction.
 
 use longhaul_collective::Word;
 use longhaul_common::id::Round;
 
 use super::vector::SiteVector;
 
-/// What a member says before a reduction, in 16 bytes: the round (u64, little-endian), its samples (u32), how many fragments it has in the order in which
-/// they are reduced (u32).
+/// A member's message before a reduction, in 16 bytes: the round (u64, little-endian), its samples (u32), the number of its ready fragments (u32).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub round: Round,
@@ -31,10 +30,10 @@ impl Said {
     }
 }
 
-/// Up to which turn all have what is to be reduced.
+/// Returns the end of the turns that all members have.
 ///
 /// # Errors
-/// The rank of one who says what cannot be: it waits until it has more than is reduced, and has no more than there is.
+/// The rank of a member with an impossible number: it must exceed the reduced fragments and not the total.
 pub(super) fn agreed_turn(said: &[Said], vector: &SiteVector) -> Result<usize, usize> {
     let count = vector.layout().count();
     let least = if count == 0 { 0 } else { vector.reduced() + 1 };
@@ -72,11 +71,11 @@ mod tests {
             agreed_turn(&ready.map(|ready| Said { round: Round(1), samples: 1, ready }), vector)
         };
         assert_eq!(turn(&vector, [6, 1, 2]), Ok(1));
-        assert_eq!(turn(&vector, [6, 1, 0]), Err(2), "it has nothing, and says so");
+        assert_eq!(turn(&vector, [6, 1, 0]), Err(2), "rank 2 reports nothing");
         vector.next_part(2);
         assert_eq!(turn(&vector, [6, 3, 6]), Ok(3));
-        assert_eq!(turn(&vector, [6, 2, 6]), Err(1), "that is reduced already");
-        assert_eq!(turn(&vector, [7, 3, 6]), Err(0), "there are six");
+        assert_eq!(turn(&vector, [6, 2, 6]), Err(1), "two are reduced already");
+        assert_eq!(turn(&vector, [7, 3, 6]), Err(0), "only six exist");
         let nothing = SiteVector::new(Arc::new(SiteLayout::new(of, 3, std::iter::empty())));
         assert_eq!(turn(&nothing, [0; 3]), Ok(0));
         assert_eq!(turn(&nothing, [0, 0, 1]), Err(2));

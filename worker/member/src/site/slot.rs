@@ -4,24 +4,24 @@ use longhaul_common::id::Round;
 
 use super::layout::SiteLayout;
 
-/// One member's update of a round, or what is here of it, for the site.
+/// A member's update of a round, or parts of it, for the site.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub round: Round,
-    /// Where everything is.
+    /// Places of the fragments.
     pub layout: Arc<SiteLayout>,
-    /// What has come since the last request of this round.
+    /// Parts since the last request of this round.
     pub pieces: Vec<Piece>,
-    /// Samples behind it, the same in all requests of a round; with 0, what the values are does not matter.
+    /// Samples behind it, the same in all requests of a round; with 0, the values are irrelevant.
     pub samples: u32,
 }
 
-/// Some of an update. Each fragment comes once.
+/// A part of an update. Each fragment comes once.
 #[derive(Debug)]
 pub(crate) enum Piece {
     /// Everything, in the order of [`SiteLayout::pack`].
     Whole(Vec<f32>),
-    /// The fragment that has this turn.
+    /// Fragment at this turn.
     Fragment { turn: usize, values: Vec<f32> },
 }
 
@@ -32,7 +32,7 @@ impl Piece {
     }
 }
 
-/// Room for the requests of one round: a newer one takes their place, as rounds are decided in order.
+/// Room for the requests of one round: a newer round replaces it, because rounds are decided in order.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     state: Mutex<State>,
@@ -46,7 +46,7 @@ struct State {
 }
 
 impl Slot {
-    /// Leaves a request.
+    /// Stores a request.
     pub fn put(&self, request: Request) {
         let mut state = self.lock();
         match &mut state.request {
@@ -57,13 +57,13 @@ impl Slot {
         self.changed.notify_all();
     }
 
-    /// Nothing more comes.
+    /// Closes the slot.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits for a request of this round or a later one. None: the slot is closed.
+    /// Waits for a request of this round or a later one. `None`: the slot is closed.
     pub fn take(&self, from: Round) -> Option<Request> {
         let mut state = self.lock();
         loop {

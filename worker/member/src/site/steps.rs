@@ -1,4 +1,4 @@
-//! Where the synchroniser and the site's reduction meet.
+//! The synchroniser's side of the site's reduction.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sparse_ranges::SparseRanges;
 use crate::synchroniser::Synchroniser;
 
 impl Synchroniser {
-    /// A generation begins: forgets the one before, and joins the members of this site.
+    /// Begins a generation: drops the previous one, and connects to the members of this site.
     pub(crate) fn begin_site(&mut self, start: &GenerationStart) {
         let Stage::Running(running) = &mut self.stage else { return };
         running.site = SiteReduction { generation: start.membership.generation, ..SiteReduction::default() };
@@ -43,14 +43,14 @@ impl Synchroniser {
         }
     }
 
-    /// Ends the reduction with members of this site that are out of the run: the generation that follows has another one.
+    /// Ends the reduction with members of this site that left the run: the next generation has another one.
     pub(crate) fn leave_site_of(&mut self, workers: &[WorkerId]) {
         let Stage::Running(running) = &mut self.stage else { return };
         let is_with = |plan: &SitePlan| plan.members().iter().any(|member| workers.contains(&member.worker));
         drop(running.site.joint.take_if(|(plan, _)| is_with(plan)));
     }
 
-    /// Hands over what this member has of the open round and has not handed over yet: the whole, or what is final while the rest is computed.
+    /// Hands over this member's new parts of the open round: the whole, or the parts that are final during computation.
     pub(crate) fn ask_site(&mut self) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         let Some((plan, job)) = &running.site.joint else { return Ok(()) };
@@ -84,7 +84,7 @@ impl Synchroniser {
             Some(parts) => asked.fragments(update, parts.iter().copied()),
             None => asked.rest(update),
         };
-        // Added to those of others, it would be taken for theirs as well.
+        // Summed with others, it would spoil their updates as well.
         ensure!(
             pieces.iter().all(Piece::is_finite),
             "the update of {round} is not finite: training diverged"
@@ -93,7 +93,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    /// A frame as the round protocol is to have it now; none: it waits for the site's reduction.
+    /// Returns a frame for the round protocol; `None`: it waits for the site's reduction.
     pub(crate) fn after_site(&mut self, frame: Frame) -> Option<Frame> {
         match &mut self.stage {
             Stage::Running(running) => running.site.keep(frame),
@@ -101,7 +101,6 @@ impl Synchroniser {
         }
     }
 
-    /// The site's reduction has got on.
     pub(crate) fn site_has_news(&mut self, event: SiteEvent) {
         let Stage::Running(running) = &mut self.stage else { return };
         let site = &mut running.site;
@@ -114,7 +113,7 @@ impl Synchroniser {
                 site.take_part(round, part);
                 frames.into_iter().for_each(|frame| self.feed(Event::Frame(frame)));
             }
-            // It is decided without this site.
+            // It was decided without this site.
             SiteNews::Reduced { .. } => {}
             SiteNews::Passed { round } => {
                 site.finish(round);
@@ -128,8 +127,7 @@ impl Synchroniser {
         }
     }
 
-    /// From now on, members' updates go by the frames of the round protocol: those of the open round too, unless it is known that nobody
-    /// needs them any more.
+    /// Switches members' updates to the frames of the round protocol, including those of the open round unless they are known to be needless.
     fn go_directly(&mut self) {
         let Stage::Running(running) = &mut self.stage else { return };
         running.site.joint = None;
@@ -145,8 +143,8 @@ impl Synchroniser {
     }
 }
 
-/// What members of this site reduce with. Beside tensor groups it is never NCCL, whose communicators each of their GPUs has one of already: with two, each waits for all that the GPU does, and
-/// GPUs that wait for each other crosswise would stand still until a limit is over.
+/// Returns the transport within the site. Not NCCL beside tensor groups, whose GPUs each have a communicator already: with two, GPUs would wait for each
+/// other crosswise, until a timeout.
 fn way_within_site(config: &RunConfig) -> WithinSite {
     match config.sync.within_site {
         WithinSite::Nccl if config.parallel.tensor > 1 => WithinSite::Ring,
@@ -154,11 +152,11 @@ fn way_within_site(config: &RunConfig) -> WithinSite {
     }
 }
 
-/// What becomes of a generation whose members cannot reduce together.
-const DIRECTLY: &str = "until the next generation, each sends its update to the uploaders";
+/// Consequence of a failed joint reduction, for the rest of the generation.
+const DIRECTLY: &str = "updates go directly to the uploaders until the next generation";
 
 impl SiteReduction {
-    /// What the round protocol waits for: that every other member has delivered. The numbers are in the mean already.
+    /// Returns the frames that tell the round protocol that every other member has delivered. Their numbers are in the mean already.
     fn frames_of_others(&self, round: Round, part: &SitePart) -> Vec<Frame> {
         let Some((plan, _)) = &self.joint else { return Vec::new() };
         let body = Bytes::new();
@@ -177,7 +175,7 @@ impl SiteReduction {
         frames.collect()
     }
 
-    /// Whether this is the last round of which the job was handed something.
+    /// Reports whether this is the last round with parts handed to the job.
     fn asked_in(&self, round: Round) -> bool {
         self.asked.as_ref().is_some_and(|asked| asked.round == round)
     }
@@ -188,7 +186,7 @@ impl Asked {
         Self { round, layout: Arc::new(layout), seen: BTreeSet::new(), is_whole: false }
     }
 
-    /// Those of these fragments that are reduced in the round and were not handed over.
+    /// Returns those of these fragments that are reduced in the round and not yet handed over.
     fn fragments(
         &mut self,
         update: Option<&SparseRanges>,
@@ -207,7 +205,7 @@ impl Asked {
         pieces
     }
 
-    /// All that was not handed over.
+    /// Returns all parts not yet handed over.
     fn rest(&mut self, update: Option<&SparseRanges>) -> Vec<Piece> {
         self.is_whole = true;
         if self.seen.is_empty() {

@@ -31,7 +31,7 @@ fn round(rig: &mut Rig, round: u64) {
     (0..2).for_each(|at| rig.apply(at, round));
 }
 
-/// Of two members with as many samples: what the site has learnt is in results, in residuals, or with one of them.
+/// For two members with equal samples: all of the site's updates are in results, in residuals, or carried by one of them.
 fn assert_nothing_is_lost(rig: &Rig) {
     let [a, b] = &rig.workers;
     assert_eq!(a.running().replica.hash(), b.running().replica.hash());
@@ -78,10 +78,10 @@ fn the_ring_brings_the_same_bits_as_frames_do_and_carries_every_fragment() {
     }
 }
 
-/// What becomes of the reduction of a round at each member.
+/// Outcome of a round's reduction at each member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// It has its mean, and does not know whether the others have theirs.
+    /// It has its mean, without confirmation by the others.
     Unconfirmed,
     /// It has nothing.
     Failed,
@@ -125,11 +125,11 @@ fn a_reduction_that_fails_anywhere_loses_nothing_and_stops_nobody() {
 fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
     let mut rig = training(RING);
     round(&mut rig, 0);
-    // Else the other's thread, which still waits for the first to confirm this round, would notice at once.
+    // Otherwise the other's thread, which still waits for a confirmation of this round, would notice at once.
     rig.pump(|workers| workers.iter().all(|worker| worker.running().site.withheld.is_empty()));
     rig.workers.iter_mut().for_each(|worker| worker.begin(1));
     rig.workers[0].contribute(1);
-    // One that says that it has failed has ended: it reduces nothing any more.
+    // A failed member has ended: it reduces nothing any more.
     rig.workers[0].end_site();
     let failed = SiteEvent { generation: Generation(1), news: SiteNews::Failed("by the test".into()) };
     rig.workers[0].handle(SyncEvent::Site(failed));
@@ -141,7 +141,7 @@ fn frames_that_come_before_the_failure_is_noticed_are_kept_until_it_is() {
     assert_eq!(joint_means(&rig, 1), 0);
 }
 
-/// The generation ends while one member waits in the ring for the other: the round is void, and is reduced by the next ring.
+/// The generation ends while one member waits in the ring for the other: the round is void, and the next ring reduces it.
 #[test]
 fn a_void_round_is_reduced_again_under_the_next_generation() {
     let mut rig = training(RING);
@@ -172,7 +172,7 @@ fn what_an_earlier_generation_s_thread_says_changes_nothing() {
     assert_eq!(joint_means(&rig, 0), 6);
 }
 
-/// Somebody else holds the TCP port of one member: both say so, and go on by frames.
+/// The TCP port of one member is taken: both report it, and continue by frames.
 #[test]
 fn a_port_that_is_taken_costs_the_ring_and_no_round() {
     let mut rig = Rig::at_sites([1, 2], [0, 0], RING);
@@ -202,7 +202,7 @@ fn a_port_that_is_taken_costs_the_ring_and_no_round() {
     assert!(missing.contains("did not join") && taken.contains("listen at"), "{reasons:?}");
 }
 
-/// One member is at round 0, the other holds its results already.
+/// One member is at round 0, the other already holds its results.
 #[test]
 fn who_lags_behind_meets_the_others_in_a_later_round() {
     let mut rig = training(DIRECT);
@@ -254,12 +254,12 @@ impl Worker {
     }
 }
 
-/// What workers' sites say, which the workers themselves do not hear.
+/// Events of workers' sites, kept from the workers themselves.
 #[derive(Default)]
 struct Heard(BTreeMap<usize, VecDeque<SiteNews>>);
 
 impl Heard {
-    /// What one says next.
+    /// Returns a worker's next event.
     fn next<const N: usize>(&mut self, rig: &Rig<N>, at: usize) -> SiteNews {
         loop {
             if let Some(news) = self.0.entry(at).or_default().pop_front() {

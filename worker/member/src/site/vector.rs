@@ -1,4 +1,4 @@
-//! What a member has of a round's vector.
+//! A member's share of a round's vector.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::layout::SiteLayout;
 use super::slot::Piece;
 
-/// One member's update of a round as far as it is here, and how much of it the site has reduced.
+/// A member's update of a round as far as computed, and the site's progress in reducing it.
 #[derive(Debug)]
 pub(super) struct SiteVector {
     layout: Arc<SiteLayout>,
     held: Held,
-    /// Fragments that are here, from the first turn on and without a gap.
+    /// Fragments from the first turn on without a gap.
     ready: usize,
     reduced: usize,
 }
@@ -20,18 +20,18 @@ pub(super) struct SiteVector {
 enum Held {
     /// In the order of the layout's whole.
     Whole(Vec<f32>),
-    /// By turn; none where a fragment is not here, or is reduced.
+    /// By turn; `None` before a fragment is here, or after its reduction.
     Fragments(Vec<Option<Vec<f32>>>),
 }
 
 impl SiteVector {
-    /// Nothing is here.
+    /// Creates an empty vector.
     pub fn new(layout: Arc<SiteLayout>) -> Self {
         let fragments = vec![None; layout.count()];
         Self { layout, held: Held::Fragments(fragments), ready: 0, reduced: 0 }
     }
 
-    /// Takes what has come.
+    /// Takes in new parts.
     pub fn take(&mut self, pieces: Vec<Piece>) {
         for piece in pieces {
             match (piece, &mut self.held) {
@@ -53,33 +53,32 @@ impl SiteVector {
         }
     }
 
-    /// How many fragments this member has, those that are reduced among them.
+    /// Returns the number of this member's fragments, including reduced ones.
     pub fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Whether there is something to tell the others: more than is reduced, or that there is nothing to reduce.
+    /// Reports whether the others need a message: about unreduced fragments, or that none are to be reduced.
     pub fn has_more(&self) -> bool {
         self.ready > self.reduced || self.layout.count() == 0
     }
 
-    /// How many fragments are reduced.
+    /// Returns the number of reduced fragments.
     pub fn reduced(&self) -> usize {
         self.reduced
     }
 
-    /// Whether all are.
+    /// Reports whether all are reduced.
     pub fn is_done(&self) -> bool {
         self.reduced == self.layout.count()
     }
 
-    /// Where everything is.
+    /// Returns the layout.
     pub fn layout(&self) -> &SiteLayout {
         &self.layout
     }
 
-    /// The values of the next turns, up to `to`, of which this member has all: those of the first rank, those of the second, and so on. They count as
-    /// reduced from now on.
+    /// Returns the values of the next turns up to `to`, all of which must be here, ordered by rank. They count as reduced from now on.
     pub fn next_part(&mut self, to: usize) -> (Range<usize>, Vec<f32>) {
         let turns = self.reduced..to;
         self.reduced = to;

@@ -1,13 +1,13 @@
-//! The run that the workers of a test are in.
+//! The configuration of a test's workers.
 
 use longhaul_common::config::RunConfig;
 
 const EXACT: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"";
-/// All that is not sent waits.
+/// All unsent values wait.
 const SPARSE: &str =
     "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"\nkeep = 2\nerror_decay = 1.0";
 
-/// With these lines in `[sync]`.
+/// Returns a configuration with these lines in `[sync]`.
 pub(super) fn config(sync: &str) -> RunConfig {
     let deadlines = match sync.contains("deadline_") {
         true => "",

@@ -1,4 +1,4 @@
-//! Synchronisers in one process, two unless told otherwise. The test plays their devices and the coordinator.
+//! Synchronisers in one process, two by default. The test plays their devices and the coordinator.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, reason = "this is all test code")]
 
 mod config;
@@ -49,27 +49,27 @@ pub struct Worker {
     acceptor: Acceptor,
     site: SiteThread,
     epoch: u64,
-    /// What is on the device.
+    /// Parameters on the device.
     pub local: Vec<f32>,
-    /// The sum of all that was learnt here, and of all that left for a result that names this worker's site.
+    /// Sums of all updates made here, and of those in results that name this worker's site.
     pub learnt: Vec<f64>,
     pub counted: Vec<f64>,
 }
 
 pub struct Rig<const N: usize = 2> {
     pub workers: [Worker; N],
-    /// What happens to frames on their way, after their hash was verified: their sender may be bad.
+    /// Applied to frames in flight, after verification of their hash: the sender may be bad.
     pub tamper: fn(&mut Frame),
     world: Arc<World>,
     events: Receiver<Arrival>,
     tap: Tap,
 }
 
-/// Sees every event before the worker of this place has it, and may put another in its place.
+/// Sees every event before the worker at this index, and may replace it.
 pub type Tap = Box<dyn FnMut(usize, SyncEvent) -> SyncEvent>;
 
 impl<const N: usize> Rig<N> {
-    /// Workers of these numbers, each on a site of its own, with their models built. `sync`: lines of the configuration.
+    /// Creates workers with these numbers, each on its own site, with their models built. `sync`: lines of the configuration.
     pub fn new(numbers: [u32; N], sync: &str) -> Self {
         Self::at_sites(numbers, std::array::from_fn(|at| at as u32), sync)
     }
@@ -81,7 +81,7 @@ impl<const N: usize> Rig<N> {
         rig
     }
 
-    /// The same, of this run: nobody has built a model.
+    /// The same for this run, without built models.
     pub fn without_devices(numbers: [u32; N], sites: [u32; N], config: &RunConfig) -> Self {
         let (world, events) = World::new();
         #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
@@ -96,7 +96,7 @@ impl<const N: usize> Rig<N> {
         Self { workers, tamper: |_| {}, world, events, tap: Box::new(|_, event| event) }
     }
 
-    /// All of them in their first round.
+    /// Brings all of them to their first round.
     pub fn training(mut self) -> Self {
         self.workers.iter_mut().for_each(Worker::prepare);
         let all: Vec<usize> = (0..N).collect();
@@ -109,7 +109,7 @@ impl<const N: usize> Rig<N> {
         self
     }
 
-    /// From now on, events go through this.
+    /// Passes events through this tap.
     pub fn tap(&mut self, tap: impl FnMut(usize, SyncEvent) -> SyncEvent + 'static) {
         self.tap = Box::new(tap);
     }
@@ -151,7 +151,7 @@ impl<const N: usize> Rig<N> {
         }
     }
 
-    /// Lets everything happen that happens by itself, until `done`.
+    /// Processes events until `done`.
     pub fn pump(&mut self, done: impl Fn(&[Worker; N]) -> bool) {
         while !done(&self.workers) {
             let timer = self.workers.iter().filter_map(|worker| worker.sync.timeout()).min();
@@ -171,17 +171,17 @@ impl<const N: usize> Rig<N> {
         }
     }
 
-    /// So much time goes by at once.
+    /// Advances the time at once.
     pub fn pass(&self, time: Duration) {
         self.world.pass(time);
     }
 
-    /// The next event, which its worker does not hear.
+    /// Returns the next event without passing it to its worker.
     pub fn next_event(&self) -> Arrival {
         self.world.next(&self.events, None).expect("nothing is due")
     }
 
-    /// Where a thread of the test that plays a worker's device says something. Time is as it is while such a thread lives.
+    /// Returns a queue for a thread of the test that plays a worker's device. Time stands still during its lifetime.
     pub fn device_queue(&self, at: usize) -> DeviceQueue {
         let (world, busy) = (Arc::clone(&self.world), self.world.busy());
         DeviceQueue { world, at, _busy: busy }
@@ -206,7 +206,7 @@ impl<const N: usize> Rig<N> {
         worker.applied(round, None);
     }
 
-    /// Takes the entry that a worker's device is told, once it is.
+    /// Waits for a worker's entry, and takes it.
     pub fn enter(&mut self, at: usize, round: u64) -> Enter {
         self.pump(|workers| workers[at].running().device.named == Some(Round(round)));
         self.workers[at].entry()
@@ -221,7 +221,7 @@ pub struct DeviceQueue {
 }
 
 impl DeviceQueue {
-    /// Whether somebody hears it.
+    /// Sends a message; reports whether a receiver exists.
     pub fn say(&self, message: FromDevice) -> bool {
         self.world.post(self.at, SyncEvent::Device(message))
     }
@@ -268,12 +268,12 @@ impl Worker {
         }
     }
 
-    /// Somebody else may listen where members of its site come in.
+    /// Frees the port on which members of its site connect.
     pub fn free_port(&self) {
         self.acceptor.close();
     }
 
-    /// Ends its reduction within the site as a failure would: when this returns, that says and does nothing any more.
+    /// Ends its reduction within the site like a failure: afterwards it sends and does nothing any more.
     pub fn end_site(&mut self) {
         if let Stage::Running(running) = &mut self.sync.stage {
             running.site.end();
@@ -283,34 +283,34 @@ impl Worker {
         }
     }
 
-    /// Whether its device has built its model.
+    /// Reports whether its device has built its model.
     pub fn is_built(&self) -> bool {
         self.sync.part.prepared.is_some()
     }
 
-    /// Where its checkpoints go.
+    /// Sets the folder of its checkpoints.
     pub fn set_checkpoint_dir(&mut self, folder: PathBuf) {
         self.sync.checkpoints.folder = folder;
     }
 
-    /// The synchronised parameters, and the first round that is not in them; none before it has a state.
+    /// Returns the synchronised parameters, and the first round not contained in them; `None` before it has a state.
     pub fn synchronised(&self) -> Option<(Round, Arc<Vec<f32>>)> {
         let replica = &self.try_running()?.replica;
         Some((replica.next_round(), Arc::clone(replica.parameters())))
     }
 
-    /// The result of a fragment in a round, if it has it.
+    /// Returns the result of a fragment in a round, if present.
     pub fn result(&self, round: Round, fragment: FragmentId) -> Option<FragmentResult> {
         let (bytes, _) = self.running().member.lookup(round, fragment)?;
         FragmentResult::decode(&bytes).ok()
     }
 
-    /// How the model is cut, and its rounds.
+    /// Returns the model's layout and its rounds.
     pub fn layout_and_schedule(&self) -> (FragmentLayout, RoundSchedule) {
         (self.running().rounds.layout, self.running().rounds.schedule)
     }
 
-    /// The test is the device.
+    /// Plays the device.
     fn play_device(&mut self) {
         self.handle(SyncEvent::Device(FromDevice::Prepared(Prepared {
             gpu: None,
@@ -353,7 +353,7 @@ impl Worker {
         }
     }
 
-    /// The device's next message, which is an entry. Loads it.
+    /// Takes the device's next message, which is an entry, and loads it.
     pub fn entry(&mut self) -> Enter {
         let enter = loop {
             match self.device.try_recv().unwrap() {
@@ -369,14 +369,14 @@ impl Worker {
         enter
     }
 
-    /// The device begins the round that it may.
+    /// Begins the device's permitted round.
     pub fn begin(&mut self, round: u64) {
         assert_eq!(self.running().device.named, Some(Round(round)));
         assert_eq!(self.barrier.enter(self.epoch), Entry::Begun(Round(round)));
         self.handle(SyncEvent::Device(FromDevice::Begun(Round(round))));
     }
 
-    /// The device ends its round, in which it has learnt something of its own.
+    /// Ends the device's round with an update of its own.
     pub fn contribute(&mut self, round: u64) {
         let seed = (self.member.worker.0 as usize * 31 + round as usize * 17) % 23;
         for (index, local) in self.local.iter_mut().enumerate() {
@@ -396,7 +396,7 @@ impl Worker {
         self.send_repeated(round, values, Vec::new(), weight);
     }
 
-    /// Of `values`, the next contribution has `repeated` as well.
+    /// Contributes `values`, of which the next contribution repeats `repeated`.
     pub fn send_repeated(&mut self, round: u64, values: Vec<f32>, repeated: Vec<f32>, weight: u32) {
         let update = LocalUpdate {
             repeated,
@@ -423,7 +423,7 @@ impl Worker {
         })));
     }
 
-    /// Notes what of this worker is in the results of a round.
+    /// Adds up this worker's part in the results of a round.
     pub fn count(&mut self, round: Round) {
         let Stage::Running(running) = &mut self.sync.stage else { return };
         for fragment in running.rounds.layout.fragments() {
@@ -439,7 +439,7 @@ impl Worker {
         }
     }
 
-    /// What is neither lost nor in a result: residuals and what is carried over.
+    /// Returns the values that are neither lost nor in a result: residuals and the carry.
     pub fn kept(&self) -> Vec<f64> {
         let running = self.running();
         let mut kept = vec![0.0; VALUES];
@@ -462,7 +462,7 @@ impl Worker {
         }
     }
 
-    /// The reports on rounds that wait to be sent.
+    /// Takes the pending reports on rounds.
     pub fn round_reports(&mut self) -> Vec<RoundReport> {
         let mut reports = Vec::new();
         while let Ok(report) = self.reports.try_recv() {

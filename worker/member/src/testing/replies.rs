@@ -1,4 +1,4 @@
-//! Answers that are passed on as events, or taken by the test.
+//! Replies that are passed on as events, or taken by the test.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::{Answer, Reply};
 
-/// Where a synchroniser puts an answer, and where the test takes it from.
+/// Returns a synchroniser's reply handle and the test's receiver.
 pub fn reply<T: fmt::Debug + Send + 'static>() -> (Reply<T>, Answered<T>) {
     let (given, answer) = channel();
     let asks = Arc::new(());
@@ -20,7 +20,7 @@ pub struct Answered<T> {
 }
 
 impl<T> Answered<T> {
-    /// The answer, if it is here; whether one may still come, if it is not.
+    /// Returns the answer, if present; otherwise whether one may still come.
     pub fn try_recv(&self) -> Result<T, std::sync::mpsc::TryRecvError> {
         self.answer.try_recv()
     }
@@ -42,7 +42,7 @@ impl<T: fmt::Debug + Send> Answer<T> for ToTest<T> {
     }
 }
 
-/// Passes an answer on; none, where it is dropped.
+/// Passes an answer on; `None` if it is dropped.
 pub fn passed_on<T: Send + 'static>(then: impl FnOnce(Option<T>) + Send + 'static) -> Reply<T> {
     Box::new(PassedOn { then: Some(Box::new(then)) })
 }

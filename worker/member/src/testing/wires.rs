@@ -1,4 +1,4 @@
-//! The outside of a worker of a test: others are reached without a network, but for the ring of a site, which is a real one on the loopback.
+//! The environment of a test's worker: others are reached without a network, except for a site's ring, which is a real one on the loopback.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ use crate::message::ToDevice;
 use crate::step_barrier::StepBarrier;
 use crate::{Background, HealedState, Ongoing, Outside, SiteEvent, SiteJob, SiteJoin, SiteLink, SyncEvent};
 
-/// When somebody who had no secret yet is asked again.
+/// Interval between requests for a secret that does not exist yet.
 const SECRET_AGAIN: Duration = Duration::from_millis(20);
 
 pub struct Wires {
@@ -39,10 +39,10 @@ pub struct Wires {
     site: SiteThread,
 }
 
-/// What reduces within the site, of this generation or an earlier one.
+/// Thread of the reduction within the site, of this generation or an earlier one.
 pub type SiteThread = Arc<Mutex<Option<JoinHandle<()>>>>;
 
-/// Where members of the site come in.
+/// Listener for members of the site.
 #[derive(Clone)]
 pub struct Acceptor {
     address: SocketAddr,
@@ -61,7 +61,7 @@ impl Acceptor {
         self.address
     }
 
-    /// The port is free for others.
+    /// Frees the port.
     pub fn close(&self) {
         *self.listener.lock().unwrap() = None;
     }
@@ -87,14 +87,14 @@ impl Wires {
         Self { world, at, worker, device, barrier, reports, acceptor, members, site }
     }
 
-    /// Where a worker is that this one may speak with.
+    /// Returns the index of a worker, if it is a member.
     fn place_of(&self, worker: WorkerId) -> Option<usize> {
         let is_member = self.members.lock().unwrap().contains(&worker);
         self.world.place_of(worker).filter(|_| is_member)
     }
 }
 
-/// Asks the first of these donors, and where it has nothing the others.
+/// Asks these donors in turn.
 fn heal_from(world: Arc<World>, at: usize, attempt: u64, mut donors: Vec<WorkerId>) {
     if donors.is_empty() {
         world.post(at, SyncEvent::Healed { attempt, answer: Err("no donor has the state".into()) });
@@ -110,7 +110,7 @@ fn heal_from(world: Arc<World>, at: usize, attempt: u64, mut donors: Vec<WorkerI
     world.post(place, SyncEvent::ServeState { from: Round(0), reply });
 }
 
-/// Asks for a secret until there is one.
+/// Asks for a secret until it exists.
 fn ask_for_secret(
     world: &Arc<World>,
     (at, me): (usize, WorkerId),
@@ -170,7 +170,7 @@ impl Outside for Wires {
     fn stop_healing(&self) {}
 
     fn fetch_parts(&self, attempt: u64, _: CheckpointStore, _: Vec<HeldPart>, _: ModelSpec) {
-        let answer = Err("nobody holds a checkpoint".to_owned());
+        let answer = Err("no checkpoint has a holder".to_owned());
         self.world.post(self.at, SyncEvent::CopiesHere { attempt, answer });
     }
 

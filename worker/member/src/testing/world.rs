@@ -1,4 +1,4 @@
-//! What workers of a test have in common: the time, and what is on its way between them.
+//! Shared state of a test's workers: the time, and events in flight.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,18 +10,18 @@ use longhaul_common::id::WorkerId;
 
 use crate::SyncEvent;
 
-/// Nothing in a test takes that long, unless it never happens.
+/// No step of a test takes this long, unless it hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// An event, and whose it is.
+/// An event, and the index of its worker.
 pub type Arrival = (usize, SyncEvent);
 
-/// Time goes on by itself, and to the next thing that is due where no thread may be busy with another.
+/// Time passes by itself, and jumps to the next timer while no thread may be busy.
 pub struct World {
     began: Instant,
     state: Mutex<State>,
     queue: Sender<Arrival>,
-    /// Threads that may have something to say.
+    /// Threads that may still send.
     threads: AtomicUsize,
 }
 
@@ -32,7 +32,7 @@ struct State {
     later: Vec<(Duration, Arrival)>,
 }
 
-/// A thread that may have something to say, until this is dropped.
+/// Marks a thread that may still send, until dropped.
 pub struct Busy(Arc<World>);
 
 impl Drop for Busy {
@@ -54,7 +54,7 @@ impl World {
         self.began.elapsed() + self.lock().skipped
     }
 
-    /// So much time goes by at once.
+    /// Advances the time at once.
     pub fn pass(&self, time: Duration) {
         self.lock().skipped += time;
     }
@@ -67,7 +67,7 @@ impl World {
         self.lock().places.get(&worker).copied()
     }
 
-    /// Events that nobody waits for any more are those of a test that is over.
+    /// Events without a receiver belong to a finished test.
     pub fn post(&self, at: usize, event: SyncEvent) -> bool {
         self.queue.send((at, event)).is_ok()
     }
@@ -82,7 +82,7 @@ impl World {
         Busy(Arc::clone(self))
     }
 
-    /// The next event; none: the time that was given is there.
+    /// Returns the next event; `None` once the timer expires.
     pub fn next(&self, events: &Receiver<Arrival>, timer: Option<Duration>) -> Option<Arrival> {
         if let Ok(arrival) = events.try_recv() {
             return Some(arrival);
@@ -96,7 +96,7 @@ impl World {
         } else {
             match events.recv_timeout(wait.unwrap_or(HANG)) {
                 Ok(arrival) => return Some(arrival),
-                Err(RecvTimeoutError::Timeout) => assert!(wait.is_some(), "nothing happens any more"),
+                Err(RecvTimeoutError::Timeout) => assert!(wait.is_some(), "no event is left"),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the world has a sender"),
             }
         }

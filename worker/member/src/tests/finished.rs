@@ -1,4 +1,4 @@
-//! Gradients that leave fragment by fragment, while the rest is computed.
+//! Gradients that leave fragment by fragment, during computation of the rest.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub fn has(worker: &Worker, round: u64, fragment: u32) -> bool {
     worker.running().member.lookup(Round(round), FragmentId(fragment)).is_some()
 }
 
-/// The mean that a device is told to apply.
+/// Returns the mean that a device receives for application.
 pub fn mean(worker: &mut Worker, round: u64) -> Vec<f32> {
     match worker.device.try_recv().unwrap() {
         ToDevice::Apply { round: of, update: RoundUpdate::Mean(mean), .. } if of == Round(round) => mean,
@@ -75,7 +75,7 @@ fn of_a_round_that_did_not_wait_only_what_was_not_final_in_time_is_carried_over(
     rig.pump(|workers| workers.iter().all(|worker| worker.running().member.open_round() > Round(0)));
     assert_eq!([0, 1, 2].map(|fragment| sites(&rig.workers[0], 0, fragment).len()), [1, 1, 2]);
 
-    // Parts that come too late count with the rest.
+    // Late parts count with the rest.
     finish(&mut rig.workers[1], 0, &late, 32..64);
     rig.workers[1].send(0, late.clone());
     let carry = rig.workers[1].running().contributions.carry.clone().unwrap();
@@ -104,7 +104,7 @@ fn of_a_round_that_did_not_wait_only_what_was_not_final_in_time_is_carried_over(
     assert_eq!(rig.workers.each_mut().map(|worker| mean(worker, 1)), [expected.clone(), expected]);
 }
 
-/// A generation ends after some parts have become results, others have left, and the rest is not computed.
+/// A generation ends after some parts have become results and others have left, before the rest is computed.
 #[test]
 fn a_settlement_amid_a_step_counts_every_part_once() {
     let calm = format!("{DENSE}\ndeadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000");
@@ -137,8 +137,8 @@ fn a_settlement_amid_a_step_counts_every_part_once() {
     assert!(rig.workers.iter().all(|worker| worker.running().contributions.carry.is_none()));
 }
 
-/// The first round is contributed as a whole and the others stream, as in the warm-up of `auto`; what is not selected waits in the residual. Results are side by
-/// side, so that every contribution can be found in them.
+/// The first round is contributed as a whole and the others stream, as in the warm-up of `auto`; unselected values wait in the residual. Bundles show every
+/// contribution.
 #[test]
 fn a_settlement_amid_a_streamed_step_of_a_mixed_warmup_loses_nothing() {
     let mixed = "preset = \"auto\"\nwarmup_rounds = 6\nfragment_values = 32\nresult = \"bundle\"\n\
@@ -195,7 +195,7 @@ fn apply_mean(rig: &mut Rig, round: u64) {
     }
 }
 
-/// Owners see sums only, of the parts as of the rest.
+/// Owners see sums only, of parts as well.
 #[test]
 fn parts_are_masked_as_whole_contributions_are() {
     let masked =
@@ -219,7 +219,7 @@ fn parts_are_masked_as_whole_contributions_are() {
     }
 }
 
-/// Nobody knows the length of the whole when a part leaves: each is clipped to its share.
+/// The norm of the whole is unknown when a part leaves: each is clipped to its share.
 #[test]
 fn parts_are_clipped_and_noisy_as_whole_contributions_are() {
     let (clip, noise) = (0.5_f64, 0.01_f64);

@@ -1,10 +1,10 @@
-//! Those who have no state, and those who serve theirs.
+//! Members without state, and donors.
 
 use super::*;
 
-/// A member of a dense run that is in round 2, and a joiner with the state before round 2 that takes part from round 3.
+/// A member of a dense run in round 2, and a joiner with the state before round 2 that takes part from round 3.
 fn dense_with_joiner() -> (Rig, longhaul_proto::control::message::GenerationStart) {
-    // Numbers with which the first one owns the only fragment, so that it gets on without the joiner.
+    // Numbers with which the first one owns the only fragment, so that it continues without the joiner.
     let number = (2..20).find(|&number| {
         let mut rig = Rig::new([1, number], DENSE);
         let start = rig.begin(2, &[0, 1], 3, &[0], None);
@@ -45,7 +45,7 @@ fn a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_i
     dense_round(&mut rig, 2);
     rig.workers[0].begin(3);
     dense_round(&mut rig, 3);
-    // Only now does the joiner hear of the generation.
+    // Only now does the joiner receive the generation.
     rig.pump(|workers| workers[1].running().member.frames_held() == 2);
     rig.workers[1].hear(ToWorker::Begin(Arc::new(start)));
     let enter = rig.enter(1, 4);
@@ -62,7 +62,7 @@ fn a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_i
     assert_eq!(report.state_hash, hash_of(&replayed));
 }
 
-/// What a worker would load from a checkpoint that worker 7 wrote, when it has no private state of its own in it.
+/// Returns a worker's load from a checkpoint written by worker 7, without its own private state.
 fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Vec<f32>) {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = Rig::new([1, 2], sync);
@@ -83,7 +83,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     CheckpointStore::new(folder.path(), worker.sync.run, WorkerId(7), 1).write(&data).unwrap();
     let offer = CheckpointOffer { next_round, state_hash, private: false, rank: 0, parts: 1, generation };
     worker.hear(ToWorker::Prepare(Start::Checkpoint(offer)));
-    let Stage::Running(running) = &mut worker.sync.stage else { panic!("it is not prepared") };
+    let Stage::Running(running) = &mut worker.sync.stage else { panic!("not prepared") };
     assert!(running.codec.compressor.memories().is_empty() && running.contributions.carry.is_none());
     (running.device.load.take().unwrap(), parameters)
 }
@@ -158,7 +158,7 @@ fn a_donor_that_is_behind_serves_when_it_is_there() {
     );
 }
 
-/// Whoever says that it has such a state has joiners ask all members for it.
+/// A claim to such a state would make joiners ask all members for it.
 #[test]
 fn a_donor_refuses_to_wait_for_a_round_that_is_far_off() {
     let mut rig = training(SPARSE);
@@ -174,7 +174,7 @@ fn a_donor_refuses_to_wait_for_a_round_that_is_far_off() {
     assert!(asked.into_iter().all(|answer| answer.try_recv().map(|_| ()) == refused));
 }
 
-/// The device has the state, and is asked for it once at a time.
+/// The device has the state, and receives one request at a time.
 #[test]
 fn a_dense_donor_that_is_behind_asks_its_device_again_when_it_is_there() {
     let mut rig = training_of([1, 2], DENSE);

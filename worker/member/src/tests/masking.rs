@@ -57,7 +57,7 @@ fn masked_contributions_have_the_same_mean_as_plain_ones() {
     assert_parameters(&masked, |at| f64::from(parameters[at]));
 }
 
-/// Sites contribute the same eight of sixteen values each round, which nobody has to send the positions of; the rest waits.
+/// Sites contribute the same eight of sixteen values each round, whose positions are never sent; the rest waits.
 #[test]
 fn random_positions_that_all_know_are_masked_and_what_is_not_chosen_waits() {
     for form in ["mean", "union"] {
@@ -72,7 +72,7 @@ fn random_positions_that_all_know_are_masked_and_what_is_not_chosen_waits() {
             }
         };
         for round in 0..6 {
-            // Who is late in the third leaves all without a sum: nobody's residual may have changed.
+            // A late site in the third round leaves all without a sum: no residual may change.
             let in_time = if round == 2 { 2 } else { 3 };
             rig.workers[..in_time].iter_mut().for_each(|worker| worker.contribute(round));
             (0..in_time).for_each(|at| rig.apply(at, round));
@@ -81,7 +81,7 @@ fn random_positions_that_all_know_are_masked_and_what_is_not_chosen_waits() {
             rig.workers.iter_mut().for_each(|worker| worker.begin(round + 1));
         }
         let kept: Vec<Vec<f64>> = rig.workers.iter().map(Worker::kept).collect();
-        assert!(kept.iter().flatten().any(|rest| rest.abs() > 0.5), "what is not chosen is kept");
+        assert!(kept.iter().flatten().any(|rest| rest.abs() > 0.5), "unselected values are kept");
         let of_all = |at: usize| {
             let of = |worker: usize| rig.workers[worker].learnt[at] - kept[worker][at];
             (0..3).map(of).sum::<f64>() / 3.0
@@ -122,7 +122,7 @@ fn a_secret_is_for_one_generation_and_for_the_two_that_share_it() {
     }
 }
 
-/// What waits for a secret when a generation ends is asked for anew in the next one.
+/// A request that waits for a secret at the end of a generation is repeated in the next one.
 #[test]
 fn a_contribution_that_waits_for_a_secret_is_made_in_the_next_generation() {
     let mut rig = masked();
@@ -140,8 +140,8 @@ fn a_contribution_that_waits_for_a_secret_is_made_in_the_next_generation() {
     assert_parameters(&rig, |at| -learnt(at) / 3.0);
 }
 
-/// The third worker dies when the two others' contributions are out: those are void, as nothing takes the third one's masks out of them. What it would have shared with them
-/// is not needed, and they contribute the same again under the masks that two share.
+/// The third worker dies after the two others' contributions have left: those are void, because its masks cannot be removed. The others contribute the same
+/// again under their common masks.
 #[test]
 fn a_member_that_drops_out_of_a_round_voids_it_and_the_others_count() {
     let patient = "deadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
@@ -157,7 +157,7 @@ fn a_member_that_drops_out_of_a_round_voids_it_and_the_others_count() {
         event
     });
     rig.workers[..2].iter_mut().for_each(|worker| worker.contribute(0));
-    // Three fragments of each of two, of which those for their own sender's hands are no frames.
+    // Three fragments from each of two; those uploaded by their own owner are no frames.
     rig.pump(|_| came.get() >= 2);
     assert!(rig.workers.iter().all(|worker| worker.running().member.open_round() == Round(0)));
     let answers: Vec<_> =

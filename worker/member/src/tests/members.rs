@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// In each round another member is too late, and sends what it has learnt with its next contribution.
+/// In each round another member is too late, and sends its update with its next contribution.
 fn rounds_with_a_late_member<const N: usize>() {
     let mut rig: Rig<N> = training_of(std::array::from_fn(|at| at as u32 + 1), SPARSE);
     for round in 0..4 {

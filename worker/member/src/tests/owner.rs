@@ -1,4 +1,4 @@
-//! What an owner makes of good and bad contributions, against references in f64.
+//! An owner's treatment of good and bad contributions, against references in f64.
 
 use bytes::Bytes;
 use longhaul_common::config::{ResultForm, RobustRule, SyncConfig, SyncPreset, ValueFormat};
@@ -41,7 +41,7 @@ fn encoded(values: &[f32]) -> Bytes {
     body.into()
 }
 
-/// What an honest site contributes: between −1 and 1, another for each site and round.
+/// An honest site's contribution: between −1 and 1, different for each site and round.
 fn values(site: u32, round: u64) -> Vec<f32> {
     let value = |i: usize| ((i * 37 + round as usize * 11 + site as usize * 29) % 101) as f32 / 50.0 - 1.0;
     (0..LEN).map(value).collect()
@@ -138,7 +138,7 @@ fn clipping_scales_the_long_ones_down_to_the_median_and_every_site_counts_once()
     let contributions = (0..4).map(|site| contribution(site, 1 << site, encoded(&scaled(site)))).collect();
     let result = owner.reduce(Round(0), F0, contributions).unwrap().result;
     let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
-    // Of four norms in ascending order, the second.
+    // The second of four norms in ascending order.
     let radius = norm(&wide(&scaled(1)));
     let clipped = |site| {
         let values = wide(&scaled(site));
@@ -182,7 +182,7 @@ fn a_hostile_one_of_five_moves_a_trimmed_mean_no_further_than_the_honest_ones_ar
         let means = [RobustRule::Trim, RobustRule::None].map(|robust| {
             let mut owner = owner(|sync| (sync.robust, sync.norm_limit) = (robust, 0.0));
             let mut contributions = honest(5, 0);
-            // It says that it has trained on more samples than all others, too.
+            // It also claims more samples than all others together.
             contributions[2] = contribution(2, u32::MAX, encoded(&bad));
             decoded(&owner.reduce(Round(0), F0, contributions).unwrap().result)
         });

@@ -16,7 +16,7 @@ fn private(more: &str) -> String {
     format!("fragment_values = 32\n[privacy]\nclip = {CLIP}\nnoise = {NOISE}\ndelta = 1e-6\n{more}")
 }
 
-/// After a round in which both have contributed.
+/// The state after a round with contributions from both.
 fn after_a_round(more: &str) -> Rig {
     let mut rig = training(&private(more));
     rig.workers.iter_mut().for_each(|worker| worker.contribute(0));
@@ -24,7 +24,7 @@ fn after_a_round(more: &str) -> Rig {
     rig
 }
 
-/// Top-k sends 2 of 16 values as they are and keeps the others for later, which must not bring anything to light.
+/// Top-k sends 2 of 16 values unchanged and keeps the others for later, which must not reveal anything.
 #[test]
 fn what_is_sent_and_what_is_kept_for_later_are_clipped_and_noisy_alike() {
     let rig = after_a_round("");
@@ -35,7 +35,7 @@ fn what_is_sent_and_what_is_kept_for_later_are_clipped_and_noisy_alike() {
         assert!(released.iter().all(|value| (value / grid).fract() == 0.0), "digits of the update are left");
         let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
         let (longest, noise) = (norm(&worker.learnt), CLIP * NOISE * (VALUES as f64).sqrt());
-        assert!(longest > 2.0 * CLIP, "there is something to clip");
+        assert!(longest > 2.0 * CLIP, "clipping is exercised");
         assert!(norm(&released) < CLIP + 2.0 * noise, "{} after clipping to {CLIP}", norm(&released));
     }
     let hashes = rig.workers.each_ref().map(|worker| worker.running().replica.hash());
@@ -52,7 +52,7 @@ fn the_coordinator_is_told_no_figure_of_the_data_unless_somebody_asked_for_it() 
     }
 }
 
-/// The owner may have seen the first one: the same noise on something else would tell the difference.
+/// The owner may have seen the first one: the same noise on another update would reveal the difference.
 #[test]
 fn a_round_that_is_contributed_again_is_noisy_anew() {
     let rig = Rig::new([1, 2], &private(""));

@@ -1,4 +1,4 @@
-//! A member whose frames are bad among members that are not.
+//! A member with bad frames among good members.
 
 use bytes::Bytes;
 use longhaul_common::config::ValueFormat;
@@ -9,7 +9,7 @@ use longhaul_proto::round::{Frame, FrameKind};
 use super::super::contributions::add_carry;
 use super::*;
 
-/// Three fragments, and time enough that nobody is late.
+/// Three fragments, and deadlines that are never missed.
 const CALM: &str = "fragment_values = 32\ndeadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
 const BAD: SiteId = SiteId(2);
 
@@ -43,7 +43,7 @@ fn too_large(frame: &mut Frame) {
     }
 }
 
-/// All members train through these rounds, from one that they have begun to the next. Answers what was refused.
+/// Trains all members through these rounds, from begun to begun. Returns the refusals.
 fn train(rig: &mut Rig<3>, rounds: std::ops::Range<u64>) -> Vec<Refusal> {
     let mut refused = Vec::new();
     for round in rounds {
@@ -57,7 +57,7 @@ fn train(rig: &mut Rig<3>, rounds: std::ops::Range<u64>) -> Vec<Refusal> {
     refused
 }
 
-/// The fragments whose owner is not the bad site: what that one sends itself, nobody tampers with.
+/// Returns the fragments not owned by the bad site: its frames to itself are never tampered with.
 fn fragments_of_others(rig: &Rig<3>) -> Vec<FragmentId> {
     let membership = rig.workers[0].running().membership.as_ref().unwrap();
     let bad = rig.workers[BAD.0 as usize].member.worker;
@@ -81,7 +81,7 @@ fn who_sends_what_is_no_update_is_refused_and_the_others_train_on() {
         assert_eq!(refused, all.map(|(round, fragment)| refusal(round, fragment)).collect::<Vec<_>>());
         assert!(rig.workers[2].running().contributions.carry.is_some());
 
-        // What it could not place goes in when it is mended.
+        // After its repair, the unplaced rest goes in.
         rig.tamper = |_| {};
         assert_eq!(train(&mut rig, 4..5), []);
         assert_eq!(rig.workers[2].running().contributions.carry, None);
@@ -152,7 +152,7 @@ fn what_is_carried_goes_out_in_portions_that_an_owner_accepts_and_none_of_it_is_
     }
     let (mut out, mut carry) = (slice, [300.0f32, -400.0]);
     add_carry(&mut out, &mut carry, 0.0);
-    assert_eq!((out, carry), ([303.0, -396.0], [0.0; 2]), "who refuses nothing is sent all at once");
+    assert_eq!((out, carry), ([303.0, -396.0], [0.0; 2]), "an owner without a limit gets all at once");
     let (mut quiet, mut carry) = ([0.0f32; 2], [1.0f32, 1.0]);
     add_carry(&mut quiet, &mut carry, 20.0);
     assert_eq!((quiet, carry), ([0.0; 2], [1.0; 2]));

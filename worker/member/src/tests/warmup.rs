@@ -1,4 +1,4 @@
-//! What a warm-up of common steps leaves behind, where what comes after it is of another kind.
+//! Remainders of a warm-up of common steps before rounds that exchange other quantities.
 
 use super::finished::mean;
 use super::*;
@@ -19,7 +19,7 @@ fn round_of_all(rig: &mut Rig, round: u64, expected: f32) {
     apply(rig, round, expected);
 }
 
-/// Both devices are told this mean, make their step, and begin the next round.
+/// Both devices receive this mean, make their step, and begin the next round.
 fn apply(rig: &mut Rig, round: u64, expected: f32) {
     for worker in &mut rig.workers {
         assert_eq!(mean(worker, round), vec![expected; VALUES], "round {round}");
@@ -32,7 +32,7 @@ fn carried(rig: &Rig) -> Option<f32> {
     rig.workers[1].running().contributions.carry.as_ref().map(|carry| carry[0])
 }
 
-/// The warm-up of 1-bit Adam is plain dense: a gradient that was late is part of the next one, and none is part of a momentum, which holds a tenth of each.
+/// The warm-up of 1-bit Adam is plain dense: a late gradient is part of the next one, and none is part of a momentum, which holds a tenth of each.
 #[test]
 fn a_late_gradient_of_a_warmup_is_in_the_next_one_and_in_no_momentum() {
     let mut rig = training(ONEBIT);
@@ -44,7 +44,7 @@ fn a_late_gradient_of_a_warmup_is_in_the_next_one_and_in_no_momentum() {
     assert_eq!(carried(&rig), None, "the next one is a momentum");
 }
 
-/// Of a momentum that was late, the next one has all but the share of its gradient.
+/// The next momentum contains a late one except for the share of its gradient.
 #[test]
 fn of_a_late_momentum_the_gradients_share_is_in_the_next_one() {
     let mut rig = training(ONEBIT);
@@ -54,7 +54,7 @@ fn of_a_late_momentum_the_gradients_share_is_in_the_next_one() {
     rig.workers[1].send_repeated(3, vec![2.0; VALUES], vec![0.75; VALUES], 4);
     assert_eq!(carried(&rig), Some(1.25));
     apply(&mut rig, 3, 1.0);
-    // 1 of one, 1.5 and what was late of the other.
+    // 1 from one; 1.5 and the late rest from the other.
     rig.workers[0].send_repeated(4, vec![1.0; VALUES], vec![0.75; VALUES], 4);
     rig.workers[1].send_repeated(4, vec![1.5; VALUES], vec![0.75; VALUES], 4);
     assert_eq!(carried(&rig), None);

@@ -10,11 +10,11 @@ use longhaul_proto::control::message::HeldPart;
 use super::*;
 use crate::testing::{Worker, authority};
 
-/// That of `authority`.
+/// Run of `authority`.
 const RUN: RunId = RunId([3; 16]);
 const NEXT: Round = Round(4);
 
-/// A checkpoint of the second of two parts, as worker 2 writes it.
+/// A checkpoint of the second of two parts, as written by worker 2.
 struct Machine {
     _folder: tempfile::TempDir,
     root: CheckpointStore,
@@ -62,7 +62,7 @@ fn write(machine: &Machine) -> HeldPart {
     HeldPart { offer, holders: Vec::new() }
 }
 
-/// Worker 1 fetches the part that worker 2 has; what it is told of it.
+/// Fetches worker 2's part as worker 1, which has this description of it.
 async fn fetched(
     taker: &Machine,
     part: &HeldPart,
@@ -96,7 +96,7 @@ async fn a_part_goes_from_disk_to_disk_with_the_private_state_of_who_wrote_it() 
     );
     let private = here.load_anothers(NEXT).unwrap().unwrap();
     assert_eq!(private, sent.load_private(NEXT).unwrap());
-    assert!(!here.list().unwrap()[0].private, "it is not the taker's own");
+    assert!(!here.list().unwrap()[0].private, "the state is not the taker's own");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,14 +127,17 @@ async fn who_has_nothing_to_share_gives_nothing_and_what_was_wanted_is_named() {
     let (holder, taker) = (Machine::new(2), Machine::new(1));
     let part = write(&holder);
     let reason = fetched(&taker, &part, None, second_part()).await.unwrap_err();
-    assert!(reason.starts_with("nobody gave part 2 of 2 of the checkpoint before r4: w2: "), "{reason}");
+    assert!(
+        reason.starts_with("no holder delivered part 2 of 2 of the checkpoint before r4: w2: "),
+        "{reason}"
+    );
     let mut other = part.clone();
     other.offer.state_hash = [9; 32];
     fetched(&taker, &other, Some(&holder), second_part()).await.unwrap_err();
     assert!(taker.part().list().unwrap().is_empty());
 }
 
-/// What a holder says of a file is refused before anything of it is asked for.
+/// An announced file is refused before any of it is requested.
 #[test]
 fn a_file_that_is_longer_than_a_checkpoint_of_the_model_can_have_is_refused() {
     let holder = Machine::new(2);
@@ -155,7 +158,7 @@ fn a_file_that_is_longer_than_a_checkpoint_of_the_model_can_have_is_refused() {
     assert!((whole..2 * whole + (1 << 16)).contains(&model), "{model} of {whole}");
 }
 
-/// A worker that has not been given a part knows the run's model all the same.
+/// A worker without a part knows the run's model all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_fetched_from_who_announces_more_than_the_model_has() {
     let (holder, taker) = (Machine::new(2), Machine::new(1));

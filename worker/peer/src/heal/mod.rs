@@ -1,4 +1,4 @@
-//! Fetching the state of the run from members that hold it: from several at a time, piece by piece.
+//! Fetching the run's state from several members at a time, piece by piece.
 
 #[cfg(test)]
 mod tests;
@@ -26,25 +26,24 @@ use super::Network;
 use super::request::{Manifest, STATE_PIECE_VALUES, ask_for_state, fetch_piece};
 use super::snapshots::UNUSED_MAX;
 
-/// A donor that has not answered at all by then is passed over.
+/// Longest wait for a donor's answer.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Donors that are asked at a time: each makes a copy of its state.
+/// Donors asked at a time: each makes a copy of its state.
 const DONORS_AT_ONCE: usize = 4;
-/// How long others are waited for when the first one has said what it has. They are asked at the same time, and members end their rounds together.
+/// Longest wait for further manifests after the first one. All donors are asked at the same time, and members end their rounds together.
 const GATHER_MAX: Duration = Duration::from_millis(500);
-/// For how long nothing new may have come while donors are asked again that have no room for another joiner, or no state yet: a transfer of a gigabyte at 30 Mbit/s. They may be
-/// other ones after that.
+/// Longest time without progress during which refusing donors are asked again: a transfer of a gigabyte at 30 Mbit/s. Afterwards the donors may be other
+/// ones.
 const REFUSED_MAX: Duration = Duration::from_secs(300);
-/// The same where connections were lost over which some of the state had come: donors keep it for as long.
+/// The same after lost connections with partial transfers: donors keep the state for this long.
 const LOST_MAX: Duration = UNUSED_MAX;
 
-/// What comes of a donor, or why nothing does.
+/// A donor's answer or failure.
 type Answer<T> = Result<T, Failure>;
 
-/// Why nothing comes of a donor.
 struct Failure {
     words: String,
-    /// It has said so itself, and may say otherwise when it is asked again.
+    /// A refusal by the donor, which may answer differently later.
     is_refusal: bool,
 }
 
@@ -55,17 +54,17 @@ impl Failure {
     }
 }
 
-/// What the state of this run has.
+/// Shape of this run's state.
 #[derive(Clone, Copy)]
 struct Shape {
     buffers: usize,
     values: usize,
 }
 
-/// A state that is being fetched.
+/// A state in flight.
 struct Fetching {
     transfer: Mutex<Transfer>,
-    /// All of it is here.
+    /// Signals a complete state.
     whole: Notify,
 }
 
@@ -82,8 +81,8 @@ struct Source {
     manifest: Manifest,
 }
 
-/// The state, as `buffers` vectors of `values`. Who refuses has no room for another joiner, and whose connection was lost may be reached again: all are asked anew then, with growing
-/// pauses. What has come is not fetched again.
+/// Fetches the state, as `buffers` vectors of `values`. Donors that refused for lack of a slot, or were lost, are asked again with growing pauses. Received
+/// pieces are not fetched again.
 pub(super) async fn fetch_state(
     network: &Arc<Network>,
     donors: Vec<Member>,
@@ -113,13 +112,12 @@ pub(super) async fn fetch_state(
         if last_came.elapsed() >= patience {
             bail!("{words}");
         }
-        tracing::debug!(reason = words, arrived, "donors are asked again");
+        tracing::debug!(reason = words, arrived, "asking the donors again");
         sleep(back_off.next_pause()).await;
     }
 }
 
-/// From those of the first donors that have the same state; those of the own site alone where there are such. Then from each by itself, in their order, as one of them
-/// may have given what it had not announced.
+/// Asks the first donors that have the same state, only those of the own site if any; then each by itself, in case it sent another state than announced.
 async fn ask_in_turn(
     network: &Arc<Network>,
     donors: &[Member],
@@ -153,7 +151,7 @@ async fn attempt(
     let near_alone = sources.iter().any(is_near);
     let is_of_use = |source: &Source| !near_alone || is_near(source);
     let of_use = sources.iter().filter(|source| is_of_use(source));
-    let chosen = chosen(of_use, known.as_ref()).context("there is no donor")?;
+    let chosen = chosen(of_use, known.as_ref()).context("no donor has a usable state")?;
     let transfer = Mutex::new(Transfer::new(chosen, before.take()));
     let fetching = Arc::new(Fetching { transfer, whole: Notify::new() });
     let mut tasks = JoinSet::new();
@@ -161,7 +159,7 @@ async fn attempt(
         tasks.spawn(fetch_while_of_run(Arc::clone(network), source, shape, Arc::clone(&fetching)));
     };
     sources.into_iter().filter(is_of_use).for_each(|source| start(&mut tasks, source));
-    // `whole` is not said where nothing was left to fetch, or where those have ended that could give it.
+    // `whole` is not signalled if nothing was left to fetch, or if all possible donors have ended.
     while !(fetching.lock().is_whole() || tasks.is_empty() && asking.is_empty()) {
         tokio::select! {
             () = fetching.whole.notified() => break,
@@ -173,7 +171,7 @@ async fn attempt(
             },
         }
     }
-    // Who is still asked for what has come from another one need not send it.
+    // Pieces that have arrived from another donor need not be sent.
     tasks.shutdown().await;
     let fetching = Arc::into_inner(fetching).context("the state is still being fetched")?;
     let transfer = fetching.transfer.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -183,17 +181,17 @@ async fn attempt(
 async fn finish(transfer: Transfer, before: &mut Option<Transfer>) -> Result<HealedState> {
     if !transfer.is_whole() {
         *before = Some(transfer);
-        bail!("not all of the state could be had");
+        bail!("the state is incomplete");
     }
     let finished = spawn_blocking(move || transfer.finish()).await.context("read the state")?;
     let (state, given) = finished?;
     let next_round = state.next_round.0;
     let mebibytes = given.values().sum::<u64>() >> 20;
-    tracing::info!(next_round, mebibytes, donors = given.len(), "the state is here");
+    tracing::info!(next_round, mebibytes, donors = given.len(), "the state was fetched");
     Ok(state)
 }
 
-/// The one of which there is something already; or else the newest state, of the nearest that has it: who is a round behind is about to be there.
+/// Returns the manifest of the partly fetched state; or else of the newest one, from the nearest donor: others are about to reach that round.
 fn chosen<'a>(
     sources: impl Iterator<Item = &'a Source> + Clone,
     known: Option<&Manifest>,
@@ -204,7 +202,7 @@ fn chosen<'a>(
     again.or_else(|| manifests.find(|manifest| Some(manifest.next_round) == newest)).cloned()
 }
 
-/// Asks all donors at a time what they have. Their answers come with their places.
+/// Requests all donors' manifests at once. Answers come with the donors' indices.
 fn ask_all(
     network: &Arc<Network>,
     donors: &[Member],
@@ -222,7 +220,7 @@ fn ask_all(
     asking
 }
 
-/// What those have that answer first, in the donors' order.
+/// Returns the first sources to answer, in the donors' order.
 async fn gather(asking: &mut JoinSet<(usize, Answer<Source>)>, failures: &mut Vec<Failure>) -> Vec<Source> {
     let mut sources = Vec::new();
     loop {
@@ -241,7 +239,7 @@ async fn gather(asking: &mut JoinSet<(usize, Answer<Source>)>, failures: &mut Ve
     sources.into_iter().map(|(_, source)| source).collect()
 }
 
-/// As long as neither this worker nor the donor is taken out of the run.
+/// Fetches while neither this worker nor the donor is removed from the run.
 async fn fetch_while_of_run(
     network: Arc<Network>,
     source: Source,
@@ -252,7 +250,7 @@ async fn fetch_while_of_run(
     let fetched = fetch_from(donor.worker, &connection, manifest, shape, &fetching);
     let fetched = network.while_of_run(donor.worker, &connection, fetched).await;
     fetched.map_err(|error| {
-        // With one stream, the other one has ended within a piece.
+        // After one stream's failure, the other one ends within a piece.
         fetching.lock().forget(donor.worker);
         Failure::of(donor.worker, &error)
     })
@@ -287,7 +285,7 @@ async fn offer(
     Ok(manifest)
 }
 
-/// Fetches pieces from one donor until there is nothing to ask it for.
+/// Fetches pieces from one donor until none is left to request.
 async fn fetch_from(
     donor: WorkerId,
     connection: &Connection,
@@ -307,7 +305,7 @@ async fn fetch_from(
     tokio::try_join!(fetch(), fetch()).map(|_| ())
 }
 
-/// One piece after the other. Two of these at a time keep a way full.
+/// Fetches one piece after the other. Two of these at a time keep a link full.
 async fn fetch_pieces(
     donor: WorkerId,
     connection: &Connection,

@@ -14,14 +14,14 @@ use super::super::request::{
 use super::*;
 use crate::testing::{Worker, authority, endpoint, member};
 
-/// Nothing that is awaited here takes as long.
+/// No wait here takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Values in each vector of the states below: two pieces and a bit.
 const VALUES: usize = 5 * STATE_FRAME_VALUES + 1000;
 const SHAPE: Shape = Shape { buffers: 2, values: VALUES };
 
-/// With moments that are of another round and not of another seed.
+/// The moments depend on the round, not on the seed.
 fn state(next_round: u64, seed: u32) -> HealedState {
     let buffer = |part: u32| (0..VALUES as u32).map(|index| (index * 7 + part) as f32).collect();
     let buffers = [seed, 1000 + next_round as u32].map(|part| Arc::new(buffer(part))).into();
@@ -42,14 +42,14 @@ fn donor(authority: &(Authority, u64), number: u32, states: Vec<HealedState>) ->
     (member, network)
 }
 
-/// What a donor does that is not as it should be.
+/// Misbehaviour of a donor.
 #[derive(Clone, Copy)]
 enum Bad {
-    /// It is there, and sends nothing of the state.
+    /// It is connected, and sends nothing of the state.
     Stuck,
-    /// It dies when its first piece has arrived: its second request stays unanswered, and a third one follows an answer.
+    /// It dies after its first piece has arrived: its second request stays unanswered, and a third one follows an answer.
     Dies,
-    /// It sends something else than it has announced.
+    /// It sends other values than announced.
     Lies,
     /// It is stuck in its first piece, and refuses all others.
     Refuses,
@@ -94,7 +94,7 @@ fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad:
                         let off = if matches!(bad, Bad::Lies) { 1.0 } else { 0.0 };
                         let values: Vec<f32> =
                             piece_of(&state, hash).iter().map(|value| value + off).collect();
-                        // Who asked may have had it from another one.
+                        // The requester may have it from another donor.
                         let _ = send_piece(reply, WorkerId(number), &values).await;
                         given += 1;
                     }
@@ -106,7 +106,7 @@ fn bad_donor(authority: &(Authority, u64), number: u32, state: HealedState, bad:
     member
 }
 
-/// What another worker has after it has healed from these.
+/// Returns another worker's state after healing from these.
 async fn heal_from(authority: &(Authority, u64), donors: Vec<Member>) -> HealedState {
     let worker = Worker::start(authority, 1, ReceiveLimits::default());
     fetch_state(&worker.network, donors, 2, VALUES).await.unwrap()
@@ -134,21 +134,21 @@ async fn a_state_is_fetched_from_several_donors_whatever_becomes_of_some_of_them
 #[tokio::test(flavor = "multi_thread")]
 async fn a_donor_that_is_a_round_behind_waits_until_it_has_the_same_state() {
     let authority = authority();
-    // It alone sends anything.
+    // Only this one sends anything.
     let stuck = bad_donor(&authority, 2, state(6, 0), Bad::Stuck);
     let (behind, _) = donor(&authority, 3, vec![state(5, 0), state(6, 0)]);
     let healed = heal_from(&authority, vec![stuck, behind]).await;
     assert_same(&healed, &state(6, 0));
 }
 
-/// A later round; and the same round with other values, as after rounds that were done again.
+/// A later round; and the same round with other values, as after repeated rounds.
 #[tokio::test(flavor = "multi_thread")]
 async fn donors_of_different_states_do_not_mix_them() {
     let authority = authority();
     let (first, _) = donor(&authority, 2, vec![state(5, 0)]);
     let (later, _) = donor(&authority, 3, vec![state(6, 0)]);
     let (other, _) = donor(&authority, 4, vec![state(5, 1)]);
-    // Which one depends on who answers first.
+    // The choice depends on the order of answers.
     let healed = heal_from(&authority, vec![first.clone(), later]).await;
     assert_same(&healed, &state(healed.next_round.0, 0));
     let healed = heal_from(&authority, vec![first, other]).await;
@@ -173,13 +173,13 @@ async fn healing_fails_when_all_donors_have_failed() {
     let worker = Worker::start(&authority, 1, ReceiveLimits::default());
     let (mut before, mut failures, donors) = (None, Vec::new(), [dying]);
     let attempt = attempt(&worker.network, &donors, SHAPE, &mut before, &mut failures);
-    let error = timeout(PATIENCE, attempt).await.expect("there is nobody to wait for").unwrap_err();
-    assert!(error.to_string().contains("not all of the state could be had"), "{error:#}");
+    let error = timeout(PATIENCE, attempt).await.expect("no donor is left to wait for").unwrap_err();
+    assert!(error.to_string().contains("the state is incomplete"), "{error:#}");
     assert!(!failures.is_empty() && before.is_some_and(|transfer| transfer.arrived() == 1));
     let unreachable = member(4, UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap());
     let healing = fetch_state(&worker.network, vec![unreachable], 2, VALUES);
     let error = timeout(PATIENCE, healing).await.expect("nothing has come").unwrap_err();
-    assert!(error.to_string().contains("there is no donor"), "{error:#}");
+    assert!(error.to_string().contains("no donor has a usable state"), "{error:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +199,7 @@ async fn what_a_donor_that_has_failed_was_asked_for_is_asked_of_others() {
     assert_eq!([3, 4].map(left), [6, 6], "two others may be asked for each piece");
 }
 
-/// The next time that a worker is asked for its state.
+/// Waits for a worker's next request for its state.
 async fn asked(donor: &mut Worker) -> Reply<HealedState> {
     loop {
         if let SyncEvent::ServeState { reply, .. } = donor.queue.recv().await.unwrap() {
@@ -249,7 +249,7 @@ async fn who_is_told_to_heal_anew_does_not_wait_for_a_donor_any_more_and_takes_n
 /// Values of a state that is fetched in no time.
 const FEW: usize = 1000;
 
-/// A worker that is in another round whenever it is asked.
+/// A worker that is in another round at every request.
 fn donor_of_short_rounds(authority: &(Authority, u64), number: u32) -> Member {
     let mut donor = Worker::start(authority, number, ReceiveLimits::default());
     let member = donor.member.clone();
@@ -257,7 +257,7 @@ fn donor_of_short_rounds(authority: &(Authority, u64), number: u32) -> Member {
         for round in 1.. {
             let buffers = [0.0, round as f32].map(|value| Arc::new(vec![value; FEW])).into();
             let state = HealedState { next_round: Round(round), buffers, updates: round };
-            // Who asked may have gone.
+            // The requester may have left.
             asked(&mut donor).await.give(state);
         }
     });
@@ -276,7 +276,7 @@ async fn joiners_that_a_donor_has_no_room_for_are_served_when_others_have_their_
     }
     let rounds = timeout(PATIENCE, joiners.join_all()).await.expect("copies outlive their transfers");
     let rounds: BTreeSet<Round> = rounds.into_iter().collect();
-    assert_eq!(rounds.len(), 12, "each has a state of its own: {rounds:?}");
+    assert_eq!(rounds.len(), 12, "each has its own state: {rounds:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,7 +295,7 @@ async fn a_worker_that_asks_for_each_rounds_state_takes_one_place_of_those_for_j
     drop(connected);
 }
 
-/// A way on which, once, nothing goes any more after so many bytes of answers, until who asks dials anew; and how many bytes of answers it has carried.
+/// A path that drops everything, once, after this many bytes of answers, until the client dials anew; with a count of its bytes of answers.
 async fn way_that_goes_dark(to: SocketAddr, after_bytes: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let bind = || UdpSocket::bind(SocketAddr::from(([127, 0, 0, 1], 0)));
     let (near, far) = (bind().await.unwrap(), bind().await.unwrap());
@@ -328,7 +328,7 @@ async fn way_that_goes_dark(to: SocketAddr, after_bytes: usize) -> (SocketAddr, 
     (address, carried)
 }
 
-/// The donor is a round further each time that it is asked for its state.
+/// The donor is a round further at every request for its state.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_lost_connection_a_joiner_goes_on_with_the_same_state_from_where_it_was() {
     let authority = authority();
@@ -345,7 +345,7 @@ async fn after_a_lost_connection_a_joiner_goes_on_with_the_same_state_from_where
     let healed = timeout(PATIENCE, heal_from(&authority, donors)).await.expect("it goes on");
     serving.abort();
     assert_same(&healed, &state(5, 0));
-    // At most the two pieces that were on their way came twice.
+    // At most the two pieces in flight came twice.
     let carried = carried.load(Ordering::Relaxed);
     assert!((whole..whole * 8 / 5).contains(&carried), "{carried} of {whole}");
 }

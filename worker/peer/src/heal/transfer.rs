@@ -1,4 +1,4 @@
-//! A state of the run of which some has arrived, from several donors at a time.
+//! A partly fetched state, from several donors at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use longhaul_proto::control::message::Hash;
 
 use super::super::request::{Manifest, STATE_PIECE_VALUES};
 
-/// Donors that the same piece is asked of, when there is nothing else to ask for: one of them may be slow.
+/// Donors asked for the same piece once all others are requested: one of them may be slow.
 const FETCHERS_MAX: usize = 2;
 
-/// The pieces of one state, by their hashes: what is the same in two places, as moments that are all zero, is fetched once.
+/// The pieces of one state, by hash: equal ones, as of all-zero moments, are fetched once.
 #[derive(Debug)]
 pub struct Transfer {
     manifest: Manifest,
@@ -21,26 +21,25 @@ pub struct Transfer {
     given: Given,
 }
 
-/// Bytes of it that came from each donor.
+/// Bytes by donor.
 pub type Given = BTreeMap<WorkerId, u64>;
 
 #[derive(Debug)]
 struct Piece {
-    /// How many values it must have.
+    /// Expected number of values.
     len: usize,
     standing: Standing,
 }
 
 #[derive(Debug)]
 enum Standing {
-    /// Who is asked for it: nobody, at first.
+    /// Donors asked for it, initially none.
     Wanted(Vec<WorkerId>),
-    /// Its values.
     Here(Vec<f32>),
 }
 
 impl Transfer {
-    /// Of this state, with what has come `before`. The caller has checked that the manifest is of this run's model.
+    /// Creates a transfer of this state, with the pieces received `before`. The caller has checked that the manifest fits this run's model.
     pub fn new(manifest: Manifest, before: Option<Self>) -> Self {
         let mut before = before.map(|transfer| transfer.pieces).unwrap_or_default();
         let mut pieces = BTreeMap::new();
@@ -54,17 +53,17 @@ impl Transfer {
         Self { manifest, pieces, given: Given::new() }
     }
 
-    /// What it is of.
+    /// Returns the state's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// How many pieces are here.
+    /// Returns the number of received pieces.
     pub fn arrived(&self) -> usize {
         self.pieces.values().filter(|piece| matches!(piece.standing, Standing::Here(_))).count()
     }
 
-    /// What to ask a donor for that has these pieces: what nobody is asked for, or else what one other is asked for. None: nothing.
+    /// Chooses a piece to request from a donor with these pieces: one not requested yet, or else from one other donor only. `None`: none is left.
     pub fn take(&mut self, donor: WorkerId, offered: &BTreeSet<Hash>) -> Option<Hash> {
         let mut best: Option<(&mut Vec<WorkerId>, Hash)> = None;
         for (hash, piece) in self.pieces.iter_mut().filter(|(hash, _)| offered.contains(*hash)) {
@@ -81,7 +80,7 @@ impl Transfer {
         Some(hash)
     }
 
-    /// A donor has failed: what it was asked for is for others.
+    /// Releases a failed donor's requests to others.
     pub fn forget(&mut self, donor: WorkerId) {
         for piece in self.pieces.values_mut() {
             if let Standing::Wanted(fetchers) = &mut piece.standing {
@@ -90,7 +89,7 @@ impl Transfer {
         }
     }
 
-    /// A piece has arrived from a donor, and has its hash. One that was here already changes nothing.
+    /// Stores a piece with verified hash from a donor; ignores duplicates.
     ///
     /// # Errors
     /// It has another length than its place.
@@ -104,15 +103,15 @@ impl Transfer {
         Ok(())
     }
 
-    /// Nothing is left to ask for.
+    /// Reports whether all pieces are here.
     pub fn is_whole(&self) -> bool {
         self.arrived() == self.pieces.len()
     }
 
-    /// The state, and who gave how many bytes of it.
+    /// Returns the state, and the bytes from each donor.
     ///
     /// # Errors
-    /// It is not whole, or its manifest was of no state: the same hash in places of different lengths.
+    /// It is incomplete, or the manifest is invalid: the same hash in places of different lengths.
     pub fn finish(mut self) -> Result<(HealedState, Given)> {
         let mut uses: BTreeMap<Hash, usize> = BTreeMap::new();
         self.manifest.buffers.iter().flatten().for_each(|hash| *uses.entry(*hash).or_default() += 1);
@@ -122,23 +121,28 @@ impl Transfer {
             let mut vector = Vec::with_capacity(values as usize);
             for hash in hashes {
                 let piece = self.pieces.get(&hash).context("a piece of the state is missing")?;
-                let Standing::Here(values) = &piece.standing else { anyhow::bail!("a piece has not come") };
+                let Standing::Here(values) = &piece.standing else {
+                    anyhow::bail!("a piece has not arrived")
+                };
                 vector.extend_from_slice(values);
                 let left = uses.entry(hash).or_default();
                 *left = left.saturating_sub(1);
                 if *left == 0 {
-                    // So that a state that is large is not here twice.
+                    // Avoids a second copy of a large state.
                     self.pieces.remove(&hash);
                 }
             }
-            ensure!(vector.len() == values as usize, "what came is not the state that was announced");
+            ensure!(
+                vector.len() == values as usize,
+                "the received state is not the state that was announced"
+            );
             whole.push(Arc::new(vector));
         }
         Ok((HealedState { next_round, buffers: whole, updates }, self.given))
     }
 }
 
-/// How long the pieces of a vector are.
+/// Returns the lengths of a vector's pieces.
 fn piece_lengths(values: usize) -> impl Iterator<Item = usize> {
     (0..values).step_by(STATE_PIECE_VALUES).map(move |start| STATE_PIECE_VALUES.min(values - start))
 }
@@ -191,10 +195,10 @@ mod tests {
         assert_eq!(first.len(), 8, "zeros are fetched once");
         let second: Vec<Hash> = from_fn(|| transfer.take(B, &of_one)).collect();
         assert_eq!(second.len(), 3, "B has one of the vectors");
-        assert_eq!(transfer.take(C, &of_one), None, "two are asked for each of those");
+        assert_eq!(transfer.take(C, &of_one), None, "two donors are asked for each of those");
         transfer.forget(B);
         let third: Vec<Hash> = from_fn(|| transfer.take(C, &of_one)).collect();
-        assert_eq!(third, second, "all that B was asked for");
+        assert_eq!(third, second, "all pieces requested from B");
         for hash in first {
             let values = values(&state, hash);
             assert!(transfer.put(hash, A, values[1..].to_vec()).is_err(), "too short");
@@ -205,7 +209,7 @@ mod tests {
         assert_eq!((transfer.is_whole(), transfer.take(C, &all)), (true, None));
         let (whole, given) = transfer.finish().unwrap();
         let distinct = 2 * state.buffers[0].len() + STATE_PIECE_VALUES + 1000;
-        assert_eq!(given, [(A, 4 * distinct as u64)].into(), "what was here already changes nothing");
+        assert_eq!(given, [(A, 4 * distinct as u64)].into(), "duplicates change nothing");
         assert_eq!((whole.next_round, whole.updates), (Round(5), 9));
         assert_eq!(whole.buffers, state.buffers);
     }

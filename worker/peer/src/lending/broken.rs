@@ -1,4 +1,4 @@
-//! Shards that this worker cannot give.
+//! Shards that this worker cannot lend.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// For so long a shard is not looked for again that is damaged and could not be made again: that reads a file up to its piece.
+/// Time without another attempt for a damaged shard that cannot be remade: an attempt reads a file up to its piece.
 const BROKEN: Duration = Duration::from_secs(60);
 
-/// Hashes of such shards, and until when.
+/// Expiry by hash of such shards.
 #[derive(Debug, Default)]
 pub(super) struct Broken(Mutex<HashMap<[u8; 32], Instant>>);
 
@@ -20,7 +20,7 @@ impl Broken {
     }
 
     pub fn note(&self, shard: [u8; 32], now: Instant) {
-        // No more than the data has: only what it has can be broken.
+        // Bounded by the data: only existing shards can be broken.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, now + BROKEN);
     }
 }

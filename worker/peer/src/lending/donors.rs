@@ -1,4 +1,4 @@
-//! Connections to workers that have data, and what was seen of them.
+//! Connections to holders of data, and their observed behaviour.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use tokio::time::{Instant, timeout};
 
 use super::super::Network;
 
-/// Who has not answered at all by then is passed over.
+/// Longest wait for a holder's answer.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// For so long who has failed is asked after all others, the first time,
+/// Time for which a failed holder is asked last, the first time.
 const PASSED_OVER: Duration = Duration::from_secs(2);
-/// and at most: each time it is twice as long as before.
+/// Its maximum: it doubles each time.
 const PASSED_OVER_MAX: Duration = Duration::from_secs(120);
-/// Who has sent something else than was asked for is asked after all others from then on, whatever else it gives: it may be the only one, and its disk may have been mended.
+/// Time for which a holder of wrong data is asked last, whatever else it sends: it may be the only one, and its disk may have been mended.
 const LIED: Duration = Duration::from_secs(3600);
 
-/// Workers that were asked for data.
+/// Workers asked for data.
 #[derive(Debug, Default)]
 pub struct Donors {
     known: Mutex<BTreeMap<WorkerId, Donor>>,
@@ -38,12 +38,12 @@ struct Donor {
     lied_until: Option<Instant>,
 }
 
-/// A connection that is made when it is wanted.
+/// A connection made on demand.
 #[derive(Debug)]
 struct Line<C> {
-    /// One at a time dials.
+    /// One caller dials at a time.
     connection: tokio::sync::Mutex<Option<C>>,
-    /// How often one has dialled for nothing.
+    /// Failed dials.
     failures: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl<C> Default for Line<C> {
 }
 
 impl<C: Clone> Line<C> {
-    /// The connection that there is, or a new one. Who waited for another one that dialled has what came of that.
+    /// Returns the open connection or a new one. Callers that waited for another's dial share its result.
     async fn connection(
         &self,
         is_open: impl Fn(&C) -> bool,
@@ -66,7 +66,7 @@ impl<C: Clone> Line<C> {
             return Ok(connection.clone());
         }
         *connection = None;
-        ensure!(self.failures.load(Ordering::Relaxed) == failures, "it could not be reached just now");
+        ensure!(self.failures.load(Ordering::Relaxed) == failures, "it was unreachable just now");
         let dialled = dial.await;
         match &dialled {
             Ok(dialled) => *connection = Some(dialled.clone()),
@@ -77,7 +77,7 @@ impl<C: Clone> Line<C> {
 }
 
 impl Donors {
-    /// A connection to it: the one that there is, or a new one.
+    /// Returns a connection: the open one or a new one.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -98,14 +98,14 @@ impl Donors {
         Ok(connection)
     }
 
-    /// It has given what it was asked for. That it has lied before is not forgotten.
+    /// Notes a delivery. Earlier wrong data is not forgotten.
     pub fn note_given(&self, worker: WorkerId) {
         let mut known = self.lock();
         let donor = known.entry(worker).or_default();
         (donor.failures, donor.passed_over_until) = (0, None);
     }
 
-    /// It has not. Whether that is news.
+    /// Notes a failure; reports whether it is new.
     pub fn note_failed(&self, worker: WorkerId, now: Instant) -> bool {
         let mut known = self.lock();
         let donor = known.entry(worker).or_default();
@@ -118,19 +118,19 @@ impl Donors {
         is_news
     }
 
-    /// It has given something else.
+    /// Notes wrong data.
     pub fn note_lied(&self, worker: WorkerId, now: Instant) {
         self.lock().entry(worker).or_default().lied_until = Some(now + LIED);
     }
 
-    /// Whether it has failed just now, or lied, and others are asked before it.
+    /// Reports whether it failed recently or sent wrong data, and is asked after others.
     pub fn is_passed_over(&self, worker: WorkerId, now: Instant) -> bool {
         let known = self.lock();
         let Some(donor) = known.get(&worker) else { return false };
         [donor.passed_over_until, donor.lied_until].into_iter().flatten().any(|until| until > now)
     }
 
-    /// Those that are known. Who could never be reached is as far away as can be.
+    /// Returns the known round trips. An unreachable worker counts as infinitely far.
     pub fn round_trips(&self) -> BTreeMap<WorkerId, Duration> {
         let round_trip = |donor: &Donor| donor.round_trip.or((donor.failures > 0).then_some(Duration::MAX));
         self.lock().iter().filter_map(|(worker, donor)| Some((*worker, round_trip(donor)?))).collect()
@@ -168,7 +168,7 @@ mod tests {
         assert!(asking.join_all().await.into_iter().all(|answer| answer.is_err()));
         assert_eq!(dialled.load(Ordering::Relaxed), 1);
         assert!(start.elapsed() < 2 * CONNECT_MAX, "{:?}", start.elapsed());
-        // Who comes later tries again, and others have what it has got.
+        // Later callers retry, and others share the result.
         assert_eq!(line.connection(|_| true, async { Ok(7) }).await.unwrap(), 7);
         assert_eq!(line.connection(|_| true, async { bail!("dialled twice") }).await.unwrap(), 7);
         assert_eq!(line.connection(|_| false, async { Ok(8) }).await.unwrap(), 8);
@@ -188,10 +188,7 @@ mod tests {
         assert!(!donors.is_passed_over(failing, later));
         donors.note_lied(lying, start);
         donors.note_given(lying);
-        assert!(
-            donors.is_passed_over(lying, start + LIED / 2),
-            "a lie is forgiven for a block that is sound"
-        );
+        assert!(donors.is_passed_over(lying, start + LIED / 2), "a valid block clears wrong data");
         assert!(!donors.is_passed_over(lying, start + LIED));
     }
 }

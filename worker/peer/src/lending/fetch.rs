@@ -1,4 +1,4 @@
-//! What is asked of workers that have the run's data: the catalogue, the tokenizer, and blocks.
+//! Requests to holders of the run's data: the catalogue, the tokenizer, and blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,51 +21,51 @@ use super::donors::Donors;
 use super::supplier::Supplier;
 use super::{Lent, PeerData};
 
-/// Bytes of a catalogue or of a `tokenizer.json`, at most: six million shards, of a hundred terabytes.
+/// Most bytes of a catalogue or a `tokenizer.json`: six million shards, of a hundred terabytes.
 const LONG_BYTES_MAX: usize = 256 << 20;
-/// How long all of one may take. That of ten terabytes, 25 MiB, comes at 350 kbit/s.
+/// Longest time for a whole one. That of ten terabytes, 25 MiB, needs 350 kbit/s.
 const LONG_MAX: Duration = Duration::from_secs(600);
-/// How long a worker may take to begin an answer,
+/// Longest wait for the start of an answer.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// how long one may be silent that fetches what it is asked for: it says each five that it does,
+/// Longest silence of a worker that fetches the block first: it sends a sign every five seconds.
 const SIGN_MAX: Duration = Duration::from_secs(20);
-/// and how long it may take for it: 24 blocks one after the other at 700 kbit/s.
+/// Longest time for that: 24 blocks one after the other at 700 kbit/s.
 const FETCHING_MAX: Duration = Duration::from_secs(300);
-/// How long a block may take: 70 kbit/s, and eight at a time 600.
+/// Longest time for a block: 70 kbit/s, or 600 for eight at a time.
 pub(super) const BLOCK_MAX: Duration = Duration::from_secs(120);
-/// How often it is said what is waited for.
+/// Interval of log lines about waiting.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 
-/// It does as it was asked, and takes long.
+/// The worker follows the request, but takes long.
 #[derive(Debug, thiserror::Error)]
-#[error("it has not had the block within {FETCHING_MAX:?}")]
+#[error("it did not get the block within {FETCHING_MAX:?}")]
 pub struct StillFetching;
 
-/// What a worker without data is told of the run's.
+/// The run's data, as learnt by a worker without it.
 #[derive(Debug)]
 pub struct FoundData {
-    /// Which data that is.
+    /// Name of the data.
     pub name: DataName,
-    /// What it consists of.
+    /// Content.
     pub catalogue: Catalogue,
-    /// The `tokenizer.json`; none: tokens are bytes.
+    /// `tokenizer.json`; `None`: tokens are bytes.
     pub tokenizer: Option<Vec<u8>>,
 }
 
-/// A block as it came: who sent it may not be trusted.
+/// A block as received; the sender is untrusted.
 #[derive(Debug)]
 pub struct Fetched {
     /// Header and table of its shard.
     pub head: Bytes,
-    /// The items.
+    /// Items.
     pub bytes: Bytes,
 }
 
 impl Network {
-    /// Waits until somebody has the run's data, and asks what it consists of; what was found of these names before is of no use. Not for a thread that others wait for.
+    /// Waits for a holder of the run's data, and fetches its description; data of the `refused` names is useless. Blocks the thread.
     ///
     /// # Errors
-    /// The session is over.
+    /// The session has ended.
     pub fn find_data(&self, refused: &[DataName]) -> Result<FoundData> {
         self.peer_data.at.send_replace(Some(DataAt::Nowhere));
         let mut stopped = self.stopped.subscribe();
@@ -77,14 +77,14 @@ impl Network {
         })
     }
 
-    /// Who fetches blocks for that data into this stock.
+    /// Creates the fetcher of that data's blocks into this stock.
     pub fn supplier(self: &Arc<Self>, stock: &Arc<BlockStore>) -> Arc<dyn Supply> {
         let supplier = Supplier::new(self, Arc::clone(stock));
         self.peer_data.supplier.send_replace(Some(Arc::clone(&supplier)));
         supplier
     }
 
-    /// From now on others of the site may have what was fetched of this data, and ask for what is not here yet.
+    /// Lends fetched blocks of this data within the site, and accepts requests for missing ones.
     pub fn lend_fetched(&self, lending: Arc<Lending>, name: DataName) {
         let PeerData { supplier, lent, at, .. } = &self.peer_data;
         let supplier = supplier.borrow().clone();
@@ -104,12 +104,12 @@ impl Network {
                     Ok(found) => return found,
                     Err(reasons) => reasons.join("; "),
                 },
-                (None, Some(_)) => "what the run's workers have is none of this run".to_owned(),
-                (None, None) => "nobody who has the run's data has joined yet".to_owned(),
+                (None, Some(_)) => "the data of the run's workers is not this run's".to_owned(),
+                (None, None) => "no worker with the run's data has joined yet".to_owned(),
             };
             let now = Instant::now();
             if said.as_ref().is_none_or(|(before, at)| *before != reason || now >= *at + REMIND_EVERY) {
-                tracing::info!(reason, "waiting for a worker that has the run's data");
+                tracing::info!(reason, "waiting for a worker with the run's data");
                 said = Some((reason, now));
             }
             let pause = if name.is_none() { REMIND_EVERY } else { back_off.next_pause() };
@@ -120,7 +120,7 @@ impl Network {
         }
     }
 
-    /// One after the other, those that have failed or lied last.
+    /// Asks one after the other, failed and wrong ones last.
     async fn ask_holders(
         &self,
         donors: &Donors,
@@ -143,7 +143,7 @@ impl Network {
             match answer {
                 Ok(found) => {
                     let (shards, items) = found.catalogue.size();
-                    tracing::info!(%holder, shards, items, "another worker has said what the run's data consists of");
+                    tracing::info!(%holder, shards, items, "description of the run's data received from another worker");
                     return Ok(found);
                 }
                 Err(error) => {
@@ -157,7 +157,7 @@ impl Network {
             }
         }
         if failures.is_empty() {
-            failures.push("nobody who has the run's data is here".to_owned());
+            failures.push("no worker with the run's data is here".to_owned());
         }
         Err(failures)
     }
@@ -179,12 +179,12 @@ impl Network {
     }
 }
 
-/// What a holder has sent is another one.
+/// A holder sent other data.
 #[derive(Debug, thiserror::Error)]
-#[error("its {0} is not the one that most of the run's workers have")]
+#[error("its {0} differs from that of most of the run's workers")]
 struct NotTheData(&'static str);
 
-/// A block, with the head of its shard. Its hashes are the caller's to check.
+/// Fetches a block, with the head of its shard. The caller must check its hashes.
 pub async fn fetch_block(
     connection: &Connection,
     stock: &BlockStore,
@@ -205,11 +205,11 @@ pub async fn fetch_block(
         return Err(NotTheBlock::Head.into());
     }
     let bytes = next_part(&mut response).await?.context("the block is missing")?;
-    // What else it would send it is told to keep.
+    // Further frames are declined.
     Ok(Fetched { head, bytes })
 }
 
-/// What follows after empty frames, which say that the other one fetches it.
+/// Returns the first frame after the empty ones, which mean that the other worker is fetching.
 async fn after_signs(response: &mut PullResponse) -> Result<Bytes> {
     loop {
         let part = next_part(response).await?.context("the answer is empty")?;
@@ -219,7 +219,7 @@ async fn after_signs(response: &mut PullResponse) -> Result<Bytes> {
     }
 }
 
-/// Everything that answers a request, as far as it may be.
+/// Returns a whole answer of bounded length.
 async fn fetch_long(connection: &Connection, request: Request) -> Result<Vec<u8>> {
     let request = postcard::to_stdvec(&request).context("write a request")?;
     let limits =
@@ -230,15 +230,15 @@ async fn fetch_long(connection: &Connection, request: Request) -> Result<Vec<u8>
             let most = Size(LONG_BYTES_MAX as u64);
             ensure!(
                 bytes.len().is_multiple_of(FILE_FRAME_BYTES) && !part.is_empty(),
-                "it comes in pieces that are too small"
+                "its pieces are too small"
             );
-            ensure!(part.len() <= FILE_FRAME_BYTES, "it comes in pieces that are too large");
+            ensure!(part.len() <= FILE_FRAME_BYTES, "its pieces are too large");
             ensure!(bytes.len() + part.len() <= LONG_BYTES_MAX, "it is longer than {most}");
             bytes.extend_from_slice(&part);
         }
         Ok(bytes)
     };
-    timeout(LONG_MAX, all).await.with_context(|| format!("it was not here within {LONG_MAX:?}"))?
+    timeout(LONG_MAX, all).await.with_context(|| format!("it did not arrive within {LONG_MAX:?}"))?
 }
 
 async fn next_part(response: &mut PullResponse) -> Result<Option<Bytes>> {

@@ -27,32 +27,31 @@ pub(super) use self::serve::{send_block, send_catalogue, send_tokenizer};
 use self::supplier::Supplier;
 use super::Network;
 
-/// What this network knows of the run's data, and gives of it.
+/// This network's knowledge and share of the run's data.
 pub(super) struct PeerData {
-    /// Who has it, as the coordinator says.
+    /// Holders, from the coordinator.
     holders: watch::Sender<DataHolders>,
-    /// What this worker has, for the coordinator.
+    /// This worker's data, for the coordinator.
     at: watch::Sender<Option<DataAt>>,
-    /// What others may have.
     lent: watch::Sender<Option<Lent>>,
-    /// Who fetches what is not here.
+    /// Fetcher of missing blocks.
     supplier: watch::Sender<Option<Arc<Supplier>>>,
-    /// Blocks that are read for others at a time,
+    /// Permits for parallel reads for others.
     turns: Arc<Semaphore>,
-    /// and that are in memory for them.
+    /// Room in memory for blocks for others.
     places: Places,
-    /// Shards that could not be read, nor made again.
+    /// Shards that could neither be read nor remade.
     broken: Broken,
 }
 
-/// A dataset that others may have blocks of, and who fetches those that are not here; none: all are.
+/// A lent dataset, and the fetcher of missing blocks; `None`: the data is complete.
 #[derive(Clone)]
 struct Lent {
     lending: Arc<Lending>,
     supplier: Option<Arc<Supplier>>,
 }
 
-/// Each is a MiB in memory, read from the disk and hashed on a thread of its own: more would take cores from the device.
+/// Each is a MiB in memory, read from disk and hashed on its own thread: more would take cores from the device.
 const SERVED_AT_ONCE: usize = 4;
 
 impl Default for PeerData {
@@ -70,13 +69,14 @@ impl Default for PeerData {
 }
 
 impl PeerData {
-    /// Others get nothing any more.
+    /// Ends all lending.
     pub fn clear(&self) {
         self.lent.send_replace(None);
         self.supplier.send_replace(None);
     }
 
-    /// Returns when the coordinator says who has the run's data, and this worker has none. Where it names nobody, it may not have heard of them yet, as after its own restart.
+    /// Returns once the coordinator's list of holders lacks this worker. A list that names no worker may be incomplete, as after a restart of the
+    /// coordinator.
     async fn until_left(&self, worker: WorkerId) {
         let mut holders = self.holders.subscribe();
         let is_gone = |holders: &DataHolders| {
@@ -89,7 +89,7 @@ impl PeerData {
 }
 
 impl Network {
-    /// The coordinator says who has the run's data.
+    /// Notes the coordinator's list of holders.
     pub fn note_data_holders(&self, holders: &DataHolders) {
         self.peer_data.holders.send_if_modified(|known| {
             let is_news = known != holders;
@@ -98,12 +98,12 @@ impl Network {
         });
     }
 
-    /// What this worker has of the run's data, as it changes; none: it does not know yet.
+    /// Returns this worker's data as it changes; `None`: unknown yet.
     pub fn data_at(&self) -> watch::Receiver<Option<DataAt>> {
         self.peer_data.at.subscribe()
     }
 
-    /// From now on others may have blocks of this data, all of which is here, or can be made here.
+    /// Lends this data, which is complete here or can be made here.
     pub fn lend(&self, lending: Arc<Lending>, data_hash: [u8; 32]) {
         let name = DataName { data: data_hash, catalogue: lending.catalogue_hash() };
         self.peer_data.lent.send_replace(Some(Lent { lending, supplier: None }));

@@ -1,4 +1,4 @@
-//! A block that is being fetched.
+//! A block in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use tokio::time::timeout;
 use super::fetch::ANSWER_MAX;
 use super::turns::{Wish, Wishes};
 
-/// For so long a neighbour that does not rely on this worker waits for what comes from afar: it hears nothing meanwhile, and after [`ANSWER_MAX`] takes this one for dead.
+/// Longest wait of a non-relying neighbour for a block from afar: it receives no signs, and after [`ANSWER_MAX`] considers this worker dead.
 const UNRELIED_MAX: Duration = ANSWER_MAX.saturating_sub(Duration::from_secs(2));
 
-/// Of whom it is asked just now.
+/// The worker asked at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asked {
-    /// It waits for a turn, or until all are asked again.
+    /// None: the block waits for a turn, or for the next attempt.
     #[default]
     Nobody,
-    /// Of a worker of the site, which gives it if it has it.
+    /// A worker of the site, for a block that it has.
     Near,
-    /// Of its keeper, which fetches it.
+    /// The keeper, which fetches it.
     Keeper,
-    /// Of a worker of another site, which gives it if it has it.
+    /// A worker of another site, for a block that it has.
     Afar,
 }
 
-/// How far it has come.
+/// Progress of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
     pub asked: Asked,
-    /// How often all were asked for nothing.
+    /// Failed attempts with all workers.
     pub failed: u32,
-    /// It is here, or why it cannot be.
+    /// Arrival or final failure.
     pub outcome: Option<Result<(), String>>,
 }
 
-/// A block that is being fetched, however many wait for it.
+/// A block in flight, shared by all callers.
 #[derive(Debug)]
 pub struct Open {
     pub wishes: Arc<Wishes>,
@@ -52,7 +52,7 @@ impl Open {
         self.stage.send_if_modified(|stage| std::mem::replace(&mut stage.asked, asked) != asked);
     }
 
-    /// All were asked, and nobody has given it.
+    /// Notes that all were asked in vain.
     pub fn note_failed(&self) {
         self.stage.send_modify(|stage| (stage.asked, stage.failed) = (Asked::Nobody, stage.failed + 1));
     }
@@ -65,8 +65,9 @@ impl Open {
         self.stage.subscribe()
     }
 
-    /// Waits for it on behalf of a neighbour, which relies on this worker to fetch it or not: whether it is here then. Not longer than until it turns out that it
-    /// does not come by itself, and who does not rely on it for a few seconds only. A keeper does not wait for another keeper, and who is none waits only for what comes from afar: so what waits for a worker of the site always waits for one that waits for less.
+    /// Waits for the block for a neighbour, which may rely on this worker to fetch it; reports whether it arrived. Gives up once the block does not come by
+    /// itself, or after a few seconds for a non-relying neighbour. Keepers do not wait for keepers, and other workers only for blocks from afar: so waits
+    /// within the site form no cycle.
     pub async fn wait_for_another(&self, is_relied_on: bool) -> bool {
         let mut stage = self.stage();
         let failed = stage.borrow().failed;
@@ -88,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// What a neighbour is told at once that asks in such a stage, after `then`.
+    /// Returns the immediate answer to a neighbour's request at this stage, after `then`.
     fn told(is_relied_on: bool, before: impl Fn(&Open), then: impl Fn(&Open)) -> Poll<bool> {
         let open = Open::new(Wish::Expected);
         before(&open);
@@ -107,7 +108,7 @@ mod tests {
         let open = Open::new(Wish::Expected);
         open.now_asks(Asked::Afar);
         assert_eq!(timeout(ANSWER_MAX, open.wait_for_another(false)).await, Ok(false));
-        // Who relies on it has signs meanwhile.
+        // A relying neighbour receives signs meanwhile.
         assert!(timeout(2 * ANSWER_MAX, open.wait_for_another(true)).await.is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Room in memory for blocks that others are given.
+//! Room in memory for blocks for other workers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use longhaul_common::id::WorkerId;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// In MiB: a quarter of what the round protocol's frames may take.
+/// In MiB: a quarter of the round protocol's frame memory.
 const ALL: usize = 64;
-/// Of one worker, so that some that do not read what they have asked for leave room for others: as many as one asks for at a time.
+/// Share of one worker, so that peers that do not read leave room for others: as many blocks as one requests at a time.
 const OF_ONE: usize = 16;
 
-/// A block has one until it is on its way.
+/// A block holds one until sent.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
@@ -58,7 +58,7 @@ mod tests {
             for _ in 0..OF_ONE {
                 taken.push(places.take(WorkerId(worker)).await.unwrap());
             }
-            assert!(is_full(worker).await, "one has more than its share");
+            assert!(is_full(worker).await, "a worker exceeds its share");
         }
         assert!(is_full(99).await);
         taken.pop();

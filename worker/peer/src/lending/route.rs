@@ -1,4 +1,4 @@
-//! Whom to ask for a block, and in which order: a value that knows no socket.
+//! Choice and order of workers to ask for a block: a pure value without sockets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,38 +9,38 @@ use longhaul_common::plan::Member;
 use longhaul_data::BlockName;
 use longhaul_proto::control::message::DataHolders;
 
-/// Neighbours that the keeper of a block asks for it before it goes elsewhere: those that were its keepers before this worker came, if the last few to come were others.
+/// Neighbours asked by a block's keeper before other sites: its keepers before this worker joined, if the last few joiners were others.
 const ASKED_BEFORE_MAX: usize = 3;
 
 /// A worker to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Whom.
+    /// Worker.
     pub member: Member,
-    /// It is to fetch the block first, where it does not have it.
+    /// Whether it should fetch a missing block first.
     pub is_to_fetch: bool,
 }
 
-/// A worker among others.
+/// A worker's place among others.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Which.
+    /// Worker.
     pub worker: WorkerId,
-    /// Where.
+    /// Site.
     pub site: SiteId,
 }
 
-/// Of the workers of a site that fetch data, one is the *keeper* of a block: it fetches it over the long way, and the others have it from there. Who that is follows from the names alone (the highest hash),
-/// so nobody is asked; and when one comes or goes, the keepers of the other blocks stay.
+/// Reports whether a worker is a block's *keeper*: the one of a site's fetching workers that fetches it over the WAN, for all others. It follows from the
+/// names alone (the highest hash); a joining or leaving worker changes no other block's keeper.
 pub fn is_keeper(holders: &DataHolders, place: Place, block: BlockName) -> bool {
     let neighbours = holders.neighbours.iter().map(|member| member.worker);
     neighbours.max_by_key(|worker| (weight(*worker, block), *worker)) == Some(place.worker)
 }
 
-/// Whom to ask, each once, one after the other. `round_trips` are those that are known.
+/// Returns the workers to ask in turn. `round_trips` are the known ones.
 ///
-/// First holders of the own site, whose turn it is by the block, so that each has as much to give. Else the block's keeper, which fetches it. The keeper itself asks those that would be if it
-/// were not here, as they were before it came; then holders elsewhere, the nearest first. Then whoever is left.
+/// First the own site's holders, in an order by block that balances their load. Else the block's keeper, which fetches it. The keeper itself asks the keepers
+/// in its absence, which were keepers before it joined; then holders elsewhere, the nearest first. Then all others.
 pub fn route(
     holders: &DataHolders,
     place: Place,
@@ -52,10 +52,10 @@ pub fn route(
     };
     let (mut near, mut far): (Vec<Member>, Vec<Member>) =
         others(&holders.holders).into_iter().partition(|member| member.site == place.site);
-    // Where nobody has all of it, those who fetch it are holders as well, and asked as neighbours.
+    // If no worker has all of it, those fetching it are holders as well, and are asked as neighbours.
     near.retain(|member| holders.neighbours.iter().all(|neighbour| neighbour.worker != member.worker));
     near.sort_by_key(|member| Reverse(weight(member.worker, block)));
-    // Who was never asked is asked once, and known then.
+    // An unknown worker is asked once, and known then.
     far.sort_by_key(|member| round_trips.get(&member.worker).copied().unwrap_or_default());
     let mut neighbours = others(&holders.neighbours);
     neighbours.sort_by_key(|member| Reverse((weight(member.worker, block), member.worker)));

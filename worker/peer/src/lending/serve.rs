@@ -1,4 +1,4 @@
-//! What others are given of this worker's data.
+//! Serving this worker's data to others.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::fetch::BLOCK_MAX;
 use super::places::Taken;
 use super::route::{Place, is_keeper};
 
-/// How often who waits for a block is told that it is being fetched: a few times within what it takes for a death.
+/// Interval of signs to a worker that waits for a block in flight: several within the timeout for a death.
 const SIGN_EVERY: Duration = Duration::from_secs(5);
 
-/// A block that somebody is given, and its place in memory.
+/// A block to serve, and its room in memory.
 type Given = (LentBlock, Taken);
 
 /// Answers with the catalogue, in frames of [`FILE_FRAME_BYTES`].
@@ -49,8 +49,8 @@ async fn send_long(network: &Network, mut reply: PullReply, bytes: Option<Arc<[u
     Ok(timeout(BLOCK_MAX, reply.finish()).await.context(TOO_SLOW)??)
 }
 
-/// Answers with the head of a block's shard, and the block: one frame each. Where it is not here, and is `to_be_fetched`, it is fetched first, if this worker is its keeper and who asks a neighbour;
-/// as long as that takes, empty frames say so.
+/// Answers with the head of a block's shard, and the block: one frame each. A keeper fetches a missing block for a neighbour with `to_be_fetched`, and sends
+/// empty frames meanwhile.
 pub async fn send_block(
     network: &Arc<Network>,
     mut reply: PullReply,
@@ -63,7 +63,7 @@ pub async fn send_block(
     let found = loop {
         tokio::select! {
             found = &mut finding => break found,
-            // What is fetched may take a while: the place of who does not wait for it is for others.
+            // A fetch may take a while: a requester that left frees its room.
             () = reply.unwanted() => return Ok(()),
             _ = signs.tick(), if to_be_fetched => send(&mut reply, &frame(network, 0, Bytes::new())?).await?,
         }
@@ -74,14 +74,14 @@ pub async fn send_block(
     };
     send(&mut reply, &frame(network, 0, head.into())?).await?;
     send(&mut reply, &frame(network, 1, bytes.into())?).await?;
-    // What was sent is in memory until the peer has it.
+    // Sent data stays in memory until the peer has it.
     Ok(timeout(BLOCK_MAX, reply.finish()).await.context(TOO_SLOW)??)
 }
 
-/// What is wrong with a peer that does not read.
-const TOO_SLOW: &str = "the peer does not take what it has asked for";
+/// Error for a peer that does not read.
+const TOO_SLOW: &str = "the peer does not read the requested data";
 
-/// Who does not read what it has asked for is not waited for.
+/// Sends a frame, with a timeout for peers that do not read.
 async fn send(reply: &mut PullReply, frame: &Frame) -> Result<()> {
     Ok(timeout(BLOCK_MAX, reply.send(frame)).await.context(TOO_SLOW)??)
 }
@@ -95,7 +95,7 @@ async fn find(
     let Some(Lent { lending, supplier }) = lent(network) else { return Ok(None) };
     let here = read(network, &lending, to, name).await?;
     let Some(supplier) = supplier.filter(|_| here.is_none()) else { return Ok(here) };
-    // Others than neighbours are given what is here: nobody elsewhere makes this worker fetch, or waits for it.
+    // Only neighbours make this worker fetch or wait; others get present blocks.
     let is_neighbour = network.peer_data.holders.borrow().neighbours.iter().any(|member| member.worker == to);
     let is_relied_on = to_be_fetched && is_own_to_fetch(network, name);
     if is_neighbour && supplier.is_brought_for_another(name, is_relied_on).await {
@@ -104,13 +104,13 @@ async fn find(
     Ok(None)
 }
 
-/// Whether this worker is the keeper.
+/// Reports whether this worker is the keeper.
 fn is_own_to_fetch(network: &Network, name: BlockName) -> bool {
     let place = Place { worker: network.own.worker, site: network.own.site };
     is_keeper(&network.peer_data.holders.borrow(), place, name)
 }
 
-/// None: it is not here.
+/// `None`: it is not here.
 async fn read(
     network: &Network,
     lending: &Arc<Lending>,
@@ -125,7 +125,7 @@ async fn read(
     let turn = Arc::clone(&peer_data.turns).acquire_owned().await.context(NOTHING)?;
     let lending = Arc::clone(lending);
     let reading = spawn_blocking(move || {
-        // Who asked may be gone before it is read.
+        // The requester may leave before it is read.
         let _turn = turn;
         lending.block(name)
     });
@@ -138,7 +138,7 @@ async fn read(
     }
 }
 
-const NOTHING: &str = "this worker lends nothing any more";
+const NOTHING: &str = "this worker no longer lends data";
 
 fn lent(network: &Network) -> Option<Lent> {
     network.peer_data.lent.borrow().clone()

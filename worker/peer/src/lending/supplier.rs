@@ -1,4 +1,4 @@
-//! Who fetches blocks of training data from other workers.
+//! Fetching blocks of training data from other workers.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,32 +21,32 @@ use super::route::{Ask, Place, route};
 use super::told::Told;
 use super::turns::{Turns, Wish};
 
-/// Blocks that are asked for at a time: eight MiB on their way fill 600 Mbit/s at a tenth of a second.
+/// Blocks requested at a time: eight MiB in flight fill 600 Mbit/s at a tenth of a second.
 const FETCHED_AT_ONCE: usize = 8;
-/// Blocks that are fetched for neighbours alone: twice what one of them asks for at a time. Who asks for more fetches them itself.
+/// Blocks fetched for neighbours alone: twice a neighbour's parallel requests. Beyond that, neighbours fetch themselves.
 const FETCHED_FOR_OTHERS: usize = 16;
 
-/// Fetches blocks that are not in the cache, each once however many want it. Blocks that this worker wants and that nobody has are asked for again, with pauses, until somebody has them or the session
-/// ends. What came is checked and in the cache before anybody hears of it.
+/// Fetches blocks missing in the cache, each once for all callers. This worker's own requests are repeated, with pauses, until a source appears or the
+/// session ends. Blocks are verified and cached before callers are notified.
 pub struct Supplier {
     this: Weak<Self>,
     network: Weak<Network>,
     pub(super) stock: Arc<BlockStore>,
     donors: Donors,
-    /// What is asked of who has it. It never waits for what is asked of keepers, so that no two wait for each other.
+    /// Turns for requests to holders. They never wait for requests to keepers, so no two wait for each other.
     turns: Arc<Turns>,
-    /// What is asked of keepers, which may have to fetch it.
+    /// Turns for requests to keepers, which may have to fetch.
     keepers_turns: Arc<Turns>,
     for_others: Arc<Semaphore>,
     open: Mutex<HashMap<BlockName, Arc<Open>>>,
     told: Told,
 }
 
-/// Nobody has given a block.
+/// A block without a source.
 enum NotGiven {
-    /// Why each did not; another time they may.
+    /// Temporary failures of the workers asked.
     ForNow(Vec<String>),
-    /// It is of no use, whoever gives it.
+    /// The block is useless from any worker.
     ForGood(String),
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for Supplier {
 }
 
 impl Supplier {
-    /// One that puts what it fetches into this stock.
+    /// Creates a supplier that fetches into this stock.
     pub fn new(network: &Arc<Network>, stock: Arc<BlockStore>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
@@ -94,7 +94,7 @@ impl Supplier {
         }
     }
 
-    /// Waits for a block on behalf of a neighbour: whether it is in the cache then. What is on its way from afar is waited for, and it is fetched only if this worker `is_relied_on` for it.
+    /// Waits for a block for a neighbour; reports whether it is in the cache then. Starts a fetch only if this worker `is_relied_on` for it.
     pub async fn is_brought_for_another(&self, name: BlockName, is_relied_on: bool) -> bool {
         let Some(open) = self.open_for_another(name, is_relied_on) else { return false };
         open.wait_for_another(is_relied_on).await
@@ -116,7 +116,7 @@ impl Supplier {
         Some(self.start(&mut all, &network, name, (Wish::ForAnother, Some(place))))
     }
 
-    /// Fetches it, where nobody does yet. Whether nobody did.
+    /// Starts a fetch unless one is in flight; reports whether it started one.
     fn begin(&self, network: &Arc<Network>, name: BlockName, wish: Wish) -> (Arc<Open>, bool) {
         let mut all = self.lock_open();
         match all.get(&name) {
@@ -152,9 +152,9 @@ impl Supplier {
         open
     }
 
-    /// Asks one after the other, again and again as long as this worker itself wants it. An error is one of the cache, or nobody waits for it any more.
+    /// Asks one after the other, repeatedly while this worker itself wants it. An error comes from the cache, or no worker waits any more.
     async fn fetch(&self, network: &Arc<Network>, name: BlockName, open: &Arc<Open>) -> Result<(), String> {
-        // Somebody saw that it was missing before it came the last time.
+        // It may have arrived since the caller found it missing.
         if self.is_here(name).await? {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl Supplier {
             };
             self.told.trouble(name, &failures);
             if self.is_given_up(name, open) {
-                return Err("it was for another worker, and nobody gives it".to_owned());
+                return Err("it was for another worker, and no worker has it".to_owned());
             }
             open.note_failed();
             tokio::select! {
@@ -178,7 +178,7 @@ impl Supplier {
         }
     }
 
-    /// Whether only others wanted it. Who wants it from now on begins anew.
+    /// Reports whether only others wanted it. Later callers begin anew.
     fn is_given_up(&self, name: BlockName, open: &Open) -> bool {
         let mut all = self.lock_open();
         let is_unwanted = !open.wishes.are_own();
@@ -210,7 +210,7 @@ impl Supplier {
             let is_put_off = || !is_last && self.donors.is_passed_over(donor, Instant::now());
             let turns = if ask.is_to_fetch { &self.keepers_turns } else { &self.turns };
             let turn = if is_put_off() { None } else { turns.take(&open.wishes).await };
-            // Another one may have seen it fail while this one waited.
+            // Another task may have seen it fail meanwhile.
             let Some(_turn) = turn.filter(|_| !is_put_off()) else {
                 if !is_last {
                     asks.push_back((ask, true));
@@ -237,7 +237,7 @@ impl Supplier {
         Err(NotGiven::ForNow(failures))
     }
 
-    /// One block from one worker, checked.
+    /// Fetches and verifies one block from one worker.
     async fn ask(&self, network: &Arc<Network>, ask: &Ask, name: BlockName) -> Result<Fetched> {
         let connection = self.donors.connection(network, &ask.member).await?;
         let fetching = fetch_block(&connection, &self.stock, name, ask.is_to_fetch);
@@ -266,24 +266,24 @@ impl Supplier {
         Ok(())
     }
 
-    /// In words.
+    /// Notes a failure, and returns it as text.
     fn note_failure(&self, ask: &Ask, name: BlockName, error: &Error) -> Result<String, NotGiven> {
         let donor = ask.member.worker;
         let is_refusal = error
             .chain()
             .any(|cause| cause.downcast_ref::<ReceiveError>().is_some_and(ReceiveError::is_refusal));
         match error.downcast_ref::<NotTheBlock>() {
-            // That is what the hash is of that the run's data has.
+            // The hash of the run's data is of these useless items.
             Some(useless @ NotTheBlock::Items) => return Err(NotGiven::ForGood(useless.to_string())),
             Some(lie) => {
                 self.donors.note_lied(donor, Instant::now());
-                tracing::warn!(%donor, block = %name, reason = %lie, "a worker has sent other data than it was asked for: it is asked last from now on");
+                tracing::warn!(%donor, block = %name, reason = %lie, "a worker sent wrong data: it is asked last from now on");
             }
             // On a slow link that is no fault of the keeper's.
             None if is_refusal || error.is::<StillFetching>() => {}
             None => {
                 if self.donors.note_failed(donor, Instant::now()) {
-                    tracing::info!(%donor, block = %name, reason = format!("{error:#}"), "a worker gives no training data: others are asked");
+                    tracing::info!(%donor, block = %name, reason = format!("{error:#}"), "a worker did not deliver training data: asking others");
                 }
             }
         }
@@ -307,7 +307,7 @@ impl Supplier {
 
 impl Supply for Supplier {
     fn expect(&self, block: BlockName) -> bool {
-        // Where the session is over, nobody reads it.
+        // After the session, the block is never read.
         self.network.upgrade().is_some_and(|network| self.begin(&network, block, Wish::Expected).1)
     }
 

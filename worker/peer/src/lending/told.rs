@@ -1,4 +1,4 @@
-//! What is said in the log of data that is fetched.
+//! Log lines about fetched data.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use longhaul_data::BlockName;
 use tokio::time::Instant;
 
-/// How often it is said how much has come,
+/// Interval of log lines about progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// and that nothing comes.
+/// Interval of log lines about failures.
 const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 
-/// What was fetched, and what was said of it.
+/// Fetched data, and the times of log lines.
 #[derive(Debug, Default)]
 pub struct Told(Mutex<Counts>);
 
@@ -25,7 +25,7 @@ struct Counts {
 }
 
 impl Told {
-    /// Nobody has given a block. In words, what each has said.
+    /// Logs a block without a source, with the workers' failures.
     pub fn trouble(&self, name: BlockName, failures: &[String]) {
         let (mut told, now) = (self.lock(), Instant::now());
         if told.trouble_at.is_some_and(|at| now < at + TROUBLE_EVERY) {
@@ -33,19 +33,19 @@ impl Told {
         }
         told.trouble_at = Some(now);
         let reason = match failures {
-            [] => "nobody who has the run's data is here".to_owned(),
+            [] => "no worker with the run's data is here".to_owned(),
             failures => failures.join("; "),
         };
-        tracing::warn!(block = %name, reason, "training data cannot be had from any worker: waiting, and trying again");
+        tracing::warn!(block = %name, reason, "no worker delivers training data: waiting, and retrying");
     }
 
-    /// A block of so many bytes has come.
+    /// Counts a block's arrival.
     pub fn progress(&self, bytes: u64, is_wan: bool) {
         let (mut told, now) = (self.lock(), Instant::now());
         told.blocks += 1;
         *(if is_wan { &mut told.wan_bytes } else { &mut told.lan_bytes }) += bytes;
         if told.trouble_at.take().is_some() {
-            tracing::info!("training data comes again");
+            tracing::info!("training data arrives again");
         } else if told.progress_at.is_some_and(|at| now < at + PROGRESS_EVERY) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Whose turn it is to fetch: of those that wait, the one that is waited for most.
+//! Turns to fetch: the most urgent waiting block is next.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Why a block is fetched; the last one counts most.
+/// Reason to fetch a block, in ascending urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Wish {
@@ -31,18 +31,18 @@ impl Wishes {
         self.0.fetch_or(wish as u8, Ordering::Relaxed);
     }
 
-    /// Whether this worker wants it for itself.
+    /// Reports whether this worker wants it for itself.
     pub fn are_own(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (Wish::Expected as u8 | Wish::Needed as u8) != 0
     }
 
-    /// The higher, the sooner it is fetched.
+    /// Returns the urgency; higher ones are fetched sooner.
     fn urgency(&self) -> u32 {
         u8::BITS - self.0.load(Ordering::Relaxed).leading_zeros()
     }
 }
 
-/// So many may fetch at a time.
+/// A bounded number of parallel fetches.
 pub struct Turns {
     queue: Mutex<Queue>,
 }
@@ -50,7 +50,7 @@ pub struct Turns {
 struct Queue {
     free: usize,
     next: u64,
-    /// By when they came.
+    /// By order of arrival.
     waiting: BTreeMap<u64, Waiting>,
 }
 
@@ -59,7 +59,7 @@ struct Waiting {
     told: oneshot::Sender<Turn>,
 }
 
-/// Dropped, it is somebody else's turn.
+/// Passed on when dropped.
 pub struct Turn(Arc<Turns>);
 
 impl Turns {
@@ -67,7 +67,7 @@ impl Turns {
         Arc::new(Self { queue: Mutex::new(Queue { free: count, next: 0, waiting: BTreeMap::new() }) })
     }
 
-    /// Waits for a turn to fetch what is wished for so; who wishes for it may change meanwhile. None: there is none any more.
+    /// Waits for a turn to fetch a block with these wishes, which may change meanwhile. `None`: the turns have ended.
     pub async fn take(self: &Arc<Self>, wishes: &Arc<Wishes>) -> Option<Turn> {
         let turn = {
             let mut queue = self.lock();
@@ -88,7 +88,7 @@ impl Turns {
         let next = {
             let mut queue = self.lock();
             queue.waiting.retain(|_, waiting| !waiting.told.is_closed());
-            // Of those that are as urgent, the one that came first.
+            // Among equally urgent ones, the first to come.
             let most = queue.waiting.iter().rev().max_by_key(|(_, waiting)| waiting.wishes.urgency());
             let number = most.map(|(number, _)| *number);
             let next = number.and_then(|number| queue.waiting.remove(&number));
@@ -98,7 +98,7 @@ impl Turns {
             next
         };
         if let Some(next) = next {
-            // Who does not wait any more drops it, and so passes it on.
+            // A receiver that left drops it, and so passes it on.
             drop(next.told.send(Turn(Arc::clone(self))));
         }
     }
@@ -143,12 +143,12 @@ mod tests {
         drop(first);
         assert!(poll(&mut one).is_none() && poll(&mut two).is_none());
         let turn = poll(&mut three).unwrap();
-        // What is expected comes to be needed.
+        // An expected block becomes needed.
         expected.add(Wish::Needed);
         drop(turn);
         assert!(poll(&mut two).is_none());
         drop(poll(&mut one).unwrap());
-        // Who is given a turn and is gone gives it back.
+        // A turn given to a dropped future returns.
         drop(two);
         assert!(poll(&mut Box::pin(turns.take(&other))).is_some());
         assert_eq!(turns.lock().free, 1);

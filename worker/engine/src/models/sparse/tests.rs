@@ -19,7 +19,7 @@ fn leaf(sizes: &[i64], kind: Kind) -> Tensor {
     Tensor::randn(sizes, (Kind::Double, test_device())).to_kind(kind).set_requires_grad(true)
 }
 
-/// What a product is made of: x [.., in], W, b, and dy [.., out] in front of its backward pass.
+/// A product's operands: x [.., in], W, b, and dy [.., out] for its backward pass.
 struct Given {
     x: Tensor,
     weight: Tensor,
@@ -102,7 +102,7 @@ fn gradients_are_those_of_the_paper_for_any_shape_layout_and_mode() {
     }
 }
 
-/// Of a loss that is not linear. Where columns are left out, only the bias has the loss's own derivative.
+/// For a non-linear loss. If columns are left out, only the bias has the loss's own derivative.
 #[test]
 fn gradients_of_the_bias_and_of_all_columns_are_finite_differences() {
     const STEP: f64 = 1e-6;
@@ -219,7 +219,7 @@ fn gradients_that_several_threads_write_are_zero_but_in_what_was_kept() {
 
 #[test]
 fn columns_that_are_left_out_are_not_multiplied() {
-    // What a GPU multiplies backwards, autograd starts from a thread of its own, where nobody counts.
+    // Autograd runs a GPU's backward pass on its own thread, where multiplications are not counted.
     if test_device().is_cuda() {
         return;
     }
@@ -234,7 +234,7 @@ fn columns_that_are_left_out_are_not_multiplied() {
         assert_eq!(of(&given, selection(OUT as u32, SparseMode::Columns), all), 2 * one);
         assert_eq!(of(&given, selection(2, SparseMode::Columns), all), 2 * one / 5);
         assert_eq!(of(&given, selection(2, SparseMode::Rows), all), 2 * one, "zeros are multiplied");
-        assert_eq!(of(&given, selection(2, SparseMode::Columns), &all[1..]), one / 5, "nobody asks for dx");
+        assert_eq!(of(&given, selection(2, SparseMode::Columns), &all[1..]), one / 5, "dx is not needed");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Backward passes that go on with some columns, in tensor groups.
+//! Backward passes with selected columns, in tensor groups.
 
 use longhaul_common::config::{ModelKind, SparseBackwardConfig, SparseMode};
 
@@ -10,7 +10,7 @@ fn sparse(precision: Precision) -> TrainConfig {
     TrainConfig { sparse_backward, precision, micro_batch: 4, ..train_config(0.5) }
 }
 
-/// Members that had chosen other columns of what all of them have would have parted, which is an error of the step.
+/// Members with other choices of replicated columns would differ, which is an error of the step.
 #[test]
 fn members_learn_from_some_columns_and_stay_together() {
     for spec in models() {
@@ -22,7 +22,7 @@ fn members_learn_from_some_columns_and_stay_together() {
     }
 }
 
-/// Of a product that is cut by column, each member keeps a share of its own; of one that is cut by row, all keep the same.
+/// Of a product divided by columns, each member keeps its own share; of one divided by rows, all keep the same.
 #[test]
 fn members_keep_as_many_columns_each() {
     for spec in models() {

@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::{Selected, channels, part, pipeline, train_selected};
 use crate::{Pipe, PipelineRank};
 
-/// What each rank makes of its engine in a pipeline of groups of two, stage by stage: each talks to the same index of the others.
+/// Applies `work` to each rank's engine in a pipeline of groups of two, stage by stage: each is connected to the same index of the others.
 fn each_in_stages<T: Send>(
     spec: &ModelSpec,
     train: &TrainConfig,
@@ -44,7 +44,7 @@ fn each_in_stages<T: Send>(
 fn trained_in_stages(spec: &ModelSpec, train: &TrainConfig, pipeline: &Pipeline) -> Trained {
     let all = each_in_stages(spec, train, pipeline, trained);
     let (losses, evaluated) = (all[0][0].0.clone(), all[0][0].1);
-    assert!(all.iter().flatten().all(|of| (&of.0, of.1) == (&losses, evaluated)), "all learn the same loss");
+    assert!(all.iter().flatten().all(|of| (&of.0, of.1) == (&losses, evaluated)), "all get the same loss");
     let parameters = (0..).zip(all).flat_map(|(rank, members)| {
         let own: Vec<_> = members.into_iter().map(|(.., parameters)| parameters).collect();
         put_together(&part(spec, pipeline, rank), &own)
@@ -74,7 +74,7 @@ fn stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does() {
     }
 }
 
-/// Where nothing is summed in another order: neither a norm nor the gradient of a tied embedding.
+/// For sums in the same order: without a norm or the gradient of a tied embedding.
 #[test]
 fn stages_of_tensor_groups_make_the_same_bits_as_one_group_with_all_layers() {
     for spec in models().into_iter().filter(|spec| !spec.tied_embeddings) {
@@ -127,7 +127,7 @@ fn a_share_of_a_part_joins_its_group_before_the_pipeline() {
     assert!(matches!(share.join(rank(channels(pipeline))), Err(EngineError::NoGroup)));
     let collective = Threads::group(2, Fault::Nothing).swap_remove(0);
     share.join_group(TensorGroup::new(collective).unwrap()).unwrap();
-    assert!(matches!(share.train_step(0, &batch(0)), Err(EngineError::Part)), "alone it is no model");
+    assert!(matches!(share.train_step(0, &batch(0)), Err(EngineError::Part)), "a share alone is no model");
     assert!(share.join(rank(channels(pipeline))).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Compression of updates that are of columns, which are remembered as such.
+//! Compression of updates of columns, with memories of columns.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use longhaul_proto::codec::{ColumnUpdate, Encoder};
 
 use super::{CompressError, Compressor, Job, Local};
 
-/// What is remembered of a fragment while it is compressed.
+/// A fragment's memory during compression.
 pub(super) struct ColumnTask {
     before: Option<ColumnUpdate>,
     left: Option<ColumnUpdate>,
@@ -16,10 +16,10 @@ pub(super) struct ColumnTask {
 }
 
 impl ColumnTask {
-    /// Encodes the mean and what is remembered with `seed`, of which `decay` is left, into `frame`.
+    /// Encodes the mean plus `decay` times the memory into `frame`, with `seed`.
     ///
     /// # Errors
-    /// [`CompressError`]; nothing is forgotten then.
+    /// [`CompressError`]; the memory is then unchanged.
     pub fn compress(
         &mut self,
         job: &Job<'_>,
@@ -35,13 +35,13 @@ impl ColumnTask {
         });
         let updates = updates.collect::<Result<Vec<_>, _>>()?;
         if updates.is_empty() {
-            // Nobody's was fit to be sent: nothing changes, and what waits goes on to wait.
+            // No member had a valid update: the memory stays unchanged.
             encoder.encode(seed, &vec![0.0; len], frame)?;
             self.left.clone_from(&self.before);
             return Ok(());
         }
         let mean = weighted_mean(&updates).ok_or(CompressError::Kinds)?;
-        // That of another configuration is of no use.
+        // A residual of another configuration is useless.
         let residual = self.before.as_ref().filter(|before| before.is_like(&mean));
         let rest = encoder.encode_columns(seed, &mean, residual, decay, frame)?;
         self.left = rest.filter(|_| self.is_remembered);
@@ -50,13 +50,13 @@ impl ColumnTask {
 }
 
 impl Compressor {
-    /// What a compression of this fragment begins with.
+    /// Takes out the memory of this fragment for compression.
     pub(super) fn take_up_columns(&mut self, fragment: FragmentId) -> ColumnTask {
         let is_remembered = self.config.has_residual();
         ColumnTask { before: self.columns.kept.remove(&fragment), left: None, is_remembered }
     }
 
-    /// What it has left behind; where it failed, all is as it was.
+    /// Puts the new memory back, or the old one after a failure.
     pub(super) fn put_down_columns(
         &mut self,
         (round, fragment): (Round, FragmentId),
@@ -72,7 +72,7 @@ impl Compressor {
         }
     }
 
-    /// Puts back what was there before the compression of this round.
+    /// Restores the memory from before the compression of this round.
     pub(super) fn retract_columns(&mut self, round: Round, fragment: FragmentId) {
         if let Some((of, before)) = self.columns.before.remove(&fragment)
             && of == round
@@ -82,32 +82,32 @@ impl Compressor {
         }
     }
 
-    /// Whether all that is compressed is of columns.
+    /// Reports whether all updates are of columns.
     #[must_use]
     pub fn is_of_columns(&self) -> bool {
         self.config.selection == SelectionRule::Columns
     }
 
-    /// As [`Self::take_residual`], where updates are of columns.
+    /// As [`Self::take_residual`], for updates of columns.
     pub fn take_columns(&mut self, fragment: FragmentId) -> Option<ColumnUpdate> {
         self.columns.before.remove(&fragment);
         self.columns.kept.remove(&fragment)
     }
 
-    /// What of columns this worker has not sent, by fragment.
+    /// Returns this worker's unsent columns, by fragment.
     #[must_use]
     pub fn columns(&self) -> &BTreeMap<FragmentId, ColumnUpdate> {
         &self.columns.kept
     }
 
-    /// Takes that over from a checkpoint.
+    /// Takes them over from a checkpoint.
     pub fn restore_columns(&mut self, columns: BTreeMap<FragmentId, ColumnUpdate>) {
         self.columns.before.clear();
         self.columns.kept = columns;
     }
 }
 
-/// Σ wᵢ·xᵢ / Σ w, in the order given; none of none, or where they are of different models. One member's is its own.
+/// Σ wᵢ·xᵢ / Σ w, in the given order; `None` for no updates or different models. A single member's update stays as it is.
 fn weighted_mean(updates: &[(u32, ColumnUpdate)]) -> Option<ColumnUpdate> {
     if let [(_, update)] = updates {
         return Some(update.clone());

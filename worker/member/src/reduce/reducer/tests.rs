@@ -1,4 +1,4 @@
-//! What owners make of contributions.
+//! Tests of owners' reductions.
 
 use longhaul_common::config::{SyncConfig, SyncPreset, ValueFormat};
 use longhaul_common::id::SiteId;
@@ -49,7 +49,7 @@ fn contributions(round: u64) -> (Vec<Contribution>, Vec<f64>) {
 }
 
 fn decoded(result: &FragmentResult) -> Vec<f64> {
-    let Content::Mean(body) = &result.content else { panic!("it is a mean") };
+    let Content::Mean(body) = &result.content else { panic!("not a mean") };
     let mut values = vec![0.0; 64];
     Decoder::new().decode_add(body, 64, 1.0, &mut values).unwrap();
     values.into_iter().map(f64::from).collect()
@@ -74,7 +74,7 @@ fn all_that_is_published_and_the_owners_residual_make_up_all_means() {
     }
 }
 
-/// Sites that send values of their own: a result has all of them, rounded, and nothing that was left in the residual before.
+/// Sites send values of their own: a result has all of them, rounded, and nothing else from the residual.
 #[test]
 fn a_union_has_what_anybody_sent_as_far_as_there_is_room_and_the_rest_waits() {
     let contribution = |site: u32, values: &[(usize, f32)]| {
@@ -163,13 +163,13 @@ fn what_a_void_reduction_left_behind_does_not_count() {
     assert_eq!((again, twice.residuals()), (only, once.residuals()));
 
     let before = once.kept.before[&F0].before(Round(1)).unwrap().clone();
-    assert_eq!(twice.take_residual(F0, Round(1)), Some(before), "round 1 is void where it goes");
+    assert_eq!(twice.take_residual(F0, Round(1)), Some(before), "round 1 is void at the next owner");
     let after = once.residuals()[&F0].clone();
     assert_eq!(once.take_residual(F0, Round(2)), Some(after));
     assert_eq!(once.take_residual(F0, Round(2)), None);
 }
 
-/// A device that is slow writes the checkpoint before a round whose results are made already: who goes on from there makes them again.
+/// A slow device writes the checkpoint before a round whose results already exist: a restart from there makes them again.
 #[test]
 fn a_checkpoint_has_the_residuals_from_before_its_round_though_that_was_reduced() {
     let mut reducer = reducer();
@@ -182,7 +182,7 @@ fn a_checkpoint_has_the_residuals_from_before_its_round_though_that_was_reduced(
     assert_eq!(&reducer.residuals_at(Round(2)), reducer.residuals());
 }
 
-/// Every sixteenth value is looked at.
+/// Every sixteenth value is sampled.
 #[test]
 fn what_waits_is_the_residual_over_the_mean_of_the_round() {
     let mut reducer = reducer();
@@ -202,5 +202,5 @@ fn what_waits_is_the_residual_over_the_mean_of_the_round() {
     assert_eq!(reducer.waiting_in(Round(4)).exchanges(), None, "nothing is published");
     reducer.reduce(Round(5), F0, contributions(5).0).unwrap();
     reducer.take_residual(F0, Round(6));
-    assert_eq!(reducer.waiting_in(Round(5)).exchanges(), None, "it waits elsewhere");
+    assert_eq!(reducer.waiting_in(Round(5)).exchanges(), None, "the residual is elsewhere");
 }

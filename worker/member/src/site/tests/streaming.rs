@@ -1,4 +1,4 @@
-//! Fragments that a site reduces, and that leave it, while its members' devices still compute the others.
+//! Fragments that a site reduces and sends while its members' devices still compute the others.
 
 use longhaul_common::id::WorkerId;
 
@@ -11,7 +11,7 @@ use crate::tests::finished::{DENSE, finish, finish_weighted, gradient, has, mean
 const CALM: &str =
     "preset = \"dense\"\nfragment_values = 32\ndeadline_floor_ms = 20000\ndeadline_ceiling_ms = 20000";
 
-/// Ends a member's ring as a failure would, and tells the member.
+/// Ends a member's ring like a failure, and notifies the member.
 fn break_ring(worker: &mut Worker) {
     let generation = worker.running().site.generation;
     worker.end_site();
@@ -23,14 +23,14 @@ fn is_over(worker: &Worker, round: u64) -> bool {
     worker.running().member.open_round() > Round(round)
 }
 
-/// How many fragments' means of a round came over the ring.
+/// Number of fragments whose mean of a round came over the ring.
 fn reduced<const N: usize>(rig: &Rig<N>, round: u64) -> usize {
     let has = |worker: &Worker, fragment| worker.running().site.mean_of(Round(round), fragment).is_some();
     let fragments = |worker: &Worker| rig.layout().fragments().filter(|f| has(worker, *f)).count();
     rig.workers.iter().map(fragments).sum()
 }
 
-/// The values are the mean of these gradients, each with so many samples.
+/// Asserts that the values are the mean of these gradients, each with its samples.
 fn assert_mean(values: &[f32], start: usize, gradients: &[(&[f32], u32)]) {
     let samples: f64 = gradients.iter().map(|(_, weight)| f64::from(*weight)).sum();
     for (index, value) in (start..).zip(values) {
@@ -54,7 +54,7 @@ fn fragments_of_a_site_of_two_leave_before_the_rest_is_computed() {
     rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 2)));
     assert!(rig.workers.iter().all(|worker| !has(worker, 0, 0) && !has(worker, 0, 1)));
     assert_eq!(reduced(&rig, 0), 1);
-    // Members need not be equally far.
+    // Members may differ in progress.
     finish(&mut rig.workers[0], 0, &gradients[0], 32..64);
     rig.workers[1].send(0, gradients[1].clone());
     rig.workers[2].send(0, gradients[2].clone());
@@ -87,7 +87,7 @@ fn a_member_without_samples_holds_no_fragment_up() {
     assert_mean(&means[0], 0, &[(&gradients[0], 3), (&gradients[2], 5)]);
 }
 
-/// `dense`, four members of whom three are at one site: the results have the same bits whether fragments leave early or not.
+/// `dense`, four members, three of them at one site: the results have the same bits whether fragments leave early or not.
 #[test]
 fn a_round_in_parts_has_the_bits_of_the_same_round_as_a_whole() {
     let [streamed, whole] = [true, false].map(|streams| {
@@ -118,7 +118,7 @@ fn a_ring_that_breaks_amid_a_step_counts_every_part_once() {
         finish(worker, 0, gradient, 64..96);
     }
     rig.pump(|workers| workers.iter().all(|worker| has(worker, 0, 2)));
-    // One that waits in the ring for another.
+    // A member waits in the ring for another.
     finish(&mut rig.workers[0], 0, &gradients[0], 32..64);
     rig.workers[..2].iter_mut().for_each(break_ring);
     for (worker, gradient) in rig.workers[1..].iter_mut().zip(&gradients[1..]) {
@@ -136,7 +136,7 @@ fn a_ring_that_breaks_amid_a_step_counts_every_part_once() {
     assert_mean(&means[0], 0, &gradients.each_ref().map(|gradient| (gradient.as_slice(), 4)));
 }
 
-/// Some of a part's uploaders have their means when the ring breaks, and others have not.
+/// Some of a part's uploaders have their means when the ring breaks, and others do not.
 #[test]
 fn a_part_that_only_some_have_is_counted_once() {
     for lucky in [0, 1] {
@@ -153,7 +153,7 @@ fn a_part_that_only_some_have_is_counted_once() {
             finish(worker, 0, gradient, 48..96);
         }
         rig.pump(|workers| workers[1 - lucky].running().site.joint.is_none());
-        // It computes, and hears that its ring is broken when it has more.
+        // It computes, and notices its broken ring with its next part.
         assert!(rig.workers[lucky].running().site.joint.is_some());
         for (worker, gradient) in rig.workers.iter_mut().zip(&gradients) {
             finish(worker, 0, gradient, 32..48);
@@ -170,7 +170,7 @@ fn a_part_that_only_some_have_is_counted_once() {
     }
 }
 
-/// One of a site's three is gone when one fragment has its result, and another is final with some; the two that are left go on over a ring of their own.
+/// One of a site's three leaves when one fragment has its result and another is final at some; the other two continue over their own ring.
 #[test]
 fn a_member_that_dies_amid_a_streamed_round_takes_only_what_had_not_left() {
     let mut rig: Rig<4> = Rig::at_sites([1, 2, 3, 4], [0, 0, 0, 1], CALM).training();
@@ -184,7 +184,7 @@ fn a_member_that_dies_amid_a_streamed_round_takes_only_what_had_not_left() {
         finish(&mut rig.workers[at], 0, &gradients[at], 32..64);
     }
     rig.workers[1].end_site();
-    // Who computes notices when it has more, and then whoever waits for it.
+    // A computing member notices with its next part, and then all that wait for it.
     finish(&mut rig.workers[2], 0, &gradients[2], 32..64);
     rig.pump(|workers| [0, 2].iter().all(|at| workers[*at].running().site.joint.is_none()));
     let answers: BTreeMap<_, _> =
@@ -213,10 +213,10 @@ fn a_member_that_dies_amid_a_streamed_round_takes_only_what_had_not_left() {
         let site = &rig.workers[at].running().site;
         rig.layout().fragments().filter(|fragment| site.mean_of(Round(0), *fragment).is_some()).count()
     });
-    assert_eq!(by_ring.iter().sum::<usize>(), 2, "those that had no result are reduced by the new ring");
+    assert_eq!(by_ring.iter().sum::<usize>(), 2, "the new ring reduces fragments without a result");
 }
 
-/// The other site's fragments have their results at the deadline; what this site had reduced by then counts, and the rest is carried over.
+/// The other site's fragments have their results at the deadline; this site's parts reduced by then count, and the rest is carried over.
 #[test]
 fn what_a_site_had_not_reduced_when_its_round_was_over_is_carried_over() {
     let mut rig: Rig<3> = Rig::at_sites([1, 2, 3], [0, 0, 1], DENSE).training();
@@ -256,7 +256,7 @@ fn what_a_site_had_not_reduced_when_its_round_was_over_is_carried_over() {
     assert_mean(&means[0], 0, &all.each_ref().map(|values| (values.as_slice(), 4)));
 }
 
-/// Whether some uploader has its site's mean of a fragment of the open round.
+/// Reports whether some uploader has its site's mean of a fragment of the open round.
 fn reduced_at(workers: &[Worker; 3], fragment: u32) -> bool {
     let has = |worker: &Worker| {
         let running = worker.running();
@@ -265,7 +265,6 @@ fn reduced_at(workers: &[Worker; 3], fragment: u32) -> bool {
     workers.iter().any(has)
 }
 
-/// Three members' threads, and who uploads what.
 struct Threads {
     rig: Rig<3>,
     members: [SiteHandle; 3],
@@ -303,7 +302,7 @@ impl Threads {
         turns.iter().map(piece).collect()
     }
 
-    /// What all three have of the next part: which fragments, and their means.
+    /// Returns all three members' next part: its fragments and their means.
     fn next_part(&mut self) -> (BTreeMap<FragmentId, Vec<f32>>, bool) {
         let (mut all, mut last) = (BTreeMap::new(), Vec::new());
         for at in 0..3 {
@@ -358,7 +357,7 @@ fn parts_have_the_bits_of_the_whole_and_of_the_documented_order() {
         threads.confirmed(round);
         assert_eq!(whole, reference);
 
-        // Part by part: as far as all three have everything from the first turn on, in whatever order it came.
+        // Part by part: up to the last turn that all three have without a gap, in any order of arrival.
         let round = round + 1;
         threads.ask(0, round, samples[0], threads.fragments(0, &[0]));
         threads.ask(1, round, samples[1], threads.whole(1));
@@ -383,7 +382,7 @@ fn parts_have_the_bits_of_the_whole_and_of_the_documented_order() {
     }
 }
 
-/// Its round is decided without what it has not computed.
+/// Its round is decided without the uncomputed parts.
 #[test]
 fn a_member_that_leaves_a_round_half_way_meets_the_others_in_the_next() {
     let mut threads = Threads::start();
@@ -396,7 +395,7 @@ fn a_member_that_leaves_a_round_half_way_meets_the_others_in_the_next() {
     threads.ask(2, 1, 1, threads.whole(2));
     let news = threads.heard.next(&threads.rig, 0);
     assert!(matches!(news, SiteNews::Passed { round: Round(0) }), "{news:?}");
-    // What comes too late for the round it has left changes nothing.
+    // Parts too late for the abandoned round change nothing.
     threads.ask(0, 0, 1, threads.fragments(0, &[3]));
     threads.ask(0, 1, 1, threads.whole(0));
     assert_eq!(threads.next_part(), (threads.reference([1, 1, 1]), true));

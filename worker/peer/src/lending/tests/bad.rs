@@ -1,4 +1,4 @@
-//! Workers that give something else, nothing, or no end of it.
+//! Workers that send wrong data, none, or too much.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,30 +11,30 @@ use longhaul_proto::transport::bulk::PullRequest;
 use super::super::super::request::{FILE_FRAME_BYTES, Request, meta};
 use super::*;
 
-/// What a worker does that is asked for data and is not as it should be.
+/// Misbehaviour of a worker asked for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bad {
-    /// A bit is another one.
+    /// One bit differs.
     Flips,
     /// It is too short.
     Short,
-    /// Frames as long as any, without end.
+    /// Endless frames of maximum length.
     Endless,
-    /// Frames of a byte, without end; of blocks, empty ones.
+    /// Endless frames of a byte; for blocks, empty ones.
     Crumbs,
-    /// Two empty frames, and then what was asked for.
+    /// Two empty frames, and then the requested data.
     Signs,
-    /// It has another shard's head.
+    /// The head of another shard.
     OtherHead,
-    /// Nothing is to be had.
+    /// It refuses.
     Refuses,
     /// The connection ends within an answer.
     HangsUp,
-    /// Its frames are of another kind.
+    /// Frames of another kind.
     OtherKind,
 }
 
-/// Such a worker, and how often it was asked.
+/// Starts such a worker, with a count of its requests.
 fn bad_holder(
     authority: &(Authority, u64),
     number: u32,
@@ -56,7 +56,7 @@ fn bad_holder(
                     if bad == Bad::HangsUp {
                         connection.close(0u32.into(), b"gone");
                     }
-                    // Who was refused what it sent hangs up on it.
+                    // The receiver hangs up after wrong data.
                     let _ = answer_badly(pull, number, &lending, bad).await;
                 }
             });
@@ -124,7 +124,7 @@ async fn whoever_sends_something_else_is_found_out_and_asked_last_from_then_on()
     let mut members: Vec<Member> = bad.iter().map(|(member, _)| member.clone()).collect();
     members.push(honest.member.clone());
     remote.told(text.holders(&members, from_ref(&remote.worker.member)));
-    // Nobody is known yet, so they are asked in order, each once.
+    // All are unknown yet, so they are asked in order, each once.
     timeout(PATIENCE, remote.waiting(text.blocks()[0])).await.unwrap().unwrap().unwrap();
     let asked = |at: usize| bad[at].1.load(Ordering::Relaxed);
     for (at, bad) in all.iter().enumerate() {
@@ -132,7 +132,7 @@ async fn whoever_sends_something_else_is_found_out_and_asked_last_from_then_on()
     }
     remote.fetch(&text).await;
     for (at, bad) in lies.iter().enumerate() {
-        assert_eq!(asked(at), 1, "{bad:?} is asked before who is honest");
+        assert_eq!(asked(at), 1, "{bad:?} is asked before honest workers");
     }
 }
 
@@ -160,7 +160,7 @@ async fn who_says_what_there_is_is_believed_only_if_that_is_what_the_run_has_and
 async fn who_cannot_be_reached_keeps_nobody_from_asking_others() {
     let (authority, text) = (authority(), Text::new());
     let honest = holder(&authority, 9, &text);
-    // It has a port, and nobody answers there.
+    // It has a port without a listener.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let silent = member(8, silent.local_addr().unwrap());
     let remote = Remote::new(&authority, 1, SiteId(1), &text);

@@ -21,10 +21,10 @@ use super::fetch::fetch_block;
 use super::*;
 use crate::testing::{Worker, authority, endpoint, member};
 
-/// Nothing that is awaited here takes as long.
+/// No wait here takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with a text of some blocks, prepared, and one for what others fetch.
+/// A folder with a prepared text of some blocks, and one for fetched data.
 struct Text {
     folder: TempDir,
     data: Arc<Dataset>,
@@ -50,7 +50,6 @@ impl Text {
         Self { folder, data, lending, name }
     }
 
-    /// All blocks that there are.
     fn blocks(&self) -> Vec<BlockName> {
         let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
         let of_shard = |shard| (0..).map(move |block| BlockName { shard, block });
@@ -110,8 +109,8 @@ impl Remote {
         let (data, whole) = (Arc::clone(&self.data), Arc::clone(&text.data));
         let same =
             spawn_blocking(move || data.peek(0, u64::MAX).unwrap() == whole.peek(0, u64::MAX).unwrap());
-        assert!(same.await.unwrap(), "what was fetched is something else");
-        assert_eq!(self.fetched(), before, "what is here was fetched again");
+        assert!(same.await.unwrap(), "the fetched data differs");
+        assert_eq!(self.fetched(), before, "present data was fetched again");
     }
 
     /// Waits for a block, in a task of its own.
@@ -120,7 +119,7 @@ impl Remote {
         tokio::spawn(async move { supplier.until_here(name).await })
     }
 
-    /// Returns when all were asked so often for a block that is being fetched, and nobody has given it.
+    /// Waits for this many failed attempts with all workers for a block in flight.
     async fn until_failed(&self, name: BlockName, times: u32) {
         let open = loop {
             if let Some(open) = self.supplier.open(name) {
@@ -131,14 +130,14 @@ impl Remote {
         timeout(PATIENCE, open.stage().wait_for(|stage| stage.failed >= times)).await.unwrap().unwrap();
     }
 
-    /// Asks for a block as such a worker that asks this one alone.
+    /// Requests a block as `worker`, from this one alone.
     async fn asked(&self, worker: &Worker, name: BlockName, to_be_fetched: bool) -> anyhow::Result<()> {
         let connection = Donors::default().connection(&worker.network, &self.worker.member).await?;
         let answer = fetch_block(&connection, &self.supplier.stock, name, to_be_fetched);
         timeout(PATIENCE, answer).await?.map(drop)
     }
 
-    /// Bytes that came from other sites, and from the own one.
+    /// Returns the bytes from other sites, and from the own one.
     fn fetched(&self) -> (u64, u64) {
         let counts = self.worker.network.progress.heartbeat();
         (counts.data_wan_bytes, counts.data_lan_bytes)
@@ -162,9 +161,9 @@ async fn two_of_a_site_fetch_each_block_once_over_the_long_way() {
         .map(|lent| (lent.head.len() + lent.bytes.len()) as u64)
         .sum();
     let ((wan_one, lan_one), (wan_two, lan_two)) = (one.fetched(), two.fetched());
-    assert_eq!(wan_one + wan_two, whole, "{wan_one} and {wan_two} over the long way");
+    assert_eq!(wan_one + wan_two, whole, "{wan_one} and {wan_two} from afar");
     assert_eq!((wan_one + lan_one, wan_two + lan_two), (whole, whole));
-    assert!(wan_one > 0 && wan_two > 0, "one of them had it all to fetch");
+    assert!(wan_one > 0 && wan_two > 0, "one of them fetched everything");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +178,7 @@ async fn who_comes_later_takes_what_its_site_has_and_who_has_it_all_on_the_site_
     one.told(text.holders(from_ref(&far.member), &neighbours));
     two.told(text.holders(from_ref(&far.member), &neighbours));
     two.fetch(&text).await;
-    assert_eq!(two.fetched().0, 0, "what the site has came over the long way");
+    assert_eq!(two.fetched().0, 0, "the site's own data came from afar");
     // The holder of site 9 is a neighbour of this one.
     let near = Remote::new(&authority, 3, SiteId(9), &text);
     let (far_ones, neighbours) =

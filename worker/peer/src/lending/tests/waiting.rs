@@ -1,4 +1,4 @@
-//! Who waits for whom, and until when.
+//! Waiting for other workers, and its limits.
 
 use std::future::ready;
 
@@ -7,7 +7,7 @@ use longhaul_proto::transport::bulk::ReceiveError;
 use super::super::route::{Place, is_keeper};
 use super::*;
 
-/// Whether that is what somebody says that gives nothing, and not that it did not answer.
+/// Reports whether a peer refused, rather than not answering.
 fn is_refusal(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<ReceiveError>().is_some_and(ReceiveError::is_refusal))
 }
@@ -21,7 +21,7 @@ async fn where_all_who_have_it_are_gone_it_waits_and_goes_on_with_another_one() 
     remote.told(text.holders(from_ref(&first.member), &own));
     let blocks = text.blocks();
     timeout(PATIENCE, remote.waiting(blocks[0])).await.unwrap().unwrap().unwrap();
-    // It hangs up on everybody, and answers nobody.
+    // It hangs up on all peers and answers none.
     first.network.endpoint.close(0u32.into(), b"dead");
     first.network.stop();
     remote.told(text.holders(&[], &own));
@@ -31,7 +31,7 @@ async fn where_all_who_have_it_are_gone_it_waits_and_goes_on_with_another_one() 
     let second = holder(&authority, 8, &text);
     remote.told(text.holders(from_ref(&second.member), &own));
     timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
-    // And at the end of a session nobody waits any more.
+    // The end of a session ends all waiting.
     remote.told(text.holders(&[], &own));
     let waiting = remote.waiting(blocks[2]);
     remote.until_failed(blocks[2], 2).await;
@@ -39,7 +39,7 @@ async fn where_all_who_have_it_are_gone_it_waits_and_goes_on_with_another_one() 
     remote.worker.network.stop();
     let ended = timeout(PATIENCE, waiting).await.unwrap().unwrap();
     assert!(matches!(ended, Err(DataError::Stopped)), "{ended:?}");
-    // What the run's data does not have, nobody is asked for.
+    // Blocks outside the run's data are never requested.
     let unknown = BlockName { shard: [1; 32], block: 0 };
     assert!(matches!(remote.supplier.until_here(unknown).await, Err(DataError::NotKept { .. })));
 }
@@ -56,9 +56,9 @@ async fn two_sites_that_have_only_fetched_some_do_not_wait_for_each_other() {
     let waiting = remotes.each_ref().map(|remote| remote.waiting(name));
     for (remote, other) in remotes.iter().zip([&members[1], &members[0]]) {
         remote.until_failed(name, 3).await;
-        // It has said each time that it does not have it.
+        // It refused each time.
         let is_slow = remote.supplier.donors().is_passed_over(other.worker, tokio::time::Instant::now());
-        assert!(!is_slow, "{} waits for who waits for it", other.worker);
+        assert!(!is_slow, "{} and this worker wait for each other", other.worker);
     }
     let holder = holder(&authority, 9, &text);
     let all = [&members[..], from_ref(&holder.member)].concat();
@@ -79,18 +79,18 @@ async fn a_worker_fetches_for_its_neighbours_alone_and_says_so_when_nobody_has_i
     let stranger = Worker::start(&authority, 3, ReceiveLimits::default());
     let own = from_ref(&keeper.worker.member);
     let name = text.blocks()[0];
-    // By this list it is the keeper of all, and nobody else is its neighbour.
+    // By this list it is the keeper of all, and the only neighbour.
     keeper.told(text.holders(from_ref(&far.member), own));
     for worker in [&stranger, &neighbour] {
         let answer = keeper.asked(worker, name, true).await.unwrap_err();
         assert!(is_refusal(&answer), "{answer:#}");
     }
-    assert_eq!(keeper.fetched(), (0, 0), "somebody else has made it fetch");
+    assert_eq!(keeper.fetched(), (0, 0), "another worker made it fetch");
     let neighbours = [keeper.worker.member.clone(), neighbour.member.clone()];
     let place = Place { worker: WorkerId(1), site: SiteId(1) };
     let is_own = |name: BlockName| is_keeper(&text.holders(&[], &neighbours), place, name);
     let name = text.blocks().into_iter().find(|name| is_own(*name)).unwrap();
-    // Who cannot get it says so, and does not go on asking for it.
+    // An unsuccessful worker refuses, and stops fetching.
     keeper.told(text.holders(&[], &neighbours));
     let answer = keeper.asked(&neighbour, name, true).await.unwrap_err();
     assert!(is_refusal(&answer), "{answer:#}");
@@ -100,7 +100,7 @@ async fn a_worker_fetches_for_its_neighbours_alone_and_says_so_when_nobody_has_i
     assert!(is_refusal(&answer), "{answer:#}");
     keeper.asked(&neighbour, name, true).await.unwrap();
     assert!(keeper.fetched().0 > 0);
-    // What is here, others are given.
+    // Others get present blocks.
     keeper.asked(&stranger, name, false).await.unwrap();
 }
 
@@ -119,7 +119,7 @@ async fn who_is_not_named_has_left_only_if_others_are() {
     };
     assert!(!has_left(text.holders(&[of(8), of(9)], &[])).await);
     assert!(!has_left(text.holders(&[of(8)], &[of(9)])).await);
-    // A coordinator that has just begun again has not heard of anybody yet.
+    // A restarted coordinator knows no worker yet.
     assert!(!has_left(DataHolders::default()).await);
     assert!(!has_left(text.holders(&[], &[])).await);
     assert!(has_left(text.holders(&[of(8)], &[])).await);
@@ -136,14 +136,14 @@ async fn who_has_nothing_waits_for_somebody_who_says_what_there_is() {
     timeout(PATIENCE, at.wait_for(|at| *at == Some(DataAt::Nowhere))).await.unwrap().unwrap();
     let honest = holder(&authority, 9, &text);
     let named = |name| DataHolders { name: Some(name), ..text.holders(from_ref(&honest.member), &[]) };
-    // What was found to be of no use is not asked for again; somebody has another catalogue than the coordinator names; and then the one that it has.
+    // Refused data is not requested again; a holder has another catalogue than the coordinator's; and then the one that it has.
     worker.network.note_data_holders(&named(useless));
     worker.network.note_data_holders(&named(DataName { catalogue: [5; 32], ..text.name }));
     worker.network.note_data_holders(&named(text.name));
     let found = timeout(PATIENCE, found).await.unwrap().unwrap().unwrap();
     assert_eq!((found.name, found.tokenizer), (text.name, None));
     assert_eq!(found.catalogue.to_bytes().unwrap(), *text.lending.catalogue);
-    // A session that ends is not waited for.
+    // The end of a session ends the wait.
     let (searching, network) = (Arc::clone(&worker.network), Arc::clone(&worker.network));
     worker.network.note_data_holders(&DataHolders::default());
     let found = spawn_blocking(move || searching.find_data(&[]));
