@@ -16,6 +16,7 @@ pub mod own_process;
 pub mod pages;
 pub mod pip;
 pub mod s3;
+pub mod small_run;
 pub mod systemd;
 pub mod terminal;
 pub mod tools;

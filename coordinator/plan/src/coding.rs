@@ -233,11 +233,11 @@ mod tests {
     use longhaul_common::plan::{FragmentLayout, Member, Membership};
     use longhaul_proto::codec::chain::{downlink, uplink};
 
-    use super::super::workload::tests::CONFIG;
+    use super::super::workload::tests::config;
     use super::*;
 
     fn exchange(preset: SyncPreset) -> Exchange {
-        let config = RunConfig { sync: SyncConfig::of(preset), ..RunConfig::parse(CONFIG).unwrap() };
+        let config = RunConfig { sync: SyncConfig::of(preset), ..config("") };
         Exchange::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
     }
 

@@ -88,17 +88,16 @@ pub(super) fn divided(config: &RunConfig, stages: u32, members: u32) -> Option<R
 
 #[cfg(test)]
 mod tests {
-    use super::super::workload::tests::CONFIG;
+    use super::super::workload::tests::{config, run_toml};
     use super::*;
 
     #[test]
     fn a_division_is_permitted_where_a_file_with_it_would_be() {
         let mut permitted = 0;
-        for lines in ["", "[privacy]\n", "preset = \"dense\"\n"] {
-            let Ok(mut config) = RunConfig::parse(&CONFIG.replace("[sync]\n", &format!("[sync]\n{lines}")))
-            else {
-                continue;
-            };
+        let private = run_toml().set("sync.preset", "diloco");
+        let private = private.lines("privacy", "clip = 1.0\nnoise = 1.0\ndelta = 1e-5");
+        for run in [run_toml(), private, run_toml().set("sync.preset", "dense")] {
+            let mut config = RunConfig::parse(&run.to_string()).unwrap();
             for (workers, stages, members) in (1..=12).flat_map(|workers| {
                 (0..=9).flat_map(move |stages| (0..=5).map(move |members| (workers, stages, members)))
             }) {
@@ -119,7 +118,7 @@ mod tests {
     }
 
     fn stages(change: impl FnOnce(&mut RunConfig)) -> Vec<(u32, Vec<u32>)> {
-        let mut config = RunConfig::parse(CONFIG).unwrap();
+        let mut config = config("");
         (config.run.workers, config.model.heads) = (8, 8);
         change(&mut config);
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_a_group_hands_on_is_in_the_format_that_is_configured() {
-        let mut config = RunConfig::parse(CONFIG).unwrap();
+        let mut config = config("");
         (config.run.workers, config.model.heads) = (4, 8);
         config.parallel.boundary = longhaul_common::config::ValueFormat::Bf16;
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();

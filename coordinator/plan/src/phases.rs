@@ -113,16 +113,15 @@ fn least_bits(format: ValueFormat, sync: &SyncConfig) -> f64 {
 #[cfg(test)]
 mod tests {
     use longhaul_common::config::SyncPreset;
+    use longhaul_run_toml::{Gpt2, RunToml};
 
     use super::*;
 
-    const CONFIG: &str = "[run]\nname = \"r\"\nworkers = 4\nsteps = 1500\n\
-        [model]\nkind = \"gpt2\"\nlayers = 4\nwidth = 128\nheads = 4\ncontext = 128\n\
-        [data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 32\nmicro_batch = 8\n";
-
     fn of(preset: SyncPreset, steps: u64) -> Vec<Phase> {
-        let mut config = RunConfig::parse(CONFIG).unwrap();
-        (config.sync, config.run.steps) = (SyncConfig::of(preset), steps);
+        let run = RunToml::new("r").workers(4).steps(steps).batch(32).set("train.micro_batch", 8);
+        let run = run.gpt2(Gpt2 { layers: 4, width: 128, heads: 4, context: 128 });
+        let mut config = RunConfig::parse(&run.to_string()).unwrap();
+        config.sync = SyncConfig::of(preset);
         phases(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
     }
 

@@ -69,6 +69,7 @@ mod tests {
     use longhaul_common::config::RunConfig;
     use longhaul_common::model::ModelSpec;
 
+    use super::super::workload::tests::run_toml;
     use super::*;
     use crate::{choose_among, phases};
 
@@ -77,12 +78,9 @@ mod tests {
         let site =
             |name: &str| format!("[[site]]\nname = \"{name}\"\nworkers = 1\ntflops = 0.1\nmemory_gib = 4\n");
         let machines = format!("{}{}[wan]\nmbit = {mbit}\nrtt_ms = 50\n", site("a"), site("b"));
-        let text = format!(
-            "[run]\nname = \"r\"\nworkers = 2\nsteps = {steps}\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 384\n\
-             heads = 6\ncontext = 128\ntied_embeddings = false\n[data]\npath = \"t\"\nsequence_length = 128\n\
-             [train]\nbatch = 16\nmicro_batch = 8\n[sync]\n{sync}\n"
-        );
-        let (config, topology) = (RunConfig::parse(&text).unwrap(), Topology::parse(&machines).unwrap());
+        let run = run_toml().steps(steps).set("train.micro_batch", 8).lines("sync", sync);
+        let config = RunConfig::parse(&run.to_string()).unwrap();
+        let topology = Topology::parse(&machines).unwrap();
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
         let work = Workload::of(&config, &spec);
         let (plan, prediction) = choose_among(&topology, &work, |rows| rows.len() == 2).unwrap().best;

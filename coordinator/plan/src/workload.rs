@@ -216,18 +216,25 @@ fn low_rank_bits(rank: u32, spec: &ModelSpec) -> f64 {
 #[cfg(test)]
 pub(super) mod tests {
     use longhaul_common::config::SyncPreset;
+    use longhaul_run_toml::{Gpt2, RunToml};
 
     use super::*;
 
     fn exchange(preset: SyncPreset) -> Exchange {
-        let config = RunConfig::parse(CONFIG).unwrap();
+        let config = config("");
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
         Exchange::of(&RunConfig { sync: SyncConfig::of(preset), ..config }, &spec)
     }
 
-    pub const CONFIG: &str = "[run]\nname = \"r\"\nworkers = 2\nsteps = 9\n\
-        [model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 384\nheads = 6\ncontext = 128\ntied_embeddings = false\n\
-        [data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 16\nmicro_batch = 4\n";
+    pub fn run_toml() -> RunToml {
+        let shape = Gpt2 { layers: 6, width: 384, heads: 6, context: 128 };
+        let run = RunToml::new("r").workers(2).steps(9).batch(16).set("train.micro_batch", 4);
+        run.gpt2(shape).set("model.tied_embeddings", false)
+    }
+
+    pub fn config(sync: &str) -> RunConfig {
+        RunConfig::parse(&run_toml().lines("sync", sync).to_string()).unwrap()
+    }
 
     /// Within the headers and scales that the plan leaves out, as the benchmark counted them (docs/benchmarks/sync.md and wan.md).
     #[test]
@@ -252,8 +259,10 @@ pub(super) mod tests {
     /// Of six layers with twelve matrices' worth of d² each, one column in eight, and everything else.
     #[test]
     fn of_gradients_of_columns_only_those_are_sent() {
-        let lines = "[train.sparse_backward]\nkeep = 0.125\n[sync]\npreset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"\n";
-        let config = RunConfig::parse(&format!("{CONFIG}{lines}")).unwrap();
+        let columns =
+            "preset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"";
+        let run = run_toml().set("train.sparse_backward.keep", 0.125).lines("sync", columns);
+        let config = RunConfig::parse(&run.to_string()).unwrap();
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
         let exchange = Exchange::of(&config, &spec);
         let (all, products) = (spec.parameter_count() as f64, f64::from(6 * 12 * 384 * 384));
@@ -264,7 +273,7 @@ pub(super) mod tests {
     /// As `LowRank` of the worker has it: of a rank that is too large for a matrix, the matrix.
     #[test]
     fn factors_that_would_not_be_small_are_not_exchanged() {
-        let config = RunConfig::parse(CONFIG).unwrap();
+        let config = config("");
         let spec = ModelSpec::resolve(&config.model, 256).unwrap();
         assert_eq!(low_rank_bits(1 << 20, &spec), 32.0);
         assert!(low_rank_bits(4, &spec) < 32.0 / 20.0);

@@ -29,13 +29,14 @@ mod together;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::testing::{Story, config, finished, heartbeat, ready, report};
+use crate::testing::{Story, config, finished, heartbeat, parsed, ready, report, run_toml};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{
     CheckpointOffer, GenerationStart, HeldResult, Member, Ready, RoundReport, Settled, Start, ToCoordinator,
     ToWorker,
 };
+use longhaul_run_toml::{Gpt2, RunToml};
 
 use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
 

@@ -16,6 +16,7 @@ use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
     CheckpointOffer, GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
 };
+use longhaul_run_toml::RunToml;
 
 use crate::{Command, ConnectionId, Event, Phase, Run, State};
 
@@ -26,11 +27,17 @@ pub struct Story {
     pub commands: Vec<Command>,
 }
 
+pub fn run_toml() -> RunToml {
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 1";
+    RunToml::new("story").workers(2).steps(20).batch(4).lines("sync", sync).set("parallel.plan", "fixed")
+}
+
+pub fn parsed(run: &RunToml) -> RunConfig {
+    RunConfig::parse(&run.to_string()).unwrap()
+}
+
 pub fn config() -> RunConfig {
-    let text = "[run]\nname = \"story\"\nworkers = 2\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-                context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 1\n\
-                [parallel]\nplan = \"fixed\"\n";
-    RunConfig::parse(text).unwrap()
+    parsed(&run_toml())
 }
 
 pub fn ready(next_round: u64, hash: u8) -> ToCoordinator {

@@ -282,11 +282,13 @@ fn as_json(topology: &Topology, choice: &Choice) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_run_toml::{Gpt2, RunToml};
+
     use super::super::file_in_help;
     use super::*;
 
-    fn choice(topology: &str, config: &str) -> (RunConfig, Topology, Choice) {
-        let (config, topology) = (RunConfig::parse(config).unwrap(), Topology::parse(topology).unwrap());
+    fn choice(topology: &str, config: &RunToml) -> (RunConfig, Topology, Choice) {
+        let (config, topology) = (parsed(config), Topology::parse(topology).unwrap());
         let (topology, choice) = chosen(&config, topology, &spec_of(&config).unwrap()).unwrap();
         (config, topology, choice)
     }
@@ -298,8 +300,20 @@ mod tests {
         assert_eq!(topology.devices().count(), 5);
     }
 
-    const CONFIG: &str = "[run]\nname = \"small\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 4\nwidth = 128\nheads = 4\n\
-                          context = 128\n[data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 64\nmicro_batch = 8\n";
+    fn small() -> RunToml {
+        let run = RunToml::new("small").workers(4).steps(9).batch(64).set("train.micro_batch", 8);
+        run.gpt2(Gpt2 { layers: 4, width: 128, heads: 4, context: 128 })
+    }
+
+    fn parsed(run: &RunToml) -> RunConfig {
+        RunConfig::parse(&run.to_string()).unwrap()
+    }
+
+    /// With the table that is told in words.
+    fn with_table(told: &str) -> RunConfig {
+        let (_, table) = told.split_once("write in run.toml:\n").unwrap();
+        parsed(&small().lines("parallel", table.strip_prefix("[parallel]").unwrap()))
+    }
 
     fn sites(memory_gib: f64) -> String {
         let site = |name: &str| {
@@ -310,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_told_in_words_and_in_numbers() {
-        let (config, topology, choice) = choice(&sites(1.0), CONFIG);
+        let (config, topology, choice) = choice(&sites(1.0), &small());
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
         assert!(told.contains("→ 4 × 1 ") && told.contains("Each device holds the whole model"), "{told}");
         assert!(!told.contains("[parallel]"), "{told}");
@@ -322,7 +336,7 @@ mod tests {
     #[test]
     fn a_plan_for_gpus_says_what_it_takes_of_the_machines_around_them() {
         let gpus = sites(1.0).replace("memory_gib = 1", "gpu = true\nhost_memory_gib = 0.5\nmemory_gib = 1");
-        let (config, topology, choice) = choice(&gpus, CONFIG);
+        let (config, topology, choice) = choice(&gpus, &small());
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
         let bytes = choice.best.1.host_memory_bytes[0];
         assert!(told.contains(&format!("takes up to {} besides", Bytes(bytes as u64))), "{told}");
@@ -333,17 +347,16 @@ mod tests {
     fn the_examples_make_a_plan() {
         let (config, machines) =
             (include_str!("../../../examples/demo.toml"), include_str!("../../../examples/machines.toml"));
-        let (_, _, choice) = choice(machines, config);
+        let (_, _, choice) = choice(machines, &config.parse().unwrap());
         assert_eq!((choice.best.0.replicas.len(), choice.best.0.pipeline.ranks), (4, 1));
     }
 
     #[test]
     fn a_plan_with_parts_says_who_has_which_and_how_to_run_it() {
-        let (config, topology, choice) = choice(&sites(0.055), CONFIG);
+        let (config, topology, choice) = choice(&sites(0.055), &small());
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
         assert!(told.contains("rank 0: blocks 0–"), "{told}");
-        let (_, table) = told.split_once("write in run.toml:\n").unwrap();
-        let run = RunConfig::parse(&format!("{CONFIG}{table}\n")).unwrap();
+        let run = with_table(&told);
         let (plan, _) = &choice.best;
         assert_eq!(run.parallel.stages, plan.pipeline.ranks);
         assert_eq!(run.parallel.pipeline(plan.pipeline.micro_batches).tasks(), plan.pipeline.tasks());
@@ -353,8 +366,8 @@ mod tests {
 
     #[test]
     fn groups_that_are_written_are_planned_with_as_devices() {
-        let text = format!("{CONFIG}[parallel]\ntensor = 2\n");
-        let (config, machines) = (RunConfig::parse(&text).unwrap(), Topology::parse(&sites(1.0)).unwrap());
+        let run = small().set("parallel.tensor", 2);
+        let (config, machines) = (parsed(&run), Topology::parse(&sites(1.0)).unwrap());
         let spec = spec_of(&config).unwrap();
         let (groups, choice) = chosen(&config, machines, &spec).unwrap();
         assert_eq!((choice.best.0.replicas.len(), choice.best.0.pipeline.ranks), (2, 1));
@@ -362,8 +375,8 @@ mod tests {
         assert!(told.contains("→ 2 × 1 ") && told.contains("tensor group of 2"), "{told}");
         let alone =
             Topology::parse("[[site]]\nname = \"a\"\nworkers = 2\ntflops = 1.0\nmemory_gib = 1.0\n").unwrap();
-        let text = format!("{CONFIG}[parallel]\ntensor = 2\nstages = 2\n");
-        let refused = chosen(&RunConfig::parse(&text).unwrap(), alone, &spec).unwrap_err().to_string();
+        let stages = parsed(&run.set("parallel.stages", 2));
+        let refused = chosen(&stages, alone, &spec).unwrap_err().to_string();
         assert!(refused.contains("parallel.stages = 2") && refused.contains("has 1 groups"), "{refused}");
         let lonely =
             Topology::parse("[[site]]\nname = \"a\"\nworkers = 1\ntflops = 1.0\nmemory_gib = 1.0\n").unwrap();
@@ -374,14 +387,13 @@ mod tests {
     /// One part on each site, between which goes a residual stream of each of two members.
     #[test]
     fn stages_of_groups_that_are_written_are_planned_with_and_can_be_run() {
-        let text = format!("{CONFIG}[parallel]\nstages = 2\ntensor = 2\n");
-        let (config, topology, choice) = choice(&sites(1.0), &text);
+        let run = small().lines("parallel", "stages = 2\ntensor = 2");
+        let (config, topology, choice) = choice(&sites(1.0), &run);
         let (plan, prediction) = &choice.best;
         assert_eq!((plan.replicas.len(), plan.pipeline.ranks, choice.tensor), (1, 2, 2));
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
         assert!(told.contains("cut in 2, of which each part is shared by a tensor group of 2"), "{told}");
-        let (_, table) = told.split_once("write in run.toml:\n").unwrap();
-        let run = RunConfig::parse(&format!("{CONFIG}{table}\n")).unwrap();
+        let run = with_table(&told);
         assert_eq!((run.parallel.stages, run.parallel.tensor, run.replicas()), (2, 2, 1));
         let parts = spec_of(&run).unwrap().parts(&run.parallel, 128).unwrap();
         assert_eq!((&parts[1].chunks[0], &parts[2].chunks[0]), (&plan.stages[0], &plan.stages[1]));
@@ -390,10 +402,10 @@ mod tests {
 
     #[test]
     fn a_tokenizer_that_is_a_file_needs_its_size_said() {
-        let text = CONFIG.replace("sequence_length", "tokenizer = \"t.json\"\nsequence_length");
-        let error = spec_of(&RunConfig::parse(&text).unwrap()).unwrap_err().to_string();
+        let run = small().set("data.tokenizer", "t.json");
+        let error = spec_of(&parsed(&run)).unwrap_err().to_string();
         assert!(error.contains("model.vocabulary"), "{error}");
-        let text = text.replace("context = 128", "context = 128\nvocabulary = 32000");
-        assert_eq!(spec_of(&RunConfig::parse(&text).unwrap()).unwrap().vocabulary, 32_000);
+        let run = run.set("model.vocabulary", 32_000);
+        assert_eq!(spec_of(&parsed(&run)).unwrap().vocabulary, 32_000);
     }
 }

@@ -135,23 +135,20 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use longhaul_run_toml::{Gpt2, RunToml};
 
     use super::super::file_in_help;
     use super::*;
 
-    const CONFIG: &str = "[run]\nname = \"small\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 64\nheads = 4\n\
-                          context = 64\n[data]\npath = \"t\"\nsequence_length = 64\n[train]\nbatch = 16\n[parallel]\ntensor = 2\n";
     const MACHINES: &str = "[[site]]\nname = \"a\"\nworkers = 4\ntflops = 1\nmemory_gib = 4\n";
 
     fn simulated(machines: &str) -> Result<(), CliError> {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| -> PathBuf {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        let (config, topology) = (write("run.toml", CONFIG), write("machines.toml", machines));
+        let (config, topology) = (folder.path().join("run.toml"), folder.path().join("machines.toml"));
+        let small =
+            RunToml::new("small").workers(4).steps(20).batch(16).gpt2(Gpt2 { heads: 4, ..Gpt2::SMALL });
+        small.set("parallel.tensor", 2).write(&config).unwrap();
+        std::fs::write(&topology, machines).unwrap();
         run(&SimulateArgs { config, topology, faults: None, seed: 1, hours: 1.0, json: true })
     }
 

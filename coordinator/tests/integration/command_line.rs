@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use longhaul_tests::terminal::{Screen, Terminal};
 
-use crate::running::{CONFIG, Site, coordinator, failure, read};
+use crate::running::{Site, coordinator, failure, read, run_toml};
 
 #[test]
 fn up_prints_the_line_to_paste_and_serves_the_status() {
@@ -129,15 +129,15 @@ fn the_effective_configuration_can_be_printed_and_used() {
 
 #[test]
 fn a_wrong_configuration_is_refused_with_key_and_remedy() {
-    let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = 5"));
+    let site = Site::of(&run_toml().batch(5));
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 2);
     assert!(said.contains("train.batch = 5") && said.contains("the nearest is 6"), "{said}");
-    let site = Site::with_config(&CONFIG.replace("every", "evry"));
+    let site = Site::of(&run_toml().without("sync.every").set("sync.evry", 2));
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 2);
     assert!(said.contains("did you mean `every`"), "{said}");
-    let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = \"four\""));
+    let site = Site::of(&run_toml().batch("four"));
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 2);
     let words =
@@ -152,7 +152,7 @@ fn a_wrong_configuration_is_refused_with_key_and_remedy() {
 fn a_changed_configuration_is_refused_with_what_changed() {
     let site = Site::new();
     site.start(&[]).kill();
-    std::fs::write(site.folder.path().join("run.toml"), CONFIG.replace("steps = 6", "steps = 8")).unwrap();
+    run_toml().steps(8).write(site.folder.path().join("run.toml")).unwrap();
     let (code, said) = failure(&mut site.up(&[]));
     assert_eq!(code, 2);
     assert!(said.contains("run.steps was 6 and is 8") && said.contains("another --state-dir"), "{said}");
@@ -265,7 +265,7 @@ fn with_json_every_line_of_standard_error_is_an_object() {
 #[test]
 fn with_json_an_error_that_ends_it_is_an_object_too() {
     let json = ["--log-format", "json"];
-    let site = Site::with_config(&CONFIG.replace("batch = 4", "batch = 5"));
+    let site = Site::of(&run_toml().batch(5));
     let (code, said) = failure(&mut site.up(&json));
     let told = objects(&said);
     assert!(code == 2 && told.len() == 1 && told[0].0 == "ERROR", "{said}");

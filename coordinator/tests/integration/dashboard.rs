@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::running::fleet::Fleet;
-use crate::running::{CONFIG, Site, coordinator, failure, read};
+use crate::running::{Site, coordinator, failure, read, run_toml};
 
 fn get(site: &Site, path: &str, token: Option<&str>) -> (u16, ureq::http::HeaderMap, String) {
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
@@ -43,7 +43,7 @@ fn listen(site: &Site, after: &str) -> impl Iterator<Item = (String, Value)> + u
 }
 
 fn long_run() -> Site {
-    Site::with_config(&CONFIG.replace("steps = 6", "steps = 4000"))
+    Site::of(&run_toml().steps(4000))
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
 }
 
 fn long_run() -> Site {
-    Site::with_config(&crate::running::CONFIG.replace("steps = 6", "steps = 40"))
+    Site::of(&crate::running::run_toml().steps(40))
 }
 
 /// Runs with two workers to the end, with these variables; answers the run's id.

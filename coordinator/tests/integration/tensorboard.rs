@@ -7,7 +7,7 @@ use std::process::Command;
 use longhaul_tests::pip::Package;
 
 use crate::running::fleet::Fleet;
-use crate::running::{CONFIG, Site, failure};
+use crate::running::{Site, failure, run_toml};
 
 const TENSORBOARD: Package = Package { name: "tensorboard", version: "2.21.0" };
 
@@ -38,7 +38,7 @@ fn only_folder(of: &Path) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tensorboard_reads_the_curves_of_a_run() {
-    let site = Site::with_config(&CONFIG.replace("steps = 6", "steps = 40"));
+    let site = Site::of(&run_toml().steps(40));
     let curves = site.folder.path().join("curves");
     let running = site.start(&["--tensorboard", curves.to_str().unwrap()]);
     let _fleet = Fleet::join(&running, &["north", "south"], 2).await;
@@ -60,7 +60,7 @@ async fn tensorboard_reads_the_curves_of_a_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_that_is_started_again_takes_back_what_does_not_count() {
-    let site = Site::with_config(&CONFIG.replace("steps = 6", "steps = 4000"));
+    let site = Site::of(&run_toml().steps(4000));
     let curves = site.folder.path().join("curves");
     let more = ["--tensorboard", curves.to_str().unwrap()];
     let running = site.start(&more);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::running::Site;
 use crate::running::worker::{Control, Worker, dialler, parts};
 
-/// Rounds of the run in `running::CONFIG`.
+/// Rounds of the run in `running::run_toml`.
 const ROUNDS: u64 = 3;
 
 impl Control {

@@ -10,6 +10,7 @@ use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_coordinator::record::{self, FOLDER, replay};
 use longhaul_proto::control::message::{Encoding, Heartbeat, Join, Ready, RoundReport, ToCoordinator};
 use longhaul_run::{ConnectionId, Event, Phase, Run, State};
+use longhaul_run_toml::{Gpt2, RunToml};
 
 use crate::kit::args::Quick;
 use crate::kit::recorder::Recorder;
@@ -152,12 +153,9 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Writes the record of a run whose rounds take so many seconds.
 fn play(folder: &Path, round_s: u64) -> Result<()> {
-    let text = format!(
-        "[run]\nname = \"record\"\nworkers = {WORKERS}\nsteps = 100000\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 64\nheads = 2\n\
-         context = 64\n[data]\npath = \"none\"\nsequence_length = 64\n[train]\nbatch = 512\n[sync]\npreset = \"dense\"\n\
-         [parallel]\nplan = \"fixed\"\n"
-    );
-    let config = RunConfig::parse(&text)?;
+    let run_toml = RunToml::new("record").workers(WORKERS).steps(100_000).gpt2(Gpt2::SMALL).batch(512);
+    let run_toml = run_toml.set("sync.preset", "dense").set("parallel.plan", "fixed");
+    let config = RunConfig::parse(&run_toml.to_string())?;
     let state = State::new(RunId([1; 16]), &config);
     let run = Run::new(config, state, Duration::ZERO)?;
     let recorder = record::Recorder::start(folder, &run, 0);

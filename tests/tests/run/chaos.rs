@@ -16,7 +16,7 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
     let _turn = take_turns_of_many();
     let folder = tempfile::tempdir().unwrap();
     let cluster = ClusterConfig {
-        run_toml: run_toml(4, Pace::default()),
+        run_toml: run_toml(4, Pace::default()).to_string(),
         sites: vec![2, 2],
         link: SLOW_LINK.parse().unwrap(),
         seed: 1,

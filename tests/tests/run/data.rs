@@ -100,7 +100,7 @@ fn workers_of_a_machine_train_on_a_folder_of_images_while_they_prepare_it_and_on
     let run_toml = setup().run_toml();
     let mut scenario = setup().start_coordinator();
     let folder = scenario.cluster.folder().to_owned();
-    fs::write(folder.join("run.toml"), run_toml).unwrap();
+    run_toml.write(folder.join("run.toml")).unwrap();
     fs::create_dir(folder.join("cache-0")).unwrap();
     std::os::unix::fs::symlink("cache-0", folder.join("cache-1")).unwrap();
     scenario.cluster.start_worker(0).unwrap();
@@ -124,7 +124,7 @@ fn data_is_prepared_looked_at_checked_and_thrown_away_by_commands() {
     let folder = tempfile::tempdir().unwrap();
     let sources = mixture();
     let run_toml = Setup { sources: &sources, ..Setup::default() }.run_toml();
-    fs::write(folder.path().join("run.toml"), run_toml).unwrap();
+    run_toml.write(folder.path().join("run.toml")).unwrap();
     let tell = |arguments: &[&str]| {
         let output = worker(&[&["data"], arguments, &["--cache-dir", "cache"]].concat(), folder.path());
         let (out, err) =
@@ -152,8 +152,8 @@ fn data_is_prepared_looked_at_checked_and_thrown_away_by_commands() {
 fn a_column_that_is_not_there_is_told_with_those_that_are() {
     let folder = tempfile::tempdir().unwrap();
     let sources = mixture().replace("\"text\"", "\"txt\"");
-    fs::write(folder.path().join("run.toml"), Setup { sources: &sources, ..Setup::default() }.run_toml())
-        .unwrap();
+    let run_toml = Setup { sources: &sources, ..Setup::default() }.run_toml();
+    run_toml.write(folder.path().join("run.toml")).unwrap();
     let output = worker(&["data", "prepare", "--config", "run.toml", "--cache-dir", "cache"], folder.path());
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
 
 use longhaul_emulator::Link;
 use longhaul_tests::cluster::training;
+use longhaul_tests::small_run::example_text;
 use serde_json::Value;
 
 use crate::faults::assert_exactly_once;
@@ -16,8 +16,7 @@ const NOWHERE: &str = "path = \"nowhere/text.txt.zst\"";
 const REMOTE: [&str; 2] = ["--data", "remote"];
 
 fn text() -> String {
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
-    text.to_str().unwrap().to_owned()
+    example_text().to_str().unwrap().to_owned()
 }
 
 /// Bytes of the shards of a worker that has made them.

@@ -23,7 +23,7 @@ fn identity(folder: &Path) -> (u32, Vec<u8>) {
 /// A worker at each of two sites. All have calendars of their own.
 fn two_sites(folder: &Path) -> ClusterConfig {
     ClusterConfig {
-        run_toml: run_toml(2, Pace::default()),
+        run_toml: run_toml(2, Pace::default()).to_string(),
         sites: vec![1, 1],
         link: "rate_mbit=50,delay_ms=10".parse().unwrap(),
         seed: 1,

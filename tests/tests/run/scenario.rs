@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use longhaul_emulator::LinkConfig;
+use longhaul_run_toml::{Gpt2, RunToml};
 use longhaul_tests::cluster::{Cluster, ClusterConfig, binary};
+use longhaul_tests::small_run::example_text;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -173,79 +175,53 @@ impl Setup<'_> {
         let config = ClusterConfig {
             own_checkpoints: self.own_checkpoints,
             worker_arguments: self.worker_arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-            ..cluster_config(folder.path(), self.run_toml(), self.sites, self.link)
+            ..cluster_config(folder.path(), self.run_toml().to_string(), self.sites, self.link)
         };
         (config, folder)
     }
 
     /// The run's configuration.
-    pub fn run_toml(&self) -> String {
-        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/bible.en.txt.zst");
-        let sources =
-            if self.sources.is_empty() { format!("path = {text:?}") } else { self.sources.to_owned() };
-        let workers = self.workers.unwrap_or_else(|| self.sites.iter().sum());
-        let Self { steps, seed, .. } = self;
-        let privacy = self.privacy.map_or_else(String::new, |lines| format!("[privacy]\n{lines}"));
-        let selective =
-            self.selective.map_or_else(String::new, |lines| format!("[train.selective_backward]\n{lines}"));
-        let sparse =
-            self.sparse.map_or_else(String::new, |lines| format!("[train.sparse_backward]\n{lines}"));
-        let Self { data, layers, width, batch, micro_batch, learning_rate, evaluate_batches, shares, .. } =
-            self;
-        let Self { parallel, sync, checkpoint, .. } = self;
-        let silent_after_ms = self.silent_after_ms;
-        let suspect_after_ms = self.suspect_after_ms.unwrap_or(silent_after_ms);
-        let gpt = || format!("kind = \"gpt2\"\nlayers = {layers}\nwidth = {width}\nheads = 2\ncontext = 32");
-        let (model, length, images) = match self.images {
-            Some(lines) => ("kind = \"mlp\"\nhidden = [16]".to_owned(), "", format!("[data.image]\n{lines}")),
-            None => (gpt(), "sequence_length = 32", String::new()),
+    pub fn run_toml(&self) -> RunToml {
+        let run = RunToml::new("test")
+            .workers(self.workers.unwrap_or_else(|| self.sites.iter().sum()))
+            .steps(self.steps)
+            .lines("run", self.seed);
+        let run = match self.images {
+            Some(lines) => {
+                run.table("model", "kind = \"mlp\"\nhidden = [16]").without("data").lines("data.image", lines)
+            }
+            None => {
+                let (layers, width) = (self.layers.into(), self.width.into());
+                run.gpt2(Gpt2 { layers, width, heads: 2, context: 32 })
+            }
         };
-        format!(
-            r#"
-[run]
-name = "test"
-workers = {workers}
-steps = {steps}
-{seed}
-
-[model]
-{model}
-
-[data]
-{sources}
-{length}
-{data}
-{images}
-
-[train]
-batch = {batch}
-micro_batch = {micro_batch}
-learning_rate = {learning_rate}
-warmup_steps = 5
-evaluate_batches = {evaluate_batches}
-shares = "{shares}"
-
-{selective}
-
-{sparse}
-
-[parallel]
-{parallel}
-
-[sync]
-{sync}
-
-{privacy}
-
-[checkpoint]
-{checkpoint}
-
-[faults]
-silent_after_ms = {silent_after_ms}
-suspect_after_ms = {suspect_after_ms}
-reconnect_grace_ms = 8000
-"#
-        )
+        let run = match self.sources {
+            "" => run.set("data.path", example_text()),
+            sources => run.without("data.path").lines("data", sources),
+        };
+        let run = run
+            .lines("data", self.data)
+            .batch(self.batch)
+            .set("train.micro_batch", self.micro_batch)
+            .set("train.learning_rate", self.learning_rate)
+            .set("train.warmup_steps", 5)
+            .set("train.evaluate_batches", self.evaluate_batches)
+            .set("train.shares", self.shares)
+            .lines("parallel", self.parallel)
+            .lines("sync", self.sync)
+            .lines("checkpoint", self.checkpoint)
+            .set("faults.silent_after_ms", self.silent_after_ms)
+            .set("faults.suspect_after_ms", self.suspect_after_ms.unwrap_or(self.silent_after_ms))
+            .set("faults.reconnect_grace_ms", 8000);
+        let optional = [
+            ("train.selective_backward", self.selective),
+            ("train.sparse_backward", self.sparse),
+            ("privacy", self.privacy),
+        ];
+        optional.into_iter().fold(run, |run, (table, lines)| match lines {
+            Some(lines) => run.lines(table, lines),
+            None => run,
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use longhaul_run_toml::RunToml;
 use longhaul_tests::cluster::{Pair, Process, training};
 use longhaul_tests::etcd::{Certificates, EtcdServer};
 use serde_json::Value;
@@ -13,16 +14,16 @@ use crate::scenario::{RUN_MAX, Setup, applied_rounds};
 use crate::turns::take_turn;
 
 /// Of a run that two workers train. Workers hear nothing of a coordinator for fifteen seconds before they look for another one.
-fn run_toml() -> String {
+fn run_toml() -> RunToml {
     let setup =
         Setup { steps: 4000, sites: vec![1, 1], checkpoint: "every_rounds = 100", ..Setup::default() };
-    setup.run_toml().replace("reconnect_grace_ms = 8000", "reconnect_grace_ms = 60000")
+    setup.run_toml().set("faults.reconnect_grace_ms", 60_000)
 }
 
 /// Two coordinators of a run that two workers train. None: there is no etcd on this machine.
 fn pair() -> Option<(Pair, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
-    let mut pair = Pair::start(folder.path(), &run_toml()).unwrap()?;
+    let mut pair = Pair::start(folder.path(), &run_toml().to_string()).unwrap()?;
     begin(&mut pair);
     Some((pair, folder))
 }
@@ -103,7 +104,7 @@ fn over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificate
         format!("etcds://{}/test?ca={ca}&cert={certificate}&key={key}", etcd.endpoint)
     };
     let ((good, good_key), (bad, bad_key)) = (&right.client, &wrong.client);
-    std::fs::write(folder.join("run.toml"), run_toml()).unwrap();
+    run_toml().write(folder.join("run.toml")).unwrap();
     let anonymous = format!("etcds://{}/test?ca={}", etcd.endpoint, right.authority.display());
     let cases: [(&str, String, &[&str]); 6] = [
         (
@@ -131,7 +132,7 @@ fn over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificate
     }
 
     let _turn = take_turn();
-    let mut pair = Pair::start_on(etcd, folder, &run_toml()).unwrap();
+    let mut pair = Pair::start_on(etcd, folder, &run_toml().to_string()).unwrap();
     begin(&mut pair);
     let before = pair.status(0);
     pair.kill_coordinator(0);

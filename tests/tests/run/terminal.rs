@@ -1,6 +1,5 @@
 //! A worker that a person has started on a terminal.
 
-use std::fs;
 use std::process::Command;
 
 use longhaul_tests::cluster::binary;
@@ -46,7 +45,7 @@ fn a_worker_on_a_terminal_shows_how_far_it_is_and_ctrl_c_has_it_leave_in_order()
 #[test]
 fn a_preparation_on_a_terminal_shows_how_far_it_is_and_leaves_its_result_alone() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.toml"), Setup::reproducible().run_toml()).unwrap();
+    Setup::reproducible().run_toml().write(folder.path().join("run.toml")).unwrap();
     let mut prepare = Command::new(binary("worker").unwrap());
     prepare.args(["data", "prepare", "--config", "run.toml", "--cache-dir", "cache"]);
     prepare.current_dir(folder.path());

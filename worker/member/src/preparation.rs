@@ -410,14 +410,15 @@ fn fitting(
 }
 #[cfg(test)]
 mod tests {
+    use longhaul_run_toml::RunToml;
+
     use super::*;
 
     #[test]
     fn a_schedule_may_move_rounds_apart_and_nothing_else() {
         let config = |sync: &str| {
-            let text = "[run]\nname = \"r\"\nworkers = 2\nsteps = 900\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-                        context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\n[sync]\n";
-            RunConfig::parse(&format!("{text}{sync}")).unwrap()
+            let run = RunToml::new("r").workers(2).steps(900).batch(4).lines("sync", sync);
+            RunConfig::parse(&run.to_string()).unwrap()
         };
         let auto = config("preset = \"auto\"\nevery_max = 7");
         let own = auto.round_schedule();

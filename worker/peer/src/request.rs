@@ -19,10 +19,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
     /// The result of (round, fragment): one frame with its bytes.
-    Result {
-        round: Round,
-        fragment: FragmentId,
-    },
+    Result { round: Round, fragment: FragmentId },
     /// A consistent copy of the synchronised state, which the peer keeps during the transfer: one frame with a [`Manifest`].
     State {
         /// First acceptable round; the peer waits for it.
@@ -33,13 +30,9 @@ pub(super) enum Request {
     /// A piece of such a copy, by hash: frames of [`STATE_FRAME_VALUES`].
     StatePiece(Hash),
     /// A timed transfer of zeros, at most [`PROBE_BYTES_MAX`], in frames.
-    Probe {
-        bytes: u32,
-    },
+    Probe { bytes: u32 },
     /// The secret for the common masks of a generation: one frame.
-    MaskSecret {
-        generation: Generation,
-    },
+    MaskSecret { generation: Generation },
     /// The files of a checkpoint: one frame with a list of [`FileToCopy`](longhaul_checkpoint::FileToCopy).
     Checkpoint(CheckpointName),
     /// A file of a checkpoint, from an offset on, in frames of [`FILE_FRAME_BYTES`].
@@ -50,9 +43,7 @@ pub(super) enum Request {
         offset: u64,
     },
     /// A sign of life for the coordinator: answered by one frame with the time until its report, in milliseconds (u16, little-endian).
-    Alive {
-        incarnation: u64,
-    },
+    Alive { incarnation: u64 },
     /// The catalogue of the run's data, in frames of [`FILE_FRAME_BYTES`].
     Catalogue,
     /// The `tokenizer.json` of the run's data, likewise.

@@ -160,14 +160,14 @@ fn held(config: &RunConfig, stage: u32) -> Vec<Held> {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_run_toml::{Gpt2, RunToml};
+
     use super::*;
 
     fn config(parallel: &str) -> RunConfig {
-        RunConfig::parse(&format!(
-            "[run]\nname = \"r\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 64\nheads = 4\ncontext = 32\n\
-             [data]\npath = \"none\"\nsequence_length = 32\n[train]\nbatch = 32\nmicro_batch = 2\n[parallel]\n{parallel}\n"
-        ))
-        .unwrap()
+        let run = RunToml::new("r").workers(4).steps(9).batch(32).set("train.micro_batch", 2);
+        let run = run.gpt2(Gpt2 { layers: 6, width: 64, heads: 4, context: 32 }).lines("parallel", parallel);
+        RunConfig::parse(&run.to_string()).unwrap()
     }
 
     fn part(config: &RunConfig, rank: usize) -> ModelSpec {

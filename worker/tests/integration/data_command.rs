@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use longhaul_run_toml::RunToml;
 use longhaul_tests::cluster::Process;
 
 /// Far more than it takes.
@@ -13,9 +14,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(2);
 /// So that there are several pieces of 16 MiB.
 const LINES: u32 = 1_200_000;
-
-const RUN_TOML: &str = "[run]\nname = \"data\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
-                        [data]\npath = \"text.txt\"\nsequence_length = 8\n[train]\nbatch = 1\n";
 
 fn prepare(folder: &Path, name: &str) -> Process {
     Process::start_program(Path::new(env!("CARGO_BIN_EXE_worker-torch")), name, folder, |command| {
@@ -49,7 +47,8 @@ fn wait_for(folder: &Path, part: &str) {
 
 fn folder_with_text() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("run.toml"), RUN_TOML).unwrap();
+    let run_toml = RunToml::new("data").batch(1).set("data.path", "text.txt");
+    run_toml.write(folder.path().join("run.toml")).unwrap();
     let text = (0..LINES).fold(String::new(), |mut text, n| {
         writeln!(
             text,

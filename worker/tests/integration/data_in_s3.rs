@@ -1,9 +1,11 @@
 //! Sources on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use longhaul_run_toml::RunToml;
 use longhaul_tests::s3::S3Server;
 use longhaul_tests::tools::skipped;
 use object_store::ObjectStoreExt as _;
@@ -29,14 +31,14 @@ async fn put(server: &S3Server, key: &str, bytes: Vec<u8>) {
 
 /// `worker data prepare` of what a URL names, with credentials.
 fn prepare_in(server: &S3Server, folder: &Path, url: &str) -> Output {
+    let mut source = BTreeMap::from([("url", url.to_owned())]);
+    source.insert("endpoint", format!("http://{}", server.address));
     // A table has the column, and nothing else may ask for one.
-    let column = if url.ends_with('*') { "" } else { ", column = \"body\"" };
-    let run_toml = format!(
-        "[run]\nname = \"data\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 8\n\
-         [data]\nsources = [{{ url = \"{url}\", endpoint = \"http://{}\"{column} }}]\nsequence_length = 8\n[train]\nbatch = 1\n",
-        server.address
-    );
-    fs::write(folder.join("run.toml"), run_toml).unwrap();
+    if !url.ends_with('*') {
+        source.insert("column", "body".to_owned());
+    }
+    let run_toml = RunToml::new("data").batch(1).without("data.path").set("data.sources", [source]);
+    run_toml.write(folder.join("run.toml")).unwrap();
     Command::new(env!("CARGO_BIN_EXE_worker-torch"))
         .args(["data", "prepare", "--config", "run.toml", "--cache-dir", "cache"])
         .current_dir(folder)

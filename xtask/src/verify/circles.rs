@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::checkout::Checkout;
 
 /// Where crates are.
-const CRATES: [&str; 20] = [
+const CRATES: [&str; 21] = [
     "common",
     "proto",
     "coordinator",
@@ -29,6 +29,7 @@ const CRATES: [&str; 20] = [
     "tests",
     "tests/bench",
     "tests/emulator",
+    "tests/run-toml",
     "xtask",
 ];
 /// Modules of tests, in which anything may be imported.

@@ -8,14 +8,14 @@ use rand_chacha::ChaCha8Rng;
 
 use super::super::division::divided;
 use super::super::search::tests::{GIB, exhaustive, exhaustive_among, topology};
-use super::super::workload::tests::CONFIG;
+use super::super::workload::tests::run_toml;
 use super::super::{Link, Workload, outline, parallel_of, why};
 use super::*;
 
 /// Four workers, twelve heads, and gradients as they are.
 fn run() -> (RunConfig, ModelSpec) {
-    let text = CONFIG.replace("workers = 2", "workers = 4").replace("heads = 6", "heads = 12");
-    let config = RunConfig::parse(&format!("{text}[sync]\npreset = \"dense\"\n")).unwrap();
+    let run = run_toml().workers(4).set("model.heads", 12).set("sync.preset", "dense");
+    let config = RunConfig::parse(&run.to_string()).unwrap();
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     (config, spec)
 }

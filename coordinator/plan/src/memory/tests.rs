@@ -2,6 +2,7 @@
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
+use longhaul_run_toml::{Gpt2, RunToml};
 
 use super::super::search::tests::{GIB, topology};
 use super::super::{NoPlan, choose};
@@ -9,11 +10,10 @@ use super::*;
 
 /// 1.9 billion parameters, `auto`: 78 bytes of each in a machine; 24 of them on a GPU, and 66 in the machine around it.
 fn workload() -> Workload {
-    let config = RunConfig::parse(
-        "[run]\nname = \"r\"\nworkers = 2\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 36\nwidth = 2048\nheads = 16\ncontext = 1024\n\
-         vocabulary = 50257\n[data]\npath = \"t\"\nsequence_length = 1024\n[train]\nbatch = 16\nmicro_batch = 1\n",
-    )
-    .unwrap();
+    let run = RunToml::new("r").workers(2).steps(9).batch(16).set("train.micro_batch", 1);
+    let run =
+        run.gpt2(Gpt2 { layers: 36, width: 2048, heads: 16, context: 1024 }).set("model.vocabulary", 50_257);
+    let config = RunConfig::parse(&run.to_string()).unwrap();
     Workload::of(&config, &ModelSpec::resolve(&config.model, 50_257).unwrap())
 }
 

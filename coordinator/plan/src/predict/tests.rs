@@ -6,7 +6,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::PipelineSchedule;
 
-use super::super::workload::tests::CONFIG;
+use super::super::workload::tests::{config, run_toml};
 use super::super::{Device, DeviceId, Site};
 use super::*;
 
@@ -20,7 +20,7 @@ fn topology() -> Topology {
 }
 
 fn workload(sync: &str) -> Workload {
-    let config = RunConfig::parse(&format!("{CONFIG}[sync]\n{sync}\n")).unwrap();
+    let config = config(sync);
     Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
 }
 
@@ -132,7 +132,8 @@ fn what_ends_of_a_pipeline_and_members_of_a_site_exchange_counts() {
 /// Eight sequences for each of two devices are one whole micro-batch, and four for each of four are half of one.
 #[test]
 fn a_micro_batch_that_is_not_full_takes_less() {
-    let config = RunConfig::parse(&CONFIG.replace("micro_batch = 4", "micro_batch = 8")).unwrap();
+    let mut config = config("");
+    config.train.micro_batch = 8;
     let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
     let step_s = |replicas: &[&[(usize, usize)]]| {
         predict(&topology(), &work, &plan(replicas, &[8], work.micro_batches(replicas.len())))
@@ -220,8 +221,8 @@ fn what_does_not_fit_says_what_is_lacking() {
 /// Half of the arithmetic of layers for each of two members, and the sums over 10 Gbit/s with a millisecond there and back; what is exchanged is the whole model's.
 #[test]
 fn a_tensor_group_computes_its_shares_and_sums_over_its_site() {
-    let text = format!("{CONFIG}[sync]\npreset = \"dense\"\n[parallel]\ntensor = 2\n");
-    let config = RunConfig::parse(&text).unwrap();
+    let run = run_toml().set("sync.preset", "dense").set("parallel.tensor", 2);
+    let config = RunConfig::parse(&run.to_string()).unwrap();
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let work = Workload::of(&config, &spec);
     let mut machines = topology();
@@ -261,8 +262,8 @@ fn a_tensor_group_computes_its_shares_and_sums_over_its_site() {
 #[test]
 fn stages_of_tensor_groups_sum_within_their_sites_and_each_member_hands_its_stream_on() {
     let of = |parallel: &str| {
-        let text = format!("{CONFIG}[sync]\npreset = \"dense\"\n[parallel]\n{parallel}");
-        let config = RunConfig::parse(&text.replace("workers = 2", "workers = 4")).unwrap();
+        let run = run_toml().workers(4).set("sync.preset", "dense").lines("parallel", parallel);
+        let config = RunConfig::parse(&run.to_string()).unwrap();
         Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
     };
     let (shared, whole) = (of("stages = 2\ntensor = 2\n"), of("stages = 2\n"));

@@ -1,7 +1,7 @@
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 
-use super::super::workload::tests::CONFIG;
+use super::super::workload::tests::{config, run_toml};
 use super::super::{Device, Link, Site};
 use super::*;
 
@@ -9,7 +9,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// In any number of parts, and with groups of two where sites have such.
 fn divisions() -> Divisions {
-    let config = RunConfig::parse(&format!("{CONFIG}[sync]\npreset = \"dense\"\n")).unwrap();
+    let config = config("preset = \"dense\"");
     Divisions::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap()).in_any_parts(config.model.kind)
 }
 
@@ -116,8 +116,8 @@ fn a_run_whose_plan_is_none_any_more_takes_another_one_at_any_price() {
 /// fast again.
 #[test]
 fn a_run_with_groups_moves_to_parts_of_groups_and_back() {
-    let text = CONFIG.replace("workers = 2", "workers = 4").replace("heads = 6", "heads = 12");
-    let config = RunConfig::parse(&format!("{text}[sync]\npreset = \"dense\"\n")).unwrap();
+    let run = run_toml().workers(4).set("model.heads", 12).set("sync.preset", "dense");
+    let config = RunConfig::parse(&run.to_string()).unwrap();
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let divisions = Divisions::of(&config, &spec);
     let machines = |mbit: f64| {

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::super::workload::tests::CONFIG;
+use super::super::workload::tests::config;
 use super::super::{Device, Link, Site};
 use super::*;
 
 fn workload(sync: &str) -> Workload {
-    let config = RunConfig::parse(&format!("{CONFIG}[sync]\n{sync}\n")).unwrap();
+    let config = config(sync);
     Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap())
 }
 
@@ -68,7 +67,7 @@ fn where_gradients_are_too_large_for_the_link_stages_lie_within_sites() {
 
 #[test]
 fn sixty_four_workers_on_eight_sites_are_planned() {
-    let mut config = RunConfig::parse(CONFIG).unwrap();
+    let mut config = config("");
     config.model.layers = 46;
     config.train.batch = 512;
     let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
@@ -155,7 +154,7 @@ fn cuts_by_mask(blocks: u32, stages: u32) -> Vec<Vec<Range<u32>>> {
 
 #[test]
 fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
-    let mut config = RunConfig::parse(CONFIG).unwrap();
+    let mut config = config("");
     config.model.layers = 3;
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(7);
@@ -195,7 +194,7 @@ fn on_small_topologies_no_plan_is_faster_than_the_one_that_is_chosen() {
 /// Four equal devices and four equal stages at one site: 1F1B is idle for three of seven tasks, and dividing leaves a third of that.
 #[test]
 fn backward_passes_are_divided_where_that_is_faster_and_fits() {
-    let mut config = RunConfig::parse(&format!("{CONFIG}[sync]\npreset = \"dense\"\n")).unwrap();
+    let mut config = config("preset = \"dense\"");
     config.model.layers = 8;
     let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
     // Of three sizes of device: where all fits, where what is put off does not, and where nothing does but with activations that are computed again.

@@ -230,9 +230,6 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
 /// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
 #[test]
 fn warmup_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
-    let text = config().to_toml().unwrap();
-    let (head, tail) = (&text[..text.find("[sync]").unwrap()], "[parallel]\nplan = \"fixed\"\n");
-    let head = &head[..head.find("[parallel]").unwrap()];
     for preset in [
         "auto",
         "dense",
@@ -245,10 +242,7 @@ fn warmup_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
         "cocktail",
         "sparse-local",
     ] {
-        let read = |steps: u64| {
-            let head = head.replace("steps = 20\n", &format!("steps = {steps}\n"));
-            RunConfig::parse(&format!("{head}[sync]\npreset = \"{preset}\"\n{tail}")).unwrap()
-        };
+        let read = |steps: u64| parsed(&run_toml().steps(steps).without("sync").set("sync.preset", preset));
         let mut state = State::new(RunId([1; 16]), &read(4000));
         let rounds = state.schedule.rounds();
         let mut before = state.schedule;

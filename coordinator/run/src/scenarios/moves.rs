@@ -2,7 +2,7 @@
 
 use longhaul_proto::control::message::{CheckpointReport, HeldPart};
 
-use super::pipelines::{config_in_parts, lineup, ready_with, seat_in, training};
+use super::pipelines::{in_parts, lineup, ready_with, seat_in, training};
 use super::*;
 
 pub(super) fn offer(next_round: u64, rank: u32, private: bool) -> CheckpointOffer {
@@ -36,8 +36,7 @@ pub(super) fn written(next_round: u64, rank: u8) -> ToCoordinator {
 
 /// Two workers that have one copy of the model, and a third one without a seat, at the site of the second.
 pub(super) fn one_copy() -> Story {
-    let text = config_in_parts().to_toml().unwrap().replace("workers = 4", "workers = 2");
-    let mut story = Story::of(RunConfig::parse(&text).unwrap());
+    let mut story = Story::of(parsed(&in_parts().workers(2)));
     story.join_from(1, "a");
     story.join_from(2, "b");
     story.say(1, ready_with(0, 0, 7));

@@ -8,11 +8,12 @@ use super::*;
 /// Twenty steps, of which the first eight are the warm-up.
 const AUTO: &str = "preset = \"auto\"\nwarmup_rounds = 8\nwarmup_share = 0";
 
+fn story_of(steps: u64, sync: &str) -> Story {
+    Story::of(parsed(&run_toml().steps(steps).table("sync", sync).set("checkpoint.every_rounds", 0)))
+}
+
 fn story(sync: &str) -> Story {
-    let text = config().to_toml().unwrap();
-    let (before, _) = text.split_once("[sync]").unwrap();
-    Story::of(RunConfig::parse(&format!("{before}[sync]\n{sync}\n[checkpoint]\nevery_rounds = 0")).unwrap())
-        .trained()
+    story_of(20, sync).trained()
 }
 
 /// Both have applied a round, in which one of them measured round trips of as long as its step.
@@ -87,12 +88,7 @@ fn nothing_changes_where_rounds_fit_or_are_not_to_be_changed() {
 
 /// A run of 400 steps that is past its warm-up of eight.
 fn long_story() -> Story {
-    let text = config().to_toml().unwrap().replace("steps = 20", "steps = 400");
-    let (before, _) = text.split_once("[sync]").unwrap();
-    let mut story = Story::of(
-        RunConfig::parse(&format!("{before}[sync]\n{AUTO}\n[checkpoint]\nevery_rounds = 0")).unwrap(),
-    )
-    .trained();
+    let mut story = story_of(400, AUTO).trained();
     (0..8).for_each(|round| applied(&mut story, round, 0.05));
     story
 }

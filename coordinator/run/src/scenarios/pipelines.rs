@@ -8,10 +8,12 @@ use super::*;
 
 const PARAMETERS: [u64; 4] = [10, 30, 20, 40];
 
+pub(super) fn in_parts() -> RunToml {
+    run_toml().workers(4).set("parallel.stages", 2)
+}
+
 pub(super) fn config_in_parts() -> RunConfig {
-    let whole = config().to_toml().unwrap();
-    let text = whole.replace("workers = 2", "workers = 4").replace("stages = 1", "stages = 2");
-    RunConfig::parse(&text).unwrap()
+    parsed(&in_parts())
 }
 
 pub(super) fn ready_with(rank: u32, next_round: u64, hash: u8) -> ToCoordinator {
@@ -231,8 +233,7 @@ fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
 /// Rounds that were begun may be done again, with other results, and some have written checkpoints of what they were before.
 #[test]
 fn parts_of_different_pasts_are_not_put_together() {
-    let text = config_in_parts().to_toml().unwrap().replace("every_rounds = 20", "every_rounds = 2");
-    let mut story = training_of(RunConfig::parse(&text).unwrap());
+    let mut story = training_of(parsed(&in_parts().set("checkpoint.every_rounds", 2)));
     for (round, hashes) in [(0, [20, 30]), (1, [21, 31])] {
         for worker in 1..=4 {
             story.applied(worker, round, hashes[(worker as usize - 1) % 2]);
@@ -275,9 +276,7 @@ fn parts_of_different_pasts_are_not_put_together() {
 
 #[test]
 fn a_run_in_parts_does_not_begin_before_a_copy_is_complete() {
-    let text = config_in_parts().to_toml().unwrap();
-    let text = text.replace("sites = []", "sites = [\"site-1\", \"site-2\"]");
-    let mut story = Story::of(RunConfig::parse(&text).unwrap());
+    let mut story = Story::of(parsed(&in_parts().set("parallel.sites", ["site-1", "site-2"])));
     story.join(1, &[]);
     story.join(3, &[]);
     let told = story.told(3);
@@ -341,10 +340,7 @@ fn who_loses_a_seat_starts_over() {
 /// Gradients that are clipped by the norm of the whole model cannot be applied again by one rank alone.
 #[test]
 fn copies_join_others_only_where_what_they_have_missed_can_be_made_up_for() {
-    let text = config_in_parts().to_toml().unwrap().replace("warmup_rounds = 0", "warmup_rounds = 3");
-    let config = RunConfig::parse(&text).unwrap();
-    assert_eq!(config.sync.warmup_rounds, 3);
-    let mut story = training_of(config);
+    let mut story = training_of(parsed(&in_parts().set("sync.warmup_rounds", 3)));
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.settled(3, 2, 0, 0);
     story.settled(4, 2, 0, 0);
@@ -401,18 +397,18 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
 /// Who fetches a state while others begin would make up for the rounds since by itself, and the others of its copy from other rounds on.
 #[test]
 fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
-    let text = config_in_parts().to_toml().unwrap().replace("workers = 4", "workers = 2");
-    let began = |warmup: &str| {
-        let mut story = Story::of(RunConfig::parse(&text.replace("warmup_rounds = 0", warmup)).unwrap());
+    let began = |warmup_rounds: u64| {
+        let run = in_parts().workers(2).set("sync.warmup_rounds", warmup_rounds);
+        let mut story = Story::of(parsed(&run));
         (1..=4).for_each(|worker| story.join(worker, &[]));
         (1..=2).for_each(|worker| story.say(worker, ready_with(worker - 1, 0, 6 + worker as u8)));
         assert_eq!(lineup(&story), [[1, 2]]);
         story
     };
-    let story = began("warmup_rounds = 0");
+    let story = began(0);
     assert_eq!(seat_in(&story.told(3)), Some(0), "what it misses is of use to it alone");
 
-    let mut story = began("warmup_rounds = 3");
+    let mut story = began(3);
     for worker in [3, 4] {
         assert_eq!(story.told(worker).iter().rev().find_map(seat_told), Some(None));
     }
@@ -436,9 +432,8 @@ fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
 /// Where rounds are short, some pass while a state is fetched, and each that was sent back would find the others as old when it has fetched another.
 #[test]
 fn who_has_waited_for_others_of_its_copy_heals_again_only_if_nobody_can_have_what_it_lacks() {
-    let text = config_in_parts().to_toml().unwrap().replace("\nsteps = 20\n", "\nsteps = 5000\n");
     for (rounds, is_taken) in [(20, true), (SMALL_RESULTS_KEPT_ROUNDS + 1, false)] {
-        let mut story = training_of(RunConfig::parse(&text).unwrap());
+        let mut story = training_of(parsed(&in_parts().steps(5000)));
         story.handle(Event::Closed { connection: ConnectionId(2) });
         story.settled(3, 2, 0, 0);
         story.settled(4, 2, 0, 0);

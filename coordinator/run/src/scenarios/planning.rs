@@ -14,11 +14,9 @@ pub(super) fn open(sync: &str) -> Story {
 
 fn open_for(workers: u32, sync: &str) -> Story {
     let batch = 8 * workers;
-    let text = format!(
-        "[run]\nname = \"open\"\nworkers = {workers}\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 128\nheads = 2\ncontext = 8\n\
-         [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = {batch}\nmicro_batch = 2\n[sync]\n{sync}\n"
-    );
-    Story::of(RunConfig::parse(&text).unwrap())
+    let run = RunToml::new("open").workers(workers).steps(20).batch(batch).set("train.micro_batch", 2);
+    let run = run.gpt2(Gpt2 { layers: 2, width: 128, heads: 2, context: 8 }).lines("sync", sync);
+    Story::of(parsed(&run))
 }
 
 pub(super) fn welcomed(told: &[ToWorker]) -> Vec<RunConfig> {

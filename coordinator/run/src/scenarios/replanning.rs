@@ -186,9 +186,9 @@ fn who_is_left_with_a_part_takes_the_whole_model_where_it_has_room() {
 
 /// Two workers that have half of a model each, over a slow link.
 fn halves() -> Story {
-    let text = "[run]\nname = \"halves\"\nworkers = 2\nsteps = 100000\n[model]\nkind = \"gpt2\"\nlayers = 8\nwidth = 128\nheads = 2\ncontext = 64\n\
-         [data]\npath = \"none\"\nsequence_length = 64\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\npreset = \"dense\"\n";
-    let mut story = Story::of(RunConfig::parse(text).unwrap());
+    let run = RunToml::new("halves").workers(2).steps(100_000).batch(16).set("train.micro_batch", 2);
+    let run = run.gpt2(Gpt2 { layers: 8, width: 128, heads: 2, context: 64 }).set("sync.preset", "dense");
+    let mut story = Story::of(parsed(&run));
     for worker in [1, 2] {
         story.join_with(worker, ROOMY);
         story.say(worker, profile(1e9));

@@ -9,15 +9,13 @@ use super::replanning::{pass, shows};
 use super::*;
 use longhaul_plan::Answer;
 
-fn in_groups() -> RunConfig {
-    let whole = config().to_toml().unwrap();
-    let text = whole.replace("workers = 2", "workers = 4").replace("tensor = 1", "tensor = 2");
-    RunConfig::parse(&text.replace("heads = 1", "heads = 2")).unwrap()
+fn in_groups() -> RunToml {
+    run_toml().workers(4).set("parallel.tensor", 2).set("model.heads", 2)
 }
 
 /// Workers 1 and 3 of site a, 2 and 4 of site b.
 fn training() -> Story {
-    let mut story = Story::of(in_groups());
+    let mut story = Story::of(parsed(&in_groups()));
     for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         story.join_from(worker, site);
     }
@@ -44,9 +42,8 @@ fn groups_are_within_sites_and_those_with_the_same_share_are_members() {
 /// The first part at site b and the second at site a, each shared by two.
 #[test]
 fn stages_of_a_copy_are_groups_of_a_site_each_and_may_be_at_different_ones() {
-    let text = in_groups().to_toml().unwrap().replace("stages = 1", "stages = 2");
-    let text = text.replace("layers = 1", "layers = 2").replace("sites = []", "sites = [\"b\", \"a\"]");
-    let mut story = Story::of(RunConfig::parse(&text).unwrap());
+    let run = in_groups().set("model.layers", 2).lines("parallel", "stages = 2\nsites = [\"b\", \"a\"]");
+    let mut story = Story::of(parsed(&run));
     for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         story.join_from(worker, site);
     }
@@ -86,21 +83,18 @@ fn those_who_are_left_over_at_two_sites_wait_for_others_of_theirs() {
 #[test]
 fn while_steps_are_common_no_group_joins_even_where_nothing_is_clipped() {
     let may_join = |parallel: &str| {
-        let text = "[run]\nname = \"story\"\nworkers = 4\nsteps = 20\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 2\ncontext = 8\n\
-                    [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 4\ngradient_clip = 0.0\n[sync]\npreset = \"dense\"\n";
-        Story::of(RunConfig::parse(&format!("{text}[parallel]\n{parallel}\n")).unwrap())
-            .run
-            .core
-            .copies_may_join()
+        let run = in_groups().set("train.gradient_clip", 0.0);
+        let run = run.table("sync", "preset = \"dense\"").table("parallel", parallel);
+        Story::of(parsed(&run)).run.core.copies_may_join()
     };
     assert!(may_join("stages = 2") && !may_join("tensor = 2"));
 }
 
 /// Four workers at two sites, of which none has room for the model, with links like these within each site.
 fn planned_with(memory_bytes: u64, lan_mbit: f64) -> Story {
-    let text = "[run]\nname = \"open\"\nworkers = 4\nsteps = 20000\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 128\nheads = 2\ncontext = 8\n\
-                [data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 16\nmicro_batch = 2\n[sync]\npreset = \"dense\"\n";
-    let mut story = Story::of(RunConfig::parse(text).unwrap());
+    let run = RunToml::new("open").workers(4).steps(20_000).batch(16).set("train.micro_batch", 2);
+    let run = run.gpt2(Gpt2 { layers: 6, width: 128, heads: 2, context: 8 }).set("sync.preset", "dense");
+    let mut story = Story::of(parsed(&run));
     for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         story.enter(worker, site, |join| join.memory_bytes = memory_bytes);
         story.say(worker, profile(1e9));

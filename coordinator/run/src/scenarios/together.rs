@@ -1,14 +1,13 @@
 //! Copies that cannot join others while those train.
 
 use super::moves::{offer, written};
-use super::pipelines::{config_in_parts, lineup, ready_with, training_of};
+use super::pipelines::{in_parts, lineup, ready_with, training_of};
 use super::*;
 
 /// A copy that came apart, and could not join while others train: all begin anew together, and not more often than it is worth.
 #[test]
 fn a_copy_that_cannot_join_while_others_train_comes_in_when_all_begin_anew() {
-    let text = config_in_parts().to_toml().unwrap().replace("warmup_rounds = 0", "warmup_rounds = 9");
-    let mut story = training_of(RunConfig::parse(&text).unwrap());
+    let mut story = training_of(parsed(&in_parts().set("sync.warmup_rounds", 9)));
     let alive = |story: &mut Story, workers: &[u32], until: Duration| {
         while story.now < until {
             story.now = (story.now + Duration::from_millis(500)).min(until);

@@ -1,6 +1,7 @@
 //! Simulated runs against what is known of them.
 
 use longhaul_common::config::ShareRule;
+use longhaul_run_toml::{Gpt2, RunToml};
 
 use super::*;
 
@@ -8,13 +9,18 @@ const SITES: &str = "[[site]]\nname = \"a\"\nworkers = 2\ntflops = 0.1\nmemory_g
                      [[site]]\nname = \"b\"\nworkers = 2\ntflops = 0.1\nmemory_gib = 8\n[wan]\nmbit = 100\nrtt_ms = 50\n";
 
 fn setup(topology: &str, parallel: &str, sync: &str, faults: &str) -> Setup {
-    let text = format!(
-        "[run]\nname = \"simulated\"\nworkers = 4\nsteps = 200\n[model]\nkind = \"gpt2\"\nlayers = 4\nwidth = 128\nheads = 4\n\
-         context = 128\n[data]\npath = \"t\"\nsequence_length = 128\n[train]\nbatch = 32\nmicro_batch = 4\n\
-         [sync]\n{sync}\n[parallel]\n{parallel}\n[checkpoint]\nevery_rounds = 2\n\
-         [faults]\nsilent_after_ms = 3000\nreconnect_grace_ms = 5000\n"
-    );
-    let (config, topology) = (RunConfig::parse(&text).unwrap(), Topology::parse(topology).unwrap());
+    let run = RunToml::new("simulated")
+        .workers(4)
+        .steps(200)
+        .gpt2(Gpt2 { layers: 4, width: 128, heads: 4, context: 128 })
+        .batch(32)
+        .set("train.micro_batch", 4)
+        .lines("sync", sync)
+        .lines("parallel", parallel)
+        .set("checkpoint.every_rounds", 2)
+        .lines("faults", "silent_after_ms = 3000\nreconnect_grace_ms = 5000");
+    let config = RunConfig::parse(&run.to_string()).unwrap();
+    let topology = Topology::parse(topology).unwrap();
     let spec = ModelSpec::resolve(&config.model, 256).unwrap();
     let faults = Faults::parse(faults, &topology).unwrap();
     Setup { config, spec, topology, faults, seed: 1, until: Duration::from_secs(3600) }

@@ -7,14 +7,10 @@ use longhaul_tests::browser::Browser;
 use tokio::task::block_in_place;
 
 use crate::running::fleet::Fleet;
-use crate::running::{CONFIG, Site, coordinator, read};
+use crate::running::{Site, coordinator, read, run_toml};
 
 fn long_run(workers: usize) -> Site {
-    let config = CONFIG
-        .replace("steps = 6", "steps = 4000")
-        .replace("workers = 2", &format!("workers = {workers}"))
-        .replace("batch = 4", &format!("batch = {}", 2 * workers));
-    Site::with_config(&config)
+    Site::of(&run_toml().steps(4000).workers(workers).batch(2 * workers))
 }
 
 fn picture(name: &str) -> std::path::PathBuf {
@@ -284,7 +280,7 @@ async fn a_tab_that_nobody_sees_holds_no_connection_and_goes_on_where_it_was() {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_end_of_a_run_the_page_says_so_and_asks_no_more() {
     let Some(mut browser) = block_in_place(Browser::start) else { return };
-    let site = Site::with_config(&CONFIG.replace("steps = 6", "steps = 40"));
+    let site = Site::of(&run_toml().steps(40));
     let running = site.start(&[]);
     block_in_place(|| {
         browser.call("Page.addScriptToEvaluateOnNewDocument", serde_json::json!({ "source": ASKED }));

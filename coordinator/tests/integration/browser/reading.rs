@@ -5,7 +5,7 @@ use tokio::task::block_in_place;
 
 use super::{ROUND, is_shown_as, long_run, picture};
 use crate::running::fleet::Fleet;
-use crate::running::{CONFIG, Site};
+use crate::running::{Site, run_toml};
 
 /// How long the page may take to do as it is told, in milliseconds.
 const REACTS_MS: u64 = 20_000;
@@ -91,8 +91,7 @@ async fn smoothing_flattens_a_curve_and_without_it_the_values_are_those_that_wer
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_compared_with_an_earlier_one_of_its_state_directory() {
     let Some(mut browser) = block_in_place(Browser::start) else { return };
-    let mut site =
-        Site::with_config(&CONFIG.replace("steps = 6", "steps = 40").replace("\"tested\"", "\"earlier\""));
+    let mut site = Site::of(&run_toml().steps(40).set("run.name", "earlier"));
     {
         let running = site.start(&[]);
         let _fleet = Fleet::join(&running, &["north", "south"], 2).await;
@@ -141,7 +140,7 @@ async fn a_run_is_compared_with_an_earlier_one_of_its_state_directory() {
 
 /// The folder with another, longer run.
 fn long_run_in(folder: tempfile::TempDir) -> tempfile::TempDir {
-    std::fs::write(folder.path().join("run.toml"), CONFIG.replace("steps = 6", "steps = 4000")).unwrap();
+    run_toml().steps(4000).write(folder.path().join("run.toml")).unwrap();
     folder
 }
 

@@ -7,30 +7,13 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-pub const CONFIG: &str = r#"
-[run]
-name = "tested"
-workers = 2
-steps = 6
-[model]
-kind = "gpt2"
-layers = 1
-width = 8
-heads = 1
-context = 8
-[data]
-path = "text.txt"
-sequence_length = 8
-[train]
-batch = 4
-[sync]
-preset = "sparse-local"
-warmup_share = 0.0
-every = 2
-overlap = 1
-[parallel]
-plan = "fixed"
-"#;
+use longhaul_run_toml::RunToml;
+
+pub fn run_toml() -> RunToml {
+    let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 2\noverlap = 1";
+    let run = RunToml::new("tested").workers(2).steps(6).batch(4).set("data.path", "text.txt");
+    run.lines("sync", sync).set("parallel.plan", "fixed")
+}
 
 /// A folder with a `run.toml`, and the state directory beside it.
 pub struct Site {
@@ -39,7 +22,11 @@ pub struct Site {
 
 impl Site {
     pub fn new() -> Self {
-        Self::with_config(CONFIG)
+        Self::of(&run_toml())
+    }
+
+    pub fn of(run: &RunToml) -> Self {
+        Self::with_config(&run.to_string())
     }
 
     pub fn with_config(config: &str) -> Self {

@@ -13,8 +13,6 @@ use crate::runs::training::Training;
 const CASES: [(&str, &str); 2] = [("dense", "preset = \"dense\""), ("auto", "preset = \"auto\"")];
 /// Five checkpoints, as the default is one each twenty rounds.
 const ROUNDS: u64 = 100;
-/// How all these runs end, without checkpoints.
-const NONE: &str = "[checkpoint]\nevery_rounds = 0\n";
 
 /// One run of each.
 pub fn measure(session: &Session) -> Result<()> {
@@ -22,9 +20,8 @@ pub fn measure(session: &Session) -> Result<()> {
         progress(format!("elastic/checkpoints: {case}"));
         let link = longhaul_emulator::LinkConfig::default();
         let sites = &[2];
-        let run_toml = Training::new(GPT, sites, sync, 100_000, &link).run_toml();
-        let run_toml = run_toml.strip_suffix(NONE).context("a run that says nothing of checkpoints")?;
-        let mut cluster = cluster_of(run_toml.to_owned(), sites, &link)?;
+        let run_toml = Training::new(GPT, sites, sync, 100_000, &link).run_toml().without("checkpoint");
+        let mut cluster = cluster_of(run_toml, sites, &link)?;
         let rounds = session.quick.choose(ROUNDS / 5, ROUNDS);
         let status = cluster.wait_for("checkpoints", RUN_MAX, |status| {
             newest(status) >= rounds && status["checkpoint_stall_share"].is_number()

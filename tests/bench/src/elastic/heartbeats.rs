@@ -20,7 +20,7 @@ const MEASURED: Duration = Duration::from_secs(60);
 pub fn measure(session: &Session) -> Result<()> {
     for (case, faults) in [("each for itself", "suspect_after_ms = 1999"), ("by site", "")] {
         for _ in session.repeats(&format!("heartbeats, {case}"), 1) {
-            let toml = run_toml_for(WORKERS).replace("[faults]", &format!("[faults]\n{faults}"));
+            let toml = run_toml_for(WORKERS).lines("faults", faults);
             let mut cluster =
                 cluster_of(toml, &[0, WORKERS], &"rate_mbit=1,delay_ms=25,loss_percent=0".parse()?)?;
             cluster.wait_for("all to train", WAIT_MAX, |status| training(status) == WORKERS)?;

@@ -25,7 +25,7 @@ pub fn measure(session: &Session) -> Result<()> {
 /// the rounds that they had applied by then and not before the kill, and those that were lost.
 fn once() -> Result<[f64; 4]> {
     let folder = tempfile::tempdir()?;
-    let mut pair = Pair::start(folder.path(), &run_toml())?.context("this needs etcd in PATH")?;
+    let mut pair = Pair::start(folder.path(), &run_toml().to_string())?.context("this needs etcd in PATH")?;
     pair.start_worker()?;
     pair.start_worker()?;
     let before =

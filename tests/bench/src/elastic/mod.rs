@@ -16,14 +16,16 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 use longhaul_emulator::LinkConfig;
+use longhaul_run_toml::RunToml;
 use longhaul_tests::cluster::Cluster;
 use longhaul_tests::interrupt;
+use longhaul_tests::small_run::small_run;
 use serde_json::Value;
 
 use crate::kit::args::Quick;
+use crate::kit::progress;
 use crate::kit::recorder::Recorder;
 use crate::kit::stats::Spread;
-use crate::kit::{checkout, progress};
 use crate::runs::training::cluster_config;
 
 /// The longest that anything waited for may take.
@@ -113,48 +115,20 @@ fn cluster(sites: Vec<usize>) -> Result<Cluster> {
     cluster_of(run_toml_for(sites.iter().sum()), &sites, &LINK.parse()?)
 }
 
-fn cluster_of(run_toml: String, sites: &[usize], link: &LinkConfig) -> Result<Cluster> {
+fn cluster_of(run_toml: RunToml, sites: &[usize], link: &LinkConfig) -> Result<Cluster> {
     let folder = tempfile::tempdir()?;
     Ok(Cluster::start(cluster_config(run_toml, sites, link, &folder))?.with_folder(folder))
 }
 
-fn run_toml() -> String {
+fn run_toml() -> RunToml {
     run_toml_for(2)
 }
 
-fn run_toml_for(workers: usize) -> String {
-    let text = checkout::text();
-    format!(
-        r#"
-[run]
-name = "elastic"
-workers = {workers}
-steps = 1000000
-[model]
-kind = "gpt2"
-layers = 2
-width = 64
-heads = 2
-context = 64
-[data]
-path = {text:?}
-sequence_length = 64
-[train]
-batch = {}
-[parallel]
-plan = "fixed"
-[sync]
-preset = "sparse-local"
-warmup_share = 0.0
-every = {STEPS}
-overlap = 1
-[checkpoint]
-every_rounds = 1000
-[faults]
-reconnect_grace_ms = 60000
-"#,
-        BATCH * workers
-    )
+fn run_toml_for(workers: usize) -> RunToml {
+    small_run("elastic", workers, BATCH, STEPS)
+        .steps(1_000_000)
+        .set("checkpoint.every_rounds", 1000)
+        .set("faults.reconnect_grace_ms", 60_000)
 }
 
 /// What was given out and is in no result, in rounds of all workers: it is given out again, so nothing is left out; but it has cost the time.

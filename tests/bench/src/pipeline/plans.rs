@@ -88,8 +88,8 @@ struct Choice {
 fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<Choice> {
     let folder = tempfile::tempdir()?;
     let (run, machines) = (folder.path().join("run.toml"), folder.path().join("machines.toml"));
-    let text = training("plan = \"auto\"", sync, &LinkConfig::default(), steps).run_toml();
-    let config = RunConfig::parse(&text)?;
+    let run_toml = training("plan = \"auto\"", sync, &LinkConfig::default(), steps).run_toml();
+    let config = RunConfig::parse(&run_toml.to_string())?;
     let spec = ModelSpec::of(&config, config.vocabulary().context("a vocabulary of bytes")?)?;
     let length = config.data.sequence_length;
     let tokens = (WHOLE_BATCH as u64 * u64::from(length)) as f64;
@@ -97,7 +97,7 @@ fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<Choice> {
     let site =
         |name| format!("[[site]]\nname = \"{name}\"\nworkers = 1\ntflops = {tflops}\nmemory_gib = 8\n");
     let wan = format!("[wan]\nmbit = {mbit}\nrtt_ms = {ROUND_TRIP_MS}\n");
-    std::fs::write(&run, text)?;
+    run_toml.write(&run)?;
     std::fs::write(&machines, format!("{}{}{wan}", site("a"), site("b")))?;
     let best = best_of(&run, &machines)?;
     let ranks = best["replicas"][0].as_array().context("a plan without replicas")?.len();

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_plan::{Divisions, Topology, choose_with_groups};
+use longhaul_run_toml::{Gpt2, RunToml};
 use longhaul_sim::simulate::{self, Churn, Faults, Setup};
 
 use crate::kit::args::Quick;
@@ -63,19 +64,19 @@ fn topology(sites: usize, workers: usize, tflops: f64, memory_gib: f64, lan: &st
     Topology::parse(&format!("{sites}[wan]\nmbit = 200\nrtt_ms = 60\n")).context("make a topology")
 }
 
-fn config(workers: usize, layers: u32, width: u32, steps: u32, rest: &str) -> Result<RunConfig> {
-    let batch = 8 * workers;
-    let text = format!(
-        "[run]\nname = \"bench\"\nworkers = {workers}\nsteps = {steps}\n[model]\nkind = \"gpt2\"\nlayers = {layers}\nwidth = {width}\n\
-         heads = 16\ncontext = 1024\nvocabulary = 50257\n[data]\npath = \"text\"\nsequence_length = 1024\n\
-         [train]\nbatch = {batch}\nmicro_batch = 1\n{rest}"
-    );
-    Ok(RunConfig::parse(&text)?)
+fn run_toml(workers: usize, layers: u64, width: u64) -> RunToml {
+    RunToml::new("bench")
+        .workers(workers)
+        .gpt2(Gpt2 { layers, width, heads: 16, context: 1024 })
+        .set("model.vocabulary", 50_257)
+        .batch(8 * workers)
+        .set("train.micro_batch", 1)
 }
 
 /// 64 workers on 8 sites, a model of 1.5 billion parameters in 48 layers: 50 blocks.
 fn plan(preset: &str, memory_gib: f64, lan: &str) -> Result<()> {
-    let config = config(64, 48, 1600, 1000, &format!("[sync]\npreset = \"{preset}\"\n"))?;
+    let run_toml = run_toml(64, 48, 1600).steps(1000).set("sync.preset", preset);
+    let config = RunConfig::parse(&run_toml.to_string())?;
     let spec = ModelSpec::resolve(&config.model, 50_257)?;
     let topology = topology(8, 8, 40.0, memory_gib, lan)?;
     let began = now();
@@ -97,11 +98,13 @@ fn plan(preset: &str, memory_gib: f64, lan: &str) -> Result<()> {
 /// A run with churn: each worker lives for ten hours on average, and is away for five minutes.
 fn simulated(sites: usize, workers: usize, faults: &str) -> Result<()> {
     let all = sites * workers;
-    let rest = format!(
-        "[sync]\npreset = \"sparse-local\"\nwarmup_share = 0.0\n[parallel]\nplan = \"fixed\"\n[faults]\n{faults}"
-    );
     // Some are always away: the run begins with the others.
-    let config = config(all * 9 / 10, 12, 768, 1500, &rest)?;
+    let run_toml = run_toml(all * 9 / 10, 12, 768)
+        .steps(1500)
+        .lines("sync", "preset = \"sparse-local\"\nwarmup_share = 0.0")
+        .set("parallel.plan", "fixed")
+        .lines("faults", faults);
+    let config = RunConfig::parse(&run_toml.to_string())?;
     let spec = ModelSpec::resolve(&config.model, 50_257)?;
     let setup = Setup {
         config,

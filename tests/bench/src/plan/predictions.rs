@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use longhaul_common::config::RunConfig;
 use longhaul_common::model::ModelSpec;
 use longhaul_plan::{Topology, Workload};
+use longhaul_run_toml::{Gpt2, RunToml};
 use longhaul_sim::simulate::{Faults, Setup, simulate};
 
 use crate::kit::checkout;
@@ -171,15 +172,20 @@ impl Case<'_> {
         let Self { preset, parallel, sequences, micro_batch, wan, local_s } = *self;
         let Wan { mbit, rtt_ms, loss_percent } = wan;
         // As it was measured: the steady pace alone.
-        let early = if preset == "auto" { "early_share = 0.0\n" } else { "" };
-        let text = format!(
-            "[run]\nname = \"measured\"\nworkers = 2\nsteps = 600\n[model]\nkind = \"gpt2\"\nlayers = 6\nwidth = 384\nheads = 6\n\
-             context = 128\ntied_embeddings = false\n[data]\npath = \"text\"\nsequence_length = 128\n\
-             [train]\nbatch = {}\nmicro_batch = {micro_batch}\n[parallel]\n{parallel}\n\
-             [sync]\npreset = \"{preset}\"\nwarmup_share = 0.0\nwarmup_rounds = 2\n{early}[checkpoint]\nevery_rounds = 0\n",
-            2 * sequences
-        );
-        let config = RunConfig::parse(&text)?;
+        let early = if preset == "auto" { "early_share = 0.0" } else { "" };
+        let run_toml = RunToml::new("measured")
+            .workers(2)
+            .steps(600)
+            .gpt2(Gpt2 { layers: 6, width: 384, heads: 6, context: 128 })
+            .set("model.tied_embeddings", false)
+            .batch(2 * sequences)
+            .set("train.micro_batch", micro_batch)
+            .lines("parallel", parallel)
+            .set("sync.preset", preset)
+            .lines("sync", "warmup_share = 0.0\nwarmup_rounds = 2")
+            .lines("sync", early)
+            .set("checkpoint.every_rounds", 0);
+        let config = RunConfig::parse(&run_toml.to_string())?;
         let spec = ModelSpec::resolve(&config.model, 256)?;
         let work = Workload::of(&config, &spec);
         let flops: u64 =

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use longhaul_emulator::LinkConfig;
+use longhaul_run_toml::{Gpt2, RunToml};
 use longhaul_tests::cluster::{Cluster, ClusterConfig};
 use tempfile::TempDir;
 
@@ -59,13 +60,13 @@ pub const DEMO: Shape = Shape { layers: 4, width: 128, heads: 4, context: 128, t
 
 /// A run of this in a folder, with one thread for each worker.
 pub fn cluster_config(
-    run_toml: String,
+    run_toml: RunToml,
     sites: &[usize],
     link: &LinkConfig,
     folder: &TempDir,
 ) -> ClusterConfig {
     ClusterConfig {
-        run_toml,
+        run_toml: run_toml.to_string(),
         sites: sites.to_vec(),
         link: link.clone(),
         seed: 1,
@@ -92,47 +93,22 @@ impl<'a> Training<'a> {
     }
 
     /// What its coordinator is given.
-    pub fn run_toml(&self) -> String {
-        let text = checkout::text();
-        let Self { sync, train, steps, seed, .. } = self;
+    pub fn run_toml(&self) -> RunToml {
         let Shape { layers, width, heads, context, tied_embeddings } = self.shape;
         let Copies { parallel, batch, micro_batch } = self.copies;
         let workers: usize = self.sites.iter().sum();
-        let batch = batch * workers;
-        format!(
-            r#"
-[run]
-name = "bench"
-workers = {workers}
-steps = {steps}
-seed = {seed}
-
-[model]
-kind = "gpt2"
-layers = {layers}
-width = {width}
-heads = {heads}
-context = {context}
-tied_embeddings = {tied_embeddings}
-
-[data]
-path = {text:?}
-sequence_length = {context}
-
-[train]
-batch = {batch}
-micro_batch = {micro_batch}
-{train}
-
-[parallel]
-{parallel}
-
-[sync]
-{sync}
-
-[checkpoint]
-every_rounds = 0
-"#
-        )
+        RunToml::new("bench")
+            .workers(workers)
+            .steps(self.steps)
+            .set("run.seed", self.seed)
+            .gpt2(Gpt2 { layers, width, heads, context })
+            .set("model.tied_embeddings", tied_embeddings)
+            .set("data.path", checkout::text())
+            .batch(batch * workers)
+            .set("train.micro_batch", micro_batch)
+            .lines("train", self.train)
+            .lines("parallel", parallel)
+            .lines("sync", self.sync)
+            .set("checkpoint.every_rounds", 0)
     }
 }

@@ -86,7 +86,7 @@ fn config(args: &Args, folder: PathBuf) -> Result<SoakConfig> {
     );
     let workers: usize = args.sites.iter().sum();
     let cluster = ClusterConfig {
-        run_toml: run_toml(workers, Pace { every: args.every, overlap: args.overlap }),
+        run_toml: run_toml(workers, Pace { every: args.every, overlap: args.overlap }).to_string(),
         sites: args.sites.clone(),
         link: args.link.clone(),
         seed: args.seed,

@@ -4,6 +4,7 @@ use longhaul_common::id::{Generation, Round};
 use longhaul_common::model::draw_parameters;
 use longhaul_common::model::tiny::tiny_gpt2;
 use longhaul_proto::little_endian::of_f32;
+use longhaul_run_toml::{Gpt2, RunToml};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
@@ -16,29 +17,14 @@ fn runtime() -> Runtime {
 }
 
 fn archive(folder: &Path, more: &str, runtime: &Runtime) -> RunArchive {
-    let text = format!(
-        r#"
-        [run]
-        name = "archived"
-        workers = 2
-        steps = 100
-        [model]
-        kind = "gpt2"
-        layers = 1
-        width = 16
-        heads = 2
-        context = 16
-        [data]
-        path = "none.txt"
-        sequence_length = 16
-        [train]
-        batch = 8
-        [checkpoint]
-        to = {folder:?}
-        {more}
-        "#
-    );
-    let config = RunConfig::parse(&text).unwrap();
+    let run = RunToml::new("archived")
+        .workers(2)
+        .steps(100)
+        .gpt2(Gpt2 { layers: 1, width: 16, heads: 2, context: 16 })
+        .batch(8)
+        .set("checkpoint.to", folder)
+        .lines("checkpoint", more);
+    let config = RunConfig::parse(&run.to_string()).unwrap();
     RunArchive::of(Arc::new(config), RUN, Unusable::default(), runtime.handle().clone()).unwrap()
 }
 

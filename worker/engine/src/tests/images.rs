@@ -4,6 +4,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::model::Evaluation;
 use longhaul_common::model::tiny::{tiny_cnn, tiny_mlp};
 use longhaul_proto::codec::ColumnGradient;
+use longhaul_run_toml::RunToml;
 
 use super::*;
 use crate::count_multiplications;
@@ -191,16 +192,13 @@ fn a_perceptron_multiplies_as_often_as_its_specification_says() {
         return;
     }
     const IMAGES: u64 = 10;
-    for (sparse_lines, collects) in [
-        ("", false),
-        ("[train.sparse_backward]\nkeep = 0.25\n", false),
-        ("[train.sparse_backward]\nkeep = 0.25\n", true),
-    ] {
-        let text = format!(
-            "[run]\nname = \"x\"\nworkers = 1\nsteps = 1\n[model]\nkind = \"mlp\"\nhidden = [16, 12]\n[data]\n[[data.sources]]\npath = \"x\"\n\
-             format = \"images\"\n[data.image]\nchannels = 1\nheight = 6\nwidth = 6\nclasses = 3\n{sparse_lines}"
-        );
-        let config = RunConfig::parse(&text).unwrap();
+    let all = RunToml::new("x")
+        .table("model", "kind = \"mlp\"\nhidden = [16, 12]")
+        .table("data", "sources = [{ path = \"x\", format = \"images\" }]")
+        .lines("data.image", "channels = 1\nheight = 6\nwidth = 6\nclasses = 3");
+    let quarter = all.clone().set("train.sparse_backward.keep", 0.25);
+    for (run, collects) in [(&all, false), (&quarter, false), (&quarter, true)] {
+        let config = RunConfig::parse(&run.to_string()).unwrap();
         let spec = ModelSpec::of(&config, 0).unwrap();
         assert_eq!(spec, tiny_mlp());
         let mut engine = engine(&spec, &TrainConfig { micro_batch: 16, ..config.train.clone() });
@@ -218,7 +216,7 @@ fn a_perceptron_multiplies_as_often_as_its_specification_says() {
         let flops =
             |of: fn(&longhaul_common::model::BlockCost) -> u64| -> u64 { blocks.iter().map(of).sum() };
         assert_eq!(2 * forwards, IMAGES * flops(|block| block.forward_flops_per_token));
-        assert_eq!(2 * backwards, IMAGES * flops(|block| block.backward_flops_per_token), "{sparse_lines}");
+        assert_eq!(2 * backwards, IMAGES * flops(|block| block.backward_flops_per_token), "{run}");
     }
 }
 

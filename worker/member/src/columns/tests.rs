@@ -4,6 +4,7 @@ use longhaul_common::config::{RunConfig, SyncConfig};
 use longhaul_common::id::RunId;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_proto::codec::WeightColumns;
+use longhaul_run_toml::RunToml;
 
 use super::*;
 use crate::encode::compressor::{CompressError, Compressor, Job, Local};
@@ -15,12 +16,10 @@ const VALUES: usize = 32;
 const LAYOUT: FragmentLayout = FragmentLayout { values: VALUES as u64, fragment_values: 16 };
 
 fn config(sync: &str) -> RunConfig {
-    let text = format!(
-        "[run]\nname = \"small\"\nworkers = 2\nsteps = 100\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\nheads = 1\n\
-         context = 8\n[data]\npath = \"text.txt\"\nsequence_length = 8\n[train.sparse_backward]\nkeep = 0.1\n\
-         [sync]\npreset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"\n{sync}"
-    );
-    RunConfig::parse(&text).unwrap()
+    let columns =
+        "preset = \"dense\"\nselection = \"columns\"\nresult = \"bundle\"\nwithin_site = \"direct\"";
+    let run = RunToml::new("small").workers(2).steps(100).set("train.sparse_backward.keep", 0.1);
+    RunConfig::parse(&run.lines("sync", columns).lines("sync", sync).to_string()).unwrap()
 }
 
 fn layouts() -> Layouts {

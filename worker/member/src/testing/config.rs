@@ -1,6 +1,7 @@
 //! The configuration of a test's workers.
 
 use longhaul_common::config::RunConfig;
+use longhaul_run_toml::{Gpt2, RunToml};
 
 const EXACT: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nvalues = \"f32\"";
 /// All unsent values wait.
@@ -9,40 +10,19 @@ const SPARSE: &str =
 
 /// Returns a configuration with these lines in `[sync]`.
 pub(super) fn config(sync: &str) -> RunConfig {
-    let deadlines = match sync.contains("deadline_") {
-        true => "",
-        false => "deadline_floor_ms = 1\ndeadline_ceiling_ms = 200",
-    };
     let strategy = match (sync.contains("preset"), sync.contains("selection")) {
         (true, _) => "",
         (false, true) => EXACT,
         (false, false) => SPARSE,
     };
-    RunConfig::parse(&format!(
-        r#"
-        [run]
-        name = "rig"
-        workers = 2
-        steps = 1000
-        [model]
-        kind = "gpt2"
-        layers = 1
-        width = 16
-        heads = 2
-        context = 16
-        [data]
-        path = "none.txt"
-        sequence_length = 16
-        [train]
-        batch = 8
-        [checkpoint]
-        every_rounds = 0
-        [sync]
-        {strategy}
-        chunk = 16
-        {deadlines}
-        {sync}
-        "#
-    ))
-    .unwrap()
+    let run = RunToml::new("rig")
+        .workers(2)
+        .steps(1000)
+        .gpt2(Gpt2 { layers: 1, width: 16, heads: 2, context: 16 })
+        .batch(8)
+        .set("checkpoint.every_rounds", 0)
+        .lines("sync", strategy)
+        .lines("sync", "chunk = 16\ndeadline_floor_ms = 1\ndeadline_ceiling_ms = 200")
+        .lines("sync", sync);
+    RunConfig::parse(&run.to_string()).unwrap()
 }

@@ -9,6 +9,7 @@ use longhaul_common::sampler::shares;
 use longhaul_data::{Dataset, Tokenizer, Work};
 use longhaul_engine::Engine;
 use longhaul_engine::testing::test_device;
+use longhaul_run_toml::{Gpt2, RunToml};
 
 /// Of the toy's text, whose characters all lie below it.
 const VOCABULARY: u32 = 64;
@@ -31,42 +32,23 @@ impl Toy {
     /// others, and the first updates of all would be equally long, so that rounding decides which are sent. Eight samples do not divide by
     /// three, so members have unlike weights: the third one has joined a run of two.
     pub fn config(&self) -> RunConfig {
-        let Self { members, steps, train, sync, .. } = self;
-        let train = if train.is_empty() { "learning_rate = 3e-3\nwarmup_steps = 2" } else { train };
-        let fragments = if sync.contains("fragment_values") { "" } else { "fragment_values = 16384" };
-        let mut config = RunConfig::parse(&format!(
-            r#"
-            [run]
-            name = "toy"
-            workers = 2
-            steps = {steps}
-            [model]
-            kind = "gpt2"
-            layers = 1
-            width = 64
-            heads = 2
-            context = 16
-            [data]
-            path = "text.txt"
-            sequence_length = 16
-            [train]
-            batch = 8
-            gradient_clip = 0.5
-            final_learning_rate_share = 0.5
-            weight_decay = 0.1
-            epsilon = 1e-3
-            {train}
-            [checkpoint]
-            every_rounds = 0
-            [sync]
-            deadline_floor_ms = 60000
-            deadline_ceiling_ms = 60000
-            {fragments}
-            {sync}
-            "#
-        ))
-        .unwrap();
-        config.run.workers = *members as u32;
+        let train = if self.train.is_empty() { "learning_rate = 3e-3\nwarmup_steps = 2" } else { self.train };
+        let run = RunToml::new("toy")
+            .workers(2)
+            .steps(self.steps)
+            .gpt2(Gpt2 { layers: 1, width: 64, heads: 2, context: 16 })
+            .set("data.path", "text.txt")
+            .batch(8)
+            .lines(
+                "train",
+                "gradient_clip = 0.5\nfinal_learning_rate_share = 0.5\nweight_decay = 0.1\nepsilon = 1e-3",
+            )
+            .lines("train", train)
+            .set("checkpoint.every_rounds", 0)
+            .lines("sync", "deadline_floor_ms = 60000\ndeadline_ceiling_ms = 60000\nfragment_values = 16384")
+            .lines("sync", self.sync);
+        let mut config = RunConfig::parse(&run.to_string()).unwrap();
+        config.run.workers = self.members as u32;
         config
     }
 }
