@@ -1,13 +1,13 @@
-//! Pauses between attempts, which grow.
+//! Exponential back-off.
 
 use std::time::Duration;
 
-/// The first pause; each is twice the one before, up to [`PAUSE_MAX`].
+/// First pause; each is twice the previous one, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// A coordinator that was restarted should see its workers again well within its grace period.
+/// A restarted coordinator should see its workers again well within its grace period.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-/// How long to wait before the next attempt.
+/// Pauses before the next attempts.
 #[derive(Debug)]
 pub struct BackOff {
     next: Duration,
@@ -20,7 +20,7 @@ impl Default for BackOff {
 }
 
 impl BackOff {
-    /// The pause after an attempt that has failed.
+    /// Returns the pause after a failed attempt.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(PAUSE_MAX);

@@ -1,10 +1,10 @@
-//! Errors as people read them.
+//! Errors formatted for display.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error and its causes, outermost first, each said once: many errors quote their cause within a sentence, and a remedy
-/// after it should stay the last word.
+/// An error and its causes, outermost first, without repetition: many errors quote their cause within a
+/// sentence, and a remedy after it should stay last.
 #[derive(Clone, Copy, Debug)]
 pub struct Explained<'a>(pub &'a (dyn Error + 'static));
 

@@ -1,8 +1,9 @@
-//! Names of hosts, as they stand in URLs and headers.
+//! Host names in URLs and headers.
 
 use std::net::IpAddr;
 
-/// Whether a host, an IPv6 address with or without its brackets, is the machine that asks: what goes there, nobody else hears. Names are not resolved.
+/// Whether a host, or an IPv6 address with or without brackets, is the local machine, whose traffic no other
+/// machine sees. Does not resolve names.
 #[must_use]
 pub fn is_this_machine(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');

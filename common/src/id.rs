@@ -1,11 +1,11 @@
-//! Names of things: who, where, and when in the run.
+//! Identifiers of runs, workers, sites, generations, rounds and fragments.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One training job. Sixteen random bytes, shown in hexadecimal.
+/// One training job. Sixteen random bytes, displayed in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId(pub [u8; 16]);
 
@@ -51,7 +51,7 @@ macro_rules! number {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The one that follows.
+            /// Returns the next one.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0 + 1)
@@ -67,7 +67,7 @@ macro_rules! number {
 }
 
 number!(
-    /// One process that drives one device. Given out by the coordinator, never reused within a run.
+    /// One process that drives one device. Assigned by the coordinator, never reused within a run.
     WorkerId(u32), "w"
 );
 number!(
@@ -75,7 +75,7 @@ number!(
     SiteId(u32), "s"
 );
 number!(
-    /// The membership version; it fences everything sent under an older membership.
+    /// The membership version, a fence against messages under an older membership.
     Generation(u64), "g"
 );
 number!(

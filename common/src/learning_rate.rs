@@ -14,7 +14,7 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
-    /// The schedule of a run of `steps` steps.
+    /// Creates the schedule of a run of `steps` steps.
     #[must_use]
     pub fn new(train: &TrainConfig, steps: u64) -> Self {
         let peak = train.learning_rate;
@@ -22,7 +22,7 @@ impl LearningRate {
         Self { peak, last, warmup_steps: train.warmup_steps, steps }
     }
 
-    /// The rate of the run's `step`, counted from zero.
+    /// Returns the rate of the run's `step`, counted from zero.
     #[must_use]
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warmup_steps {

@@ -1,4 +1,4 @@
-//! The vocabulary of a run, free of clocks, sockets and tensors.
+//! Common types of a run, free of clocks, sockets and tensors.
 #![forbid(unsafe_code)]
 
 pub mod back_off;

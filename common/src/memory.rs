@@ -1,4 +1,4 @@
-//! What a worker keeps in memory for its part of a model.
+//! Memory of a worker for its part of a model.
 
 use std::ops::Index;
 
@@ -8,34 +8,35 @@ use crate::config::{Application, InnerRule, Source, SyncConfig, WithinSite};
 use crate::model::BlockCost;
 use crate::pipeline::Held;
 
-/// Of each parameter: its value and two moments in f32,
+/// Per parameter: its value and two moments in f32.
 const STATE_BYTES: f64 = 12.0;
-/// and its gradient.
+/// Gradient per parameter.
 const GRADIENT_BYTES: f64 = 4.0;
-/// And for the exchange, where it is at its most, while a checkpoint is written beside a round: the synchronised value and the one that was drawn, the update on its way from the
-/// device and to it, the mean, frames, and the copies that are written. Measured (docs/benchmarks/plan.md).
+/// Exchange per parameter, at its maximum, while a checkpoint is written besides a round: the synchronised
+/// and the initial value, the update in transit from and to the device, the mean, frames, and the copies
+/// being written. Measured (docs/benchmarks/plan.md).
 const EXCHANGED_BYTES: f64 = 38.0;
-/// A residual, and what it was before the round that is not decided yet; the same of momentum that waits with it; moments that all members share.
+/// A residual, and its backup before the undecided round; likewise pending momentum, and common moments.
 const PAIR_BYTES: f64 = 8.0;
-/// Gradients of all parameters in f32, in the frames of a round: what comes and goes in each step.
+/// Gradients of all parameters in f32, in the frames of a round, in each step.
 const FRAMES_BYTES: f64 = 20.0;
-/// What goes to a GPU or comes from it passes through memory of libtorch's on the host, once more than where there is no GPU.
+/// Transfers to and from a GPU pass through host memory of libtorch, one copy more than without a GPU.
 const PASSING_BYTES: f64 = 4.0;
-/// A vector of all parameters in f32, as the engine computes with some besides those that stay.
+/// A vector of all parameters in f32, as a temporary of the engine.
 const VECTOR_BYTES: f64 = 4.0;
 
-/// A memory in which a worker has its part of a model.
+/// A memory that contains a worker's part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Memory {
-    /// A machine's, where the worker computes on its CPU: all of it.
+    /// All memory of a machine that computes on its CPU.
     Machine,
-    /// A GPU's: what is computed with,
+    /// Memory of a GPU: data for computation.
     Gpu,
-    /// and that of the machine around it: what is exchanged and written.
+    /// Memory of the machine around it: exchanged and written data.
     Host,
 }
 
-/// A figure for each memory.
+/// A number for each memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerMemory {
     /// [`Memory::Machine`].
@@ -47,12 +48,12 @@ pub struct PerMemory {
 }
 
 impl Memory {
-    /// All of them.
+    /// All memories.
     pub const ALL: [Self; 3] = [Self::Machine, Self::Gpu, Self::Host];
 }
 
 impl PerMemory {
-    /// What `figure` says of each.
+    /// Evaluates `figure` for each memory.
     #[must_use]
     pub fn of(figure: impl Fn(Memory) -> f64) -> Self {
         Self { machine: figure(Memory::Machine), gpu: figure(Memory::Gpu), host: figure(Memory::Host) }
@@ -71,7 +72,7 @@ impl Index<Memory> for PerMemory {
     }
 }
 
-/// Bytes of a parameter in the memories of a worker, with what its strategy keeps of it.
+/// Returns the bytes of a parameter in the memories of a worker, as its strategy requires.
 #[must_use]
 pub fn parameter_bytes(sync: &SyncConfig) -> PerMemory {
     let exchanged = exchanged_bytes(sync);
@@ -82,7 +83,7 @@ pub fn parameter_bytes(sync: &SyncConfig) -> PerMemory {
     }
 }
 
-/// What is there for the exchange and for checkpoints.
+/// Returns the bytes for the exchange and for checkpoints.
 fn exchanged_bytes(sync: &SyncConfig) -> f64 {
     let keeps_residual = sync.has_residual() && sync.leaves_something() || sync.rank > 0;
     let owns_residual = sync.results_leave_something();
@@ -95,43 +96,46 @@ fn exchanged_bytes(sync: &SyncConfig) -> f64 {
     EXCHANGED_BYTES + PAIR_BYTES * f64::from(pairs) + frames
 }
 
-/// What a GPU has besides value and moments when it has most: in a step, or where it makes of a mean what all members apply (`worker::engine`). A checkpoint or a contribution that is drawn
-/// is copied to the host at once, and takes nothing there.
+/// Returns the peak bytes of a GPU besides value and moments: in a step, or while it applies a mean
+/// (`worker::engine`). Checkpoints and drawn contributions are copied to the host at once and take nothing
+/// here.
 fn computed_bytes(sync: &SyncConfig) -> f64 {
-    // A micro-batch's gradient beside the sum of those before it; the second moments with their floor; the parameters that were left for those ahead.
+    // A micro-batch's gradient besides the sum so far; the second moments with their floor; the parameters
+    // set aside by look-ahead.
     let step = 2 + u8::from(sync.inner == InnerRule::FrozenAdamw) + u8::from(sync.look_ahead);
-    // A gradient as it was and clipped, and a direction with both moments that it is made of.
+    // A gradient before and after clipping, and a direction with both moments behind it.
     let ahead = if sync.look_ahead { 5 } else { 0 };
-    // The gradient, its share of the momentum, that of the momentum before, and their sum.
+    // The gradient, its share of the momentum, that of the previous momentum, and their sum.
     let momentum = if sync.source == Source::Momentum { 4 } else { 0 };
     let applied = match sync.apply {
         Application::Inner | Application::Outer => 1,
-        // The mean, and what is subtracted.
+        // The mean, and the subtracted step.
         Application::Sgd => 2,
-        // Between them the signs; or the direction, tensor by tensor and whole.
+        // With the signs between them; or the direction, tensor by tensor and whole.
         Application::Sign | Application::FrozenAdamw => 3,
     };
     let vectors = [step, ahead, momentum, applied].into_iter().max().unwrap_or(step);
-    // The reduction within a site goes over the GPUs, beside the next step.
+    // The reduction within a site runs on the GPUs, parallel to the next step.
     let reduced = u8::from(sync.within_site == WithinSite::Nccl);
     VECTOR_BYTES * f64::from(vectors + reduced)
 }
 
-/// What a row of blocks keeps, in bytes.
+/// Memory of a range of blocks, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageBytes {
     /// Between steps.
     pub fixed: f64,
-    /// Of each micro-batch between its forward and its backward pass,
+    /// Per micro-batch between its forward and its backward pass.
     pub each: f64,
-    /// of each between its backward pass and the gradients of its weights, where those are put off,
+    /// Per micro-batch between its backward pass and deferred gradients of its weights.
     pub left: f64,
-    /// and of one of them while its activations are computed again.
+    /// Once, during recomputation of activations.
     pub once: f64,
 }
 
 impl StageBytes {
-    /// In a memory, with micro-batches of so many tokens, and so many bytes of each parameter.
+    /// Returns the bytes in a memory, with micro-batches of this many tokens, and this many bytes per
+    /// parameter.
     #[must_use]
     pub fn of(
         memory: Memory,
@@ -140,7 +144,7 @@ impl StageBytes {
         tokens: f64,
         parameter_bytes: PerMemory,
     ) -> Self {
-        // One pass: a planner asks this of thousands of rows of blocks.
+        // One pass: a planner evaluates thousands of ranges.
         let (mut parameters, mut activations, mut cast, mut left, mut boundaries) = (0, 0, 0, 0, 0);
         for block in blocks {
             parameters += block.parameters;
@@ -150,7 +154,7 @@ impl StageBytes {
             boundaries += block.boundary_bytes_per_token;
         }
         let fixed = parameters as f64 * parameter_bytes[memory];
-        // Activations are where they are computed with.
+        // Activations are in the memory of the computation.
         if memory == Memory::Host {
             return Self { fixed, each: 0.0, left: 0.0, once: 0.0 };
         }
@@ -163,13 +167,14 @@ impl StageBytes {
         Self { fixed, each: boundaries as f64 * tokens, left, once: all.fold(0.0, f64::max) }
     }
 
-    /// All of it, with so many micro-batches at a time.
+    /// Returns the total with this many micro-batches at a time.
     #[must_use]
     pub fn with(&self, kept: u32) -> f64 {
         self.fixed + f64::from(kept) * self.each + self.once
     }
 
-    /// What several rows of blocks on one worker keep, with the most of what is held at one time or another: as if all of it were of the largest row.
+    /// Returns the memory of several ranges on one worker at its peak, as if all micro-batches were of the
+    /// largest range.
     #[must_use]
     pub fn holding(stages: &[Self], most: &[Held]) -> f64 {
         let fixed: f64 = stages.iter().map(|stage| stage.fixed).sum();
@@ -188,7 +193,7 @@ mod tests {
     use crate::model::ModelSpec;
     use crate::model::spec::tests::config;
 
-    /// As processes took, or more; at most 5 % less (docs/benchmarks/plan.md).
+    /// At or above the measured use of processes; at most 5 % below (docs/benchmarks/plan.md).
     #[test]
     fn a_strategy_takes_what_it_keeps() {
         for (preset, measured) in [
@@ -206,17 +211,17 @@ mod tests {
         }
     }
 
-    /// What the engine has at one time, counted by hand where it has most; the rest is on the host, and nothing is lost between both.
+    /// The engine's peak, counted by hand; the rest is on the host, and the sum matches.
     #[test]
     fn a_gpu_has_what_is_computed_with_and_its_machine_the_rest() {
         for (preset, gpu) in [
             // Value, two moments, two gradients.
             (SyncPreset::SparseLocal, 20.0),
             (SyncPreset::Dense, 20.0),
-            // And second moments with their floor; or of a mean its signs and what is subtracted.
+            // Plus second moments with their floor; or a mean's signs and the subtracted step.
             (SyncPreset::Auto, 24.0),
             (SyncPreset::Demo, 24.0),
-            // Value, two moments, the momentum of this step and what it is made of.
+            // Value, two moments, the momentum of this step and its parts.
             (SyncPreset::OnebitAdam, 28.0),
         ] {
             let sync = SyncConfig::of(preset);
@@ -243,7 +248,8 @@ mod tests {
             assert!(gpu.each > 0.0 && gpu.fixed < machine.fixed);
             assert_eq!(of(Memory::Host, precision, false).with(9), of(Memory::Host, precision, true).fixed);
         }
-        // Without tokens, what is left of a pass are the copies: two bytes of each value of a matrix in a product, 12·D² of a layer and D·V of the head.
+        // Without tokens, only the copies remain of a pass: two bytes of each value of a matrix in a product,
+        // 12·D² of a layer and D·V of the head.
         let copies = |recompute| {
             let blocks = spec.blocks(32, Precision::Bf16);
             let stage = StageBytes::of(Memory::Gpu, &blocks, recompute, 0.0, bytes);
@@ -253,7 +259,7 @@ mod tests {
         assert_eq!(copies(true), 2.0 * 12.0 * 64.0 * 64.0);
     }
 
-    /// While one is put off, what is left of it is in the place of its activations.
+    /// A deferred micro-batch keeps its remains in place of its activations.
     #[test]
     fn what_is_put_off_counts_as_what_is_left_of_it() {
         let stage = StageBytes { fixed: 1000.0, each: 10.0, left: 7.0, once: 1.0 };

@@ -1,35 +1,37 @@
-//! Which source a position of the run's stream comes from: a closed form, so that no list has to be kept or sent.
+//! Assignment of stream positions to sources in closed form, so that no list is kept or sent.
 //!
-//! Sources stand in a balanced binary tree. At each node the left half of the sources, of weight L out of T, gets round(p·L/T) of the first p
-//! positions, and the right half the rest (a Beatty sequence and its complement). Both counts grow by none or one with each position, so every
-//! position belongs to just one source, and the positions of a source count up without a gap: they are that source's own stream.
+//! Sources are the leaves of a balanced binary tree. At each node the left half of the sources, of weight L
+//! out of T, gets round(p·L/T) of the first p positions, and the right half the rest (a Beatty sequence and
+//! its complement). With each position one of the counts grows by one. Every position thus belongs to exactly
+//! one source, and the positions of a source are consecutive: they are that source's own stream.
 //!
-//! A node's count is off by at most ½, and a node above adds its own error times the share of the node below, which is less than one. So what a
-//! source has got of the first p positions differs from its weight's share by at most half of the tree's depth: by one, for up to four sources.
-//! After T positions, and every multiple of T, counts are exact.
+//! A node's count is off by at most ½, and a node above adds its own error times the share of the node below,
+//! which is less than one. A source's count of the first p positions therefore deviates from its weight's
+//! share by at most half of the tree's depth: by one, for up to four sources. After T positions, and every
+//! multiple of T, counts are exact.
 
-/// How much of the stream each source has.
+/// Shares of the sources in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mixture {
     /// Sums of the weights before each source, and of all.
     upto: Vec<u64>,
 }
 
-/// Where a position of the stream lies.
+/// Place of a position of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which source.
+    /// Source.
     pub source: usize,
-    /// Which position of the source's own stream.
+    /// Position in the source's own stream.
     pub index: u64,
 }
 
 impl Mixture {
-    /// Weights from numbers are multiples of the largest one divided by this: finer than anybody writes them.
+    /// Weights from numbers are multiples of the largest one divided by this, finer than usual inputs.
     const STEPS: f64 = (1_u64 << 32) as f64;
 
-    /// Each source in proportion to its samples: then an epoch of the whole, which is as many positions as there are samples, has each of them once.
-    /// None where there is no sample, or more than can be counted.
+    /// Weighs each source by its samples: an epoch, as many positions as samples, then contains each sample
+    /// once. `None`: no sample, or a sum that overflows.
     #[must_use]
     pub fn by_samples(samples: &[u64]) -> Option<Self> {
         let mut upto = vec![0_u64];
@@ -39,7 +41,7 @@ impl Mixture {
         upto.last().is_some_and(|all| *all > 0).then_some(Self { upto })
     }
 
-    /// Each source in proportion to a number. None unless there are some, all of them finite and above zero.
+    /// Weighs each source by a number. `None` unless all are finite and positive, and at least one exists.
     #[must_use]
     pub fn by_weights(weights: &[f64]) -> Option<Self> {
         let largest = weights.iter().copied().fold(0.0, f64::max);
@@ -50,18 +52,18 @@ impl Mixture {
         Self::by_samples(&weights.iter().map(steps).collect::<Vec<_>>())
     }
 
-    /// Sources.
+    /// Returns the number of sources.
     #[must_use]
     pub fn sources(&self) -> usize {
         self.upto.len() - 1
     }
 
-    /// The whole-number weights, one for each source.
+    /// Returns the integer weights, one per source.
     pub fn weights(&self) -> impl Iterator<Item = u64> + '_ {
         self.upto.windows(2).map(|sums| sums[1] - sums[0])
     }
 
-    /// Whose this position is.
+    /// Returns the place of a position.
     #[must_use]
     pub fn place(&self, position: u64) -> Place {
         let (mut from, mut to, mut index) = (0, self.sources(), position);
@@ -77,7 +79,7 @@ impl Mixture {
         Place { source: from, index }
     }
 
-    /// How many of the first `position` positions a source has.
+    /// Returns the number of a source's positions among the first `position`.
     #[must_use]
     pub fn count(&self, source: usize, position: u64) -> u64 {
         let (mut from, mut to, mut count) = (0, self.sources(), position);
@@ -93,15 +95,15 @@ impl Mixture {
         count
     }
 
-    /// Of a node's first `count` positions, those of its sources before `middle`: rounded to the nearest.
+    /// Of a node's first `count` positions, returns those of its sources before `middle`, rounded to nearest.
     fn left_of(&self, from: usize, middle: usize, to: usize, count: u64) -> u64 {
         let left = u128::from(self.upto[middle] - self.upto[from]);
         let all = u128::from(self.upto[to] - self.upto[from]);
         if all == 0 {
-            // Nothing comes here.
+            // No position comes here.
             return 0;
         }
-        // At most `count`. The doubled product would need a 129th bit where both are largest, so that the whole is taken out first.
+        // At most `count`. The doubled product could need a 129th bit, so the whole part is split off first.
         let product = u128::from(count) * left;
         let (whole, rest) = (product / all, product % all);
         (whole + u128::from(2 * rest >= all)) as u64
@@ -178,7 +180,7 @@ mod tests {
             let mixture = Mixture::by_samples(&weights).unwrap();
             let all: u64 = weights.iter().sum();
             for (source, weight) in weights.iter().enumerate() {
-                // |count − position·weight/all| ≤ depth/2, in whole numbers.
+                // count − position·weight/all| ≤ depth/2, in integers.
                 let wanted = u128::from(position) * u128::from(*weight);
                 let found = u128::from(mixture.count(source, position)) * u128::from(all);
                 let most = u128::from(all) * u128::from(depth(weights.len()));

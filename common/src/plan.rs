@@ -1,4 +1,4 @@
-//! Who takes part in a generation, and who does what for which fragment.
+//! Members of a generation, and their duties per fragment.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{FragmentId, Generation, SiteId, WorkerId};
 
-/// How the parameters of a sync group are cut into fragments: equal slices, the last one shorter.
+/// Division of a sync group's parameters into fragments: equal slices, the last one shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FragmentLayout {
     /// Parameters in the sync group.
@@ -17,18 +17,18 @@ pub struct FragmentLayout {
 }
 
 impl FragmentLayout {
-    /// The number of fragments.
+    /// Returns the number of fragments.
     #[must_use]
     pub fn count(&self) -> u32 {
         u32::try_from(self.values.div_ceil(u64::from(self.fragment_values))).unwrap_or(u32::MAX)
     }
 
-    /// All fragments in order.
+    /// Returns all fragments in order.
     pub fn fragments(&self) -> impl Iterator<Item = FragmentId> + use<> {
         (0..self.count()).map(FragmentId)
     }
 
-    /// The parameters of a fragment, as indices into the flat parameter vector.
+    /// Returns the parameters of a fragment, as indices into the flat parameter vector.
     #[must_use]
     pub fn range(&self, fragment: FragmentId) -> Range<usize> {
         let size = u64::from(self.fragment_values);
@@ -36,7 +36,7 @@ impl FragmentLayout {
         start as usize..(start + size).min(self.values) as usize
     }
 
-    /// The fragments that have any of these values.
+    /// Returns the fragments that overlap these values.
     pub fn touched_by(&self, values: &Range<usize>) -> impl Iterator<Item = FragmentId> + use<> {
         let size = self.fragment_values as usize;
         let end = if values.is_empty() { 0 } else { values.end.div_ceil(size) };
@@ -44,37 +44,37 @@ impl FragmentLayout {
     }
 }
 
-/// A worker that takes part in a generation.
+/// A member of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Who it is.
+    /// Worker.
     pub worker: WorkerId,
-    /// Where it is.
+    /// Site.
     pub site: SiteId,
-    /// Where members of its own site reach it.
+    /// Address for members of its own site.
     pub lan_address: SocketAddr,
-    /// Where members of other sites reach it.
+    /// Address for members of other sites.
     pub wan_address: SocketAddr,
-    /// Relative upload bandwidth: how large a share of the ownership it takes.
+    /// Relative upload bandwidth, which determines its share of the ownership.
     pub upload_weight: u32,
 }
 
-/// The members of one generation and their duties: a value that all members share.
+/// The members of one generation and their duties, equal at all members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// Which generation.
+    /// Generation.
     pub generation: Generation,
     /// Sorted by worker.
     members: Vec<Member>,
-    /// By fragment: who reduces it and publishes the result.
+    /// By fragment: the worker that reduces it and publishes the result.
     owners: Vec<WorkerId>,
-    /// By site (in the order of [`Self::sites`]) and fragment: who sends the site's contribution.
+    /// By site (in the order of [`Self::sites`]) and fragment: the worker that sends the site's contribution.
     uploaders: Vec<(SiteId, Vec<WorkerId>)>,
 }
 
 impl Membership {
-    /// Assigns the duties by rendezvous hashing weighted by upload bandwidth (Thaler & Ravishankar 1998; weights
-    /// after Schindelhauer & Schomaker 2005): when a member leaves, only what it held moves.
+    /// Assigns the duties by rendezvous hashing weighted by upload bandwidth (Thaler & Ravishankar 1998;
+    /// weights after Schindelhauer & Schomaker 2005): a departing member's duties move, others stay.
     #[must_use]
     pub fn assign(generation: Generation, mut members: Vec<Member>, layout: FragmentLayout) -> Self {
         members.sort_by_key(|member| member.worker);
@@ -93,41 +93,43 @@ impl Membership {
         Self { generation, members, owners, uploaders }
     }
 
-    /// The members, sorted by worker.
+    /// Returns the members, sorted by worker.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// A member by its worker id.
+    /// Returns a member by its worker id.
     #[must_use]
     pub fn member(&self, worker: WorkerId) -> Option<&Member> {
         self.members.binary_search_by_key(&worker, |member| member.worker).ok().map(|at| &self.members[at])
     }
 
-    /// The place of a member in the order of members: its rank.
+    /// Returns the rank of a member in the order of members.
     #[must_use]
     pub fn rank(&self, worker: WorkerId) -> Option<usize> {
         self.members.binary_search_by_key(&worker, |member| member.worker).ok()
     }
 
-    /// The sites that have members, in order.
+    /// Returns the sites with members, in order.
     pub fn sites(&self) -> impl Iterator<Item = SiteId> + '_ {
         self.uploaders.iter().map(|(site, _)| *site)
     }
 
-    /// The members of a site, sorted by worker.
+    /// Returns the members of a site, sorted by worker.
     pub fn members_of(&self, site: SiteId) -> impl Iterator<Item = &Member> + '_ {
         self.members.iter().filter(move |member| member.site == site)
     }
 
-    /// Who reduces a fragment and publishes its result. None: there is no such fragment, or no member.
+    /// Returns the worker that reduces a fragment and publishes its result; `None`: no such fragment, or no
+    /// member.
     #[must_use]
     pub fn owner(&self, fragment: FragmentId) -> Option<WorkerId> {
         self.owners.get(fragment.0 as usize).copied()
     }
 
-    /// Who sends a site's contribution to a fragment, and passes the result on within the site.
+    /// Returns the worker that sends a site's contribution to a fragment and forwards the result within the
+    /// site.
     #[must_use]
     pub fn uploader(&self, site: SiteId, fragment: FragmentId) -> Option<WorkerId> {
         let (_, uploaders) = self.uploaders.iter().find(|(s, _)| *s == site)?;
@@ -135,19 +137,19 @@ impl Membership {
     }
 }
 
-/// The member with the largest score −weight / ln(u), u uniform in (0, 1) by hash. Only the coordinator computes it and
-/// members are told, so the logarithm need not agree between machines to the last bit.
+/// Returns the member with the largest score −weight / ln(u), u uniform in (0, 1) by hash. Only the
+/// coordinator computes it, so the logarithm need not be equal on all machines to the last bit.
 fn rendezvous(purpose: u8, fragment: FragmentId, among: &[&Member]) -> Option<WorkerId> {
     let of_fragment = mixed(u64::from(purpose) << 32 | u64::from(fragment.0));
     let word = |member: &Member| mixed(of_fragment ^ u64::from(member.worker.0));
     let weight = |member: &Member| member.upload_weight.max(1);
     let first = among.first().map(|member| weight(member))?;
     let best = if among.iter().all(|member| weight(member) == first) {
-        // Among equals, the largest u has the largest score.
+        // Among equal weights, the largest u has the largest score.
         among.iter().max_by_key(|member| word(member))
     } else {
         let scored = among.iter().map(|member| {
-            // 52 bits and a half: never 0 and never 1, where the logarithm ends.
+            // 52 bits and a half: never 0 or 1, where the logarithm has no use.
             let uniform = ((word(member) >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
             (member, -f64::from(weight(member)) / uniform.ln())
         });
@@ -156,8 +158,8 @@ fn rendezvous(purpose: u8, fragment: FragmentId, among: &[&Member]) -> Option<Wo
     best.map(|member| member.worker)
 }
 
-/// Of every bit each other one (the finaliser of SplitMix64: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"). Ten thousand members
-/// and thousands of fragments are tens of millions of these.
+/// Diffuses every bit (the finaliser of SplitMix64: Steele, Lea & Flood 2014, "Fast splittable pseudorandom
+/// number generators"). Ten thousand members and thousands of fragments take tens of millions of calls.
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

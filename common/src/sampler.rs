@@ -1,9 +1,9 @@
-//! Which sample is trained on where and when: pure arithmetic, so that membership can change at any step.
+//! Assignment of samples to members and steps: pure arithmetic, so that membership can change at any step.
 //!
 //! The run's samples form one endless *stream*: position `p` is sample `permutation(seed, epoch)(index)` with
-//! `epoch = p / samples`, `index = p % samples`. Every step of the run takes the next `batch` positions of a
-//! [`SampleFeed`], and members share them in order. Positions that were handed to a member which left before its
-//! work counted are given out again at the front of the next generation's feed.
+//! `epoch = p / samples`, `index = p % samples`. Every step takes the next `batch` positions of a
+//! [`SampleFeed`], and members share them in order. Positions of a departed member whose work did not count
+//! return at the front of the next generation's feed.
 
 use std::ops::Range;
 
@@ -12,28 +12,30 @@ use serde::{Deserialize, Serialize};
 /// A half-open range of stream positions.
 pub type Positions = Range<u64>;
 
-/// The sample at a stream position, of a data set of `samples`, in `0..samples`.
+/// Returns the sample at a stream position, of a data set of `samples`, in `0..samples`.
 ///
 /// Each epoch is a different permutation of the data set, keyed by (seed, epoch).
 ///
 /// # Panics
-/// When `samples` is zero: a data set is refused as empty before anyone samples it.
+/// If `samples` is zero: empty data sets are refused before sampling.
 #[must_use]
 pub fn sample_at(seed: u64, samples: u64, position: u64) -> u64 {
     assert!(samples > 0, "an empty data set has no samples");
     Permutation::new(seed, position / samples, samples).apply(position % samples)
 }
 
-/// The seed of one source's permutations. The first source has the run's: so a run of one source is as it was before there were several.
+/// Returns the seed of one source's permutations. The first source has the run's, so a run of one source is
+/// unchanged by the support of several.
 #[must_use]
 pub fn source_seed(seed: u64, source: usize) -> u64 {
     if source == 0 { seed } else { mix(seed ^ mix(source as u64)) }
 }
 
-/// A number from [0, 1) that belongs to a stream position, whoever asks: what is decided by chance about a sample is decided by it.
+/// Returns a number from [0, 1) of a stream position, equal for all callers: it decides random choices about
+/// a sample.
 #[must_use]
 pub fn chance_at(seed: u64, position: u64) -> f64 {
-    /// Keeps these numbers apart from the keys of permutations, which are made of the same seed.
+    /// Separates these numbers from the keys of permutations, which use the same seed.
     const DOMAIN: u64 = 0x5e1e_c7ed_5a3b_1e55;
     /// Bits of an f64's mantissa.
     const BITS: u32 = 53;
@@ -41,9 +43,10 @@ pub fn chance_at(seed: u64, position: u64) -> f64 {
     (word >> (64 - BITS)) as f64 / (1u64 << BITS) as f64
 }
 
-/// A keyed permutation of `0..size` without an index list in memory: a balanced Feistel network over the next even
-/// number of bits, walked until it lands inside the range (Black & Rogaway 2002, "Ciphers with arbitrary finite
-/// domains"). The domain is less than four times `size`, so a walk takes under four steps on average.
+/// A keyed permutation of `0..size` without an index list: a balanced Feistel network over the next even
+/// number of bits, iterated until the result is in range (Black & Rogaway 2002, "Ciphers with arbitrary
+/// finite domains"). The domain is less than four times `size`, so this takes under four iterations on
+/// average.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     size: u64,
@@ -56,7 +59,7 @@ impl Permutation {
     /// simple round function.
     const ROUNDS: usize = 6;
 
-    /// The permutation of `0..size` that belongs to this epoch.
+    /// Creates the permutation of `0..size` for this epoch.
     #[must_use]
     pub fn new(seed: u64, epoch: u64, size: u64) -> Self {
         let bits = (64 - size.saturating_sub(1).leading_zeros()).max(2);
@@ -66,7 +69,7 @@ impl Permutation {
         Self { size, half_bits, keys }
     }
 
-    /// Where `index` goes. Both are in `0..size`.
+    /// Returns the image of `index`. Both are in `0..size`.
     #[must_use]
     pub fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.size);
@@ -95,22 +98,22 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// What a generation trains on: first the positions that a departed member left undone, then the stream onwards.
+/// Positions of a generation: first the undone ones of departed members, then the stream onwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleFeed {
-    /// The run's step at which this feed begins.
+    /// First step of this feed.
     pub first_step: u64,
-    /// Positions to do again, in order.
+    /// Positions to repeat, in order.
     pub backlog: Vec<Positions>,
-    /// The first position never handed out before this feed.
+    /// First position not assigned before this feed.
     pub cursor: u64,
 }
 
 impl SampleFeed {
-    /// The positions that a member trains on in one step, in order; they may come in several pieces.
+    /// Returns the positions of a member in one step, in order, possibly in several ranges.
     ///
-    /// `step` is the run's step, `batch` the samples of one step over all members, `share` the part of this
-    /// member: see [`shares`].
+    /// `step` is the run's step, `batch` the samples of one step over all members, `share` this member's
+    /// part: see [`shares`].
     #[must_use]
     pub fn positions(&self, step: u64, batch: u64, share: &Range<u64>) -> Vec<Positions> {
         debug_assert!(step >= self.first_step && share.end <= batch);
@@ -118,7 +121,7 @@ impl SampleFeed {
         self.slice(base + share.start..base + share.end)
     }
 
-    /// The feed that begins at `step`, when all before it was handed out, with `redo` put in front.
+    /// Returns the feed from `step` on, after all previous positions, with `redo` at the front.
     #[must_use]
     pub fn advance(&self, step: u64, batch: u64, redo: Vec<Positions>) -> Self {
         let given = (step - self.first_step) * batch;
@@ -133,7 +136,7 @@ impl SampleFeed {
         self.backlog.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Places `wanted` of the concatenation of backlog and stream.
+    /// Returns the places `wanted` of the concatenation of backlog and stream.
     fn slice(&self, wanted: Range<u64>) -> Vec<Positions> {
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -153,13 +156,13 @@ impl SampleFeed {
     }
 }
 
-/// Divides the samples of one step among `members`, in order, as evenly as they go: the parts differ by at most one.
+/// Divides the samples of one step among `members`, in order and evenly: the parts differ by at most one.
 #[must_use]
 pub fn shares(batch: u64, members: usize) -> Vec<Range<u64>> {
     (0..members).map(|member| share(batch, members, member)).collect()
 }
 
-/// The part of one of them.
+/// Returns one member's part.
 #[must_use]
 pub fn share(batch: u64, members: usize, member: usize) -> Range<u64> {
     let (members, member) = (members.max(1) as u64, member as u64);
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pearson's test over 64 bins, and the correlation of neighbours: four deviations are allowed.
+    /// Pearson's test over 64 bins, and the correlation of neighbours, within four deviations.
     #[test]
     fn chances_are_uniform_and_those_of_neighbours_have_nothing_in_common() {
         const COUNT: u64 = 1 << 16;
@@ -186,7 +189,7 @@ mod tests {
         assert!((0..100).all(|position| chance_at(9, position) != chance_at(10, position)));
     }
 
-    /// Each of `0..size` is hit, as none is hit twice or lies outside.
+    /// Checks that each of `0..size` is hit, as none is hit twice or lies outside.
     fn assert_permuted(size: u64) {
         let permutation = Permutation::new(7, size, size);
         let mut seen = vec![0_u64; size.div_ceil(64) as usize];
@@ -204,7 +207,8 @@ mod tests {
         (1..600).for_each(assert_permuted);
     }
 
-    /// A round number, and those around powers of four: the domain of the network is as large as they are, or four times as large.
+    /// A round number, and sizes around powers of four: the domain of the network equals them, or is four
+    /// times as large.
     #[test]
     fn large_sizes_are_permuted() {
         [1_000_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 24) + 1]
@@ -212,7 +216,8 @@ mod tests {
             .for_each(assert_permuted);
     }
 
-    /// It takes 125 MB and some minutes: `cargo test --release -p longhaul-common --lib -- --ignored a_billion_samples_are_permuted`.
+    /// Takes 125 MB and some minutes: `cargo test --release -p longhaul-common --lib -- --ignored
+    /// a_billion_samples_are_permuted`.
     #[test]
     #[ignore = "takes minutes"]
     fn a_billion_samples_are_permuted() {
@@ -277,7 +282,7 @@ mod tests {
             prop_assert!(lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1);
         }
 
-        /// A feed against the obvious reference: a list of positions that is consumed from the front.
+        /// A feed compared with a reference: a list of positions consumed from the front.
         #[test]
         fn a_feed_hands_out_what_a_queue_would(
             batch in 1u64..20, moves in prop::collection::vec((1u64..6, 0usize..4), 1..12),

@@ -1,4 +1,4 @@
-//! When rounds happen, and for which fragments: a pure map between steps and rounds.
+//! Schedule of rounds and their fragments: a pure map between steps and rounds.
 
 mod changes;
 
@@ -11,30 +11,33 @@ use serde::{Deserialize, Serialize};
 use crate::id::{FragmentId, Round};
 use crate::plan::FragmentLayout;
 
-/// The steps between rounds over the whole run: a *warm-up* with rounds close together (a young model moves fast
-/// and its updates do not compress well), then a steady pace, and later others where links have changed.
+/// The steps between rounds over the whole run: a *warm-up* with frequent rounds (a model in early training
+/// changes fast, and its updates compress badly), then a steady pace, and later other paces where links have
+/// changed.
 ///
-/// A step is counted over the run, from zero; round `r` is contributed after its last step.
+/// Steps count over the run, from zero; round `r` is contributed after its last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundSchedule {
     /// Rounds of the warm-up.
     pub warmup_rounds: u64,
-    /// Local steps in a round of the warm-up.
+    /// Local steps per round of the warm-up.
     pub warmup_every: u64,
-    /// Local steps in a round after it, up to the first of `changes`.
+    /// Local steps per later round, up to the first of `changes`.
     pub every: u64,
-    /// Fragments take turns after the warm-up: each is due in every so-manieth round. At most as many as there are fragments.
+    /// Groups of fragments that take turns after the warm-up: each is due every `groups` rounds. At most the
+    /// number of fragments.
     pub groups: u32,
-    /// Rounds in which the steps of one round are exchanged after the warm-up: the second and later ones have no steps of their own.
+    /// Rounds that exchange the steps of one round after the warm-up: the second and later ones have no steps
+    /// of their own.
     pub exchanges: u32,
     /// Steps of the run: the last round is shortened to end with them.
     pub steps: u64,
-    /// Where rounds after the warm-up have another pace than `every` and `groups`.
+    /// Changes of `every` and `groups` after the warm-up.
     pub changes: Changes,
 }
 
 impl RoundSchedule {
-    /// The rounds of the run.
+    /// Returns the number of rounds of the run.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         let warmup = self.warmup_steps();
@@ -47,7 +50,8 @@ impl RoundSchedule {
         round.0.saturating_add(left.saturating_mul(u64::from(self.exchanges)))
     }
 
-    /// The steps of a round; empty from [`Self::rounds`] on, for later exchanges of the same steps, and where that [is not known](Self::reaches) any more.
+    /// Returns the steps of a round; empty from [`Self::rounds`] on, for later exchanges of the same steps,
+    /// and for [forgotten](Self::reaches) rounds.
     #[must_use]
     pub fn steps_of(&self, round: Round) -> Range<u64> {
         self.start_of(round)..self.start_of(Round(round.0.saturating_add(1)))
@@ -59,31 +63,31 @@ impl RoundSchedule {
         }
         let Change { round: from, step, pace } = self.change_at(round);
         let turns = round.0.saturating_sub(from.0).div_ceil(u64::from(self.exchanges));
-        // A round that was the run's last, until the run was extended, ends where the next change begins.
+        // A round that was the run's last, before the run was extended, ends where the next change begins.
         let end = self.changes.kept().iter().find(|change| change.round > round);
         let end = end.map_or(self.steps, |change| change.step.min(self.steps));
         step.saturating_add(turns.saturating_mul(pace.every)).min(end)
     }
 
-    /// Whether it is known which steps a round has: of changes of pace, the latest are remembered.
+    /// Whether the steps of a round are known: only the latest changes of pace are kept.
     #[must_use]
     pub fn reaches(&self, round: Round) -> bool {
         self.changes.cut_at().is_none_or(|oldest| round >= oldest.round)
     }
 
-    /// Which exchange of its steps a round is, from 0.
+    /// Returns the index of a round's exchange of its steps, from 0.
     #[must_use]
     pub fn exchange_of(&self, round: Round) -> u32 {
         (round.0.saturating_sub(self.change_at(round).round.0) % u64::from(self.exchanges)) as u32
     }
 
-    /// The step that a round exchanges first, or goes on exchanging.
+    /// Returns the first step that a round exchanges, or continues to exchange.
     #[must_use]
     pub fn step_of(&self, round: Round) -> u64 {
         self.start_of(Round(round.0 - u64::from(self.exchange_of(round))))
     }
 
-    /// The round that a step belongs to: the first one that exchanges it.
+    /// Returns the round of a step: the first one that exchanges it.
     #[must_use]
     pub fn round_of(&self, step: u64) -> Round {
         if step < self.warmup_steps() {
@@ -101,20 +105,20 @@ impl RoundSchedule {
         round.0 < self.warmup_rounds
     }
 
-    /// The pace of a round after the warm-up; of one in it, the one that follows.
+    /// Returns the pace of a round after the warm-up; for one in it, the pace that follows.
     #[must_use]
     pub fn pace_in(&self, round: Round) -> Pace {
         self.change_at(round).pace
     }
 
-    /// The pace of the run's last rounds.
+    /// Returns the pace of the run's last rounds.
     #[must_use]
     pub fn last_pace(&self) -> Pace {
         self.changes.kept().last().map_or(self.first().pace, |change| change.pace)
     }
 
-    /// The same with this pace from a round on, or from the warm-up's end on where that is later. What was to come from there on is not.
-    /// Where no steps are left, nothing changes.
+    /// Returns the schedule with this pace from a round on, or from the warm-up's end if that is later. Drops
+    /// later changes. Without steps left it is unchanged.
     #[must_use]
     pub fn changed_at(mut self, round: Round, pace: Pace) -> Self {
         let round = Round(round.0.max(self.warmup_rounds));
@@ -126,15 +130,16 @@ impl RoundSchedule {
         if self.changes.kept().is_empty() && round.0 == self.warmup_rounds {
             return Self { every: pace.every, groups: pace.groups, ..self };
         }
-        // Where a run was extended, a round begins before the pace leads to it.
+        // In an extended run a round begins before the pace leads to it.
         if pace != self.last_pace() || self.start_of(round) != step {
             self.changes = self.changes.with(Change { round, step, pace });
         }
         self
     }
 
-    /// The same for a run that goes on to more steps, once all rounds before `round` are done. If the last of them was shortened to end with the run, the next one
-    /// begins where it ended. None: there are not more steps, or the run ended within a round of its warm-up.
+    /// Returns the schedule of a run extended to more steps, once all rounds before `round` are done. If the
+    /// last of them was shortened to end with the run, the next one begins at its end. `None`: no additional
+    /// steps, or the run ended within a round of its warm-up.
     #[must_use]
     pub fn extended(self, round: Round, steps: u64) -> Option<Self> {
         let step = self.start_of(round);
@@ -150,7 +155,8 @@ impl RoundSchedule {
         (round.0 > self.warmup_rounds).then_some(Self { changes, ..longer })
     }
 
-    /// Whether each change begins where the pace before it leads to, or within a round before it that was the run's last, and before the end.
+    /// Whether each change begins where the previous pace leads, or within a previous round that was the
+    /// run's last, and before the end.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let mut before = Self { changes: Changes::NONE, ..*self };
@@ -162,7 +168,7 @@ impl RoundSchedule {
                 .map_or(change.round.0 > self.warmup_rounds, |last| change.round > last.round);
             let steps = before.start_of(Round(change.round.0.saturating_sub(u64::from(self.exchanges))))
                 ..before.start_of(change.round);
-            // Within it, where a run was extended.
+            // Within it, in an extended run.
             let follows = steps.start < change.step && change.step <= steps.end;
             let is_oldest_known = before.changes == Changes::NONE && self.changes.cut_at().is_some();
             before.changes = before.changes.with(*change);
@@ -171,9 +177,9 @@ impl RoundSchedule {
         })
     }
 
-    /// Whether a round synchronises a fragment. Neighbours are due in different rounds, so that each round has parts from everywhere in
-    /// the model (the strided pattern of Streaming DiLoCo, arXiv 2501.18512). The run's last round has all of them: what was trained
-    /// until then is in the final model.
+    /// Whether a round synchronises a fragment. Neighbours are due in different rounds, so that each round
+    /// has parts from all over the model (the strided pattern of Streaming DiLoCo, arXiv 2501.18512). The
+    /// run's last round has all fragments, so that the final model contains all training.
     #[must_use]
     pub fn is_due(&self, round: Round, fragment: FragmentId) -> bool {
         let Change { round: from, pace, .. } = self.change_at(round);
@@ -184,17 +190,18 @@ impl RoundSchedule {
         u64::from(fragment.0 % pace.groups) == turn || round.0.saturating_add(1) >= self.rounds()
     }
 
-    /// The first round from `round` on in which a fragment is due; past the end of the run, any round.
+    /// Returns the first round from `round` on in which a fragment is due; past the end of the run, any
+    /// round.
     #[must_use]
     pub fn next_due(&self, round: Round, fragment: FragmentId) -> Round {
         let last_change = self.changes.kept().last().map_or(round, |last| last.round.max(round));
         let turns = u64::from(self.last_pace().groups.max(1));
-        // Turns begin anew where the pace changes.
+        // Turns restart where the pace changes.
         let mut rounds = (round.0..last_change.0.saturating_add(turns)).map(Round);
         rounds.find(|&round| self.is_due(round, fragment)).unwrap_or(round)
     }
 
-    /// The values of the fragments that a round synchronises, as few stretches.
+    /// Returns the values of the fragments that a round synchronises, as few stretches.
     #[must_use]
     pub fn due_stretches(&self, layout: &FragmentLayout, round: Round) -> Vec<Range<usize>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
@@ -208,7 +215,8 @@ impl RoundSchedule {
         stretches
     }
 
-    /// The same rounds for a model of `fragments`: so that no round is empty, there are not more groups than that.
+    /// Returns the schedule for a model of `fragments`, with at most as many groups, so that no round is
+    /// empty.
     #[must_use]
     pub fn for_fragments(self, fragments: u32) -> Self {
         let most = fragments.max(1);
@@ -216,16 +224,16 @@ impl RoundSchedule {
         Self { groups: self.groups.min(most), changes, ..self }
     }
 
-    /// The change that a round follows: the warm-up's end, where there is none.
+    /// Returns the change that a round follows, or the warm-up's end.
     fn change_at(&self, round: Round) -> Change {
         self.changes.before(round).copied().unwrap_or_else(|| match self.changes.cut_at() {
-            // Nobody knows how many steps those rounds had.
+            // The steps of those rounds are unknown.
             Some(oldest) if !self.is_warmup(round) => *oldest,
             _ => self.first(),
         })
     }
 
-    /// The warm-up's end.
+    /// Returns the warm-up's end.
     fn first(&self) -> Change {
         let pace = Pace { every: self.every, groups: self.groups };
         Change { round: Round(self.warmup_rounds), step: self.warmup_steps(), pace }
@@ -312,7 +320,7 @@ mod tests {
         assert_eq!(STEADY.changed_at(Round(1), pace(5, 1)), after, "the warm-up stays as it is");
     }
 
-    /// Turns begin anew with a pace.
+    /// Turns restart with a pace.
     #[test]
     fn fragments_take_turns_from_a_change_on() {
         let schedule = STEADY.changed_at(Round(5), pace(2, 3));
@@ -344,7 +352,7 @@ mod tests {
         assert_eq!(many.round_of(4), oldest);
     }
 
-    /// What a round's first step is where no change is forgotten.
+    /// Returns a round's first step if no change is forgotten.
     fn step_by_all(few: &RoundSchedule, many: &RoundSchedule, round: Round) -> u64 {
         let all = [few, many].map(|schedule| schedule.changes.kept().to_vec()).concat();
         let last =
@@ -399,7 +407,7 @@ mod tests {
             for round in (known_from..rounds.0).map(Round) {
                 prop_assert_eq!(extended.steps_of(round), schedule.steps_of(round));
             }
-            // What came since may be given up again, and the run go on from where it had ended.
+            // Later rounds may be abandoned again, and the run continue from its former end.
             let slower = extended.changed_at(Round(rounds.0 + later * u64::from(exchanges)), Pace { every: every + 1, groups: 1 });
             let again = slower.changed_at(rounds, slower.last_pace());
             prop_assert!(slower.is_consistent() && again.is_consistent());

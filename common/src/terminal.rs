@@ -1,21 +1,21 @@
-//! What a terminal may be given: colours, and a line at its foot.
+//! Terminal output: colours, and a status line at the bottom.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, IsTerminal, Stderr, Write};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Characters of a [`gauge`], its ends aside.
+/// Characters of a [`gauge`], without its ends.
 const GAUGE: u64 = 20;
 
-/// Whether what is written there may have colours: it is a terminal that knows them (`TERM` is not `dumb`), and nobody has asked for none
-/// (`NO_COLOR`, <https://no-color.org>).
+/// Whether output there may use colours: a terminal that supports them (`TERM` is not `dumb`), unless
+/// disabled (`NO_COLOR`, <https://no-color.org>).
 #[must_use]
 pub fn takes_colours(to: &impl IsTerminal) -> bool {
     let variable = |name| std::env::var_os(name);
     to.is_terminal() && wants_colours(variable("NO_COLOR").as_deref(), variable("TERM").as_deref())
 }
 
-/// Whether the cursor can be moved there: it is a terminal, and none that can do nothing (`TERM` is `dumb`).
+/// Whether the cursor can be moved there: a terminal whose `TERM` is not `dumb`.
 #[must_use]
 pub fn moves_cursors(to: &impl IsTerminal) -> bool {
     to.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
@@ -25,20 +25,20 @@ fn wants_colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }
 
-/// How much of it is done, as a bar.
+/// Returns a progress bar.
 #[must_use]
 pub fn gauge(done: u64, of: u64) -> String {
     let full = (u128::from(done.min(of)) * u128::from(GAUGE)).checked_div(of.into()).unwrap_or(0) as usize;
     format!("[{}{}]", "#".repeat(full), "-".repeat(GAUGE as usize - full))
 }
 
-/// This process's standard error, with a line at its foot once that [is there](Foot::enable).
+/// Returns this process's standard error, with a status line once [enabled](Foot::enable).
 pub fn foot() -> &'static Foot<Stderr> {
     static FOOT: LazyLock<Foot<Stderr>> = LazyLock::new(|| Foot::new(std::io::stderr()));
     &FOOT
 }
 
-/// A line at the foot of a terminal, below all else that is written there. What else is written goes through [`Foot::above`].
+/// A status line at the bottom of a terminal. Other output goes through [`Foot::above`].
 #[derive(Debug)]
 pub struct Foot<W> {
     state: Mutex<State<W>>,
@@ -49,17 +49,17 @@ struct State<W> {
     out: W,
     is_there: bool,
     line: String,
-    /// Writes that have failed since the last that did not.
+    /// Writes lost since the last successful one.
     lost: u64,
 }
 
 impl<W: Write> Foot<W> {
-    /// Without a line: it may be no terminal.
+    /// Creates it without a status line, as `out` may not be a terminal.
     pub const fn new(out: W) -> Self {
         Self { state: Mutex::new(State { out, is_there: false, line: String::new(), lost: 0 }) }
     }
 
-    /// It is a terminal that [moves its cursor](moves_cursors), and for people.
+    /// Enables the status line, on a terminal that [moves its cursor](moves_cursors) and is read by people.
     pub fn enable(&self) {
         self.lock().is_there = true;
     }
@@ -69,20 +69,20 @@ impl<W: Write> Foot<W> {
         self.lock().is_there
     }
 
-    /// Shows a line in the place of the one before; an empty one takes it away. What is wider than the terminal is cut there. Nothing is shown before
-    /// [`Foot::enable`].
+    /// Replaces the status line; an empty one removes it. Cuts it at the terminal's width. Has no effect
+    /// before [`Foot::enable`].
     pub fn show(&self, line: &str) {
         let mut state = self.lock();
         let line: String = line.chars().filter(|c| !c.is_control()).collect();
         if state.is_there && state.line != line {
             let drawn = format!("{CLEAR}{}", drawn(&line));
             state.line = line;
-            // A terminal that is gone shows nothing.
+            // A closed terminal shows nothing.
             let _ = state.out.write_all(drawn.as_bytes()).and_then(|()| state.out.flush());
         }
     }
 
-    /// Has something written above the line, which ends with the end of a line.
+    /// Writes complete lines above the status line.
     pub fn above<T>(&self, write: impl FnOnce(&mut W) -> T) -> T {
         let state = &mut *self.lock();
         if state.line.is_empty() {
@@ -96,12 +96,13 @@ impl<W: Write> Foot<W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<W>> {
-        // Who panicked while it wrote has left at most half a line.
+        // A panic while writing leaves at most half a line.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A log whose reader has gone away (`| head`, a terminal that was closed), or whose disk is full, goes nowhere: whoever writes it goes on. Where it can be written again, it begins with how much is missing.
+/// Discards a log whose reader has closed (`| head`, a closed terminal) or whose disk is full, so that the
+/// writer continues. Once writes succeed again, it reports the number of lost messages.
 impl<W: Write> Write for &Foot<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let lost = std::mem::take(&mut self.lock().lost);
@@ -126,10 +127,11 @@ impl<W: Write> Write for &Foot<W> {
     }
 }
 
-/// Back to the beginning of the line, and nothing there any more.
+/// Moves to the start of the line and clears it.
 const CLEAR: &str = "\r\x1b[2K";
 
-/// Without going on in the next line, and with the cursor before it: what the terminal itself writes, as `^C`, stays in this line.
+/// Without wrapping, and with the cursor at its start: the terminal's own output, such as `^C`, stays in this
+/// line.
 fn drawn(line: &str) -> String {
     if line.is_empty() { String::new() } else { format!("\x1b[?7l{line}\x1b[?7h\r") }
 }
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(gauge(u64::MAX - 1, u64::MAX), "[###################-]");
     }
 
-    /// What is written of these steps.
+    /// Returns the output of these steps.
     fn written(steps: impl FnOnce(&Foot<&mut Vec<u8>>)) -> String {
         let mut bytes = Vec::new();
         steps(&Foot::new(&mut bytes));

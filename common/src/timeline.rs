@@ -1,4 +1,4 @@
-//! Who trains on which samples at which step, over the generations of a run.
+//! Assignment of samples to workers and steps over the generations of a run.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,25 +12,25 @@ use crate::weights::Weights;
 /// From one step on: this feed, shared in this order by these workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// What is handed out; its `first_step` is where the assignment begins.
+    /// Positions; its `first_step` is the start of the assignment.
     pub feed: SampleFeed,
-    /// Who shares it, in order.
+    /// Workers, in order.
     pub workers: Vec<WorkerId>,
-    /// In proportion to these, one for each of them; empty: evenly.
+    /// Weights of the workers; empty: even shares.
     pub weights: Weights,
 }
 
 impl Assignment {
-    /// All of them have as much to do.
+    /// Creates an assignment with even shares.
     #[must_use]
     pub fn evenly(feed: SampleFeed, workers: Vec<WorkerId>) -> Self {
         Self { feed, workers, weights: Weights::default() }
     }
 
-    /// Which samples of a step of `batch` are the part of the worker at this place in [`Self::workers`].
+    /// Returns the samples of a step of `batch` for the worker at this index of [`Self::workers`].
     #[must_use]
     pub fn share(&self, batch: u64, rank: usize) -> Range<u64> {
-        // One that came over a network may have any number of them.
+        // An assignment from the network may have any number of weights.
         if self.weights.are_for(self.workers.len()) {
             return self.weights.share(batch, rank);
         }
@@ -41,50 +41,50 @@ impl Assignment {
 /// All assignments of a run so far. The coordinator appends, workers follow; both compute the same positions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Samples of one step over all workers.
+    /// Samples per step over all workers.
     pub batch: u64,
     /// By first step, ascending.
     assignments: Vec<Assignment>,
 }
 
 impl Timeline {
-    /// An empty timeline of steps of `batch` samples.
+    /// Creates an empty timeline of steps of `batch` samples.
     #[must_use]
     pub fn new(batch: u64) -> Self {
         Self { batch, assignments: Vec::new() }
     }
 
-    /// The assignment that a step is handed out by; none: it is before all that are known.
+    /// Returns the assignment of a step; `None`: it precedes all known ones.
     #[must_use]
     pub fn at(&self, step: u64) -> Option<&Assignment> {
         self.index_at(step).map(|at| &self.assignments[at])
     }
 
-    /// From the one that a step is handed out by on; all, where none that is known hands it out.
+    /// Returns the assignments from that of a step on; all, if none is known for it.
     #[must_use]
     pub fn assignments_from(&self, step: u64) -> &[Assignment] {
         &self.assignments[self.index_at(step).unwrap_or(0)..]
     }
 
-    /// The assignments, by first step.
+    /// Returns the assignments, by first step.
     #[must_use]
     pub fn assignments(&self) -> &[Assignment] {
         &self.assignments
     }
 
-    /// Adds an assignment. It replaces those that would have begun at its first step or later.
+    /// Adds an assignment. It replaces those from its first step on.
     pub fn push(&mut self, assignment: Assignment) {
         self.assignments.retain(|old| old.feed.first_step < assignment.feed.first_step);
         self.assignments.push(assignment);
     }
 
-    /// Forgets assignments that ended before `step`.
+    /// Drops assignments that ended before `step`.
     pub fn forget_before(&mut self, step: u64) {
         let current = self.index_at(step).unwrap_or(0);
         self.assignments.drain(..current);
     }
 
-    /// The positions that `worker` trains on at `step`, in order; none when it has no part in that step.
+    /// Returns the positions of `worker` at `step`, in order; empty if it has no part in that step.
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         let Some(assignment) = self.at(step) else { return Vec::new() };
@@ -92,14 +92,14 @@ impl Timeline {
         assignment.feed.positions(step, self.batch, &assignment.share(self.batch, rank))
     }
 
-    /// The positions that all but these train on at `step`, in order.
+    /// Returns the positions of all but these workers at `step`, in order.
     #[must_use]
     pub fn positions_without(&self, step: u64, without: &BTreeSet<WorkerId>) -> Vec<Positions> {
         let Some(assignment) = self.at(step) else { return Vec::new() };
         let workers = &assignment.workers;
         let mut positions = Vec::new();
         let mut begun = 0;
-        // From one who is left out to the next: neighbours' shares are one range.
+        // From one excluded worker to the next: adjacent shares are one range.
         let left_out = workers.iter().enumerate().filter(|(_, worker)| without.contains(worker));
         for next in left_out.map(|(rank, _)| rank).chain([workers.len()]) {
             if begun < next {
@@ -112,8 +112,8 @@ impl Timeline {
         positions
     }
 
-    /// The feed that begins at `step`: what the present one has not handed out by then, behind the `undone` shares,
-    /// each the steps in which a worker's part did not count.
+    /// Returns the feed from `step` on: positions not assigned by then, after the `undone` shares, each with
+    /// the steps in which a worker's part did not count.
     #[must_use]
     pub fn feed_from(&self, step: u64, undone: &[(WorkerId, Range<u64>)]) -> SampleFeed {
         let redo = undone
@@ -139,13 +139,14 @@ mod tests {
 
     use super::*;
 
-    /// Four workers, one leaves: what it left undone comes first, and every position is trained on exactly once.
+    /// Four workers, one leaves: its undone positions come first, and every position is trained on exactly
+    /// once.
     #[test]
     fn a_departed_workers_share_is_done_again_and_nothing_else_is() {
         let workers: Vec<_> = (1..=4).map(WorkerId).collect();
         let mut timeline = Timeline::new(8);
         timeline.push(Assignment::evenly(timeline.feed_from(0, &[]), workers.clone()));
-        // w2 leaves; its steps 5 and 6 did not count; the others go on alone from step 7.
+        // w2 leaves; its steps 5 and 6 did not count; the others continue alone from step 7.
         let feed = timeline.feed_from(7, &[(WorkerId(2), 5..7)]);
         timeline.push(Assignment::evenly(feed, vec![WorkerId(1), WorkerId(3), WorkerId(4)]));
 
@@ -198,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was replaced and forgotten before.
+        /// After any replacements and removals.
         #[test]
         fn a_step_is_handed_out_by_the_last_assignment_that_has_begun(
             first_steps in prop::collection::vec(0..40_u64, 0..12),

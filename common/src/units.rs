@@ -1,8 +1,8 @@
-//! Quantities as people read them.
+//! Quantities for display.
 
 use std::fmt;
 
-/// A number of bytes, shown with a decimal prefix: `1.46 MB`.
+/// A number of bytes, displayed with a decimal prefix: `1.46 MB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

@@ -1,38 +1,40 @@
-//! Parts of a step that are not all as large.
+//! Unequal shares of a step.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// What the parts of those who share steps are in proportion to, one for each of them, and the sums of these: so each part costs two divisions, however many there are.
+/// Weights of the workers that share steps, with their sums: each share costs two divisions, whatever their
+/// number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u32>", into = "Vec<u32>")]
 pub struct Weights {
     each: Vec<u32>,
-    /// Of as many of the first ones as the place says, and of all.
+    /// Cumulative sums.
     upto: Vec<u64>,
 }
 
 impl Weights {
-    /// One by one.
+    /// Returns the weights.
     #[must_use]
     pub fn each(&self) -> &[u32] {
         &self.each
     }
 
-    /// Whether there are as many as this, and one of them is above zero.
+    /// Whether there is one weight per member, and at least one is positive.
     #[must_use]
     pub fn are_for(&self, members: usize) -> bool {
         self.each.len() == members && self.all() > 0
     }
 
-    /// Which samples of a step of `batch` are the part of the one at this place: as many as are in proportion, to less than one. Where all weights are zero, nobody has one.
+    /// Returns a member's samples of a step of `batch`, in proportion to within one sample. Empty if all
+    /// weights are zero.
     #[must_use]
     pub fn share(&self, batch: u64, member: usize) -> Range<u64> {
         let all = u128::from(self.all().max(1));
         let at = |count: usize| {
             let upto = self.upto.get(count).copied().unwrap_or_else(|| self.all());
-            // No more than the batch, so it fits.
+            // At most the batch, so it fits.
             (u128::from(batch) * u128::from(upto) / all) as u64
         };
         at(member)..at(member.saturating_add(1))
@@ -44,7 +46,7 @@ impl Weights {
 }
 
 impl Default for Weights {
-    /// None: parts are even.
+    /// No weights: even shares.
     fn default() -> Self {
         Self::from(Vec::new())
     }
@@ -53,7 +55,7 @@ impl Default for Weights {
 impl From<Vec<u32>> for Weights {
     fn from(each: Vec<u32>) -> Self {
         let mut upto = vec![0_u64];
-        // No memory holds so many that their sum would not fit.
+        // Sums of as many weights as fit in memory cannot overflow.
         upto.extend(each.iter().scan(0_u64, |sum, &weight| {
             *sum = sum.saturating_add(weight.into());
             Some(*sum)
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
     use crate::sampler::share;
 
-    /// What a part is, from all weights at once.
+    /// Returns a share computed from all weights at once.
     fn plain(batch: u64, weights: &[u32], member: usize) -> Range<u64> {
         let upto = |count: usize| weights.iter().take(count).map(|&weight| u128::from(weight)).sum::<u128>();
         let at = |count: usize| (u128::from(batch) * upto(count) / upto(weights.len()).max(1)) as u64;

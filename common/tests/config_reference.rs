@@ -1,6 +1,6 @@
-//! The book's page of all keys of a `run.toml` is what the sources and the parser say.
+//! The book's page of all keys of a `run.toml` matches the sources and the parser.
 
-#![allow(clippy::unwrap_used, reason = "a file that cannot be read is a failed test")]
+#![allow(clippy::unwrap_used, reason = "an unreadable file is a failed test")]
 
 #[path = "../examples/config_reference/page.rs"]
 mod page;
@@ -23,7 +23,7 @@ fn checked_in() -> String {
 fn the_page_of_all_keys_is_what_the_sources_say() {
     let (there, made) = (checked_in(), page::page().unwrap());
     let differs = there.lines().zip(made.lines()).find(|(there, made)| there != made);
-    assert!(there == made, "the page is old, first where it has\n{differs:?}\nMake it anew: {COMMAND}");
+    assert!(there == made, "the page is outdated; first difference:\n{differs:?}\nRegenerate it: {COMMAND}");
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn the_page_has_every_key_that_the_parser_takes_and_no_other() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// What the parser takes in a table.
+/// Returns the keys that the parser accepts in a table.
 fn taken(table: &str) -> Vec<String> {
     parser::keys(&table.split('.').collect::<Vec<_>>()).unwrap()
 }
 
-/// The keys of the first table below a heading.
+/// Returns the keys of the first table below a heading.
 fn listed(page: &str, heading: &str) -> Vec<String> {
     let (_, below) = page.split_once(&format!("\n{heading}\n")).unwrap();
     let rows = below.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);

@@ -17,28 +17,30 @@ use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 
 /// Length of a header on the wire.
 pub const FRAME_HEADER_BYTES: usize = 76;
-/// The longest body. It bounds what one stream can make a receiver hold; larger data goes in parts.
+/// Maximum body. It bounds the memory that one stream can occupy at a receiver; larger data is split into
+/// parts.
 pub const FRAME_BODY_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
 const MAGIC: [u8; 3] = *b"LHF";
 const VERSION: u8 = 1;
 const HASH_OFFSET: usize = 44;
 
-/// What a frame carries.
+/// Payload of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// An update as computed, to the site's uploader of the fragment.
+    /// An uncompressed update, to the site's uploader of the fragment.
     Local = 1,
     /// A site's compressed update, to the fragment's owner.
     Contribution = 2,
-    /// What the owner published, to every member.
+    /// The owner's published result, to every member.
     Result = 3,
     /// A part of a member's state, to a worker that catches up.
     State = 4,
-    /// What two workers of different sites expand masks from, to the one that did not draw it.
+    /// The secret from which two workers of different sites expand masks, to the one that did not draw it.
     MaskSecret = 5,
-    /// What ranks of a replica tell each other: activations and their gradients. The other fields of its header are theirs to use.
+    /// Messages between ranks of a replica: activations and their gradients. They define the other fields of
+    /// the header.
     Stage = 6,
 }
 
@@ -58,37 +60,37 @@ impl TryFrom<u8> for FrameKind {
     }
 }
 
-/// What a frame is about: everything in its header that its body does not determine.
+/// Header fields that the body does not determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameMeta {
-    /// What the body is.
+    /// Kind of the body.
     pub kind: FrameKind,
-    /// The membership under which it was sent.
+    /// Generation of the sender's membership.
     pub generation: Generation,
-    /// The round it belongs to.
+    /// Round.
     pub round: Round,
-    /// The fragment it belongs to.
+    /// Fragment.
     pub fragment: FragmentId,
-    /// Who sent it.
+    /// Sender.
     pub sender: WorkerId,
     /// Samples behind an update.
     pub weight: u32,
-    /// Which part, where the data spans several frames.
+    /// Part, if the data spans several frames.
     pub part: u32,
 }
 
-/// A decoded header: the meta data, and the body to expect.
+/// A decoded header: meta data, and the expected body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the frame is about.
+    /// Meta data.
     pub meta: FrameMeta,
     /// Length of the body, at most [`FRAME_BODY_BYTES_MAX`].
     pub body_len: u32,
-    /// The body's name.
+    /// Hash of the body.
     pub body_hash: blake3::Hash,
 }
 
-/// A header and the body that it describes.
+/// A header with its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     header: FrameHeader,
@@ -98,33 +100,33 @@ pub struct Frame {
 /// Bytes that are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Another protocol, or another version of this one.
+    /// Another protocol, or another version.
     #[error("not a bulk frame of version {VERSION}")]
     Magic,
-    /// A kind that this version does not know.
+    /// Unknown kind.
     #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// Bytes that must be zero are not.
-    #[error("reserved bytes are in use")]
+    /// Reserved bytes are not zero.
+    #[error("reserved bytes are not zero")]
     Reserved,
-    /// A body over the limit, announced or offered.
-    #[error("a body of {0} bytes; the limit is {FRAME_BODY_BYTES_MAX}")]
+    /// A body over the limit, announced or to be sent.
+    #[error("a body of {0} bytes exceeds the limit of {FRAME_BODY_BYTES_MAX}")]
     TooLong(u64),
-    /// The body has another length than announced.
-    #[error("a body of {got} bytes where {announced} were announced")]
+    /// The body's length differs from the announced one.
+    #[error("received a body of {got} bytes; {announced} were announced")]
     Length {
-        /// What the header says.
+        /// Length in the header.
         announced: u32,
-        /// What came.
+        /// Length received.
         got: u64,
     },
-    /// The body is not the one that the header names.
+    /// The body's hash differs from the header's.
     #[error("the body does not have the hash in its header")]
     Hash,
 }
 
 impl Frame {
-    /// A frame around `body`.
+    /// Creates a frame of `body`.
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
@@ -133,7 +135,7 @@ impl Frame {
         Self::with_known_hash(meta, body, body_hash)
     }
 
-    /// A frame of a body whose BLAKE3 hash is known: a result that is passed on.
+    /// Creates a frame of a body with a known BLAKE3 hash, such as a forwarded result.
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
@@ -149,10 +151,10 @@ impl Frame {
         Ok(Self { header: FrameHeader { meta, body_len, body_hash }, body })
     }
 
-    /// Puts a received body to its header.
+    /// Combines a header and a received body.
     ///
     /// # Errors
-    /// [`FrameError::Length`] or [`FrameError::Hash`]: the body is not the one announced.
+    /// [`FrameError::Length`] or [`FrameError::Hash`]: the body differs from the announced one.
     pub fn assemble(header: FrameHeader, body: Bytes) -> Result<Self, FrameError> {
         if body.len() as u64 != u64::from(header.body_len) {
             return Err(FrameError::Length { announced: header.body_len, got: body.len() as u64 });
@@ -163,29 +165,29 @@ impl Frame {
         Ok(Self { header, body })
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &FrameHeader {
         &self.header
     }
 
-    /// What the frame is about.
+    /// Returns the meta data.
     pub fn meta(&self) -> &FrameMeta {
         &self.header.meta
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// Takes the frame apart.
+    /// Splits the frame.
     pub fn into_parts(self) -> (FrameHeader, Bytes) {
         (self.header, self.body)
     }
 }
 
 impl FrameHeader {
-    /// The header's bytes, laid out as the module says.
+    /// Returns the header's bytes, in the layout of this module's documentation.
     #[must_use]
     pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
         let meta = &self.meta;
@@ -203,10 +205,10 @@ impl FrameHeader {
         out
     }
 
-    /// Reads a header and checks all of it, the body's length included, before anything is allocated for it.
+    /// Decodes and checks a header, including the body's length, before any allocation for it.
     ///
     /// # Errors
-    /// Whatever is wrong with it.
+    /// [`FrameError`] describes the fault.
     pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, FrameError> {
         if bytes[..3] != MAGIC || bytes[3] != VERSION {
             return Err(FrameError::Magic);
@@ -232,7 +234,7 @@ impl FrameHeader {
     }
 }
 
-/// `N` bytes from `offset`; offsets here are constants within the header.
+/// Returns `N` bytes from `offset`, a constant within the header.
 fn array<const N: usize>(bytes: &[u8; FRAME_HEADER_BYTES], offset: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes[offset + index])
 }
@@ -339,7 +341,7 @@ mod tests {
             let mut bytes = [0; FRAME_HEADER_BYTES];
             bytes[5..].copy_from_slice(&prefix);
             bytes[..5].copy_from_slice(b"LHF\x01\x02");
-            // The first few bytes genuine, so that deep checks are reached as well as shallow ones.
+            // The first bytes are valid, so that later checks are reached too.
             bytes[5..8].fill(0);
             bytes[genuine..8].copy_from_slice(&prefix[..8 - genuine]);
             if let Ok(header) = FrameHeader::decode(&bytes) {

@@ -1,4 +1,4 @@
-//! Everything that crosses a network, and the pure protocol logic behind it.
+//! Network formats, and the pure protocol logic behind them.
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;

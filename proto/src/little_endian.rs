@@ -1,24 +1,25 @@
-//! Numbers as the bytes in which they are hashed, stored and sent: little-endian, as in the memory of all machines that this is for.
+//! Conversion of numbers to the bytes that are hashed, stored and sent: little-endian, as in the memory of
+//! all supported machines.
 //!
-//! In one place, and not generic, as the compiler optimises this crate in builds for development as well.
+//! In one place and not generic, because the compiler optimises this crate in development builds too.
 
 use std::sync::Arc;
 
 #[cfg(target_endian = "big")]
 compile_error!("values are hashed, stored and sent as they are in memory, which has to be little-endian");
 
-/// The bytes of values, without a copy.
+/// Returns the bytes of values, without a copy.
 #[must_use]
 pub fn of_f32(values: &[f32]) -> &[u8] {
     bytemuck::cast_slice(values)
 }
 
-/// Appends the values that some bytes are of. Those behind the last whole value are passed over.
+/// Appends the values in some bytes. Ignores a partial last value.
 pub fn extend_f32(values: &mut Vec<f32>, bytes: &[u8]) {
     values.extend(values_of(bytes));
 }
 
-/// The values that some bytes are of. Those behind the last whole value are passed over.
+/// Returns the values in some bytes. Ignores a partial last value.
 #[must_use]
 pub fn f32_of(bytes: &[u8]) -> Arc<[f32]> {
     values_of(bytes).collect()
@@ -28,7 +29,7 @@ fn values_of(bytes: &[u8]) -> impl ExactSizeIterator<Item = f32> + '_ {
     bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word))
 }
 
-/// Appends tokens in so many bytes each, up to four.
+/// Appends tokens of `token_bytes` bytes each, up to four.
 ///
 /// # Panics
 /// `token_bytes` is more than four.
@@ -37,10 +38,10 @@ pub fn extend_with_tokens(bytes: &mut Vec<u8>, tokens: &[u32], token_bytes: usiz
     tokens.iter().for_each(|token| bytes.extend_from_slice(&token.to_le_bytes()[..token_bytes]));
 }
 
-/// The tokens that some bytes are of, in so many bytes each, from one to four. Those behind the last whole token are passed over.
+/// Returns the tokens in some bytes, of `token_bytes` bytes each, one to four. Ignores a partial last token.
 ///
 /// # Panics
-/// `token_bytes` is none of these.
+/// `token_bytes` is not one to four.
 #[must_use]
 pub fn tokens(bytes: &[u8], token_bytes: usize) -> Vec<u32> {
     let word = |token: &[u8]| {

@@ -1,6 +1,6 @@
 //! QUIC between workers over long, lossy links: settings, congestion control, sockets, and bulk transfer.
 //!
-//! The design and its reasons are in `docs/transport.md` of this crate.
+//! `docs/transport.md` of this crate describes the design and its reasons.
 
 pub mod bulk;
 mod config;

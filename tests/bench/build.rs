@@ -1,4 +1,4 @@
-//! Lets the benchmarks that compute find libtorch; the others are built without it.
+//! Links the benchmarks that compute to libtorch; the others are built without it.
 
 #[path = "../../worker/torch_rpath.rs"]
 mod torch_rpath;

@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over its debugging pipe: JSON messages, each with a zero byte behind it.
+//! A headless Chromium, driven over its debugging pipe with JSON messages terminated by zero bytes.
 #![allow(
     clippy::missing_panics_doc,
     reason = "it is for tests, which fail by panicking wherever the browser does not do as it is told"
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use crate::tools::skipped;
 
-/// Names under which distributions have it.
+/// Names in distributions.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// What readers of the screen can do something with, or are told of, by role: each has a name.
+/// Roles that screen readers use or announce, which must have names.
 const NAMED: [&str; 17] = [
     "button",
     "link",
@@ -38,11 +38,11 @@ const NAMED: [&str; 17] = [
     "region",
     "dialog",
 ];
-/// Has each chart of a page that is opened from then on in `window.charts`.
+/// Collects the charts of pages opened from then on in `window.charts`.
 const CHARTS: &str = "window.charts = []; let made; Object.defineProperty(window, 'uPlot', { configurable: true, get: () => made,
     set: (kind) => { made = new Proxy(kind, { construct(type, given) { const chart = new type(...given); window.charts.push(chart); return chart; } }); } });";
 
-/// A browser with one page; it ends when this is dropped.
+/// A browser with one page; it ends on drop.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
@@ -50,19 +50,19 @@ pub struct Browser {
     from: BufReader<File>,
     session: Option<String>,
     calls: u64,
-    /// The page that was opened last is there, with all that it consists of.
+    /// The last opened page is fully loaded.
     is_loaded: bool,
-    /// What is asked for over the network, by the browser's numbers.
+    /// Network requests, by the browser's ids.
     asked: BTreeMap<String, String>,
-    /// What the page said on its console, and what went wrong in it.
+    /// Console messages and errors of the page.
     pub complaints: Vec<String>,
-    /// Requests that came to nothing or were refused: the status, or why there is none, and the address.
+    /// Failed or refused requests: status, or the error, and address.
     pub failed: Vec<String>,
     _folder: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts one with an empty page; none where there is no Chromium, which is said.
+    /// Starts one with an empty page; `None`, with a notice, without Chromium.
     #[must_use]
     pub fn start() -> Option<Self> {
         let is_there =
@@ -75,7 +75,7 @@ impl Browser {
         let (to, from) = (folder.path().join("to"), folder.path().join("from"));
         let made = Command::new("mkfifo").args([&to, &from]).status().expect("start mkfifo");
         assert!(made.success(), "mkfifo: {made}");
-        // It reads from its file 3 and writes to its file 4, which a shell can open for it.
+        // It reads from file 3 and writes to file 4, which a shell can open for it.
         let script = r#"exec "$0" "$@" 3<"$TO" 4>"$FROM""#;
         let arguments = [
             "--headless=new",
@@ -122,7 +122,8 @@ impl Browser {
         self.call("Page.addScriptToEvaluateOnNewDocument", json!({ "source": CHARTS }));
     }
 
-    /// Calls a method of the protocol, <https://chromedevtools.github.io/devtools-protocol/>; answers its result.
+    /// Calls a method of the protocol, <https://chromedevtools.github.io/devtools-protocol/>; returns its
+    /// result.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": params });
@@ -156,7 +157,7 @@ impl Browser {
             Some("Runtime.exceptionThrown" | "Runtime.consoleAPICalled") => {
                 self.complaints.push(params.to_string());
             }
-            // What the API refuses is in the log, too; it is among the requests that failed.
+            // Refusals of the API are in the log too, and among the failed requests.
             Some("Log.entryAdded") if params["entry"]["source"] != "network" => {
                 self.complaints.push(params.to_string());
             }
@@ -167,7 +168,7 @@ impl Browser {
                 let Value::Object(response) = &params["response"] else { return };
                 self.failed.push(format!("{} {}", response["status"], word(&response["url"])));
             }
-            // The page gives up a request when it has no more need of it.
+            // The page cancels requests that it no longer needs.
             Some("Network.loadingFailed") if params["canceled"] != true => {
                 let url = self.asked.get(&word(&params["requestId"])).cloned().unwrap_or_default();
                 self.failed.push(format!("{} {url}", word(&params["errorText"])));
@@ -176,7 +177,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page, and waits until it is there: before that, what is asked is asked of the one before.
+    /// Opens a page and waits until it is loaded: earlier queries would go to the previous one.
     pub fn open(&mut self, url: &str) {
         self.is_loaded = false;
         let answer = self.call("Page.navigate", json!({ "url": url }));
@@ -187,7 +188,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression, which may be a promise.
+    /// Returns the value of an expression, which may be a promise.
     pub fn value(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", asked);
@@ -195,24 +196,25 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// The same of a number.
+    /// Returns the value of a numeric expression.
     pub fn number(&mut self, expression: &str) -> f64 {
         let value = self.value(expression);
         value.as_f64().unwrap_or_else(|| panic!("{expression} is {value}, and no number"))
     }
 
-    /// Looks at the page time and again until the expression holds, for so many milliseconds at most; whether it did, and how long that took.
+    /// Polls the page until the expression holds, for at most this many milliseconds; returns the time taken
+    /// if it did.
     pub fn until(&mut self, expression: &str, at_most_ms: u64) -> Option<u64> {
         let watch = format!(
             "new Promise((done) => {{ const began = performance.now(); const look = () => {{ const ms = performance.now() - began;
              if ({expression}) done(ms); else if (ms > {at_most_ms}) done(-1); else setTimeout(look, 30); }}; look(); }})"
         );
-        // A page that is being loaded takes its promises with it.
+        // A page being loaded drops its promises.
         let ms = self.value(&watch).as_f64()?;
         (ms >= 0.0).then_some(ms as u64)
     }
 
-    /// The same, where it has to hold.
+    /// The same, but the expression must hold.
     pub fn wait(&mut self, expression: &str, at_most_ms: u64) -> u64 {
         self.until(expression, at_most_ms).unwrap_or_else(|| {
             let page = self.value("document.body.innerText");
@@ -223,20 +225,21 @@ impl Browser {
         })
     }
 
-    /// The size of the page's window, in pixels; one that is narrow is that of a phone.
+    /// Sets the size of the page's window, in pixels; a narrow one emulates a phone.
     pub fn resize(&mut self, width: u32, height: u32) {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// Has the page believe that its reader prefers `light` or `dark` colours.
+    /// Emulates a preference for `light` or `dark` colours.
     pub fn prefer(&mut self, scheme: &str) {
         let feature = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.call("Emulation.setEmulatedMedia", json!({ "features": feature }));
     }
 
-    /// Clicks with the mouse into the middle of what a selector finds first: what covers it is clicked instead.
+    /// Clicks into the middle of the first element that matches the selector; an element on top receives the
+    /// click instead.
     pub fn click(&mut self, selector: &str) {
         let (x, y) = self.place_in(selector, 0.5);
         for kind in ["mousePressed", "mouseReleased"] {
@@ -244,7 +247,7 @@ impl Browser {
         }
     }
 
-    /// Drags the mouse over an element, from one share of its width to another.
+    /// Drags the mouse over an element, between two shares of its width.
     pub fn drag(&mut self, selector: &str, from: f64, to: f64) {
         let ((begin, y), (end, _)) = (self.place_in(selector, from), self.place_in(selector, to));
         self.mouse("mouseMoved", begin, y);
@@ -262,7 +265,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// Where in the window a share of an element's width is, at half of its height.
+    /// Returns the window coordinates at a share of an element's width, at half of its height.
     fn place_in(&mut self, selector: &str, share: f64) -> (f64, f64) {
         let place = self.value(&format!(
             "(() => {{ const node = document.querySelector({selector:?}); if (!node) return null; node.scrollIntoView({{ block: 'center', inline: 'center' }});
@@ -274,7 +277,7 @@ impl Browser {
         }
     }
 
-    /// The whole page as a picture.
+    /// Saves a screenshot of the whole page.
     pub fn screenshot(&mut self, width: u32, file: &Path) {
         let height = self.value("document.documentElement.scrollHeight");
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
@@ -284,7 +287,7 @@ impl Browser {
         std::fs::write(file, picture.expect("a picture is base64")).expect("write the picture");
     }
 
-    /// What readers of the screen can do something with, and graphs, that have no name.
+    /// Returns interactive elements, and graphs, without an accessible name.
     pub fn nameless(&mut self) -> Vec<String> {
         let tree = self.call("Accessibility.getFullAXTree", json!({}));
         let has_no_name = |node: &&Value| {
@@ -294,7 +297,7 @@ impl Browser {
         };
         let nodes = tree["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut nameless: Vec<String> = nodes.iter().filter(has_no_name).map(Value::to_string).collect();
-        // A graph is a group to them.
+        // A graph is a group to screen readers.
         let graphs = self.value(
             "[...document.querySelectorAll('canvas, svg')].map((graph) => graph.closest('[role]')).filter((named) => !named?.getAttribute('aria-label'))
              .map((named) => named?.outerHTML.slice(0, 200) ?? 'a graph in nothing that has a role')",
@@ -307,7 +310,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,25 +1,25 @@
-//! A collector of telemetry that keeps what it is sent.
+//! A telemetry collector that stores its requests.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// No request is longer, in bytes.
+/// Maximum request, in bytes.
 const BODY_BYTES_MAX: u64 = 16 << 20;
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Posted {
-    /// To which path.
+    /// Path.
     pub path: String,
-    /// What it is said to be.
+    /// Content type.
     pub content_type: String,
-    /// What it is.
+    /// Body.
     pub body: Vec<u8>,
 }
 
-/// An HTTP server that answers 200 to everything, for as long as the process lives.
+/// An HTTP server that replies 200 to all requests, until the process ends.
 #[derive(Debug)]
 pub struct Collector {
     address: SocketAddr,
@@ -27,10 +27,10 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Listens on a port of this machine.
+    /// Listens on a local port.
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system provides none.
     pub fn start() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let (address, posted) = (listener.local_addr()?, Arc::default());
@@ -38,20 +38,20 @@ impl Collector {
         thread::spawn(move || {
             for connection in listener.incoming().map_while(Result::ok) {
                 let kept = Arc::clone(&kept);
-                // Who sends half a request is no longer heard.
+                // Ends with an incomplete request.
                 thread::spawn(move || while let Ok(true) = serve(&connection, &kept) {});
             }
         });
         Ok(Self { address, posted })
     }
 
-    /// What `OTEL_EXPORTER_OTLP_ENDPOINT` must be.
+    /// Returns the value for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The bodies of all that came to this path as protocol buffers.
+    /// Returns the protocol buffer bodies received at this path.
     #[must_use]
     pub fn posted(&self, path: &str) -> Vec<Vec<u8>> {
         let posted = lock(&self.posted);
@@ -61,7 +61,7 @@ impl Collector {
         wanted.map(|posted| posted.body.clone()).collect()
     }
 
-    /// How many requests came.
+    /// Returns the number of requests.
     #[must_use]
     pub fn count(&self) -> usize {
         lock(&self.posted).len()
@@ -72,7 +72,7 @@ fn lock(posted: &Mutex<Vec<Posted>>) -> MutexGuard<'_, Vec<Posted>> {
     posted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request; whether another may follow.
+/// Serves one request; returns whether another may follow.
 fn serve(mut connection: &TcpStream, posted: &Mutex<Vec<Posted>>) -> io::Result<bool> {
     let mut from = BufReader::new(connection);
     let mut first = String::new();

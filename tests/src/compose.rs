@@ -1,6 +1,8 @@
-//! `deploy/compose/compose.yaml`, read as Compose would read it, so that tests can hold it against the real command lines.
+//! `deploy/compose/compose.yaml`, parsed like Compose does, so that tests can compare it with the real
+//! command lines.
 //!
-//! The fields that ours uses, of <https://github.com/compose-spec/compose-spec>; any other field is an error.
+//! Supports the fields of <https://github.com/compose-spec/compose-spec> that ours uses; any other field is
+//! an error.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,18 +16,18 @@ use serde_json::Value;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compose {
-    /// What containers' names begin with.
+    /// Prefix of containers' names.
     pub name: String,
-    /// Fragments that anchors name.
+    /// Fragments for anchors.
     #[serde(rename = "x-confined")]
     _confined: Value,
     #[serde(rename = "x-worker")]
     _worker: Value,
-    /// By name.
+    /// Services by name.
     pub services: BTreeMap<String, Service>,
-    /// By name.
+    /// Networks by name.
     pub networks: BTreeMap<String, Network>,
-    /// Names; they have no options.
+    /// Volume names, without options.
     pub volumes: BTreeMap<String, Option<()>>,
 }
 
@@ -33,13 +35,13 @@ pub struct Compose {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// With its tag.
+    /// Image with its tag.
     pub image: String,
-    /// From what it is built.
+    /// Build of the image.
     pub build: Build,
-    /// What follows the entry point.
+    /// Arguments after the entry point.
     pub command: Vec<String>,
-    /// Variables.
+    /// Environment variables.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// `SOURCE:TARGET[:ro]`
@@ -48,56 +50,56 @@ pub struct Service {
     /// `ADDRESS:HOST:CONTAINER`
     #[serde(default)]
     pub ports: Vec<String>,
-    /// The networks that it is in.
+    /// Networks.
     pub networks: BTreeMap<String, Attachment>,
-    /// Which others have to be there before it.
+    /// Services that must precede it.
     #[serde(default)]
     pub depends_on: BTreeMap<String, Dependency>,
-    /// Whether its own file system cannot be written to.
+    /// Whether its root file system is read-only.
     #[serde(default)]
     pub read_only: bool,
-    /// Folders in memory.
+    /// In-memory folders.
     #[serde(default)]
     pub tmpfs: Vec<String>,
-    /// Capabilities that it does without.
+    /// Dropped capabilities.
     #[serde(default)]
     pub cap_drop: Vec<String>,
     /// Options of the kernel's confinement.
     #[serde(default)]
     pub security_opt: Vec<String>,
-    /// Whether a first process passes signals on.
+    /// Whether an init process forwards signals.
     #[serde(default)]
     pub init: bool,
-    /// How long SIGTERM may take.
+    /// Timeout after SIGTERM.
     pub stop_grace_period: Option<String>,
-    /// When it is started again.
+    /// Restart policy.
     pub restart: Option<String>,
 }
 
-/// From what an image is built.
+/// Build of an image.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
-    /// The folder that the build sees.
+    /// Context folder.
     pub context: PathBuf,
-    /// In that folder.
+    /// Dockerfile within the context.
     pub dockerfile: PathBuf,
-    /// One of its stages.
+    /// Stage.
     pub target: String,
-    /// By name.
+    /// Arguments by name.
     #[serde(default)]
     pub args: BTreeMap<String, String>,
 }
 
-/// A service in a network.
+/// A service's attachment to a network.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attachment {
-    /// Its address there.
+    /// Address of the service.
     pub ipv4_address: Ipv4Addr,
 }
 
-/// What another service waits for.
+/// Condition on another service.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dependency {
@@ -109,18 +111,18 @@ pub struct Dependency {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// Whether nothing leads out of it.
+    /// Whether it has no route outside.
     #[serde(default)]
     pub internal: bool,
-    /// Who has which address.
+    /// Address ranges.
     pub ipam: Ipam,
 }
 
-/// The addresses of a network.
+/// Address ranges of a network.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ipam {
-    /// One.
+    /// A single range.
     pub config: Vec<Pool>,
 }
 
@@ -136,20 +138,20 @@ impl Compose {
     /// Reads the file of this checkout.
     ///
     /// # Errors
-    /// It cannot be read, is not YAML, or has a field that this does not know.
+    /// It cannot be read, is not YAML, or has an unknown field.
     pub fn read() -> Result<Self> {
         let path = Self::folder().join("compose.yaml");
         let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         serde_saphyr::from_str(&text).with_context(|| format!("read {}", path.display()))
     }
 
-    /// `deploy/compose` of this checkout.
+    /// Returns `deploy/compose` of this checkout.
     #[must_use]
     pub fn folder() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/compose")
     }
 
-    /// The services whose image is built from a stage of the Dockerfile.
+    /// Returns the services whose image is built from a stage of the Dockerfile.
     pub fn built_from<'a>(&'a self, target: &'a str) -> impl Iterator<Item = (&'a str, &'a Service)> {
         self.services
             .iter()
@@ -159,12 +161,13 @@ impl Compose {
 }
 
 impl Service {
-    /// The program and its arguments: the entry point of each image is the program that its stage is called by.
+    /// Returns the program and its arguments: each image's entry point is the program named like its stage.
     pub fn command_line(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.build.target.as_str()).chain(self.command.iter().map(String::as_str))
     }
 
-    /// What is mounted at a path of the container: a volume or a path from the file's folder, and whether it can be written to.
+    /// Returns the source mounted at a path of the container (a volume or a path relative to the file), and
+    /// whether it is writable.
     #[must_use]
     pub fn mounted_at(&self, path: &str) -> Option<(&str, bool)> {
         self.volumes.iter().find_map(|volume| {

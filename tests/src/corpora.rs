@@ -1,4 +1,4 @@
-//! What fuzzing has kept of the inputs of its targets, tried again on a stable compiler.
+//! Replays stored fuzzing inputs on a stable compiler.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -7,13 +7,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// A target's name, and what it does with an input.
+/// A target's name and function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Tries all inputs of a `tar.zst` that has a folder for each of these targets and a file for each input.
+/// Runs all inputs of a `tar.zst` with a folder per target and a file per input.
 ///
 /// # Panics
-/// A target does, these are others than those whose sources are in `sources`, or one of them has no input.
+/// A target panics, the targets differ from the sources in `sources`, or one has no input.
 pub fn try_all(sources: &Path, archive: &[u8], targets: &[Target]) {
     let names: Vec<_> = targets.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, names_in(sources).expect("the sources of the targets"));
@@ -27,7 +27,7 @@ pub fn try_all(sources: &Path, archive: &[u8], targets: &[Target]) {
     assert_eq!(tried.len(), targets.len(), "{tried:?}");
 }
 
-/// In order.
+/// Returns names in order.
 fn names_in(sources: &Path) -> Result<Vec<String>> {
     let files = sources.read_dir().with_context(|| format!("read {}", sources.display()))?;
     let mut names = Vec::new();

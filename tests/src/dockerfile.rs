@@ -1,4 +1,4 @@
-//! `deploy/docker/Dockerfile`: its stages and what they say a container is.
+//! `deploy/docker/Dockerfile`: its stages and their instructions.
 
 use std::path::{Path, PathBuf};
 
@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 /// The instructions of a stage.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// As what it is built.
+    /// Name.
     pub name: String,
-    /// What it begins with: another stage, or an image.
+    /// Base: another stage, or an image.
     pub from: String,
-    /// Keyword and the rest of the line, whose continuations are joined.
+    /// Keyword and arguments, with continuation lines joined.
     pub instructions: Vec<(String, String)>,
 }
 
-/// `deploy/docker` of this checkout.
+/// Returns `deploy/docker` of this checkout.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/docker")
@@ -45,28 +45,28 @@ pub fn stages() -> Result<Vec<Stage>> {
 }
 
 impl Stage {
-    /// What follows the last such keyword in this stage.
+    /// Returns the arguments of the last instruction with this keyword.
     ///
     /// # Errors
-    /// There is none.
+    /// No such instruction exists.
     pub fn last(&self, keyword: &str) -> Result<&str> {
         let found = self.instructions.iter().rev().find(|(name, _)| name == keyword);
         Ok(&found.with_context(|| format!("stage {} has no {keyword}", self.name))?.1)
     }
 
-    /// The words of an instruction in JSON: an entry point, a command.
+    /// Returns the words of an instruction in JSON form: an entry point or a command.
     ///
     /// # Errors
-    /// There is none, or it is for a shell.
+    /// No such instruction exists, or it uses a shell.
     pub fn words(&self, keyword: &str) -> Result<Vec<String>> {
         let text = self.last(keyword)?;
         serde_json::from_str(text).with_context(|| format!("{}: {keyword} {text} is no list", self.name))
     }
 
-    /// The words of the health check's command.
+    /// Returns the words of the health check's command.
     ///
     /// # Errors
-    /// There is none, or it is for a shell.
+    /// No health check exists, or it uses a shell.
     pub fn health_check(&self) -> Result<Vec<String>> {
         let text = self.last("HEALTHCHECK")?;
         let (_, command) = text.split_once("CMD ").context("a health check has a command")?;

@@ -1,4 +1,4 @@
-//! A real etcd, where the machine has one.
+//! A real etcd, if the machine has one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,35 +14,36 @@ use serde_json::{Value, json};
 use crate::cluster::{Process, free_address};
 use crate::tools::skipped;
 
-/// How long it may take to elect itself.
+/// Timeout of its election.
 const START_MAX: Duration = Duration::from_secs(30);
 
 /// A cluster of one member. Dropping it kills it.
 #[derive(Debug)]
 pub struct EtcdServer {
     process: Process,
-    /// HOST:PORT for its clients.
+    /// HOST:PORT for clients.
     pub endpoint: String,
-    /// Where it says how it is, whoever asks.
+    /// Address of its metrics.
     metrics: String,
     tls: Option<Certificates>,
 }
 
-/// What etcd and its clients show each other, as files in PEM.
+/// Certificates of etcd and its clients, as PEM files.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// Of the authority that has signed the others.
+    /// Certificate of the authority that signed the others.
     pub authority: PathBuf,
-    /// For clients, with its key.
+    /// For clients, with the key.
     pub client: (PathBuf, PathBuf),
     server: (PathBuf, PathBuf),
 }
 
 impl Certificates {
-    /// An authority of this name, with a certificate for etcd on this machine and one for a client, in `folder`.
+    /// Creates an authority of this name, with certificates for etcd on this machine and for a client, in
+    /// `folder`.
     ///
     /// # Errors
-    /// They cannot be made, or written.
+    /// They cannot be created or written.
     pub fn create(folder: &Path, name: &str) -> Result<Self> {
         let named = |name: &str, hosts: &[&str]| -> Result<CertificateParams> {
             let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
@@ -73,7 +74,8 @@ impl Certificates {
 }
 
 impl EtcdServer {
-    /// Starts one with its data in `folder`, and waits until it answers. None, with a notice: there is no `etcd` on this machine.
+    /// Starts one with its data in `folder`, and waits until it responds. `None`, with a notice: this machine
+    /// has no `etcd`.
     ///
     /// # Errors
     /// It does not start; the error ends with its log.
@@ -81,7 +83,7 @@ impl EtcdServer {
         Self::start_as(folder, None)
     }
 
-    /// The same with TLS, for clients that show a certificate of this authority.
+    /// The same with TLS, for clients with a certificate of this authority.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -117,13 +119,13 @@ impl EtcdServer {
                 "etcd does not answer\n{}",
                 server.process.log_tail()
             );
-            // Another process is waited for: nothing wakes this one when it is ready.
+            // Polls, as the other process does not wake this one.
             std::thread::park_timeout(Duration::from_millis(50));
         }
         Ok(Some(server))
     }
 
-    /// What `coordinator up --state` takes for a run with this prefix.
+    /// Returns the argument of `coordinator up --state` for a run with this prefix.
     #[must_use]
     pub fn state(&self, prefix: &str) -> String {
         let endpoint = &self.endpoint;
@@ -138,18 +140,18 @@ impl EtcdServer {
         }
     }
 
-    /// Sends a signal by its name, such as `STOP`.
+    /// Sends a signal by name, such as `STOP`.
     ///
     /// # Errors
-    /// `kill` says no.
+    /// `kill` fails.
     pub fn signal(&self, signal: &str) -> Result<()> {
         self.process.signal(signal)
     }
 
-    /// Ends every lease now, as if its time were over. Not with TLS.
+    /// Ends every lease now, as if it had expired. Not with TLS.
     ///
     /// # Errors
-    /// etcd does not answer.
+    /// etcd does not respond.
     pub fn revoke_all_leases(&self) -> Result<()> {
         let leases = self.ask("lease/leases", &json!({}))?;
         for lease in leases["leases"].as_array().into_iter().flatten() {

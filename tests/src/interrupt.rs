@@ -1,4 +1,5 @@
-//! The user's wish to stop (`SIGINT`, `SIGTERM`), which those who wait for other processes look at: as the error goes up, everything that was started ends.
+//! The user's interrupt (`SIGINT`, `SIGTERM`), checked while waiting for other processes: as the error
+//! propagates, all started processes end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,26 +9,26 @@ use anyhow::{Result, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// What a shell says of a process that was interrupted.
+/// A shell's exit code of an interrupted process.
 const INTERRUPTED: i32 = 130;
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on such a signal makes [`check`] fail, and a second one ends the process at once, without those that it has started.
+/// Makes [`check`] fail after such a signal; a second one ends the process at once, without its children.
 ///
 /// # Errors
-/// The system takes no handler.
+/// The system accepts no handler.
 pub fn watch() -> io::Result<()> {
     let asked = ASKED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
-        // Looks at what was set by an earlier one, so it comes first.
+        // Tests the flag of an earlier signal, so it comes first.
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(asked))?;
         flag::register(signal, Arc::clone(asked))?;
     }
     Ok(())
 }
 
-/// Whether the user wishes to go on.
+/// Checks for an interrupt.
 ///
 /// # Errors
 /// A signal came since [`watch`].

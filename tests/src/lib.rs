@@ -1,4 +1,5 @@
-//! The harness of the end-to-end tests, a real etcd, a server that speaks S3, a collector of telemetry, a browser, programs from PyPI, what fuzzing has kept, and readers of what is in `deploy` and in the book.
+//! Harness of the end-to-end tests: etcd, an S3 server, a telemetry collector, a browser, programs from PyPI,
+//! stored fuzzing inputs, and parsers of `deploy` and the book.
 #![forbid(unsafe_code)]
 
 pub mod browser;

@@ -1,13 +1,13 @@
-//! Tests that want a process of their own: for its environment or its memory, or because it is stopped and killed.
+//! Tests that need their own process: for its environment or memory, or because it is stopped and killed.
 
 #![allow(clippy::unwrap_used, reason = "for tests alone")]
 
 use std::process::Command;
 
-/// A command that runs one test of this binary, by its full name. The test is one that is ignored otherwise.
+/// Returns a command that runs one test of this binary, by its full name. The test is otherwise ignored.
 ///
 /// # Panics
-/// The system does not say where this binary is.
+/// The path of this binary is unknown.
 #[must_use]
 pub fn of_test(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -18,7 +18,7 @@ pub fn of_test(name: &str) -> Command {
 /// Runs such a test to its end.
 ///
 /// # Panics
-/// It fails, or there is none of this name.
+/// It fails, or does not exist.
 pub fn run(mut test: Command) {
     let output = test.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

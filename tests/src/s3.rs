@@ -1,4 +1,5 @@
-//! A server that speaks S3: moto's, where python has it (`pip install 'moto[server]'`). `LONGHAUL_PYTHON` names the interpreter, else it is `python3`.
+//! An S3 server: moto's, if Python has it (`pip install 'moto[server]'`). `LONGHAUL_PYTHON` names the
+//! interpreter, by default `python3`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// Dropping it ends it.
+/// The server. Dropping it ends it.
 #[derive(Debug)]
 pub struct S3Server {
     process: Child,
@@ -15,7 +16,7 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// None: there is no moto.
+    /// Starts the server; `None`: moto is missing.
     ///
     /// # Errors
     /// It does not start.
@@ -43,15 +44,15 @@ impl S3Server {
             Some(line.split_once("http://")?.1.split_whitespace().next()?.to_owned())
         });
         server.address = running.context("moto ended before it was there")?;
-        // Its log must go on somewhere, or it blocks.
+        // Its log must be drained, or it blocks.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(Some(server))
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     ///
     /// # Errors
-    /// The server does not answer, or something else than that it is made.
+    /// The server does not respond, or reports a failure.
     pub fn make_bucket(&self, name: &str) -> Result<()> {
         let mut stream = TcpStream::connect(&self.address).context("connect to moto")?;
         write!(
@@ -68,7 +69,7 @@ impl S3Server {
 
 impl Drop for S3Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

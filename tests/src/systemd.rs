@@ -1,24 +1,25 @@
-//! The units of `deploy/systemd`, read as systemd would read them, so that tests can hold them against the real command lines.
+//! The units of `deploy/systemd`, parsed like systemd does, so that tests can compare them with the real
+//! command lines.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// A unit: its settings, in their order.
+/// A unit: its settings, in order.
 #[derive(Clone, Debug)]
 pub struct Unit {
     settings: Vec<(String, String)>,
 }
 
-/// `deploy/systemd` of this checkout.
+/// Returns `deploy/systemd` of this checkout.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/systemd")
 }
 
 impl Unit {
-    /// Reads a unit of this checkout; `%i` becomes the instance, and `%S` the system's folder for state.
+    /// Reads a unit of this checkout; `%i` becomes the instance, and `%S` the system's state folder.
     ///
     /// # Errors
     /// It cannot be read, or has a line that is neither a section nor a setting.
@@ -33,25 +34,25 @@ impl Unit {
         Ok(Self { settings: settings.collect::<Result<_>>()? })
     }
 
-    /// The only value of a setting.
+    /// Returns the single value of a setting.
     ///
     /// # Errors
-    /// There is none, or more than one.
+    /// It is missing or repeated.
     pub fn get(&self, key: &str) -> Result<&str> {
         let values: Vec<_> = self.settings.iter().filter(|(name, _)| name == key).collect();
-        ensure!(values.len() == 1, "{key} is there {} times", values.len());
+        ensure!(values.len() == 1, "{key} occurs {} times", values.len());
         Ok(&values[0].1)
     }
 
-    /// All settings, in their order.
+    /// Returns all settings, in order.
     pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
         self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The words of `ExecStart=`: `${NAME}` stands for a variable within a word, and `$NAME` for its words.
+    /// Returns the words of `ExecStart=`: `${NAME}` expands within a word, and `$NAME` into words.
     ///
     /// # Errors
-    /// A variable that is not there.
+    /// A variable is missing.
     pub fn command_line(&self, variables: &BTreeMap<String, String>) -> Result<Vec<String>> {
         let value = |name: &str| variables.get(name).with_context(|| format!("no variable {name}"));
         let mut words = Vec::new();
@@ -73,10 +74,10 @@ impl Unit {
     }
 }
 
-/// The variables of an environment file, in this folder or as text.
+/// Parses the variables of an environment file.
 ///
 /// # Errors
-/// A line that sets nothing.
+/// A line sets nothing.
 pub fn variables(text: &str) -> Result<BTreeMap<String, String>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let set = lines.map(|line| {

@@ -1,4 +1,4 @@
-//! A program on a terminal, which `script` of util-linux makes, and what is then to be seen.
+//! A program on a terminal, created by `script` of util-linux, and its display.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
@@ -6,19 +6,20 @@ use std::process::{Child, Command, Stdio};
 
 use crate::tools::skipped;
 
-/// A program that runs on a terminal; it is killed when this is dropped.
+/// A program on a terminal; it is killed on drop.
 #[derive(Debug)]
 pub struct Terminal {
     script: Child,
 }
 
 impl Terminal {
-    /// Of every such terminal.
+    /// Rows of every such terminal.
     pub const ROWS: u16 = 8;
-    /// Of every such terminal.
+    /// Columns of every such terminal.
     pub const COLUMNS: u16 = 70;
 
-    /// Starts a program on a terminal, with the folder and the variables that it is given and the others of this process; none where there is no `script`, which is said.
+    /// Starts a program on a terminal, with its own folder and variables besides this process's; `None`, with
+    /// a notice, without `script`.
     ///
     /// # Panics
     /// It cannot be started.
@@ -49,7 +50,7 @@ impl Terminal {
         Some(Self { script: script.spawn().expect("`script` was there a moment ago") })
     }
 
-    /// What comes until this does, and it with that.
+    /// Returns the output up to and including this text.
     ///
     /// # Panics
     /// The program ends before.
@@ -74,10 +75,10 @@ impl Terminal {
         keyboard.write_all(keys.as_bytes()).and_then(|()| keyboard.flush()).expect("the program is there");
     }
 
-    /// Waits for the program's own end: its exit code, and what else comes.
+    /// Waits for the program's end; returns its exit code, and the remaining output.
     ///
     /// # Panics
-    /// The system does not say how it ended.
+    /// The system does not report its status.
     #[must_use]
     pub fn end(mut self) -> (Option<i32>, String) {
         let mut bytes = Vec::new();
@@ -90,13 +91,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.script.kill();
         let _ = self.script.wait();
     }
 }
 
-/// What a terminal shows: as much of it as programs here make use of. What scrolls away is kept.
+/// A terminal's display, with the features used by our programs. Keeps scrolled lines.
 #[derive(Clone, Debug)]
 pub struct Screen {
     columns: usize,
@@ -108,14 +109,14 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// An empty one.
+    /// Creates an empty screen.
     #[must_use]
     pub fn new(rows: u16, columns: u16) -> Self {
         let (rows, columns) = (rows.into(), columns.into());
         Self { columns, rows, lines: vec![Vec::new(); rows], row: 0, column: 0, wraps: true }
     }
 
-    /// What a terminal of [`Terminal`]'s size shows after all of this.
+    /// Returns the display of a terminal of [`Terminal`]'s size after this output.
     #[must_use]
     pub fn after(said: &str) -> Self {
         let mut screen = Self::new(Terminal::ROWS, Terminal::COLUMNS);
@@ -123,7 +124,7 @@ impl Screen {
         screen
     }
 
-    /// All lines from the first one on, without blanks at their ends and without empty ones at the end.
+    /// Returns all lines, without trailing blanks and trailing empty lines.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let text = |line: &Vec<char>| line.iter().collect::<String>().trim_end().to_owned();
@@ -132,22 +133,22 @@ impl Screen {
         lines
     }
 
-    /// Lines that have scrolled away.
+    /// Returns the number of scrolled lines.
     #[must_use]
     pub fn scrolled(&self) -> usize {
         self.lines.len() - self.rows
     }
 
-    /// The cursor's row, of all lines, and column.
+    /// Returns the cursor's row, of all lines, and column.
     #[must_use]
     pub fn cursor(&self) -> (usize, usize) {
         (self.row, self.column)
     }
 
-    /// Takes what a program writes.
+    /// Processes a program's output.
     ///
     /// # Panics
-    /// A terminal may understand it; this one does not.
+    /// The output uses an unsupported control sequence.
     pub fn write(&mut self, text: &str) {
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
@@ -164,7 +165,7 @@ impl Screen {
         }
     }
 
-    /// The next line, at its beginning: as the system's driver of terminals has it.
+    /// Moves to the start of the next line, as the system's terminal driver does.
     fn feed(&mut self) {
         (self.row, self.column) = (self.row + 1, 0);
         if self.row == self.lines.len() {
@@ -187,11 +188,11 @@ impl Screen {
         self.column += 1;
     }
 
-    /// What follows an escape; answers what follows that.
+    /// Processes an escape sequence; returns the text after it.
     fn sequence<'a>(&mut self, rest: &'a str) -> &'a str {
         let body = rest.strip_prefix('[').unwrap_or_else(|| panic!("{rest:?} is no control sequence"));
         let end = body.find(|c: char| c.is_ascii_alphabetic()).expect("a control sequence has an end");
-        // Behind the last column the cursor stands on it.
+        // Past the last column the cursor is on it.
         let column = self.column.min(self.columns - 1);
         match &body[..=end] {
             "H" => (self.row, self.column) = (self.scrolled(), 0),
@@ -210,7 +211,7 @@ impl Screen {
     }
 }
 
-/// A word as a shell takes it literally.
+/// Quotes a word for a shell.
 fn quoted(word: &OsStr) -> String {
     format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
 }

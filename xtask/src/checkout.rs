@@ -1,4 +1,4 @@
-//! The checkout that this run of xtask serves.
+//! The checkout of this run of xtask.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use serde::Deserialize;
 /// The root folder of the working tree.
 pub struct Checkout {
     root: PathBuf,
-    /// Where cargo builds it, if that is not for the user to say.
+    /// Cargo's target folder, if it is not the user's choice.
     target: Option<PathBuf>,
 }
 
-/// The part of `cargo metadata` that is read here.
+/// The parts of `cargo metadata` used here.
 #[derive(Deserialize)]
 struct Metadata {
     target_directory: PathBuf,
 }
 
 impl Checkout {
-    /// The working tree whose `cargo xtask` this is.
+    /// Returns the working tree of this `cargo xtask`.
     ///
-    /// Cargo names it in the environment; a binary started by hand serves the tree it was built from. The
-    /// environment goes first because checkouts that share a target folder also share the binary's path.
+    /// Cargo names it in the environment; a binary started by hand uses the tree it was built from. The
+    /// environment has priority because checkouts with a common target folder also share the binary's path.
     pub fn of_this_run() -> Self {
         let manifest_dir =
             env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
@@ -33,7 +33,7 @@ impl Checkout {
         Self { root, target: None }
     }
 
-    /// A copy with this root folder, which is built within it: its binaries never take the place of the user's.
+    /// Creates a copy with this root folder. It is built within it, so its binaries never replace the user's.
     pub fn copy(root: PathBuf) -> Self {
         let target = Some(root.join("target"));
         Self { root, target }
@@ -49,19 +49,19 @@ impl Checkout {
         self.root.join(".libtorch")
     }
 
-    /// The `LIBTORCH` that the user set, if any.
+    /// Returns the user's `LIBTORCH`, if any.
     ///
-    /// Cargo hands its own default from `.cargo/config.toml` to whatever `cargo run` starts, so that value is
-    /// not the user's.
+    /// Cargo passes its own default from `.cargo/config.toml` to the programs of `cargo run`, so that value
+    /// is not the user's.
     pub fn own_libtorch(&self) -> Option<PathBuf> {
         let value = PathBuf::from(env::var_os("LIBTORCH")?);
         (value != self.libtorch_link()).then_some(value)
     }
 
-    /// Cargo at the root of this checkout, in the environment that a user's shell would give it.
+    /// Creates a command for cargo at the root of this checkout, in the environment of a user's shell.
     ///
-    /// What the outer `cargo run` added is taken out again: cargo rebuilds a crate when a variable that its build
-    /// script watches changes, and `LIBTORCH` is watched by one that takes minutes.
+    /// Removes the variables that the outer `cargo run` added: cargo rebuilds a crate when a variable that
+    /// its build script watches changes, and a build script that takes minutes watches `LIBTORCH`.
     pub fn cargo(&self) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root);
@@ -82,7 +82,7 @@ impl Checkout {
         command
     }
 
-    /// Where cargo builds this checkout.
+    /// Returns cargo's target folder for this checkout.
     pub fn target_directory(&self) -> Result<PathBuf> {
         let mut command = self.cargo();
         command.args(["metadata", "--locked", "--no-deps", "--format-version", "1"]);

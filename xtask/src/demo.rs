@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: builds the programs, quickly, and has [`longhaul_demo`] train with them.
+//! `cargo xtask demo`: builds the programs quickly and trains with them in [`longhaul_demo`].
 
 mod build;
 
@@ -12,34 +12,35 @@ use crate::setup;
 
 pub use self::build::PACKAGES;
 
-/// What `cargo xtask demo` accepts.
+/// Options of `cargo xtask demo`.
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
     demo: longhaul_demo::Options,
-    /// How to build the programs.
+    /// Build profile of the programs.
     #[arg(long, value_enum, default_value_t = Profile::Demo)]
     profile: Profile,
 }
 
-/// A profile of cargo, with the features that go with it.
+/// A cargo profile with its features.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Profile {
-    /// Compiles in minutes: little optimisation beside codecs, and nothing that the demo does not use.
+    /// Compiles in minutes: little optimisation except for codecs, and no features that the demo does not
+    /// use.
     Demo,
-    /// As for real machines.
+    /// For real machines.
     Release,
-    /// As for tests.
+    /// For tests.
     Dev,
 }
 
-/// Where a demo of this checkout keeps its files; git ignores it.
+/// Folder of a demo of this checkout; git ignores it.
 const FOLDER: &str = "longhaul-demo";
 
-/// Runs the demo from set-up to summary.
+/// Runs the demo from setup to summary.
 ///
 /// # Errors
-/// What could not be built or started, or the process that failed, with the end of its log.
+/// Names a program that did not build or start, or the process that failed, with the end of its log.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let mut parts = Parts::default();
     let started = clock::now();

@@ -1,8 +1,9 @@
-//! `cargo xtask dist`: a tarball of the programs that runs where there is neither Rust nor Python nor libtorch.
+//! `cargo xtask dist`: a tarball of the programs that runs without Rust, Python or an installed libtorch.
 //!
-//! `deploy/install.sh` lays the programs, the libraries, the units, the completions and the manual out ([`stage`]); beside these
-//! go examples, licences ([`licences`]), what the machine must have ([`requirements`]), the bill of materials ([`bom`]) and
-//! sums of all files. [`archive`] packs the same bytes whenever it is given the same files.
+//! `deploy/install.sh` installs the programs, libraries, units, completions and manual into a folder
+//! ([`stage`]). Examples, licences ([`licences`]), the machine's requirements ([`requirements`]), the bill of
+//! materials ([`bom`]) and checksums of all files are added. [`archive`] packs the same files into the same
+//! bytes.
 
 mod archive;
 mod bom;
@@ -29,30 +30,32 @@ use crate::dist::requirements::Requirements;
 use crate::setup;
 use crate::setup::cache::remove_dir_if_present;
 
-/// The profile of what is given out; `[profile.dist]` in Cargo.toml. It has a target folder of its own, as its worker
-/// looks for libtorch beside itself only.
+/// The profile of released programs: `[profile.dist]` in Cargo.toml. It has its own target folder, as its
+/// worker searches libtorch only beside itself.
 const PROFILE: &str = "dist";
-/// What `worker/torch_rpath.rs` looks at.
+/// The variable that `worker/torch_rpath.rs` reads.
 const RELOCATABLE: &str = "LONGHAUL_RELOCATABLE";
 
-/// What `cargo xtask dist` accepts.
+/// Options of `cargo xtask dist`.
 #[derive(Args)]
 pub struct Options {
-    /// Where the tarball, its bill of materials and their sums go. Default: `dist` below the target folder.
+    /// Folder of the tarball, its bill of materials and their checksums. Default: `dist` below the target
+    /// folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Pack the coordinator, the worker, the WAN emulator and `longhaul-demo` of this folder, instead of building them.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// Also make a wheel: the Python package with the programs in it, for `pip install`.
+    /// Also build a wheel: the Python package with the programs, for `pip install`.
     #[arg(long)]
     wheel: bool,
 }
 
-/// Builds what is given out, and packs it.
+/// Builds and packs the programs.
 ///
 /// # Errors
-/// When a program does not build or does not start from where it was laid out, or when libtorch's licences are missing.
+/// Returns an error if a program does not build or does not start from its new folder, or if libtorch's
+/// licences are missing.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     setup::ensure(checkout)?;
     let libtorch = Libtorch::of(checkout)?;
@@ -99,9 +102,9 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs that are given out; their folder.
+/// Builds the released programs and returns their folder.
 fn build(checkout: &Checkout) -> Result<PathBuf> {
-    // All at once, as cargo would choose other features of shared dependencies for some packages alone.
+    // All at once: for some packages alone, cargo would select other features of shared dependencies.
     let mut command = checkout.cargo();
     command.args(["build", "--workspace", "--locked", "--profile", PROFILE]).env(RELOCATABLE, "1");
     for program in stage::PROGRAMS {
@@ -112,7 +115,7 @@ fn build(checkout: &Checkout) -> Result<PathBuf> {
     Ok(checkout.target_directory()?.join(PROFILE))
 }
 
-/// The platform that is built for, as rustc calls it.
+/// Returns the target platform, as rustc calls it.
 fn host(checkout: &Checkout) -> Result<String> {
     let output = checkout.cargo().args(["--version", "--verbose"]).output().context("run cargo --version")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -122,7 +125,8 @@ fn host(checkout: &Checkout) -> Result<String> {
     Ok(host.to_owned())
 }
 
-/// The time of everything in the tarball: `SOURCE_DATE_EPOCH` (reproducible-builds.org), or else when the commit was made.
+/// Returns the time of all files in the tarball: `SOURCE_DATE_EPOCH` (reproducible-builds.org), or the time
+/// of the commit.
 fn time_s(checkout: &Checkout) -> Result<u64> {
     let (what, text) = match env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => ("SOURCE_DATE_EPOCH", text),

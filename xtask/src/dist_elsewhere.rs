@@ -1,4 +1,5 @@
-//! `cargo xtask dist`, where xtask was built without it: what it packs with would be compiled for every other command too.
+//! `cargo xtask dist` of an xtask built without it, as its dependencies would be compiled for every other
+//! command too.
 
 use std::ffi::OsString;
 
@@ -7,7 +8,7 @@ use clap::Args;
 
 use crate::checkout::Checkout;
 
-/// Whatever is given, `--help` included: an xtask that has the command reads it.
+/// All arguments, including `--help`, are passed to an xtask with the command.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct Options {
@@ -16,10 +17,10 @@ pub struct Options {
     arguments: Vec<OsString>,
 }
 
-/// Builds an xtask with all features, and has it do the same.
+/// Builds an xtask with all features, and runs the same command with it.
 ///
 /// # Errors
-/// It does not build, or fails.
+/// Returns an error if it does not build or fails.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let mut command = checkout.cargo();
     command.args(["run", "--profile", "demo", "--locked", "--package", "xtask", "--", "dist"]);

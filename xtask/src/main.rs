@@ -1,6 +1,6 @@
-//! Plain automation for a checkout: set-up, test, bench, demo. `cargo xtask --help` lists it.
+//! Automation for a checkout: setup, test, bench, demo. `cargo xtask --help` lists the commands.
 //!
-//! This crate never knows torch: it has to build before libtorch is there.
+//! This crate must not depend on torch: it has to build before libtorch is present.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks to its user")]
@@ -36,17 +36,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fetch libtorch into the user's cache folder and link this checkout to it.
+    /// Download libtorch into the user's cache folder and link this checkout to it.
     Setup(setup::Options),
-    /// Verify all that CI verifies, without writing to the tree.
+    /// Run all checks of CI, without writing to the tree.
     Test(verify::Options),
     /// Run a benchmark and show its figures.
     Bench(bench::Options),
     /// Train across an emulated WAN, on this machine, with the real binaries.
     Demo(demo::Options),
-    /// Pack the programs with all that they need, for machines that have neither Rust nor Python.
+    /// Pack the programs with all their dependencies, for machines without Rust and Python.
     Dist(dist::Options),
-    /// Let faults of all kinds happen to a run, and see whether it keeps its promises.
+    /// Inject faults of all kinds into a run and check its guarantees.
     Chaos(chaos::Options),
 }
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
-        // Not returned from main: with RUST_BACKTRACE set that would bury the remedy under a stack trace.
+        // Not returned from main: with RUST_BACKTRACE set, a stack trace would hide the remedy.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

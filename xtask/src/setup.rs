@@ -1,8 +1,8 @@
 //! `cargo xtask setup`: a libtorch of the pinned version, assembled once per user and linked into the checkout.
 //!
-//! PyPI is the source because it is the one place that most networks mirror. The wheels are pinned by version
-//! and SHA-256 ([`pins`]), fetched by `pip download` ([`fetch`]), unpacked into a folder beside the final one and
-//! moved into place by one rename ([`assemble`]), all under a lock in the user's cache folder ([`cache`]).
+//! PyPI is the source because most networks mirror it. The wheels are pinned by version and SHA-256
+//! ([`pins`]), downloaded by `pip download` ([`fetch`]), unpacked beside the final folder and moved into
+//! place by one rename ([`assemble`]), all under a lock in the user's cache folder ([`cache`]).
 
 mod assemble;
 pub mod cache;
@@ -20,18 +20,18 @@ use crate::checkout::Checkout;
 use crate::setup::cache::Cache;
 use crate::setup::pins::{LIBTORCH_VERSION, Variant};
 
-/// What `cargo xtask setup` accepts.
+/// Options of `cargo xtask setup`.
 #[derive(Args)]
 pub struct Options {
-    /// Take the CUDA build with its NVIDIA libraries (a 2.7 GB download) instead of the CPU one.
+    /// Use the CUDA build with its NVIDIA libraries (a 2.7 GB download) instead of the CPU one.
     #[arg(long)]
     cuda: bool,
 }
 
-/// Files without which a libtorch folder is of no use: one library and the header that everything includes.
+/// Files that every usable libtorch contains: one library and the header that all code includes.
 const ESSENTIAL_FILES: [&str; 2] = ["lib/libtorch_cpu.so", "include/torch/csrc/api/include/torch/torch.h"];
 
-/// Assembles the wanted libtorch unless it is there already, and links the checkout to it.
+/// Assembles the wanted libtorch unless it is present, and links the checkout to it.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if let Some(own) = checkout.own_libtorch() {
         return accept_own(&own);
@@ -39,7 +39,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     install(checkout, if options.cuda { Variant::Cuda } else { Variant::Cpu })
 }
 
-/// Makes sure that the checkout can build: keeps whatever usable libtorch it has, else installs the CPU one.
+/// Prepares the checkout for building: keeps a usable libtorch, or installs the CPU one.
 pub fn ensure(checkout: &Checkout) -> Result<()> {
     if let Some(own) = checkout.own_libtorch() {
         return accept_own(&own);
@@ -61,7 +61,7 @@ fn install(checkout: &Checkout, variant: Variant) -> Result<()> {
         eprintln!("libtorch {LIBTORCH_VERSION} ({variant}) is in {}", assembled.display());
     } else {
         let _lock = cache.lock()?;
-        // Another setup may have finished while this one waited.
+        // Another setup may have finished during the wait.
         if !assemble::is_complete(&assembled, variant) {
             let wheels = fetch::fetch_all(&cache, variant.wheels())?;
             assemble::assemble(&wheels, &assembled, variant)?;
@@ -71,7 +71,7 @@ fn install(checkout: &Checkout, variant: Variant) -> Result<()> {
     link::point(&checkout.libtorch_link(), &assembled)
 }
 
-/// Checks a libtorch that the user brought along; nothing is fetched or linked then.
+/// Checks the user's own libtorch; nothing is downloaded or linked in this case.
 fn accept_own(libtorch: &Path) -> Result<()> {
     if let Some(missing) = missing_essential(libtorch) {
         anyhow::bail!(

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that CI requires, in one command that never writes to the tree.
 //!
-//! All steps use the dev profile and one set of features ([`tests::FEATURES`]), so that what one step compiled serves the next. Every
-//! step runs, whatever failed before it. CONTRIBUTING.md says how long all of it may take.
+//! All steps use the dev profile and one set of features ([`tests::FEATURES`]), so each step reuses the
+//! output of the previous ones. Every step runs, even after a failure. CONTRIBUTING.md gives the time limit.
 
 mod circles;
 mod deny;
@@ -26,19 +26,20 @@ use crate::verify::notices::Notices;
 use crate::verify::step::{Outcome, Report, Step};
 use crate::verify::tests::{FEATURES, Which};
 
-/// The longest that `.ci/run` may take on a clean clone and two cores. A test that adds a minute replaces one.
+/// Maximum duration of `.ci/run` on a clean clone and two cores. A test that adds a minute replaces one.
 const BUDGET: Duration = Duration::from_secs(25 * 60);
 
-/// What `cargo xtask test` accepts.
+/// Options of `cargo xtask test`.
 #[derive(Args)]
 pub struct Options {
     /// Only formatting, lints, dependency rules and unit tests.
     #[arg(long, conflicts_with = "nightly")]
     quick: bool,
-    /// Fail, instead of skipping a step with a notice, when a tool is not installed.
+    /// Fail when a tool is not installed, instead of skipping the step with a notice.
     #[arg(long)]
     ci: bool,
-    /// Besides, for hours: the full matrix of whole runs, 100,000 simulated seeds, half an hour of faults, known bugs, fuzzing.
+    /// Also run, for hours: the full matrix of whole runs, 100,000 simulated seeds, half an hour of faults,
+    /// known bugs, fuzzing.
     #[arg(long)]
     nightly: bool,
 }
@@ -46,7 +47,7 @@ pub struct Options {
 /// Runs all steps and prints a table of them.
 ///
 /// # Errors
-/// When any step failed.
+/// Returns an error if any step failed.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let started = clock::now();
     setup::ensure(checkout)?;
@@ -98,7 +99,8 @@ fn lints(checkout: &Checkout) -> Vec<Report> {
 
 fn pages_and_features(checkout: &Checkout) -> Vec<Report> {
     let mut rustdoc = checkout.cargo();
-    // With an example, as cargo chooses the features of dependencies as for tests then, and clippy has checked those.
+    // With an example: cargo then selects the same features of dependencies as for tests, already checked by
+    // clippy.
     rustdoc.args(["doc", "--workspace", "--lib", "--bins", "--example", "config_reference"]);
     rustdoc.args(["--no-deps", "--locked", "--features", FEATURES]);
     let mut least = checkout.cargo();

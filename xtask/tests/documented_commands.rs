@@ -1,5 +1,6 @@
-//! Every command line of ours in the pages below, and in the book, names sub-commands and flags that exist: the built
-//! binaries are given it with `--help` at its end, and refuse what they do not know before they come to that.
+//! Every Longhaul command line in the pages below and in the book uses existing sub-commands and flags: the
+//! built binaries are run with it and `--help` appended, and reject unknown arguments before they print the
+//! help.
 #![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use std::process::Command;
 const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "deploy/README.md", "deploy/dist/README.md"];
 const BOOK: &str = "docs/book/src";
 
-/// What a page calls a program, and the file that it is.
+/// Names of programs on the pages, with their files.
 const PROGRAMS: [(&str, &str); 3] =
     [("cargo xtask ", "xtask"), ("coordinator ", "coordinator"), ("worker ", "worker")];
 
@@ -47,8 +48,8 @@ fn a_flag_or_sub_command_that_does_not_exist_is_caught() {
     }
 }
 
-/// The program and the arguments of every command in prompts and code spans. A flag that a prompt's comment mentions
-/// belongs to its command.
+/// Returns the program and the arguments of every command in prompts and code spans. A flag in a prompt's
+/// comment belongs to its command.
 fn commands(page: &str) -> Vec<(&'static str, Vec<String>)> {
     let prompts = page.lines().filter_map(typed);
     let prose = page.split("```").step_by(2);
@@ -56,7 +57,7 @@ fn commands(page: &str) -> Vec<(&'static str, Vec<String>)> {
     prompts.chain(spans).filter_map(command).collect()
 }
 
-/// What stands behind a prompt, which may begin with the name of a machine: `head$ `.
+/// Returns the text after a prompt, which may start with the name of a machine: `head$ `.
 fn typed(line: &str) -> Option<&str> {
     let (machine, typed) = line.split_once("$ ")?;
     machine.chars().all(|c| c.is_ascii_lowercase() || c == '-').then_some(typed)
@@ -73,7 +74,7 @@ fn command(line: &str) -> Option<(&'static str, Vec<String>)> {
     })
 }
 
-/// What stands in quotes is one word.
+/// Splits into words; quoted text is one word.
 fn words(arguments: &str) -> Vec<&str> {
     let parts = arguments.split('"').enumerate();
     let words =

@@ -1,7 +1,7 @@
 //! Prints the book's page of all keys of a `run.toml`.
 //!
-//! `cargo run -p longhaul-common --example config_reference > docs/book/src/configuration.md` makes the page anew; `common/tests/config_reference.rs` fails where that
-//! was forgotten.
+//! `cargo run -p longhaul-common --example config_reference > docs/book/src/configuration.md` regenerates the
+//! page; `common/tests/config_reference.rs` fails if it is outdated.
 #![allow(clippy::print_stdout, reason = "it prints a page")]
 
 mod page;

@@ -1,4 +1,4 @@
-//! The page: a table for each table of the file, and one for the values of the presets.
+//! The page: a table for each table of the file, and one for the presets.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -30,10 +30,10 @@ A preset sets each key of `[sync]`. Keys with the same value in all presets are 
 
 ";
 
-/// Makes the page.
+/// Generates the page.
 ///
 /// # Errors
-/// The sources cannot be read, or something in them is not explained to people.
+/// The sources cannot be read, or an item lacks a description for users.
 pub fn page() -> Result<String, Box<dyn Error>> {
     let mut page = Page { types: source::types()?, text: HEAD.to_owned(), explained: BTreeMap::new() };
     for member in &page.take("RunConfig")? {
@@ -49,17 +49,17 @@ pub fn page() -> Result<String, Box<dyn Error>> {
 struct Page {
     types: Types,
     text: String,
-    /// Where a type is explained, of those that are.
+    /// Heading of the first description of each type.
     explained: BTreeMap<String, String>,
 }
 
 impl Page {
-    /// Each type is explained once.
+    /// Takes a type, as each is described once.
     fn take(&mut self, name: &str) -> Result<Vec<Member>, String> {
         self.types.remove(name).ok_or_else(|| format!("{name} is in no source"))
     }
 
-    /// A table of the file, its choices, and the tables in it.
+    /// Writes a table of the file, its choices, and its subtables.
     fn table(&mut self, path: &[&str], member: &Member) -> Result<(), Box<dyn Error>> {
         let (form, is_list) = match &member.form {
             Some(Form::List(of)) => (Some(of.as_ref()), true),
@@ -99,7 +99,7 @@ impl Page {
         Ok(())
     }
 
-    /// What a key's value is, in words, and whether that is a table.
+    /// Returns the description of a key's type, and whether it is a table.
     fn kind(
         &mut self,
         path: &[&str],
@@ -149,7 +149,7 @@ impl Page {
         Ok((format!("[name](#{})", anchor(place)), false))
     }
 
-    /// The names of a choice, in the order of the sources.
+    /// Writes the names of a choice, in the order of the sources.
     fn choice(&mut self, place: &str, name: &str, names: &[String]) -> Result<(), Box<dyn Error>> {
         let members = self.take(name)?;
         if members.len() != names.len() {
@@ -163,7 +163,7 @@ impl Page {
     }
 }
 
-/// The keys of `[sync]` in which presets differ.
+/// Writes the keys of `[sync]` that differ between presets.
 fn presets() -> Result<String, Box<dyn Error>> {
     let presets = parser::presets()?;
     let mut text = "| key |".to_owned();
@@ -183,12 +183,12 @@ fn presets() -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// What mdBook calls a heading in code.
+/// Returns mdBook's anchor of a heading in code.
 fn anchor(heading: &str) -> String {
     heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
 }
 
-/// Sentences of the sources, fit for a cell of a table.
+/// Returns a docstring for a table cell.
 fn plain(place: &str, about: &str) -> Result<String, String> {
     if about.is_empty() || about.contains("[`") || about.contains("Self::") {
         return Err(format!(
@@ -209,7 +209,7 @@ fn shown_absent(absent: Absent, is_table: bool) -> String {
 
 fn shown(value: &Value) -> String {
     match value {
-        // Texts with line ends in one line, and single precision with the digits that it has.
+        // Texts with line ends in one line, and single precision with its own digits.
         Value::String(text) => format!("{text:?}"),
         Value::Float(number) if *number == f64::from(*number as f32) => format!("{:?}", *number as f32),
         other => other.to_string(),

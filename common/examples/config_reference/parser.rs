@@ -1,9 +1,9 @@
-//! What the parser of `run.toml` does with a key: it is asked, so that nothing is said of it that it does not do.
+//! Queries the parser of `run.toml`, so that the page cannot deviate from it.
 
 use longhaul_common::config::{RunConfig, SyncConfig, SyncPreset};
 use toml::{Table, Value};
 
-/// Every table, with what it needs. Not all of them go together, which is looked at after parsing.
+/// Every table, with its required keys. Combinations are checked only after parsing.
 const EVERY_TABLE: &str = r#"
 [run]
 name = "name"
@@ -35,28 +35,28 @@ range = 1
 [faults]
 "#;
 
-/// What becomes of a key that a file does not have.
+/// Effect of a missing key.
 #[derive(Debug, PartialEq)]
 pub enum Absent {
     /// The file is refused.
     Needed,
-    /// It has this value.
+    /// The key has this default.
     Is(Value),
-    /// It has none.
+    /// The key has no value.
     Nothing,
 }
 
-/// The keys that a table may have, in their order.
+/// Returns the keys of a table, in order.
 ///
 /// # Errors
-/// There is no such table, or it takes any key.
+/// The table does not exist, or accepts any key.
 pub fn keys(table: &[&str]) -> Result<Vec<String>, String> {
     let mut file = every_table();
     place(&mut file, table).ok_or("no such table")?.insert("no-such-key".to_owned(), Value::Integer(1));
     expected(file, "unknown field `no-such-key`, expected ").ok_or_else(|| format!("{table:?} takes any key"))
 }
 
-/// What a key is where it is left out.
+/// Returns the effect of leaving a key out.
 ///
 /// # Errors
 /// The configuration cannot be written as a file.
@@ -69,7 +69,7 @@ pub fn absent(table: &[&str], key: &str) -> Result<Absent, String> {
     Ok(value.map_or(Absent::Nothing, Absent::Is))
 }
 
-/// The names that a key can have; none where it is no choice among names.
+/// Returns the names that a key accepts; empty if it is not a choice.
 pub fn names(table: &[&str], key: &str) -> Vec<String> {
     let mut file = every_table();
     if let Some(table) = place(&mut file, table) {
@@ -78,14 +78,14 @@ pub fn names(table: &[&str], key: &str) -> Vec<String> {
     expected(file, "unknown variant ``, expected ").unwrap_or_default()
 }
 
-/// What is wanted in place of what is there, where a file is refused with such words.
+/// Returns the names in the parser's error, if it starts with `words`.
 fn expected(file: Table, words: &str) -> Option<Vec<String>> {
     let error = file.try_into::<RunConfig>().err()?;
     let names = error.message().strip_prefix(words)?;
     Some(names.split('`').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
-/// The values of `[sync]` with each preset: its name, and its keys.
+/// Returns the values of `[sync]` with each preset: its name and keys.
 ///
 /// # Errors
 /// A preset cannot be written as a file.
@@ -103,7 +103,7 @@ fn every_table() -> Table {
     EVERY_TABLE.parse().expect("a text of this file is TOML")
 }
 
-/// A table by its path; of a list of tables, the first one.
+/// Returns a table by its path; of a list of tables, the first.
 fn place<'a>(file: &'a mut Table, path: &[&str]) -> Option<&'a mut Table> {
     path.iter().try_fold(file, |table, name| {
         match table.entry(*name).or_insert_with(|| Value::Table(Table::new())) {

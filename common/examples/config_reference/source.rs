@@ -1,4 +1,4 @@
-//! What the sources say of the types of a configuration: the sentences above each type, each field and each name of a choice.
+//! Docstrings of the configuration types: of each type, field and variant.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,22 +11,22 @@ use syn::{
     Type,
 };
 
-/// Where the types are, below the crate's folder.
+/// Folders of the types, within the crate.
 const SOURCES: [&str; 2] = ["src/config", "src/pipeline"];
 
-/// Of each type, by its name: the keys of a table, or the names of a choice, in their order.
+/// Keys of a table, or names of a choice, in order, by the type's name.
 pub type Types = BTreeMap<String, Vec<Member>>;
 
 /// A key of a table, or a name of a choice.
 pub struct Member {
-    /// The key; of a choice, the name that it has in the sources.
+    /// The key; for a choice, the variant's name.
     pub name: String,
     pub about: String,
     /// Of a key.
     pub form: Option<Form>,
 }
 
-/// What a key's value is.
+/// Type of a key's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     Whole,
@@ -39,7 +39,7 @@ pub enum Form {
     Named(String),
 }
 
-/// Reads all of them.
+/// Reads all types.
 pub fn types() -> Result<Types, Box<dyn Error>> {
     let mut types = Types::new();
     for folder in SOURCES {
@@ -81,7 +81,7 @@ fn read(text: &str, types: &mut Types) -> syn::Result<()> {
     Ok(())
 }
 
-/// `/// …` `key: Type`, as `sync_keys!` has it.
+/// `/// …` `key: Type`, as in `sync_keys!`.
 struct Key(Member);
 
 impl Parse for Key {
@@ -94,7 +94,7 @@ impl Parse for Key {
     }
 }
 
-/// `/// …` `Name = "name", Loss`, as `value_formats!` has it.
+/// `/// …` `Name = "name", Loss`, as in `value_formats!`.
 struct Format(Member);
 
 impl Parse for Format {
@@ -117,7 +117,7 @@ fn fields(fields: Fields) -> Vec<Member> {
     named.collect()
 }
 
-/// A documentation comment, in one line.
+/// Joins a doc comment into one line.
 fn sentences(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {

@@ -1,4 +1,4 @@
-//! What goes together with `selection = "columns"`: nothing that makes another vector of a gradient on its way.
+//! Compatibility with `selection = "columns"`: a gradient must not be transformed before it is sent.
 
 use crate::config::{
     ConfigError, FRAGMENT_VALUES_MAX, ResultForm, RunConfig, SelectionRule, Source, SparseBackwardConfig,
@@ -6,7 +6,8 @@ use crate::config::{
 };
 use crate::model::ModelSpec;
 
-/// In place of the tokenizer's, which is perhaps not known yet. No product that can be of columns depends on it, but an output projection of its own, of which a part is kept in any case.
+/// Substitute for the tokenizer's vocabulary, which may be unknown yet. Only a separate output projection
+/// depends on it, and part of that is kept in any case.
 const VOCABULARY: u32 = 1 << 16;
 
 impl RunConfig {
@@ -55,7 +56,8 @@ impl RunConfig {
         ModelSpec::of(self, self.model.vocabulary.unwrap_or(VOCABULARY))
     }
 
-    /// A result has what each site sent side by side, and goes in one frame: in any format it has room for it, if all of a fragment is sent by each, and a sixteenth more says where it belongs.
+    /// A result bundles all sites' payloads in one frame. In any format they must fit if each sends all of a
+    /// fragment; a sixteenth more covers positions.
     fn check_bundles_of_columns(&self) -> Result<(), ConfigError> {
         let most = FRAGMENT_VALUES_MAX / 16 * 15 / self.run.workers.max(1);
         let spec = self.spec_of_columns()?;

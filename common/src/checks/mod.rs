@@ -1,4 +1,4 @@
-//! A `run.toml` as a whole: read, and checked against the model and the pipeline that it asks for.
+//! Parsing and checking of a whole `run.toml`, including model and pipeline.
 
 mod columns;
 mod parallel;
@@ -10,17 +10,17 @@ impl RunConfig {
     /// Parses and checks a `run.toml`.
     ///
     /// # Errors
-    /// [`ConfigError`] names the key and says what would be right.
+    /// [`ConfigError`] names the key and the remedy.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = read_toml(&with_new_names(text)).map_err(ConfigError::of_run)?;
         config.check()?;
         Ok(config)
     }
 
-    /// Checks what its keys say together, and the ranges of their values.
+    /// Checks the combinations of keys and the ranges of values.
     ///
     /// # Errors
-    /// Names the first key that cannot be honoured, with what helps.
+    /// Names the first key that cannot be honoured, and the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_run()?;
         self.check_model()?;

@@ -1,4 +1,4 @@
-//! What `[parallel]` must satisfy, alone and together with the model.
+//! Constraints of `[parallel]`, alone and together with the model.
 
 use crate::config::{
     BOUNDARY_CHUNK, ConfigError, Differences, ParallelConfig, RunConfig, SITE_CHARS_MAX, ValueFormat,
@@ -7,13 +7,14 @@ use crate::config::{
 use crate::model::ModelSpec;
 use crate::pipeline::ScheduleError;
 
-/// Workers in a row, at most: each holds a block at least, and adds its bubble.
+/// Maximum workers of a pipeline: each has at least a block, and adds its bubble.
 const STAGES_MAX: u32 = 1 << 10;
 
-/// Workers that share each layer, at most: more than any machine or rack has devices with links fast enough for it.
+/// Maximum workers that share each layer: more than the devices with fast enough links in any machine or
+/// rack.
 const TENSOR_MAX: u32 = 1 << 8;
 
-/// Sixteen TiB, in MiB: more than a worker has.
+/// Sixteen TiB, in MiB: more than any worker has.
 const DIFFERENCES_MIB_MAX: u64 = 1 << 24;
 
 impl ParallelConfig {
@@ -77,7 +78,7 @@ impl ParallelConfig {
         self.check_company(config)
     }
 
-    /// What a model asks for that is not divided.
+    /// Checks models that are not divided.
     fn check_whole(&self) -> Result<(), ConfigError> {
         let given = [
             ("parallel.stages", self.stages, 1),
@@ -92,7 +93,7 @@ impl ParallelConfig {
         Err(ConfigError::value(key, value, reason))
     }
 
-    /// What a tensor group asks for.
+    /// Checks tensor groups.
     fn check_tensor(&self, config: &RunConfig) -> Result<(), ConfigError> {
         let (tensor, workers) = (self.tensor, config.run.workers);
         let refused = |reason: String| Err(ConfigError::value("parallel.tensor", tensor, reason));
@@ -104,11 +105,11 @@ impl ParallelConfig {
         if self.is_shared() && self.is_pipelined() {
             self.check_both(config)?;
         }
-        // Which shares there are does not depend on the vocabulary.
+        // The possible shares do not depend on the vocabulary.
         ModelSpec::of(config, 0)?.shards(tensor).map(drop)
     }
 
-    /// What stages of tensor groups ask for.
+    /// Checks stages of tensor groups.
     fn check_both(&self, config: &RunConfig) -> Result<(), ConfigError> {
         let (seats, workers, layers) = (self.seats(), config.run.workers, config.model.layers);
         let refused = |key, value: &dyn ToString, reason: String| {
@@ -120,7 +121,7 @@ impl ParallelConfig {
             );
             return refused("parallel.stages", &self.stages, reason);
         }
-        // Where there is no layer, later members would have nothing.
+        // Without a layer, later members would have nothing.
         let cut = u64::from(self.stages) * u64::from(self.chunks);
         if cut > u64::from(layers) {
             let reason = format!(
@@ -172,7 +173,7 @@ impl ParallelConfig {
         Ok(())
     }
 
-    /// What goes for one micro-batch goes for any number.
+    /// The result for one micro-batch holds for any number.
     fn check_schedule(&self) -> Result<(), ConfigError> {
         let Err(error) = self.pipeline(1).tasks() else { return Ok(()) };
         let (key, value) = match error {
@@ -183,7 +184,7 @@ impl ParallelConfig {
         Err(ConfigError::value(key, value, error.to_string()))
     }
 
-    /// What has not been made to work where copies are in parts.
+    /// Rejects features that do not support divided replicas.
     fn check_company(&self, config: &RunConfig) -> Result<(), ConfigError> {
         if !self.is_divided() {
             return Ok(());

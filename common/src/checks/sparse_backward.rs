@@ -1,4 +1,4 @@
-//! What `[train.sparse_backward]` must satisfy, alone and together with the model.
+//! Constraints of `[train.sparse_backward]`, alone and together with the model.
 
 use crate::config::{ConfigError, RunConfig, SparseBackwardConfig};
 use crate::model::{ModelSpec, is_meant};
@@ -13,7 +13,7 @@ impl SparseBackwardConfig {
             let reason = "means no product at all: leave it out for those of all layers, or leave [train.sparse_backward] out";
             return Err(ConfigError::value("train.sparse_backward.layers", "[]", reason));
         }
-        // No name depends on the vocabulary, which is perhaps not known yet.
+        // No name depends on the vocabulary, which may be unknown yet.
         let spec = ModelSpec::of(config, 1)?;
         let products = spec.products();
         let matches_none =

@@ -1,4 +1,4 @@
-//! Where checkpoints go besides the workers' own disks, and how many of them stay.
+//! Archive location and retention of checkpoints.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Round;
 
-/// A place that all workers of a run reach: a folder that they share, or object storage.
+/// A place that all workers of a run reach: a shared folder, or object storage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ArchiveLocation {
     /// A folder.
     Folder(PathBuf),
-    /// S3, or what speaks as it does.
+    /// S3, or a compatible service.
     S3(Bucket),
     /// Google Cloud Storage.
     Gcs(Bucket),
@@ -23,16 +23,16 @@ pub enum ArchiveLocation {
 /// A place in object storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What all names in it begin with, without slashes at either end; empty: nothing.
+    /// Common prefix of all names in it, without slashes at either end; may be empty.
     pub prefix: String,
 }
 
-/// A text that is no place for checkpoints.
+/// A text that is not an archive location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0} is no place for checkpoints: give a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, with a bucket's name of letters, digits, dots and hyphens"
+    "{0} is not a valid place for checkpoints: give a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, with a bucket's name of letters, digits, dots and hyphens"
 )]
 pub struct ParseArchiveLocationError(String);
 
@@ -96,12 +96,12 @@ impl From<ArchiveLocation> for String {
     }
 }
 
-/// Which checkpoints stay when a newer one is complete.
+/// Retention of checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// So many of the newest, one at least.
+    /// Number of newest ones to keep, at least one.
     pub last: u32,
-    /// And those before rounds that are multiples of this, for good; 0: none.
+    /// Checkpoints before rounds that are multiples of this are kept permanently; 0: none.
     pub for_good_every: u64,
 }
 
@@ -112,14 +112,15 @@ impl From<u32> for Retention {
 }
 
 impl Retention {
-    /// Whether a checkpoint stays for good.
+    /// Whether a checkpoint is kept permanently.
     #[must_use]
     pub fn is_for_good(self, next_round: Round) -> bool {
         self.for_good_every != 0 && next_round.0.is_multiple_of(self.for_good_every)
     }
 
-    /// Of what there is, newest first, what goes now that the one before `written` is complete. Those of later rounds are damaged, or of a past that was
-    /// cut off: of them, as many of the newest stay besides.
+    /// Returns the checkpoints to remove, of those given newest first, now that the one before `written` is
+    /// complete. Those of later rounds are damaged or from an abandoned past; as many of the newest of them
+    /// are kept in addition.
     pub fn surplus(self, newest_first: &[Round], written: Round) -> impl Iterator<Item = Round> {
         let last = self.last.max(1) as usize;
         let (later, from_here) =
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(gone(2, 0, 200), [160, 140, 120, 100, 80, 60, 40, 20]);
         assert_eq!(gone(2, 60, 200), [160, 140, 100, 80, 40, 20]);
         assert_eq!(gone(0, 0, 200).len(), 9, "one stays");
-        // Back at round 100: of the five later ones two stay, and of those up to here two.
+        // Back at round 100: two of the five later ones stay, and two of those up to here.
         assert_eq!(gone(2, 0, 100), [160, 140, 120, 60, 40, 20]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the values of a `run.toml` must satisfy, alone and together.
+//! Constraints on the values of a `run.toml`, alone and together.
 
 use super::{ConfigError, RunConfig, ShareRule, TrainConfig};
 
@@ -54,7 +54,7 @@ impl RunConfig {
                 return Err(ConfigError::value(key, value, range(low, high)));
             }
         }
-        // Of a short run with the warm-up of others nobody has said it.
+        // Default warm-ups are not the user's choice, so a short run is not refused for them.
         let longest = self.run.steps.max(TrainConfig::default().warmup_steps);
         if train.warmup_steps > longest {
             let reason = format!(
@@ -67,7 +67,7 @@ impl RunConfig {
     }
 }
 
-/// What a number must be, in words that name no limit which nobody meets.
+/// Describes a range; omits limits that are never reached.
 fn range(low: f64, high: f64) -> String {
     let low = if low == f64::MIN_POSITIVE { "above 0".to_owned() } else { format!("at least {low}") };
     match high {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!((robust.robust, robust.trim, robust.norm_limit), (RobustRule::Trim, 1, 0.0));
     }
 
-    /// A warm-up that the preset has and the user did not think of must not stand in the way.
+    /// A warm-up from the preset, which the user did not set, must not cause a refusal.
     #[test]
     fn a_warmup_follows_what_is_exchanged_after_it() {
         let sync = |lines: &str| {

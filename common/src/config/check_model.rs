@@ -1,20 +1,21 @@
-//! What `[model]` must satisfy, alone and together with the data.
+//! Constraints of `[model]`, alone and together with the data.
 
 use super::check::positive;
 use super::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
-/// Blocks, at most: each is a dozen tensors in every list of a model's parameters. The deepest models in use have 130.
+/// Maximum blocks: each is a dozen tensors in every list of a model's parameters. The deepest models in use
+/// have 130.
 const LAYERS_MAX: u32 = 1 << 12;
-/// Width of the residual stream, of the feed-forward part and of hidden layers, at most: with the other limits, a model's parameters can be
-/// counted in 64 bits. The widest models in use have 2¹⁴ and 2¹⁶.
+/// Maximum width of the residual stream, the feed-forward part and hidden layers: with the other limits, 64
+/// bits can count a model's parameters. The widest models in use have 2¹⁴ and 2¹⁶.
 const WIDTH_MAX: u32 = 1 << 20;
-/// Positions, at most: more than the longest contexts in use have.
+/// Maximum positions: more than the longest contexts in use.
 const CONTEXT_MAX: u32 = 1 << 24;
-/// Entries of the vocabulary, at most: sixty times those of the largest in use.
+/// Maximum entries of the vocabulary: sixty times the largest in use.
 const VOCABULARY_MAX: u32 = 1 << 24;
-/// Hidden layers of a classifier, at most: without ways around them, even fewer can hardly be trained.
+/// Maximum hidden layers of a classifier: without skip connections even fewer are hardly trainable.
 const HIDDEN_MAX: usize = 1 << 8;
-/// Channels of a convolution, at most: twice those of the widest in use.
+/// Maximum channels of a convolution: twice the widest in use.
 const CHANNELS_MAX: u32 = 1 << 12;
 
 impl RunConfig {
@@ -40,39 +41,40 @@ impl RunConfig {
     }
 }
 
-/// Widths of the hidden layers of a perceptron that names none: those of meProp's experiments on MNIST (Sun et al. 2017, section 4).
+/// Default widths of a perceptron's hidden layers: those of meProp's experiments on MNIST (Sun et al. 2017,
+/// section 4).
 const USUAL_HIDDEN: [u32; 3] = [500, 500, 500];
-/// Of a convolutional net that names none: channels, and the hidden layer behind them.
+/// Defaults of a convolutional net: channels, and the hidden layer after them.
 const USUAL_CHANNELS: [u32; 2] = [32, 64];
 const USUAL_HIDDEN_OF_CNN: [u32; 1] = [128];
 
 impl ModelConfig {
-    /// Channels behind each convolution of a classifier; none of a perceptron.
+    /// Returns the channels after each convolution of a classifier; empty for a perceptron.
     #[must_use]
     pub fn convolutions(&self) -> &[u32] {
         let usual = if self.kind == ModelKind::Cnn { &USUAL_CHANNELS[..] } else { &[] };
         self.channels.as_deref().unwrap_or(usual)
     }
 
-    /// Widths of the hidden linear layers of a classifier.
+    /// Returns the widths of the hidden linear layers of a classifier.
     #[must_use]
     pub fn hidden_widths(&self) -> &[u32] {
         let usual = if self.kind == ModelKind::Cnn { &USUAL_HIDDEN_OF_CNN[..] } else { &USUAL_HIDDEN };
         self.hidden.as_deref().unwrap_or(usual)
     }
 
-    /// Checks what the values must satisfy, alone and together.
+    /// Checks the values, alone and together.
     ///
     /// # Errors
-    /// Names the first value that cannot be, and why.
+    /// Names the first invalid value, and the reason.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.kind.is_of_images() { self.check_classifier() } else { self.check_language() }
     }
 
-    /// Checks what images ask of a classifier.
+    /// Checks a classifier against its images.
     ///
     /// # Errors
-    /// Names the first value that cannot be, and why.
+    /// Names the first invalid value, and the reason.
     pub fn check_images(&self, image: &ImageConfig) -> Result<(), ConfigError> {
         if !self.kind.is_of_images() {
             return Err(ConfigError::value("model.kind", self.kind.name(), "takes no images"));
@@ -90,7 +92,7 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Why it cannot be made without them.
+    /// Returns the error of a classifier without images.
     pub(crate) fn wants_images(&self) -> ConfigError {
         let reason = "classifies images: say in [data.image] what they are made into, or take kind = \"gpt2\" or \"llama\"";
         ConfigError::value("model.kind", self.kind.name(), reason)

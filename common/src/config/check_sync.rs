@@ -1,4 +1,4 @@
-//! Which parts of a strategy go together, and why others do not.
+//! Valid combinations of `[sync]`, and the reasons against others.
 
 use super::check::positive;
 use super::error::shown;
@@ -14,11 +14,11 @@ const RANK_MAX: u32 = 256;
 /// Values of a tile of the cosine transform.
 const TILE_VALUES: u32 = 64 * 64;
 
-/// Fragments take turns among at most so many groups.
+/// Maximum groups of fragments that take turns.
 const GROUPS_MAX: u32 = 1 << 10;
 
 impl SyncConfig {
-    /// Checks each value, and which parts go together.
+    /// Checks each value, and the combinations.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.check_rates()?;
         self.check_when()?;
@@ -33,7 +33,7 @@ impl SyncConfig {
         self.check_unread()
     }
 
-    /// Checks what goes together with so many copies of the model at the start.
+    /// Checks the constraints for this many initial replicas.
     pub(crate) fn check_for(&self, workers: u32) -> Result<(), ConfigError> {
         if self.robust == RobustRule::Trim && self.trim.saturating_mul(2) >= workers {
             let reason = format!(
@@ -70,7 +70,8 @@ impl SyncConfig {
         Ok(())
     }
 
-    /// A gradient is of one step and of parameters that all members share; only deltas may wait and add up.
+    /// A gradient belongs to one step and to parameters that all members share; only deltas may wait and
+    /// accumulate.
     fn check_what(&self) -> Result<(), ConfigError> {
         let (fitting, reason): (&[Application], _) = match self.source {
             Source::Gradient => (
@@ -133,7 +134,7 @@ impl SyncConfig {
         Ok(())
     }
 
-    /// A second moment can be frozen where one was learnt together.
+    /// A second moment can be frozen only if it was learnt together.
     fn check_inner(&self) -> Result<(), ConfigError> {
         if self.inner == InnerRule::Adamw {
             return Ok(());
@@ -160,7 +161,7 @@ impl SyncConfig {
         }
     }
 
-    /// The bits of a chain that was chosen for other reasons than its bits are not to be changed.
+    /// Bits may adapt only in chains that do not depend on them.
     fn check_adapt(&self) -> Result<(), ConfigError> {
         if !(0.1..=1.0).contains(&self.target_utilisation) {
             let reason = "must lie between 0.1 and 1";
@@ -198,7 +199,8 @@ impl SyncConfig {
         Err(ConfigError::value("sync.adapt", self.adapt, reason))
     }
 
-    /// Factors keep what they do not send in a residual of their own, and the second exchange needs the outcome of the first.
+    /// Factors keep their error in a residual of their own, and the second exchange needs the result of the
+    /// first.
     fn check_rank(&self) -> Result<(), ConfigError> {
         if self.rank == 0 {
             return Ok(());
@@ -284,7 +286,7 @@ impl SyncConfig {
         Err(ConfigError::value("sync.transform", "dct", reason))
     }
 
-    /// What is not sent must stay somewhere, or sparse updates and signs lose most of what was learnt.
+    /// Unsent values must be kept, or sparse updates and signs lose most of the training.
     fn check_losses(&self) -> Result<(), ConfigError> {
         let leaves_out = self.selects_values() || self.random_keep < self.chunk;
         if (leaves_out || self.warmup_selects()) && !self.has_residual() {
@@ -319,7 +321,7 @@ impl SyncConfig {
         Ok(())
     }
 
-    /// What an owner may refuse, and what it may do with what it does not.
+    /// Checks the owner's guards: refusal, and robust means.
     fn check_guard(&self) -> Result<(), ConfigError> {
         if self.norm_limit != 0.0 && !(self.norm_limit >= 1.0 && self.norm_limit.is_finite()) {
             let reason = "an update that is no larger than the others' must not be refused: take 1 or more (20 leaves room for what \

@@ -1,16 +1,17 @@
-//! Keys of `[sync]` that nothing reads beside the others: who writes one expects something of it, and is told what would do it.
+//! Keys of `[sync]` that have no effect with the others: they are refused with the remedy, as the user
+//! expects an effect.
 
 use super::ConfigError;
 use super::sync::{
     Application, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, Transform,
 };
 
-/// Whether nothing reads some keys, which those are, and why.
+/// Whether some keys have no effect; the keys; the reason.
 type Rule = (bool, &'static [&'static str], &'static str);
 
 impl SyncConfig {
-    /// Refuses a key that nothing reads and that has a value of its own. What a preset has for such a key, or what follows from other keys, is
-    /// nobody's wish; nor is a value refused that says what happens anyway.
+    /// Refuses a key without effect that has a value of its own. Values from a preset or derived from other
+    /// keys are not the user's, and a value that equals the actual behaviour is accepted.
     pub(super) fn check_unread(&self) -> Result<(), ConfigError> {
         let rules = [self.unread_of_chains(), self.unread_of_controller(), self.unread_of_rest()].concat();
         let reason = |key| rules.iter().find(|(is_unread, keys, _)| *is_unread && keys.contains(&key));
@@ -19,7 +20,7 @@ impl SyncConfig {
         refused.map_or(Ok(()), |(key, value, reason)| Err(ConfigError::value(key, value, reason)))
     }
 
-    /// Keys of contributions, in the warm-up and after it, and of results.
+    /// Returns the rules for contributions, in the warm-up and after it, and results.
     fn unread_of_chains(&self) -> Vec<Rule> {
         vec![
             (
@@ -65,7 +66,7 @@ impl SyncConfig {
         ]
     }
 
-    /// What the controller goes by.
+    /// Returns the rules for the controller.
     fn unread_of_controller(&self) -> Vec<Rule> {
         vec![
             (
@@ -93,7 +94,7 @@ impl SyncConfig {
         ]
     }
 
-    /// What is done before something is sent, with what comes back, and by owners.
+    /// Returns the rules for processing before sending, of results, and by owners.
     fn unread_of_rest(&self) -> Vec<Rule> {
         let mixes = self.late == LateRule::Mix && self.overlap > 0;
         vec![
@@ -132,34 +133,34 @@ impl SyncConfig {
         ]
     }
 
-    /// Whether some values of a whole fragment are selected to be sent.
+    /// Whether some values of a whole fragment are selected.
     pub(super) fn selects_values(&self) -> bool {
         matches!(self.selection, SelectionRule::TopK | SelectionRule::Threshold)
     }
 
-    /// Whether `keep` says how much is sent after the warm-up.
+    /// Whether `keep` determines the amount sent after the warm-up.
     pub(super) fn reads_keep(&self) -> bool {
         !self.adapt && self.selects_values()
     }
 
-    /// Whether `warmup_keep` says how much is sent in the warm-up.
+    /// Whether `warmup_keep` determines the amount sent in the warm-up.
     pub(super) fn reads_warmup_keep(&self) -> bool {
         !self.adapt && self.has_warmup() && !self.opens_with_gradients()
     }
 
-    /// Whether `result_keep` says how much is published.
+    /// Whether `result_keep` determines the amount published.
     pub(super) fn reads_result_keep(&self) -> bool {
         !self.adapt && self.result != ResultForm::Bundle
     }
 
-    /// Whether a mean leaves anything behind where it is compressed again: it stays with its owner.
+    /// Whether recompressed means leave a residual, which stays with the owner.
     #[must_use]
     pub fn results_leave_something(&self) -> bool {
         let is_lossy = self.adapt || self.result_keep < self.chunk || !self.result_values.is_exact();
         self.result != ResultForm::Bundle && self.rank == 0 && is_lossy
     }
 
-    /// Whether selection or rounding leaves anything behind, in the warm-up or after it.
+    /// Whether selection or rounding leaves a residual, in the warm-up or after it.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
         let sends_all = !self.selects_values() && self.random_keep == self.chunk;
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Whatever is accepted is accepted again when it was written with every key.
+    /// Asserts that an accepted configuration is accepted again when written with every key.
     fn assert_written_alike(sync: &str) {
         let config =
             RunConfig::parse(&format!("{SMALL}{sync}")).unwrap_or_else(|error| panic!("{sync}: {error}"));
@@ -323,7 +324,7 @@ mod tests {
             "preset = \"diloco\"\nrobust = \"trim\"\ntrim = 1\nnorm_limit = 5",
             "preset = \"dgc\"\nmomentum = 0.5\nkeep = 8\nwarmup_values = \"f16\"",
             "preset = \"powersgd\"\nnorm_limit = 20",
-            // They say what happens anyway.
+            // They equal the actual behaviour.
             "preset = \"powersgd\"\nwarmup_share = 0\nnorm_limit = 0",
             "preset = \"dense\"\nrank = 4\nerror_decay = 0",
             "preset = \"streaming-diloco\"\nsource = \"gradient\"\napply = \"inner\"\nevery = 1\noverlap = 0\ngroups = 1\nlate = \"keep\"",
@@ -332,7 +333,8 @@ mod tests {
         }
     }
 
-    /// Formats, counts and `every_max` follow other keys, and are then in what is written though nothing may read them.
+    /// Formats, counts and `every_max` follow other keys, and are then written out though they may have no
+    /// effect.
     #[test]
     fn what_follows_from_other_keys_is_no_value_of_its_own() {
         for sync in [

@@ -1,4 +1,4 @@
-//! `[data]`: what a run is trained on.
+//! `[data]`: training data of a run.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::sections::{is_endpoint, is_true, is_zero};
 use super::{Column, ConfigError, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig};
 
-/// Sources, at most: a mixture of more would differ from its weights by more than five samples.
+/// Maximum sources: a mixture of more would deviate from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
 
 /// `[data]`
@@ -92,14 +92,14 @@ pub struct DataSource {
     pub weight: Option<f64>,
 }
 
-/// Where a source's files are.
+/// Location of a source's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace<'a> {
     /// One file.
     Path(&'a Path),
-    /// Those that a pattern matches.
+    /// Files that a pattern matches.
     Glob(&'a str),
-    /// Elsewhere.
+    /// Remote files.
     Url(&'a DataUrl),
 }
 
@@ -114,39 +114,39 @@ impl DataPlace<'_> {
 }
 
 impl DataSource {
-    /// Where the text is, by default.
+    /// Default field or column of text.
     pub const TEXT: &str = "text";
-    /// Where the class of an image is, unless it is said.
+    /// Default field of an image's class.
     pub const LABEL: &str = "label";
 
-    /// The text of one file.
+    /// Creates a source of one text file.
     #[must_use]
     pub fn file(path: PathBuf) -> Self {
         Self { path: Some(path), ..Self::default() }
     }
 
-    /// Where its files are.
+    /// Returns the location of its files.
     #[must_use]
     pub fn place(&self) -> DataPlace<'_> {
         match (&self.url, &self.glob, &self.path) {
             (Some(url), ..) => DataPlace::Url(url),
             (None, Some(pattern), _) => DataPlace::Glob(pattern),
             (None, None, Some(path)) => DataPlace::Path(path),
-            // Refused where the configuration was read.
+            // Refused when the configuration was read.
             (None, None, None) => DataPlace::Path(Path::new("")),
         }
     }
 
-    /// How its files are read.
+    /// Returns the format of its files.
     #[must_use]
     pub fn format(&self) -> DataFormat {
         self.format.unwrap_or_else(|| DataFormat::of(&self.place().as_path()))
     }
 
-    /// The dialect of its CSV or TSV.
+    /// Returns the dialect of its CSV or TSV.
     ///
     /// # Errors
-    /// Names the key that makes no sense.
+    /// Names the invalid key.
     pub fn dialect(&self) -> Result<Dialect, &'static str> {
         let delimiter = if self.format() == DataFormat::Tsv { b'\t' } else { b',' };
         Dialect::of(delimiter, self.delimiter.as_deref(), self.quote.as_deref(), self.escape.as_deref())
@@ -204,7 +204,7 @@ impl DataSource {
     }
 }
 
-/// Its path or pattern.
+/// Displays its path or pattern.
 impl fmt::Display for DataSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.place().as_path().display().fmt(f)
@@ -212,9 +212,9 @@ impl fmt::Display for DataSource {
 }
 
 impl DataConfig {
-    /// The tokenizer's name for plain bytes.
+    /// Name of the byte tokenizer.
     pub const BYTES: &str = "bytes";
-    /// Entries of the vocabulary of plain bytes.
+    /// Vocabulary size of the byte tokenizer.
     pub const BYTES_VOCABULARY: u32 = 256;
     const VALIDATION_SHARE: f64 = 0.05;
 
@@ -230,17 +230,17 @@ impl DataConfig {
         true
     }
 
-    /// The same data at another place: `path` is there, and relative paths of sources count from there.
+    /// Returns the same data at another place: `path` is there, and relative paths of sources start there.
     #[must_use]
     pub fn found_at(&self, place: &Path) -> Self {
         let mut found = self.clone();
         found.path = self.path.as_ref().map(|_| place.to_owned());
-        // A text at another place has its sources held out where they were.
+        // A text at another place keeps the locations of its held-out sources.
         let others = if self.path.is_some() { &mut [] } else { found.validation.as_mut_slice() };
         for source in found.sources.iter_mut().chain(others) {
             source.path = source.path.as_ref().map(|path| place.join(path));
             source.labels = source.labels.as_ref().map(|labels| labels.found_at(place));
-            // A folder's own name may have characters that mean something in a pattern.
+            // A folder's name may contain pattern characters.
             source.glob = source.glob.as_ref().map(|pattern| {
                 if Path::new(pattern).is_absolute() {
                     pattern.clone()
@@ -252,7 +252,7 @@ impl DataConfig {
         found
     }
 
-    /// What the run is trained on, at least one source.
+    /// Returns the training sources, at least one.
     #[must_use]
     pub fn training(&self) -> Cow<'_, [DataSource]> {
         match &self.path {
@@ -261,7 +261,7 @@ impl DataConfig {
         }
     }
 
-    /// The share at the end of each source's tokens that is held out.
+    /// Returns the share held out at the end of each source's tokens.
     #[must_use]
     pub fn held_out_share(&self) -> f64 {
         let default = if self.validation.is_empty() { Self::VALIDATION_SHARE } else { 0.0 };
@@ -296,7 +296,7 @@ impl DataConfig {
         self.check_weights()
     }
 
-    /// What says something of texts would be read by nothing.
+    /// Refuses keys for texts, which have no effect on images.
     fn check_beside_images(&self) -> Result<(), ConfigError> {
         if let Some(path) = &self.path {
             let reason = "data.path is a text: images are given in data.sources";
@@ -348,7 +348,7 @@ impl DataConfig {
     }
 }
 
-/// A path as a pattern that matches itself alone.
+/// Escapes a path as a pattern that matches only itself.
 fn escaped(path: &Path) -> String {
     let plain = path.display().to_string();
     plain.chars().map(|c| if "?*[]".contains(c) { format!("[{c}]") } else { c.to_string() }).collect()
@@ -470,7 +470,7 @@ mod tests {
             ("path = \"s3://a/b\"", "data.path = s3://a/b: that is no file"),
             (
                 "sources = [{ url = \"a\" }]",
-                "line 2, `sources = [{ url = \"a\" }]`: a is no URL of data: it begins with",
+                "line 2, `sources = [{ url = \"a\" }]`: a is not a URL of data: it begins with",
             ),
             (
                 "sources = [{ url = \"https://a/b?c\", endpoint = \"http://d\" }]",

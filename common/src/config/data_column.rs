@@ -1,4 +1,4 @@
-//! Which column of a table holds the text.
+//! The text column of a table.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a column's name in quotes, or its number from 1 on, is wanted")]
 pub enum Column {
-    /// By its name: a CSV file's first line has them.
+    /// By name, from a CSV file's first line.
     Name(String),
-    /// By its place, from 1 on: a CSV file's first line is then a record.
+    /// By number, from 1: a CSV file's first line is then a record.
     Number(u32),
 }
 

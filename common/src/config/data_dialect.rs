@@ -1,23 +1,23 @@
-//! How delimited text is written.
+//! Dialects of delimited text.
 
 use std::fmt;
 
 /// The characters that divide a delimited text into rows and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// Between values.
+    /// Separates values.
     pub delimiter: u8,
-    /// Around values with delimiters, line breaks or quotes in them; none: it is text as any other.
+    /// Encloses values with delimiters, line breaks or quotes; `None`: no quoting.
     pub quote: Option<u8>,
-    /// Before a character that is text, within quotes and outside; none: quotes are doubled.
+    /// Makes the next character text, inside and outside quotes; `None`: quotes are doubled.
     pub escape: Option<u8>,
 }
 
 impl Dialect {
-    /// RFC 4180 with these characters in place of its own.
+    /// Returns RFC 4180 with these characters instead of its own.
     ///
     /// # Errors
-    /// Names the character that is refused.
+    /// Names the refused character.
     pub(super) fn of(
         default: u8,
         delimiter: Option<&str>,
@@ -51,7 +51,7 @@ impl Dialect {
     }
 }
 
-/// Which characters those are, as a list of prepared data is named by them.
+/// Displays the characters, as in the identity of prepared data.
 impl fmt::Display for Dialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { delimiter, quote, escape } = self;

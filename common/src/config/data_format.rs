@@ -1,10 +1,10 @@
-//! How the files of a source are read.
+//! Formats of source files.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// How records are read from a file.
+/// Format of the records in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataFormat {
@@ -33,7 +33,7 @@ pub enum DataFormat {
 }
 
 impl DataFormat {
-    /// As a file's name ends.
+    /// Returns the format by a file's extension.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         let extension = |path: &Path| path.extension().and_then(|end| end.to_str()).map(str::to_lowercase);
@@ -58,13 +58,13 @@ impl DataFormat {
         matches!(self, Self::Csv | Self::Tsv | Self::Parquet | Self::Arrow)
     }
 
-    /// Whether it is text, with or without a form.
+    /// Whether it is text, structured or not.
     #[must_use]
     pub fn is_text(self) -> bool {
         matches!(self, Self::Text | Self::Jsonl | Self::Csv | Self::Tsv)
     }
 
-    /// Whether it has records with a separator between them.
+    /// Whether it has records with separators.
     #[must_use]
     pub fn has_records(self) -> bool {
         self == Self::Jsonl || self.is_table()
@@ -76,7 +76,7 @@ impl DataFormat {
         matches!(self, Self::Idx | Self::Images | Self::Webdataset)
     }
 
-    /// As MNIST's files are named: `train-images-idx3-ubyte`.
+    /// Whether a file is named like MNIST's: `train-images-idx3-ubyte`.
     fn is_idx(path: &Path) -> bool {
         path.file_name()
             .and_then(|name| name.to_str())

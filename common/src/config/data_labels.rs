@@ -1,4 +1,4 @@
-//! Where the classes of images are that are in a file of their own.
+//! Location of image labels in a separate file.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{DataUrl, ParseDataUrlError};
 
-/// A file on each worker's machine, or elsewhere.
+/// A label file, local or remote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DataLabels {
     /// On each worker's machine.
     Path(PathBuf),
-    /// Elsewhere.
+    /// Remote.
     Url(DataUrl),
 }
 
 impl DataLabels {
-    /// The same where relative paths count from `place`.
+    /// Returns the same with relative paths starting at `place`.
     pub(super) fn found_at(&self, place: &Path) -> Self {
         match self {
             Self::Path(path) => Self::Path(place.join(path)),
@@ -37,7 +37,7 @@ impl TryFrom<String> for DataLabels {
 impl From<DataLabels> for String {
     fn from(labels: DataLabels) -> Self {
         match labels {
-            // It was read as text.
+            // It was parsed from text.
             DataLabels::Path(path) => path.to_string_lossy().into_owned(),
             DataLabels::Url(url) => url.into(),
         }

@@ -1,4 +1,4 @@
-//! Where data is that is on no disk of the worker's.
+//! Location of remote data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 pub enum DataUrl {
     /// A file: `http://` or `https://`, a host, and the rest.
     Web(String),
-    /// S3 or what speaks like it.
+    /// S3 or a compatible service.
     S3 {
-        /// Whose files.
+        /// Bucket.
         bucket: String,
-        /// A file's name, or a pattern for several.
+        /// Name of a file, or a pattern for several.
         key: String,
     },
 }
 
-/// A text that is no such place.
+/// A text that is not a URL of data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no URL of data: {1}")]
+#[error("{0} is not a URL of data: {1}")]
 pub struct ParseDataUrlError(String, &'static str);
 
 impl DataUrl {
-    /// Without what only opens it, such as a signature: what people and records may see.
+    /// Returns the URL without secrets such as signatures, for display and records.
     #[must_use]
     pub fn shown(&self) -> String {
         match self {
@@ -35,13 +35,13 @@ impl DataUrl {
         }
     }
 
-    /// Whether several files may be meant.
+    /// Whether it may match several files.
     #[must_use]
     pub fn is_pattern(&self) -> bool {
         matches!(self, Self::S3 { key, .. } if key.contains(['*', '?', '[']))
     }
 
-    /// All of it, as a configuration has it.
+    /// Returns the whole URL, as configured.
     fn whole(&self) -> String {
         match self {
             Self::Web(url) => url.clone(),
@@ -99,7 +99,8 @@ impl FromStr for DataUrl {
     }
 }
 
-/// A text without what its URLs have before an `@`, which may be a password, and after a `?`, which may be a signature.
+/// Removes the parts of a text's URLs before an `@`, which may contain a password, and after a `?`, which may
+/// be a signature.
 pub(super) fn without_secrets(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -133,7 +134,7 @@ impl fmt::Display for DataUrl {
     }
 }
 
-/// As it is shown: whoever prints a configuration prints no signature.
+/// Debug output equals the display form, which has no signatures.
 impl fmt::Debug for DataUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shown().fmt(f)

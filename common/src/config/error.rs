@@ -1,4 +1,4 @@
-//! What can be wrong with a `run.toml`, said so that it can be mended.
+//! Errors of a `run.toml`, with remedies.
 
 use std::ops::Range;
 
@@ -9,40 +9,40 @@ use toml::ser::ValueSerializer;
 use super::data_url::without_secrets;
 use super::other_names;
 
-/// A `run.toml` that cannot be used.
+/// Errors of a `run.toml`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The text is not TOML, or a value has the wrong type, or a required key is missing.
+    /// Invalid TOML, a value of the wrong type, or a missing required key.
     #[error("{0}")]
     Syntax(String),
-    /// A key that does not exist.
+    /// An unknown key.
     #[error("unknown key `{key}`{} the keys there are {known}", suggestion(*here, nearest.as_deref()))]
     UnknownKey {
         /// The key as written.
         key: String,
-        /// The known key nearest to it, when one is near.
+        /// The nearest known key, if similar.
         nearest: Option<String>,
-        /// What to write for a key that other tools call so.
+        /// The equivalent of another tool's key.
         here: Option<&'static str>,
-        /// All keys of that table, as a list for people.
+        /// All keys of that table, for display.
         known: String,
     },
-    /// A value that makes no sense, alone or beside another.
+    /// An invalid value, alone or in combination.
     #[error("{key} = {value}: {reason}")]
     Value {
         /// The key with its table: `train.batch`.
         key: &'static str,
         /// The value as written.
         value: String,
-        /// What is wrong and what would be right.
+        /// Fault and remedy.
         reason: String,
     },
 }
 
-/// Reads a file for people, in TOML.
+/// Parses a TOML file with readable errors.
 ///
 /// # Errors
-/// [`ConfigError`] names the line, or the key, and what would be right.
+/// [`ConfigError`] names the line or the key, and the remedy.
 pub fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::from_toml::<T>(&error, text))
 }
@@ -56,7 +56,7 @@ fn suggestion(here: Option<&str>, nearest: Option<&str>) -> String {
 }
 
 impl ConfigError {
-    /// Of a run's configuration: an unknown key may be one of another tool.
+    /// Adds the equivalent of another tool's key to an error of a run's configuration.
     pub(crate) fn of_run(self) -> Self {
         match self {
             Self::UnknownKey { key, nearest, known, .. } => {
@@ -70,7 +70,8 @@ impl ConfigError {
         Self::Value { key, value: without_secrets(&value.to_string()), reason: reason.into() }
     }
 
-    /// What a reader of a `T` says of this text, for people: of an unknown field, "unknown field `x`, expected one of `a`, `b`", the nearest is named.
+    /// Converts an error of parsing a `T`. For an unknown field ("unknown field `x`, expected one of `a`,
+    /// `b`") it finds the nearest.
     fn from_toml<T: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
         let message = error.message();
         if let Some(rest) = message.strip_prefix("unknown field `")
@@ -81,7 +82,7 @@ impl ConfigError {
                 .iter()
                 .map(|name| (strsim::jaro_winkler(key, name), *name))
                 .max_by(|a, b| a.0.total_cmp(&b.0))
-                // Below this, "nearest" is a random name rather than a slip of the finger.
+                // Below this, the nearest name is arbitrary rather than a typo.
                 .filter(|(similarity, _)| *similarity > 0.75)
                 .map(|(_, name)| name.to_owned());
             return Self::UnknownKey { key: key.to_owned(), nearest, here: None, known: known.join(", ") };
@@ -94,7 +95,7 @@ impl ConfigError {
     }
 }
 
-/// Of something else in place of a name, the reader does not say which names there are; of a name that is none, it does.
+/// Returns the names for a value that is not a name; the parser lists them only for an unknown name.
 fn names_at<T: DeserializeOwned>(message: &str, span: Range<usize>, text: &str) -> Option<String> {
     if message != "wanted string or table" {
         return None;
@@ -105,7 +106,7 @@ fn names_at<T: DeserializeOwned>(message: &str, span: Range<usize>, text: &str) 
     Some(format!("a name in quotes is wanted: {names}"))
 }
 
-/// The types of this program in words.
+/// Describes this program's types.
 fn plainly(message: &str) -> String {
     let types = [
         ("u32", "a whole number from 0 to 4294967295 is wanted"),
@@ -123,10 +124,10 @@ fn plainly(message: &str) -> String {
     plain.unwrap_or_else(|| message.to_owned())
 }
 
-/// A value as a file has it, without quotes.
+/// Formats a value as in a file, without quotes.
 pub(super) fn shown<T: Serialize>(value: &T) -> String {
     let mut text = String::new();
-    // What was read from a file can be written to one; where it cannot, the key says enough.
+    // Parsed values can be written; if not, the key suffices.
     let _ = value.serialize(ValueSerializer::new(&mut text));
     text.trim_matches('"').to_owned()
 }

@@ -1,18 +1,19 @@
-//! Into how many fragments a model is cut.
+//! Division of a model into fragments.
 
 use super::SyncConfig;
 use crate::plan::FragmentLayout;
 
-/// Fragments of a sync group, at most. Messages between workers and coordinator name each of them, and what a worker keeps of a round has a place for each: the
-/// limits of both are reckoned for so many.
+/// Maximum fragments of a sync group. Messages between workers and coordinator name each of them, and a
+/// worker's round state has a slot for each: this bounds both.
 pub const FRAGMENTS_MAX: u32 = 10_000;
 
-/// Dense f32, a fragment of this size is the largest frame body that the transport takes: 16 MiB.
+/// Dense f32, a fragment of this size is the largest frame body that the transport accepts: 16 MiB.
 pub(crate) const FRAGMENT_VALUES_MAX: u32 = 4 << 20;
 
 impl SyncConfig {
-    /// How so many parameters are cut: into fragments of `fragment_values`, or of so many times that as leave [`FRAGMENTS_MAX`] of them. (One that fits a
-    /// frame is enough for 42 thousand million parameters on one worker.)
+    /// Divides the parameters into fragments of `fragment_values`, or of the smallest multiple that gives at
+    /// most [`FRAGMENTS_MAX`]. (A fragment that fits a frame suffices for 42 thousand million parameters on
+    /// one worker.)
     #[must_use]
     pub fn layout(&self, values: u64) -> FragmentLayout {
         let size = u64::from(self.fragment_values);

@@ -1,19 +1,20 @@
-//! `[data.image]`: what images are made into.
+//! `[data.image]`: preprocessing of images.
 //!
-//! An image of another size is scaled, in its own proportions, until it just covers what is wanted, and what sticks out is cut off on both sides alike: as
-//! Pillow's `ImageOps.fit` does, and torchvision's `Resize` and `CenterCrop` together. Colours become grey by the weights of ITU-R BT.601, grey has the same value in
-//! three channels, and how opaque a pixel is does not count.
+//! An image of another size is scaled, preserving its proportions, until it just covers the target; the
+//! excess is cropped equally on both sides, as in Pillow's `ImageOps.fit`, or torchvision's `Resize` and
+//! `CenterCrop` together. Colours become grey by the weights of ITU-R BT.601, grey is repeated in three
+//! channels, and opacity is ignored.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, DataFormat, DataLabels, DataPlace, DataSource};
 
-/// Pixels along either side, at most: more than any classifier takes.
+/// Maximum pixels along either side: more than any classifier takes.
 const SIDE_MAX: u32 = 1 << 12;
-/// Classes, at most: a sample has two bytes for its own.
+/// Maximum classes: a sample has two bytes for its class.
 const CLASSES_MAX: u32 = 1 << 16;
 
-/// `[data.image]`: every image becomes so many channels, rows and columns.
+/// `[data.image]`: the channels, rows and columns of every image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageConfig {
@@ -39,7 +40,7 @@ impl ImageConfig {
         3
     }
 
-    /// Values of an image.
+    /// Returns the number of values of an image.
     #[must_use]
     pub fn values(&self) -> u64 {
         u64::from(self.channels) * u64::from(self.height) * u64::from(self.width)
@@ -79,7 +80,7 @@ impl ImageConfig {
 }
 
 impl DataSource {
-    /// What is wrong with a source beside, or without, `data.image`.
+    /// Returns the conflict between a source and the presence or absence of `data.image`, if any.
     pub(super) fn check_images(&self, has_images: bool) -> Result<(), &'static str> {
         let format = self.format();
         match (has_images, format.is_of_images()) {
@@ -103,7 +104,7 @@ impl DataSource {
         }
     }
 
-    /// Each file of images has one of labels, of the same kind.
+    /// Checks that each image file has a label file of the same kind.
     fn check_idx(&self) -> Result<(), &'static str> {
         let pair = match (self.place(), &self.labels) {
             (DataPlace::Path(_), Some(DataLabels::Path(_))) => true,

@@ -1,9 +1,9 @@
-//! Keys as people of transformers, DeepSpeed, torchtitan, axolotl and other tools write them, and ours.
+//! Keys of transformers, DeepSpeed, torchtitan, axolotl and other tools, with our equivalents.
 
-/// Names of one thing elsewhere, and what to write here.
+/// Names of one setting in other tools, and its equivalent.
 struct Other {
     names: &'static [&'static str],
-    /// Our key and a line of `run.toml`, or why there is none.
+    /// Our key and a line of `run.toml`, or the reason why none exists.
     here: &'static str,
 }
 
@@ -204,7 +204,7 @@ const OTHERS: [Other; 37] = [
     ),
 ];
 
-/// What to write here for a key of another tool; none: it is not known.
+/// Returns the equivalent of another tool's key; `None`: unknown.
 pub(super) fn here(key: &str) -> Option<&'static str> {
     let plain: String = key.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect();
     OTHERS.iter().find(|other| other.names.contains(&plain.as_str())).map(|other| other.here)
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(here("learning_rate"), None);
     }
 
-    /// `[table] key = value` of an answer is a line that can be pasted.
+    /// A line `[table] key = value` in an answer can be pasted.
     #[test]
     fn each_line_of_an_answer_is_read() {
         let mut lines = 0;
@@ -257,7 +257,7 @@ mod tests {
                 }
                 None => format!("{SMALL}[{table}]\n{line}"),
             };
-            // Its sizes may not go with the others'.
+            // Its sizes may not fit the others'.
             if let Err(error) = RunConfig::parse(&text) {
                 let message = error.to_string();
                 assert!(

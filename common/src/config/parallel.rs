@@ -1,4 +1,4 @@
-//! `[parallel]`: how many workers share one copy of the model, and how they compute with it.
+//! `[parallel]`: division of a replica among workers, and its computation.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::{RunConfig, ValueFormat};
 /// Characters in a site's name: it appears in tables and metrics.
 pub const SITE_CHARS_MAX: usize = 64;
 
-/// Whether a site may be called so.
+/// Whether a text is a valid site name.
 #[must_use]
 pub fn is_site_name(name: &str) -> bool {
     let count = name.trim().chars().count();
@@ -42,7 +42,7 @@ pub enum PipelineSchedule {
     ZeroBubble,
 }
 
-/// Values of a gradient of which `parallel.boundary_keep` are sent.
+/// Values of a gradient from which `parallel.boundary_keep` are sent.
 pub const BOUNDARY_CHUNK: u32 = 4096;
 
 /// `[parallel.differences]`: a rank and the next both remember what the activations of a sequence were, and where all sequences of a micro-batch come again to the same copy, as in a second
@@ -93,7 +93,7 @@ pub struct ParallelConfig {
     pub replan_after_s: u32,
 }
 
-/// A minute: machines that are started again are back by then.
+/// A minute: restarted machines are back by then.
 const REPLAN_AFTER_S: u32 = 60;
 
 impl Default for ParallelConfig {
@@ -116,7 +116,7 @@ impl Default for ParallelConfig {
 }
 
 impl ParallelConfig {
-    /// Whether a copy of the model is cut into parts of neighbouring blocks.
+    /// Whether a replica is divided into stages of adjacent blocks.
     #[must_use]
     pub fn is_pipelined(&self) -> bool {
         self.stages > 1
@@ -128,39 +128,42 @@ impl ParallelConfig {
         self.tensor > 1
     }
 
-    /// Of a rank of a copy: its stage, and its index among the workers that share that stage's layers. Ranks are stage by stage.
+    /// Returns the stage of a rank of a replica, and its index among the workers that share that stage's
+    /// layers. Ranks are ordered by stage.
     #[must_use]
     pub fn place_of(&self, rank: u32) -> (u32, u32) {
         let members = self.tensor.max(1);
         (rank / members, rank % members)
     }
 
-    /// Whether a copy of the model is on several workers, in whatever way.
+    /// Whether a replica spans several workers in any way.
     #[must_use]
     pub fn is_divided(&self) -> bool {
         self.seats() > 1
     }
 
-    /// Workers of a copy of the model: its parts, each as often as a tensor group has members.
+    /// Returns the workers of a replica: its stages times the size of a tensor group.
     #[must_use]
     pub fn seats(&self) -> u32 {
         self.stages.saturating_mul(self.tensor)
     }
 
-    /// One worker has all of the model, whatever the machines and links are.
+    /// Returns the plan with the whole model on each worker, whatever the machines and links.
     #[must_use]
     pub fn undivided() -> Self {
         Self { plan: PlanChoice::Fixed, ..Self::default() }
     }
 
-    /// Of all that is configured, how parts talk and when they are made anew.
+    /// Returns only the settings that apply to the coordinator's plan: communication of stages, and
+    /// replanning.
     #[must_use]
     pub fn joined(&self) -> Self {
         let Self { boundary, boundary_keep, differences, replan_after_s, .. } = *self;
         Self { boundary, boundary_keep, differences, replan_after_s, ..Self::undivided() }
     }
 
-    /// What a worker of a stage remembers of activations: on each side of each boundary that it has, as much as is asked for.
+    /// Returns the bytes of activations that a worker of a stage caches: the configured amount on each side
+    /// of each of its boundaries.
     #[must_use]
     pub fn remembered_bytes(&self, stage: u32) -> u64 {
         let Some(Differences { memory_mib, .. }) = self.differences.filter(|_| self.is_pipelined()) else {
@@ -170,7 +173,7 @@ impl ParallelConfig {
         memory_mib.saturating_mul(1 << 20).saturating_mul(if is_end { 1 } else { 2 })
     }
 
-    /// Whether the coordinator is still to decide, in a run of several workers that may be divided.
+    /// Whether the coordinator has yet to decide, in a run of several workers that may be divided.
     pub(crate) fn is_open_in(&self, config: &RunConfig) -> bool {
         let is_permitted = config.privacy.is_none() && config.secure_aggregation.is_none();
         let may_be_divided = is_permitted && !config.model.kind.is_of_images();

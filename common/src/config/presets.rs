@@ -1,4 +1,4 @@
-//! What each preset stands for: one value for each key of `[sync]`.
+//! The presets: one value for each key of `[sync]`.
 
 use super::sync::{
     Application, InnerRule, LateRule, ResultForm, RobustRule, SelectionRule, Source, SyncConfig, SyncPreset,
@@ -7,7 +7,7 @@ use super::sync::{
 use super::{Rounding, ValueFormat};
 
 impl SyncConfig {
-    /// The parts of a strategy, with the values that its paper or our measurements recommend.
+    /// Returns the values of a preset, as recommended by its paper or our measurements.
     #[must_use]
     pub fn of(preset: SyncPreset) -> Self {
         match preset {
@@ -25,8 +25,9 @@ impl SyncConfig {
     }
 }
 
-/// A fifth of the model is exchanged after each step and applied after the next: communication has all the time there is, and no result is more
-/// than a step late, which a young model bears far worse than few bits.
+/// A fifth of the model is exchanged after each step and applied after the next. Communication can use all of
+/// the time, and no result is more than a step late; a model in early training tolerates staleness far worse
+/// than few bits.
 fn auto() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Auto,
@@ -45,10 +46,11 @@ fn auto() -> SyncConfig {
         result_values: ValueFormat::TwoBit,
         adapt: true,
         bits_min: 0.02,
-        // Finer values buy nothing (decision 0012), and take time from training on a busy processor.
+        // Finer values gain nothing (decision 0012), and cost training time on a busy processor.
         bits_max: 4.2,
         backlog_max: 4.0,
-        // The bits of a contribution change, and what waited comes at once; a value that was never seen in the warm-up takes a long first step.
+        // The bits of a contribution vary, and a backlog is sent at once; a value never seen in the warm-up
+        // takes a long first step.
         norm_limit: 200.0,
         fragment_values: 32_768,
         ..sparse_local()
@@ -68,7 +70,7 @@ fn dense() -> SyncConfig {
         error_decay: 1.0,
         result: ResultForm::Mean,
         result_values: ValueFormat::F32,
-        // A young model's gradients jump: 76 times the median was seen in a run that trained well.
+        // Early gradients jump: 76 times the median occurred in a run that trained well.
         norm_limit: 200.0,
         apply: Application::Inner,
         ..sparse_local()
@@ -128,7 +130,7 @@ fn cocktail() -> SyncConfig {
     }
 }
 
-/// Rank 4 is the paper's for language models. A dense warm-up, as PyTorch's own has one.
+/// Rank 4 is the paper's for language models. A dense warm-up, as in PyTorch's own.
 fn powersgd() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::Powersgd,
@@ -160,7 +162,7 @@ fn diloco() -> SyncConfig {
         preset: SyncPreset::Diloco,
         every: 50,
         overlap: 0,
-        // Outer momentum goes on for many rounds, which has no place in rounds that are a step or two apart.
+        // Outer momentum spans many rounds, which does not fit rounds a step or two apart.
         warmup_share: 0.0,
         warmup_keep: 4096,
         warmup_values: ValueFormat::F32,
@@ -190,7 +192,8 @@ fn streaming_diloco() -> SyncConfig {
     }
 }
 
-/// What is not sent waits, and a young model does not forgive that: for a tenth of the run it sends a quarter of all values every other step.
+/// Unsent values wait, which harms early training: for a tenth of the run a quarter of all values is sent
+/// every other step.
 fn sparse_local() -> SyncConfig {
     SyncConfig {
         preset: SyncPreset::SparseLocal,

@@ -1,23 +1,24 @@
-//! `[privacy]`: what is done with an update before it leaves its site.
+//! `[privacy]`: clipping and noise on updates before they leave a site.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, RunConfig, SyncConfig};
 use crate::privacy::GaussianAccountant;
 
-/// Clips are lengths of updates in f32, with room for their squares.
+/// Range of clips, which are lengths of updates in f32, with a margin for their squares.
 const CLIP_MIN: f64 = 1e-12;
 const CLIP_MAX: f64 = 1e12;
-/// Below, a single round tells nearly everything (ε beyond 20 000), and noise on an update would not fit the digits of f32.
+/// Below, a single round reveals nearly everything (ε beyond 20 000), and noise on an update would exceed the
+/// precision of f32.
 const NOISE_MIN: f64 = 0.01;
-/// Above, an update is lost in the noise whatever its length.
+/// Above, noise dominates an update of any length.
 const NOISE_MAX: f64 = 1e6;
-/// Below, what 64 random bits cannot draw of the normal distribution's tails would count.
+/// Below, the tails of the normal distribution that 64 random bits cannot draw would matter.
 const DELTA_MIN: f64 = 1e-9;
 /// Above, the guarantee may fail altogether once in a hundred runs.
 const DELTA_MAX: f64 = 1e-2;
 
-/// `[privacy]`: with it, what a site contributes is clipped and drowned in noise, so that nobody can tell from it what data the site has.
+/// `[privacy]`: clips contributions of a site and adds noise, so that they do not reveal the site's data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrivacyConfig {
@@ -33,19 +34,19 @@ pub struct PrivacyConfig {
 }
 
 impl PrivacyConfig {
-    /// The standard deviation of the noise on each value, in the update's own unit.
+    /// Returns the standard deviation of the noise on each value, in the update's unit.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         self.noise * self.clip
     }
 
-    /// What so many rounds tell of the data of a site that contributed to all of them: ε at `delta`.
+    /// Returns ε at `delta` of this many rounds, for the data of a site that contributed to all of them.
     #[must_use]
     pub fn epsilon(&self, rounds: u64) -> f64 {
         GaussianAccountant::of_releases(rounds, self.noise).epsilon(self.delta)
     }
 
-    /// Checks each value, and what goes together with `[sync]`.
+    /// Checks each value, and the combination with `[sync]`.
     pub(crate) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
         let numbers = [
             (
@@ -95,7 +96,7 @@ impl PrivacyConfig {
 }
 
 impl RunConfig {
-    /// Whether the coordinator may know losses: they come from the data without noise.
+    /// Whether the coordinator receives losses, which come from the data without noise.
     #[must_use]
     pub fn reports_losses(&self) -> bool {
         self.privacy.as_ref().is_none_or(|privacy| privacy.report_loss)

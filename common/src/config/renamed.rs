@@ -1,8 +1,8 @@
-//! Keys that have another name now. The old name is read until the next release.
+//! Renamed keys. The old name is accepted until the next release.
 
 use std::borrow::Cow;
 
-/// Old names, within their table, and new ones.
+/// Table, old name and new name.
 const RENAMED: [(&str, &str, &str); 5] = [
     ("sync", "opening_every", "warmup_every"),
     ("sync", "opening_keep", "warmup_keep"),
@@ -11,7 +11,7 @@ const RENAMED: [(&str, &str, &str); 5] = [
     ("sync", "opening_values", "warmup_values"),
 ];
 
-/// A `run.toml` with new names in place of old ones, line by line.
+/// Replaces old names in a `run.toml`, line by line.
 pub(crate) fn with_new_names(text: &str) -> Cow<'_, str> {
     if !RENAMED.iter().any(|(_, old, _)| text.contains(old)) {
         return Cow::Borrowed(text);
@@ -31,7 +31,7 @@ pub(crate) fn with_new_names(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.collect())
 }
 
-/// A line for each key of a `run.toml` that has its old name. A text that is no TOML has none.
+/// Returns a line for each key with an old name; none for invalid TOML.
 #[must_use]
 pub fn renamed_keys(text: &str) -> Vec<String> {
     let Ok(tables) = text.parse::<toml::Table>() else { return Vec::new() };

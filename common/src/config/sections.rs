@@ -65,7 +65,8 @@ impl RunSection {
     }
 }
 
-/// The architecture family, which fixes parameter names and layouts: of language models, as Hugging Face writes them.
+/// The architecture family, which determines parameter names and layouts; those of language models follow
+/// Hugging Face.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
@@ -80,13 +81,13 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// Whether it classifies images; else it is a language model.
+    /// Whether it classifies images; otherwise it is a language model.
     #[must_use]
     pub fn is_of_images(self) -> bool {
         matches!(self, Self::Mlp | Self::Cnn)
     }
 
-    /// As it is written.
+    /// Returns its name in the file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -147,7 +148,7 @@ pub(super) fn is_true(value: &bool) -> bool {
 }
 
 impl ModelConfig {
-    /// One of which nothing is said but its kind; numbers that a language model needs are zero.
+    /// Creates a model with only its kind set; the numbers that a language model needs are zero.
     #[must_use]
     pub const fn of(kind: ModelKind) -> Self {
         Self {
@@ -207,7 +208,7 @@ pub struct TrainConfig {
     pub shares: Option<ShareRule>,
 }
 
-/// How the sequences of a step are divided among workers.
+/// Division of a step's sequences among workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareRule {
@@ -276,7 +277,7 @@ impl Default for CheckpointConfig {
 }
 
 impl CheckpointConfig {
-    /// Which checkpoints stay when a newer one is complete.
+    /// Returns the retention of checkpoints.
     #[must_use]
     pub fn retention(&self) -> Retention {
         Retention { last: self.keep, for_good_every: self.every_rounds.saturating_mul(self.keep_every) }
@@ -326,7 +327,7 @@ impl CheckpointConfig {
     }
 }
 
-/// Whether a text says where object storage is, and nothing that all who see the run should not.
+/// Whether a text is an endpoint of object storage without secrets, as all participants see it.
 pub(super) fn is_endpoint(text: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| {
         let host = text.strip_prefix(scheme);
@@ -358,8 +359,8 @@ impl Default for FaultConfig {
     }
 }
 
-/// The least silence after which a worker is taken for lost, in milliseconds, with which another one of its site may speak for it: whoever speaks may fail, and who relies on it must be
-/// heard again before.
+/// Minimum silence limit, in milliseconds, at which another worker of the site may report for a worker: the
+/// reporter may fail, and its wards must report themselves in time.
 pub const SPOKEN_FOR_SILENCE_MIN_MS: u64 = 2000;
 
 impl FaultConfig {
@@ -367,7 +368,7 @@ impl FaultConfig {
         let Self { silent_after_ms, suspect_after_ms, .. } = *self;
         positive("faults.silent_after_ms", silent_after_ms)?;
         positive("faults.suspect_after_ms", suspect_after_ms)?;
-        // Who wants less than the default for the most has not asked for a least.
+        // A user who only lowers the maximum has not set a minimum.
         if suspect_after_ms > silent_after_ms && suspect_after_ms != Self::default().suspect_after_ms {
             let reason = format!(
                 "is the least, and faults.silent_after_ms = {silent_after_ms} the most that a worker may say nothing for: lower this one, or raise that one"
@@ -377,7 +378,7 @@ impl FaultConfig {
         Ok(())
     }
 
-    /// Whether workers may have one of their site say that they are alive.
+    /// Whether workers may let one of their site report for them.
     #[must_use]
     pub fn one_may_speak_for_a_site(&self) -> bool {
         self.silent_after_ms.min(self.suspect_after_ms) >= SPOKEN_FOR_SILENCE_MIN_MS
@@ -385,47 +386,49 @@ impl FaultConfig {
 }
 
 impl RunConfig {
-    /// The effective configuration, with every default spelled out, as a `run.toml`.
+    /// Returns the effective configuration, with all defaults, as a `run.toml`.
     ///
     /// # Errors
-    /// Only when a path is not UTF-8, which TOML cannot hold.
+    /// A path is not UTF-8, which TOML cannot represent.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }
 
-    /// Copies of the model that are trained, each by one worker or by several: what the samples of a step are divided among.
+    /// Returns the number of replicas, each trained by one or several workers: the samples of a step are
+    /// divided among them.
     #[must_use]
     pub fn replicas(&self) -> u32 {
         (self.run.workers / self.parallel.seats().max(1)).max(1)
     }
 
-    /// Whether each worker's part of a step may follow its speed: a copy in parts is as fast as its slowest part, which no heartbeat tells, and what privacy
-    /// costs is reckoned with even shares.
+    /// Whether shares of a step may follow speed. A divided replica is as fast as its slowest part, which
+    /// heartbeats do not report; the privacy cost assumes even shares.
     #[must_use]
     pub fn may_share_by_speed(&self) -> bool {
         !self.parallel.is_divided() && self.privacy.is_none()
     }
 
-    /// A plan comes first: under one where they may not follow speed, it is no longer asked for.
+    /// Drops shares by speed if a plan forbids them.
     pub fn drop_speed_shares(&mut self) {
         if !self.may_share_by_speed() && self.train.shares == Some(ShareRule::BySpeed) {
             self.train.shares = None;
         }
     }
 
-    /// Whether it does.
+    /// Whether shares follow speed.
     #[must_use]
     pub fn shares_follow_speed(&self) -> bool {
         self.may_share_by_speed() && self.train.shares != Some(ShareRule::Even)
     }
 
-    /// What a sample has that is predicted: the tokens of a sequence, or the class of an image.
+    /// Returns the predictions per sample: the tokens of a sequence, or the class of an image.
     #[must_use]
     pub fn predictions_per_sample(&self) -> u32 {
         if self.data.image.is_some() { 1 } else { self.data.sequence_length }
     }
 
-    /// Entries of the model's vocabulary, or classes of images. None: those of the tokenizer, which is a file on the workers' machines.
+    /// Returns the vocabulary size, or the number of image classes. `None`: the tokenizer's, which is a file
+    /// on the workers' machines.
     #[must_use]
     pub fn vocabulary(&self) -> Option<u32> {
         if let Some(image) = &self.data.image {
@@ -435,19 +438,19 @@ impl RunConfig {
         self.model.vocabulary.or(is_bytes.then_some(DataConfig::BYTES_VOCABULARY))
     }
 
-    /// Whether members may have from each other what is no part of a round: checkpoints and training data.
+    /// Whether members may exchange data outside of rounds: checkpoints and training data.
     #[must_use]
     pub fn may_be_shared(&self) -> bool {
         self.privacy.is_none() && self.secure_aggregation.is_none()
     }
 
-    /// Whether it is the coordinator's to decide how copies of the model are cut, and it has not yet.
+    /// Whether the coordinator has yet to decide on the division of replicas.
     #[must_use]
     pub fn is_plan_open(&self) -> bool {
         self.parallel.is_open_in(self)
     }
 
-    /// When rounds happen.
+    /// Returns the schedule of rounds.
     #[must_use]
     pub fn round_schedule(&self) -> RoundSchedule {
         let SyncConfig { warmup_rounds, warmup_share, warmup_every, every, groups, .. } = self.sync;

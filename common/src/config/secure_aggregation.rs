@@ -1,4 +1,4 @@
-//! `[secure_aggregation]`: owners see the sum of all contributions and no single one.
+//! `[secure_aggregation]`: owners see only the sum of all contributions.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,10 @@ use super::error::shown;
 use super::sync::{ResultForm, RobustRule, SelectionRule, Transform};
 use super::{ConfigError, SyncConfig, ValueFormat};
 
-/// Far beyond any update, and a limit where f64 still has digits to spare.
+/// Far beyond any update, and a limit at which f64 still has precision to spare.
 const RANGE_MAX: f64 = 1e12;
 
-/// `[secure_aggregation]`: with it, what a site contributes is hidden under masks that cancel in the sum over all sites.
+/// `[secure_aggregation]`: hides a site's contribution under masks that cancel in the sum over all sites.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecureAggregationConfig {
@@ -18,7 +18,7 @@ pub struct SecureAggregationConfig {
 }
 
 impl SecureAggregationConfig {
-    /// Checks the value, and what goes together with `[sync]`.
+    /// Checks the value, and the combination with `[sync]`.
     pub(crate) fn check(&self, sync: &SyncConfig) -> Result<(), ConfigError> {
         if !(self.range > 0.0 && self.range <= RANGE_MAX) {
             let reason = format!(

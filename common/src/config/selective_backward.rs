@@ -1,4 +1,5 @@
-//! `[train.selective_backward]`: backward passes for the samples that the model finds hard (Jiang et al. 2019, "Accelerating deep learning by focusing on the biggest losers", arXiv 1910.00762).
+//! `[train.selective_backward]`: backward passes for hard samples (Jiang et al. 2019, "Accelerating deep
+//! learning by focusing on the biggest losers", arXiv 1910.00762).
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub struct SelectiveBackwardConfig {
     pub full_epochs: u32,
 }
 
-/// Where the loss comes from that decides whether a sample is trained on.
+/// Source of the loss that decides on a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SelectionMode {
@@ -40,16 +41,17 @@ pub enum SelectionMode {
 }
 
 impl SelectiveBackwardConfig {
-    /// Largest β: beyond it, less than one sample in seventeen is trained on, and looking for it is nearly all of the work.
+    /// Maximum β: beyond it, less than one sample in seventeen is trained on, and selection takes nearly all
+    /// of the work.
     const BETA_MAX: f64 = 16.0;
-    /// Fewest losses that a percentile is taken of: steps of three percent.
+    /// Minimum losses for a percentile: steps of three percent.
     pub const HISTORY_MIN: u32 = 32;
-    /// Most losses that a percentile is taken of: sorted anew in each step.
+    /// Maximum losses for a percentile: sorted in each step.
     const HISTORY_MAX: u32 = 1 << 16;
-    /// Most epochs that a loss may be old: a model that has seen a sample so often has little to learn of it.
+    /// Maximum age of a loss in epochs: a model learns little from a sample seen so often.
     const EPOCHS_MAX: u32 = 1000;
 
-    /// The number of the paper.
+    /// The paper's value.
     fn usual_history() -> u32 {
         1024
     }
@@ -58,7 +60,7 @@ impl SelectiveBackwardConfig {
         1
     }
 
-    /// For how many epochs a loss counts; 0: it is taken anew each time.
+    /// Returns the epochs for which a loss is valid; 0: computed each time.
     #[must_use]
     pub fn reused_for(&self) -> u32 {
         match self.mode {

@@ -1,10 +1,11 @@
-//! Which sources have the separator of `[data]`.
+//! Sources with the separator of `[data]`.
 
 use super::{DataFormat, DataPlace, DataSource};
 
 impl DataSource {
-    /// Whether the separator stands behind each record of its files, or behind each of its files where a pattern names files of plain text. A pattern counts as one however many files it matches, so that
-    /// another file changes nothing of those that were there.
+    /// Whether the separator follows each record of its files, or each file of a plain-text pattern. A
+    /// pattern counts as one whatever the number of its files, so that another file does not change existing
+    /// samples.
     #[must_use]
     pub fn has_separators(&self) -> bool {
         let is_pattern = match self.place() {

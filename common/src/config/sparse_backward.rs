@@ -1,4 +1,5 @@
-//! `[train.sparse_backward]`: backward passes that go on with the largest gradients only (meProp: Sun et al. 2017, arXiv 1706.06197).
+//! `[train.sparse_backward]`: backward passes with the largest gradients only (meProp: Sun et al. 2017, arXiv
+//! 1706.06197).
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ pub struct SparseBackwardConfig {
     pub layers: Vec<String>,
 }
 
-/// What is kept of the gradient of a product.
+/// Selection from the gradient of a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SparseMode {
@@ -32,7 +33,7 @@ impl SparseBackwardConfig {
         vec!["*".to_owned()]
     }
 
-    /// Of so many columns, how many are kept: one at least.
+    /// Returns the number of columns kept of `columns`, at least one.
     #[must_use]
     pub fn kept(&self, columns: u64) -> u64 {
         ((self.keep * columns as f64).round() as u64).clamp(1, columns.max(1))

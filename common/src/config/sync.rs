@@ -1,4 +1,4 @@
-//! `[sync]`: how sites exchange what they learnt, as parts that go together freely.
+//! `[sync]`: the exchange between sites, as freely combinable parts.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,11 @@ use super::error::shown;
 use super::{Rounding, ValueFormat};
 use crate::id::Round;
 
-/// Of the rounds of a warm-up of common steps that adapts, one in so many is measured. The others take less time, as they leave while gradients are computed.
+/// In an adaptive warm-up of common steps, one round in this many is measured. The others take less time, as
+/// they leave while gradients are computed.
 const MEASURED_EVERY: u64 = 4;
 
-/// The strategies, named after their papers. A preset is nothing but a value for each of the other keys.
+/// The strategies, named after their papers. A preset is a value for each of the other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncPreset {
@@ -52,7 +53,7 @@ impl SyncPreset {
     ];
 }
 
-/// What a worker contributes to a round.
+/// Contribution of a worker to a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -74,7 +75,7 @@ impl Source {
     }
 }
 
-/// Which values are sent.
+/// Selection of values to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SelectionRule {
@@ -88,7 +89,7 @@ pub enum SelectionRule {
     Columns,
 }
 
-/// What is done with values before some are selected.
+/// Transform before the selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transform {
@@ -98,7 +99,7 @@ pub enum Transform {
     Dct,
 }
 
-/// In which form owners publish.
+/// Form of published results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResultForm {
@@ -110,7 +111,7 @@ pub enum ResultForm {
     Union,
 }
 
-/// What is done with the mean of a round.
+/// Use of the mean of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
@@ -126,7 +127,7 @@ pub enum Application {
     Outer,
 }
 
-/// What local steps are made with.
+/// Optimiser of local steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InnerRule {
@@ -136,7 +137,7 @@ pub enum InnerRule {
     FrozenAdamw,
 }
 
-/// How an owner that takes the mean keeps the influence of a few contributions small.
+/// The owner's limit on the influence of a few contributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RobustRule {
@@ -148,7 +149,7 @@ pub enum RobustRule {
     Trim,
 }
 
-/// How the members of a site bring their updates together.
+/// Reduction of updates within a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WithinSite {
@@ -160,7 +161,7 @@ pub enum WithinSite {
     Nccl,
 }
 
-/// How a result meets what was trained while it was on its way (`overlap` > 0).
+/// Merge of a result with the training since its contribution (`overlap` > 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LateRule {
@@ -170,7 +171,7 @@ pub enum LateRule {
     Mix,
 }
 
-/// Declares `[sync]` twice from one list of keys: as it is written, where every key may be missing, and as it is used.
+/// Declares `[sync]` twice from one list of keys: as written, with every key optional, and as used.
 macro_rules! sync_keys {
     ($(#[$of_preset:meta])* preset: $preset:ty, $( $(#[$attribute:meta])* $key:ident: $type:ty, )*) => {
         /// `[sync]`, with the preset's value for every key that the file does not set.
@@ -182,7 +183,7 @@ macro_rules! sync_keys {
             $( $(#[$attribute])* pub $key: $type, )*
         }
 
-        /// `[sync]` as the file has it.
+        /// `[sync]` as in the file.
         #[derive(Default, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         struct SyncKeys {
@@ -207,8 +208,8 @@ macro_rules! sync_keys {
         }
 
         impl SyncConfig {
-            /// The keys that have another value than they would have if the file did not set them, and that value: neither what the preset has, nor
-            /// what follows from the other keys.
+            /// Returns the keys, with values, that differ from the preset and from values derived from other
+            /// keys.
             pub(super) fn own_keys(&self) -> Vec<(&'static str, String)> {
                 let preset = Self::of(self.preset);
                 let mut own = Vec::new();
@@ -319,10 +320,10 @@ sync_keys! {
 }
 
 impl SyncKeys {
-    /// Who sets the number format alone means it for the warm-up and the results as well, where the preset has one format for them; and
-    /// all of a chunk is still all of it when chunks have another size.
+    /// Applies values that follow others: a number format set alone also applies to the warm-up and the
+    /// results, if the preset has one format for all; a full chunk stays full if the chunk size changes.
     fn with_followers(mut self, preset: &SyncConfig) -> Self {
-        // Who asks for rounds that are far apart means it.
+        // An explicitly large interval is intended.
         self.every_max = self.every_max.or(self.every.map(|every| every.max(preset.every_max)));
         if preset.result_keep == preset.chunk {
             self.result_keep = self.result_keep.or(self.chunk);
@@ -331,7 +332,7 @@ impl SyncKeys {
             self.random_keep = self.random_keep.or(self.chunk);
         }
         if self.selection == Some(SelectionRule::All) {
-            // Who wants all values sent wants so from the start.
+            // A user who wants all values sent wants so from the start.
             self.warmup_keep = self.warmup_keep.or(Some(self.chunk.unwrap_or(preset.chunk)));
         }
         if self.source.is_some_and(Source::is_gradient) && !preset.source.is_gradient() {
@@ -358,8 +359,8 @@ impl Default for SyncConfig {
 }
 
 impl SyncConfig {
-    /// A preset's count that nothing reads must not stand in the way of smaller chunks. `unset`: which of `keep`, `warmup_keep` and `result_keep`
-    /// nobody has set.
+    /// Lets smaller chunks pass if a preset's count has no effect. `unset`: which of `keep`, `warmup_keep`
+    /// and `result_keep` the user has not set.
     fn with_fitting_counts(mut self, unset: [bool; 3]) -> Self {
         let read = [self.reads_keep(), self.reads_warmup_keep(), self.reads_result_keep()];
         let counts = [&mut self.keep, &mut self.warmup_keep, &mut self.result_keep];
@@ -371,38 +372,39 @@ impl SyncConfig {
         self
     }
 
-    /// Whether the warm-up sends some of all values: one of common steps sends all.
+    /// Whether the warm-up sends only some values; one of common steps sends all.
     #[must_use]
     pub fn warmup_selects(&self) -> bool {
         self.has_warmup() && !self.opens_with_gradients() && self.warmup_keep < self.chunk
     }
 
-    /// Whether what selection or rounding leaves behind is kept for the next contribution.
+    /// Whether the error of selection or rounding is kept for the next contribution.
     #[must_use]
     pub fn has_residual(&self) -> bool {
         self.error_decay > 0.0
     }
 
-    /// Rounds in which the steps of one round are exchanged, after the warm-up.
+    /// Returns the rounds that exchange the steps of one round, after the warm-up.
     #[must_use]
     pub fn exchanges(&self) -> u32 {
         if self.rank > 0 { 2 } else { 1 }
     }
 
-    /// Whether there is a warm-up.
+    /// Whether a warm-up exists.
     #[must_use]
     pub fn has_warmup(&self) -> bool {
         self.warmup_rounds > 0 || self.warmup_share > 0.0
     }
 
-    /// What a worker contributes to a round: in the warm-up, what all optimisers begin with.
+    /// Returns a worker's contribution to a round: in the warm-up, the common start of all optimisers.
     #[must_use]
     pub fn source_in(&self, is_warmup: bool) -> Source {
         if is_warmup && self.opens_with_gradients() { Source::Gradient } else { self.source }
     }
 
-    /// Whether parts of a contribution leave while the rest is computed: the device waits for the result (where it does not, there is time enough, and the round
-    /// before is still on its way), nothing is done to the contribution as a whole, and nobody measures what it takes.
+    /// Whether parts of a contribution leave while the rest is computed. The conditions: the device waits for
+    /// the result (otherwise there is enough time, and the previous round is still in flight), no operation
+    /// needs the contribution as a whole, and its duration is not measured.
     #[must_use]
     pub fn streams_in(&self, round: Round, is_warmup: bool) -> bool {
         let is_by_value = self.transform == Transform::None && (is_warmup || self.rank == 0);
@@ -414,19 +416,22 @@ impl SyncConfig {
             && !self.measures(round, is_warmup)
     }
 
-    /// Whether the controller goes by what this round takes, from the end of a contribution to its result. In a warm-up some rounds are enough to know the link.
+    /// Whether the controller uses the duration of this round, from the end of a contribution to its result.
+    /// In a warm-up some rounds suffice to know the link.
     #[must_use]
     pub fn measures(&self, round: Round, is_warmup: bool) -> bool {
         self.adapt && (!is_warmup || round.0.is_multiple_of(self.measured_every()))
     }
 
-    /// One round in so many of a warm-up is measured, and is contributed as a whole where others may not be; 1: they are all alike.
+    /// Returns n if one round in n of a warm-up is measured, and contributed as a whole where others may not
+    /// be; 1: all.
     #[must_use]
     pub fn measured_every(&self) -> u64 {
         if self.adapt && self.opens_with_gradients() { MEASURED_EVERY } else { 1 }
     }
 
-    /// τ when rounds are so many steps apart: a result that may take until the next contribution may do so whatever the steps between.
+    /// Returns τ for rounds `every` steps apart: a result due at the next contribution stays so for any
+    /// interval.
     #[must_use]
     pub fn overlap_at(&self, every: u64) -> u64 {
         if self.overlap == self.every { every } else { self.overlap }
@@ -438,19 +443,20 @@ impl SyncConfig {
         self.source.is_gradient() || self.inner == InnerRule::FrozenAdamw
     }
 
-    /// Whether members go apart after a warm-up in which all made the same steps.
+    /// Whether members diverge after a warm-up of common steps.
     #[must_use]
     pub fn parts_after_the_warmup(&self) -> bool {
         self.opens_with_gradients() && !self.source.is_gradient()
     }
 
-    /// Whether error feedback of the warm-up is of another kind than later contributions, and so cannot be added to them.
+    /// Whether error feedback of the warm-up is of another kind than later contributions and cannot be added
+    /// to them.
     #[must_use]
     pub fn changes_kind_after_the_warmup(&self) -> bool {
         self.opens_with_gradients() && matches!(self.source, Source::Momentum | Source::Delta)
     }
 
-    /// What is done with the mean of a round.
+    /// Returns the use of the mean of a round.
     #[must_use]
     pub fn application_in(&self, is_warmup: bool) -> Application {
         if is_warmup && self.opens_with_gradients() { Application::Inner } else { self.apply }
@@ -475,7 +481,7 @@ mod tests {
         for preset in [SyncPreset::Auto, SyncPreset::Powersgd, SyncPreset::OnebitAdam, SyncPreset::Diloco] {
             assert_eq!(rounds(preset, false), [0; 0], "{preset:?}");
         }
-        // Gradients of an adaptive run are measured all the time once the warm-up is over.
+        // An adaptive run of gradients is measured in every round after the warm-up.
         let dense = SyncConfig { adapt: true, ..SyncConfig::of(SyncPreset::Dense) };
         assert!(!dense.streams_in(Round(1), false));
     }

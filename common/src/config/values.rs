@@ -4,24 +4,25 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a number format makes of a value, as far as configurations have to know it.
+/// Loss of a number format, as far as configurations depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The value.
+    /// None.
     Nothing,
-    /// The value with fewer bits: what is lost is small beside it.
+    /// Low bits: the loss is small relative to the value.
     LowBits,
-    /// One of few levels, of which there is one on either side of every value: one of the two can be chosen without bias.
+    /// Rounding to one of few levels, with one on either side of every value: unbiased rounding is possible.
     Levels,
-    /// A mean of many values, beyond which there is no level: what is lost is as large as the value, and must wait for the next update.
+    /// Rounding to a mean of many values, beyond which no level exists: the loss is as large as the value and
+    /// must wait for the next update.
     Means,
 }
 
-/// Declares the number formats that configurations can name: `Variant = "name", what is lost;`. What else there is to a format is in
-/// the codec's file of it.
+/// Declares the number formats of configurations: `Variant = "name", loss;`. The rest of a format is in the
+/// codec's file.
 macro_rules! value_formats {
     ($($(#[$doc:meta])* $format:ident = $name:literal, $loss:ident;)*) => {
-        /// How the values of an update are represented on the wire. Scales and levels are bf16.
+        /// Representation of an update's values on the wire. Scales and levels are bf16.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum ValueFormat {
             $($(#[$doc])* #[serde(rename = $name)] $format,)*
@@ -31,7 +32,7 @@ macro_rules! value_formats {
             /// Every format.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$format),*];
 
-            /// The name in configurations and logs.
+            /// Returns the name in configurations and logs.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -39,7 +40,7 @@ macro_rules! value_formats {
                 }
             }
 
-            /// What it makes of a value.
+            /// Returns its loss.
             #[must_use]
             pub const fn loss(self) -> Loss {
                 match self {
@@ -73,25 +74,25 @@ value_formats! {
 }
 
 impl ValueFormat {
-    /// Whether it gives back what it was given, bit for bit.
+    /// Whether it is lossless, bit for bit.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self.loss() == Loss::Nothing
     }
 
-    /// Whether a value can be rounded to one of the two levels next to it, so that the expectation is the value.
+    /// Whether a value can be rounded to one of two adjacent levels with the value as expectation.
     #[must_use]
     pub fn rounds_at_random(self) -> bool {
         self.loss() == Loss::Levels
     }
 
-    /// Whether what is lost is as large as the values.
+    /// Whether the loss is as large as the values.
     #[must_use]
     pub fn sends_means(self) -> bool {
         self.loss() == Loss::Means
     }
 
-    /// The names of the formats of which this is true, as a sentence has them: "f32, bf16 and f16".
+    /// Returns the names of the formats that satisfy the predicate, as in a sentence: "f32, bf16 and f16".
     #[must_use]
     pub fn names_of(is_meant: impl Fn(Self) -> bool) -> String {
         let names: Vec<_> =
@@ -109,7 +110,7 @@ impl fmt::Display for ValueFormat {
     }
 }
 
-/// How a value becomes one of its format's levels.
+/// Rounding of a value to its format's levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rounding {
@@ -120,7 +121,7 @@ pub enum Rounding {
     Stochastic,
 }
 
-/// The number format of forward and backward passes; parameters and optimiser state are kept in f32.
+/// Number format of forward and backward passes; parameters and optimiser state stay in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {

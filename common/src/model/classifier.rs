@@ -1,5 +1,5 @@
-//! Classifiers of images: a multi-layer perceptron, or a small convolutional net before one (LeCun et al. 1998, "Gradient-based learning applied to document
-//! recognition", with the ReLU of today).
+//! Image classifiers: a multi-layer perceptron, or a small convolutional net before one (LeCun et al. 1998,
+//! "Gradient-based learning applied to document recognition", with ReLU).
 
 use super::Cut;
 use super::cost::{Block, BlockCost, bytes_of, cast_of};
@@ -8,21 +8,22 @@ use crate::config::{ImageConfig, ModelConfig, Precision};
 
 /// Rows and columns of a convolution's kernel.
 const KERNEL: u64 = 3;
-/// Bytes of the place of each largest value of a pooling, a 64-bit index.
+/// Bytes of the position of each maximum of a pooling, a 64-bit index.
 const PLACE_BYTES: u64 = 8;
-/// The weight of the last layer.
+/// Weight of the last layer.
 pub(super) const OUTPUT: &str = "output.weight";
 
-/// What a classifier is made of, besides its classes, which are the vocabulary of its [`ModelSpec`](super::ModelSpec).
+/// Structure of a classifier, without its classes, which are the vocabulary of its
+/// [`ModelSpec`](super::ModelSpec).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classifier {
     /// Channels of an image, C.
     pub channels: u32,
-    /// Its rows, H.
+    /// Rows of an image, H.
     pub height: u32,
-    /// Its columns, W.
+    /// Columns of an image, W.
     pub width: u32,
-    /// Channels behind each convolution; none of a perceptron.
+    /// Channels after each convolution; empty for a perceptron.
     pub convolutions: Vec<u32>,
     /// Widths of the hidden linear layers.
     pub hidden: Vec<u32>,
@@ -31,31 +32,32 @@ pub struct Classifier {
 /// A layer with parameters: block 1 is the first one, and the last one is the head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLayer {
-    /// What its parameters' names begin with: `hidden.0`, of which there are `hidden.0.weight` and `hidden.0.bias`.
+    /// Prefix of its parameters' names: `hidden.0` for `hidden.0.weight` and `hidden.0.bias`.
     pub name: String,
-    /// What it does.
+    /// Operation.
     pub form: LayerForm,
 }
 
-/// What a layer of a classifier does.
+/// Operation of a classifier's layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerForm {
-    /// `[in, H, W]` to `[out, H / 2, W / 2]`: a convolution 3 × 3 with zeros around, a bias, ReLU, and of each 2 × 2 the largest.
+    /// `[in, H, W]` to `[out, H / 2, W / 2]`: a 3 × 3 convolution with zero padding, a bias, ReLU, and 2 × 2
+    /// max pooling.
     Convolution {
-        /// Channels that come in.
+        /// Input channels.
         inputs: u64,
-        /// Channels that go out.
+        /// Output channels.
         outputs: u64,
-        /// Rows that come in.
+        /// Input rows.
         height: u64,
-        /// Columns that come in.
+        /// Input columns.
         width: u64,
     },
-    /// `[in]` to `[out]`: a matrix, a bias, and ReLU but for the last layer.
+    /// `[in]` to `[out]`: a matrix, a bias, and ReLU except in the last layer.
     Linear {
-        /// Values that come in.
+        /// Input values.
         inputs: u64,
-        /// Values that go out.
+        /// Output values.
         outputs: u64,
     },
 }
@@ -71,13 +73,13 @@ impl Classifier {
         }
     }
 
-    /// Values of an image, C·H·W.
+    /// Returns the values of an image, C·H·W.
     #[must_use]
     pub fn values(&self) -> u64 {
         [self.channels, self.height, self.width].map(u64::from).iter().product()
     }
 
-    /// The layers with parameters, from the first to the one that tells the classes.
+    /// Returns the layers with parameters, from the first to the output.
     #[must_use]
     pub fn layers(&self, classes: u32) -> Vec<ImageLayer> {
         let (mut list, mut inputs) = (Vec::new(), u64::from(self.channels));
@@ -97,7 +99,8 @@ impl Classifier {
         list
     }
 
-    /// All tensors, in the order of the layers. Weights keep the variance of what passes them (He et al. 2015, "Delving deep into rectifiers").
+    /// Returns all tensors, in layer order. Weights preserve the variance of activations (He et al. 2015,
+    /// "Delving deep into rectifiers").
     pub(super) fn parameters(&self, classes: u32) -> Vec<InBlock> {
         let layers = self.layers(classes);
         let last = layers.len();
@@ -109,7 +112,7 @@ impl Classifier {
                 LayerForm::Linear { inputs, outputs } => (vec![outputs, inputs], outputs),
             };
             let inputs = shape[1..].iter().product::<u64>() as f64;
-            // ReLU lets half of the variance pass; behind the last layer there is none.
+            // ReLU passes half of the variance; the last layer has none.
             let gain: f64 = if at + 1 == last { 1.0 } else { 2.0 };
             let deviation = (gain / inputs).sqrt();
             let tensor = |part: &str, shape, initial| ParameterSpec {
@@ -125,7 +128,7 @@ impl Classifier {
         layers.into_iter().enumerate().flat_map(of_layer).collect()
     }
 
-    /// What the blocks cost, for one image.
+    /// Returns the costs of the blocks, for one image.
     pub(super) fn blocks(&self, classes: u32, precision: Precision) -> Vec<BlockCost> {
         let layers = self.layers(classes);
         let last = layers.len();
@@ -136,7 +139,7 @@ impl Classifier {
         std::iter::once(self.input_cost()).chain(layers.iter().enumerate().map(block)).collect()
     }
 
-    /// What comes before the first layer: pixels become numbers.
+    /// Returns the cost before the first layer: conversion of pixels to numbers.
     fn input_cost(&self) -> BlockCost {
         let values = self.values();
         BlockCost {
@@ -145,7 +148,7 @@ impl Classifier {
             forward_flops_per_token: 0,
             backward_flops_per_token: 0,
             weight_flops_per_token: 0,
-            // The bytes of the image.
+            // Bytes of the image.
             activation_bytes_per_token: values,
             cast_bytes: 0,
             left_bytes_per_token: 0,
@@ -154,10 +157,10 @@ impl Classifier {
     }
 }
 
-/// Of a layer; the first one hands no gradient on, as there is nothing to learn before it.
+/// Returns the cost of a layer; the first one computes no input gradient, as no parameters precede it.
 fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> BlockCost {
     let bytes = bytes_of(precision);
-    // Of an image: what comes in, what ReLU gives, what the layer gives, multiplications; and values of the weight.
+    // Per image: input, inside of ReLU, output, multiplications; and values of the weight.
     let (inputs, inside, outputs, products, weight) = match form {
         LayerForm::Convolution { inputs, outputs, height, width } => {
             let (pixels, weight) = (height * width, KERNEL * KERNEL * inputs * outputs);
@@ -171,13 +174,13 @@ fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> 
     let biases = match form {
         LayerForm::Convolution { outputs, .. } | LayerForm::Linear { outputs, .. } => outputs,
     };
-    // Images are f32, and their copy in the format of products is kept where that is another one.
+    // Images are f32; a copy in the format of products is kept if that differs.
     let came = if is_first { 4 * inputs + inputs * cast_of(precision) } else { inputs * bytes };
     let kept = match (block, form) {
         // The logarithms of the probabilities in f32, and the class's index.
         (Block::Head, _) => 4 * outputs + 8,
         (_, LayerForm::Convolution { .. }) => inside * bytes + outputs * PLACE_BYTES,
-        // What ReLU gives is what the next layer keeps.
+        // The next layer keeps the output of ReLU.
         (_, LayerForm::Linear { .. }) => 0,
     };
     BlockCost {
@@ -215,7 +218,8 @@ mod tests {
         assert_eq!(names[0], ("hidden.0.weight".to_owned(), vec![500, 784]));
         assert_eq!(names[3], ("output.weight".to_owned(), vec![10, 500]));
         assert_eq!(names[7], ("output.bias".to_owned(), vec![10]));
-        // Each weight multiplies once in a forward pass, and twice in a backward pass but for the first layer.
+        // Each weight multiplies once in a forward pass, and twice in a backward pass except in the first
+        // layer.
         assert_eq!(spec.train_flops_per_token(0), 2 * (3 * weights - 784 * 500));
     }
 
@@ -223,7 +227,8 @@ mod tests {
     fn convolutions_halve_the_image_and_multiply_at_each_pixel() {
         let spec = classifier(ModelKind::Cnn, [3, 29, 28], Some(&[8, 16]), Some(&[20]), 7);
         let shapes: Vec<_> = names(&spec).into_iter().map(|(_, shape)| shape).take(4).collect();
-        // Matrices first, and weights of convolutions decay as they do: 29 rows become 14 and 7, 28 columns 14 and 7.
+        // Matrices first, including weights of convolutions, which decay too: 29 rows become 14 and 7, 28
+        // columns 14 and 7.
         assert_eq!(shapes, [vec![8, 3, 3, 3], vec![16, 8, 3, 3], vec![20, 16 * 7 * 7], vec![7, 20]]);
         let blocks = spec.blocks(0, Precision::F32);
         let forward: Vec<u64> = blocks.iter().map(|block| block.forward_flops_per_token).collect();

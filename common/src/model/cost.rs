@@ -1,9 +1,8 @@
-//! What the blocks of a model cost in parameters, arithmetic and memory.
+//! Costs of a model's blocks in parameters, arithmetic and memory.
 //!
-//! A multiply-add counts as two FLOPs, backward as twice forward (each product of the forward pass is followed by one
-//! for the input's gradient and one for the weight's), attention as if it were not causal, as in PaLM's
-//! model-FLOPs utilisation (Chowdhery et al. 2022, appendix B). Norms, activations and softmax are left out: below one per
-//! cent at any width that is worth training.
+//! A multiply-add counts as two FLOPs, backward as twice forward (one product each for the gradients of input
+//! and weight), and attention as if it were not causal, as in PaLM's model-FLOPs utilisation (Chowdhery et
+//! al. 2022, appendix B). Norms, activations and softmax are omitted: below one per cent at any useful width.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,42 +10,44 @@ use super::ModelSpec;
 use super::parameters;
 use crate::config::{ModelKind, Precision, RunConfig, SparseMode};
 
-/// A part of a model that is not divided between stages.
+/// A part of a model that stages do not divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Block {
-    /// Token (and position) embeddings; of a classifier, pixels that become numbers.
+    /// Token (and position) embeddings; in a classifier, conversion of pixels.
     Embedding,
     /// A transformer block, or a hidden layer of a classifier.
     Layer(u32),
-    /// The last norm, the output projection and the loss; a classifier has no such norm.
+    /// The last norm (not in a classifier), the output projection and the loss.
     Head,
 }
 
-/// What one block costs. Where a model classifies images, each image counts as one token.
+/// Costs of one block. In image classifiers each image counts as one token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCost {
-    /// Which block.
+    /// Block.
     pub block: Block,
-    /// Parameters that it holds. A tied output projection counts with the embedding.
+    /// Parameters. A tied output projection counts with the embedding.
     pub parameters: u64,
     /// FLOPs of the forward pass for one token.
     pub forward_flops_per_token: u64,
     /// FLOPs of the backward pass for one token.
     pub backward_flops_per_token: u64,
-    /// Of those, what only the gradients of weights in matrix products take, which a schedule may put off.
+    /// Part of those only for gradients of weights in matrix products, which a schedule may defer.
     pub weight_flops_per_token: u64,
-    /// Memory that the forward pass leaves for the backward pass, for one token.
+    /// Memory from the forward pass to the backward pass, per token.
     pub activation_bytes_per_token: u64,
-    /// Memory that it leaves besides, however many tokens there are: copies of weights in the format of products, where that is not theirs.
+    /// The same, independent of the tokens: copies of weights in the format of products, if it differs.
     pub cast_bytes: u64,
-    /// Memory that a backward pass leaves, for one token, where the gradients of weights are put off: what went into all matrix products, and the gradients of what came out.
+    /// Memory kept by a backward pass with deferred gradients of weights, per token: inputs of all matrix
+    /// products, and gradients of their outputs.
     pub left_bytes_per_token: u64,
-    /// What one token hands on to the next block: the residual stream; nothing after the head.
+    /// Bytes per token sent to the next block: the residual stream; none after the head.
     pub boundary_bytes_per_token: u64,
 }
 
 impl ModelSpec {
-    /// The costs of all blocks, in order, for sequences of `sequence` tokens: of the whole model, or of a share of its layers.
+    /// Returns the costs of all blocks, in order, for sequences of `sequence` tokens: of the whole model, or
+    /// of a share of its layers.
     #[must_use]
     pub fn blocks(&self, sequence: u32, precision: Precision) -> Vec<BlockCost> {
         if let Some(classifier) = &self.classifier {
@@ -58,12 +59,12 @@ impl ModelSpec {
         blocks
     }
 
-    /// The costs of all blocks, as a run computes them.
+    /// Returns the costs of all blocks in a run.
     #[must_use]
     pub fn blocks_in(&self, config: &RunConfig) -> Vec<BlockCost> {
         let train = &config.train;
         let mut blocks = self.blocks(config.data.sequence_length, train.precision);
-        // Zeros in each row are multiplied as anything else is.
+        // Zeros within rows save no multiplications.
         let sparse = train.sparse_backward.as_ref().filter(|sparse| sparse.mode == SparseMode::Columns);
         for (product, kept) in sparse.map(|sparse| self.sparse_products(sparse)).unwrap_or_default() {
             let Some(block) = blocks.get_mut(product.block as usize) else { continue };
@@ -76,12 +77,12 @@ impl ModelSpec {
         blocks
     }
 
-    /// Whether something is learnt before this block, so that its backward pass makes the gradient of what came in.
+    /// Whether parameters precede this block, so that its backward pass computes the gradient of its input.
     fn hands_gradient_on(&self, block: u32) -> bool {
         self.classifier.is_none() || block > 1
     }
 
-    /// FLOPs of one token's forward and backward pass through all blocks.
+    /// Returns the FLOPs of one token's forward and backward pass through all blocks.
     #[must_use]
     pub fn train_flops_per_token(&self, sequence: u32) -> u64 {
         let blocks = self.blocks(sequence, Precision::F32);
@@ -95,7 +96,7 @@ impl ModelSpec {
             forward_flops_per_token: 0,
             backward_flops_per_token: 0,
             weight_flops_per_token: 0,
-            // The token itself, as a 64-bit index.
+            // The token, as a 64-bit index.
             activation_bytes_per_token: 8,
             cast_bytes: 0,
             left_bytes_per_token: 0,
@@ -111,10 +112,10 @@ impl ModelSpec {
         };
         let products = 2 * d * d + 2 * d * kv + feed_forward_matrices * d * f;
         let ways = u64::from(self.shard.ways());
-        // Scores and their mixture of values: a multiply-add for each channel and earlier token, twice.
+        // Scores and the weighted sum of values: a multiply-add for each channel and earlier token, twice.
         let forward = (2 * products + 4 * u64::from(sequence) * d) / ways;
-        // In compute precision: the two norms' outputs, and of a share queries, keys, values, what attention gives, and inside the
-        // feed-forward part the input and output of each element-wise operation.
+        // In compute precision: the outputs of both norms, and of a share queries, keys, values, the output
+        // of attention, and inside the feed-forward part the input and output of each element-wise operation.
         let narrow = 2 * d + (2 * d + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways;
         // In f32: the residual stream before each norm, the norms' statistics, the softmax's logarithms.
         let statistics = match self.kind {
@@ -122,8 +123,9 @@ impl ModelSpec {
             _ => 4,
         };
         let wide = 2 * d + statistics + u64::from(self.heads) / ways;
-        // Into products go the norms' outputs, and of a share what attention gives and the inside of the feed-forward part; out of them come what each of both parts adds to the stream, and of a
-        // share queries, keys and values, and the inside of the feed-forward part, before its operations.
+        // Inputs of products are the norms' outputs, and of a share the output of attention and the inside of
+        // the feed-forward part. Outputs are the two additions to the stream, and of a share queries, keys
+        // and values, and the inside of the feed-forward part before its operations.
         let left = 4 * d + (2 * d + 2 * kv + feed_forward_matrices * f) / ways;
         BlockCost {
             block: Block::Layer(layer),
@@ -148,7 +150,8 @@ impl ModelSpec {
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             weight_flops_per_token: forward,
-            // The norm's input, statistics and output, the logarithms of the probabilities, the target's index.
+            // The norm's input, statistics and output, the logarithms of the probabilities, the target's
+            // index.
             activation_bytes_per_token: 4 * (d + statistics + v) + d * bytes_of(precision) + 8,
             cast_bytes: d * v * cast_of(precision),
             // The norm's output, and the gradient of the logits.
@@ -168,7 +171,7 @@ impl ModelSpec {
     }
 }
 
-/// Bytes of a copy of a weight, which is f32.
+/// Returns the bytes of a copy of an f32 weight.
 pub(super) fn cast_of(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 0,
@@ -203,8 +206,8 @@ mod tests {
         }
     }
 
-    /// Kaplan et al. 2020, table 1: forward FLOPs of a token are 2·N without embeddings, plus 4·layers·T·D of attention
-    /// here (they count half, as causal), and 2·D·V of the output projection.
+    /// Kaplan et al. 2020, table 1: forward FLOPs of a token are 2·N without embeddings, plus 4·layers·T·D of
+    /// attention here (half in the paper, as causal), and 2·D·V of the output projection.
     #[test]
     fn flops_follow_the_closed_form() {
         let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 12, 768, 12, 1024), 50_257).unwrap();
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!(spec.train_flops_per_token(1024), 3 * forward);
     }
 
-    /// Of both products of a backward pass (Sun et al. 2017, "meProp").
+    /// For both products of a backward pass (Sun et al. 2017, "meProp").
     #[test]
     fn columns_that_are_left_out_cost_nothing_backwards() {
         let costs = |lines: &str| {
@@ -235,7 +238,8 @@ mod tests {
         assert_eq!(costs("[train.sparse_backward]\nkeep = 0.25\nmode = \"rows\""), all);
     }
 
-    /// Qi et al. 2023, table 1: of a layer, 24·T·D² FLOPs are for the gradients of weights, and 2·(24·T·D² + …) for the whole backward pass; 32·T·D bytes in half precision are left for them.
+    /// Qi et al. 2023, table 1: of a layer, 24·T·D² FLOPs are for the gradients of weights, and 2·(24·T·D² +
+    /// …) for the whole backward pass; 32·T·D bytes in half precision are kept for them.
     #[test]
     fn what_is_put_off_is_what_the_zero_bubble_paper_counts() {
         let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 1, 768, 12, 1024), 50_257).unwrap();
@@ -251,8 +255,8 @@ mod tests {
 
     #[test]
     fn a_block_of_gpt2_in_half_precision_keeps_what_korthikanti_counts() {
-        // Korthikanti et al. 2022, equation 1: 34·D bytes a token, and 5·heads·T of scores. Of these 2·D are dropout masks;
-        // here attention keeps no scores, and the two norms read an f32 stream (4·D more).
+        // Korthikanti et al. 2022, equation 1: 34·D bytes a token, and 5·heads·T of scores. Of these 2·D are
+        // dropout masks; here attention keeps no scores, and the two norms read an f32 stream (4·D more).
         let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 1, 768, 12, 1024), 50_257).unwrap();
         let layer = &spec.blocks(1024, Precision::Bf16)[1];
         assert_eq!(layer.activation_bytes_per_token, (34 - 2 + 4) * 768 + 4 * (4 + 12));

@@ -1,10 +1,10 @@
-//! What a model makes of held-out samples.
+//! Evaluation on held-out samples.
 
-/// Over all of them.
+/// Result over all held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Mean cross entropy, in nats a token, or an image.
+    /// Mean cross entropy, in nats per token or image.
     pub loss: f32,
-    /// The share of images whose class has the largest logit; none of text.
+    /// Share of images whose class has the largest logit; `None` for text.
     pub accuracy: Option<f32>,
 }

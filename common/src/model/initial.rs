@@ -1,4 +1,4 @@
-//! The parameters that a run starts from, drawn on the host: equal on every machine.
+//! Initial parameters of a run, drawn on the host: equal on every machine.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,9 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::{Initial, ModelSpec, ParameterSpec};
 
-/// Draws all parameters, in the order of [`ModelSpec::parameters`]. Each tensor has its own stream of the run's seed, so
-/// that its values do not depend on the tensors before it, nor on which part of the model it is drawn for; a share of a tensor is cut out of all of it.
+/// Draws all parameters, in the order of [`ModelSpec::parameters`]. Each tensor has its own stream of the
+/// run's seed, so its values do not depend on the tensors before it, or on the part of the model. A share of
+/// a tensor is a slice of the whole.
 #[must_use]
 pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     let mut values = Vec::with_capacity(spec.parameter_count() as usize);
@@ -32,14 +33,14 @@ pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     values
 }
 
-/// Standard normal values from a seed: the same bits on every machine.
+/// Draws standard normal values from a seed: the same bits on every machine.
 #[must_use]
 pub fn draw_normal(seed: u64, count: usize) -> Vec<f32> {
     normal(ChaCha8Rng::seed_from_u64(seed)).take(count).map(|value| value as f32).collect()
 }
 
-/// Standard normal values by the polar method (Marsaglia & Bray 1964), which needs only arithmetic that IEEE 754 rounds
-/// in one way, and a logarithm.
+/// Standard normal values by the polar method (Marsaglia & Bray 1964), which needs only arithmetic with
+/// unique IEEE 754 rounding, and a logarithm.
 fn normal(mut rng: ChaCha8Rng) -> impl Iterator<Item = f64> {
     // 53 bits, in [-1, 1).
     let mut uniform = move || (rng.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
@@ -56,12 +57,12 @@ fn normal(mut rng: ChaCha8Rng) -> impl Iterator<Item = f64> {
     std::iter::from_fn(move || Some(pair())).flatten()
 }
 
-/// The natural logarithm of a positive normal number. The system's own may differ in the last bit between C libraries and
-/// processors, this one does not.
+/// Returns the natural logarithm of a positive normal number. The system's may differ in the last bit between
+/// C libraries and processors; this one does not.
 fn ln(x: f64) -> f64 {
     const MANTISSA_BITS: u32 = 52;
     const BIAS: i64 = 1023;
-    /// Terms of the series below: with s² < 0.0295 the first one left out is below 1e-17.
+    /// Terms of the series below: with s² < 0.0295 the first omitted one is below 1e-17.
     const TERMS: u32 = 11;
     let bits = x.to_bits();
     let mut exponent = (bits >> MANTISSA_BITS) as i64 - BIAS;
@@ -98,8 +99,8 @@ mod tests {
         let count = 200_000;
         let mut values: Vec<f64> = normal(ChaCha8Rng::seed_from_u64(5)).take(count).collect();
         values.sort_unstable_by(f64::total_cmp);
-        // Kolmogorov and Smirnov: the largest distance between the distribution functions, looked at where the normal one is
-        // tabulated. 1.95/√n is exceeded once in a thousand seeds.
+        // Kolmogorov-Smirnov: the largest distance between the distribution functions, at tabulated points of
+        // the normal one. 1.95/√n is exceeded once in a thousand seeds.
         for (at, expected) in
             [(-3.0, 0.001_349_9), (-1.0, 0.158_655_3), (0.0, 0.5), (0.5, 0.691_462_5), (2.0, 0.977_249_9)]
         {

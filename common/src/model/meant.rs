@@ -1,10 +1,10 @@
-//! Which products a pattern means.
+//! Matching of products by patterns.
 
 use super::ModelSpec;
 use crate::config::SparseBackwardConfig;
 
 impl SparseBackwardConfig {
-    /// Whether a product with this weight is meant.
+    /// Whether the product with this weight is included.
     #[must_use]
     pub fn includes(&self, spec: &ModelSpec, weight: &str) -> bool {
         self.layers.iter().any(|pattern| is_meant(spec, pattern, weight))
@@ -12,15 +12,16 @@ impl SparseBackwardConfig {
 }
 
 pub(crate) fn is_meant(spec: &ModelSpec, pattern: &str, weight: &str) -> bool {
-    // It differs from the layers: most of its columns, which are tokens, have next to no gradient, and no user of `*` thinks of it.
+    // The output projection differs from the layers: most of its columns, which are tokens, have next to no
+    // gradient, so `*` does not include it.
     if weight == spec.output_projection() { pattern == weight } else { matches(pattern, weight) }
 }
 
-/// Whether `*` for any characters, and `?` for any one, make a text of a pattern.
+/// Whether the pattern matches the text; `*` matches any characters, and `?` any one.
 fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut at, mut read) = (0, 0);
-    // Behind the last `*`, and where what it stands for ends.
+    // Position after the last `*`, and the end of its match.
     let mut retry = None;
     while read < text.len() {
         match pattern.get(at) {

@@ -1,4 +1,4 @@
-//! What a model is made of, without a tensor: its parameters by name and shape, and what its blocks cost.
+//! Structure of a model without tensors: names and shapes of its parameters, and costs of its blocks.
 
 mod classifier;
 mod cost;

@@ -1,4 +1,5 @@
-//! The parameter tensors of each family: of language models named and shaped as Hugging Face writes them, of classifiers as in `classifier.rs`.
+//! Parameter tensors of each family: language models with the names and shapes of Hugging Face, classifiers
+//! as in `classifier.rs`.
 
 use super::classifier;
 use super::{Cut, ModelSpec};
@@ -7,17 +8,18 @@ use crate::config::ModelKind;
 /// One parameter tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterSpec {
-    /// Its name in a checkpoint; of language models, in Hugging Face's.
+    /// Name in a checkpoint, as in Hugging Face's for language models.
     pub name: String,
-    /// Its shape there: one dimension, two, or four of a convolution's weight `[out, in, 3, 3]`; of what is here, where a tensor group divides it.
+    /// Shape: one dimension, two, or four for a convolution's weight `[out, in, 3, 3]`; in a tensor group, of
+    /// the member's share.
     pub shape: Vec<u64>,
-    /// How a tensor group divides it.
+    /// Division in a tensor group.
     pub cut: Cut,
-    /// How it starts.
+    /// Initialisation.
     pub initial: Initial,
 }
 
-/// How a parameter tensor starts.
+/// Initialisation of a parameter tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     /// All zero.
@@ -26,32 +28,33 @@ pub enum Initial {
     Ones,
     /// Drawn from a normal distribution around zero.
     Normal {
-        /// Its standard deviation.
+        /// Standard deviation.
         deviation: f64,
     },
 }
 
 impl ParameterSpec {
-    /// Values in the tensor.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    /// Whether it is a matrix, embeddings and convolutions' weights included: what weight decay applies to.
+    /// Whether it is a matrix, including embeddings and weights of convolutions. Weight decay applies to
+    /// these.
     #[must_use]
     pub fn is_matrix(&self) -> bool {
         self.shape.len() >= 2
     }
 
-    /// Whether all members of a tensor group have all of it.
+    /// Whether each member of a tensor group has all of it.
     #[must_use]
     pub fn is_replicated(&self) -> bool {
         self.cut == Cut::Replicated
     }
 
-    /// Rows and columns of the matrix that PowerSGD exchanges as two factors of this rank: one that has more than twice their values. None:
-    /// it is exchanged whole.
+    /// Returns the shape of the matrix that PowerSGD exchanges as two factors of this rank, if it has more
+    /// than twice their values. `None`: it is exchanged whole.
     #[must_use]
     pub fn low_rank_shape(&self, rank: u32) -> Option<[u64; 2]> {
         match *self.shape {
@@ -62,7 +65,7 @@ impl ParameterSpec {
         }
     }
 
-    /// Values that PowerSGD exchanges of it in a step.
+    /// Returns the values that PowerSGD exchanges of it per step.
     #[must_use]
     pub fn low_rank_count(&self, rank: u32) -> u64 {
         self.low_rank_shape(rank).map_or(self.count(), |[rows, columns]| u64::from(rank) * (rows + columns))
@@ -72,7 +75,7 @@ impl ParameterSpec {
         self.cut_in(dimension, 1)
     }
 
-    /// Each of so many equal parts of the dimension is cut.
+    /// Divides each of `parts` equal parts of the dimension.
     fn cut_in(self, dimension: usize, parts: u64) -> Self {
         Self { cut: Cut::Along { dimension, parts }, ..self }
     }
@@ -80,10 +83,10 @@ impl ParameterSpec {
 
 const GPT2_TOKENS: &str = "transformer.wte.weight";
 const LLAMA_TOKENS: &str = "model.embed_tokens.weight";
-/// The name of the output projection of language models, where it is not the token embedding.
+/// Name of the output projection of language models, if untied.
 const OUTPUT: &str = "lm_head.weight";
 
-/// The name of the token embedding; none of a model that has no tokens.
+/// Returns the name of the token embedding; `None`: the model has no tokens.
 pub(super) fn token_embedding(kind: ModelKind) -> Option<&'static str> {
     match kind {
         ModelKind::Gpt2 => Some(GPT2_TOKENS),
@@ -92,18 +95,18 @@ pub(super) fn token_embedding(kind: ModelKind) -> Option<&'static str> {
     }
 }
 
-/// The name of the weight of an output projection that is not the token embedding.
+/// Returns the name of the weight of an untied output projection.
 pub(super) fn own_output(kind: ModelKind) -> &'static str {
     if kind.is_of_images() { classifier::OUTPUT } else { OUTPUT }
 }
 
-/// The standard deviation of both families' weights (Radford et al. 2019).
+/// Standard deviation of both families' weights (Radford et al. 2019).
 const DEVIATION: f64 = 0.02;
 
-/// A tensor and the block that it belongs to: 0 is the embedding, then come the layers, then the head.
+/// A tensor with its block: 0 is the embedding, then the layers, then the head.
 pub(super) type InBlock = (u32, ParameterSpec);
 
-/// All tensors, from the embedding to the output projection, as this share of the model has them.
+/// Returns all tensors of this share, from the embedding to the output projection.
 pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
     let whole = match (&spec.classifier, spec.kind) {
         (Some(classifier), _) => classifier.parameters(spec.vocabulary),
@@ -116,7 +119,8 @@ pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
 /// GPT-2. Its linear layers are `Conv1D`: [in, out].
 fn gpt2(spec: &ModelSpec) -> Vec<InBlock> {
     let (d, f) = (u64::from(spec.width), u64::from(spec.feed_forward_width));
-    // Every block adds to the residual stream twice; this keeps its variance (Radford et al. 2019, section 2.3).
+    // Every block adds to the residual stream twice; this preserves its variance (Radford et al. 2019,
+    // section 2.3).
     let residual = DEVIATION / f64::from(2 * spec.layers).sqrt();
     let embedding = [
         matrix(GPT2_TOKENS, u64::from(spec.vocabulary), d, DEVIATION),
@@ -172,7 +176,7 @@ fn llama(spec: &ModelSpec) -> Vec<InBlock> {
     list
 }
 
-/// The output projection, unless that is the token embedding.
+/// Returns the output projection, unless tied.
 fn output(spec: &ModelSpec) -> Option<ParameterSpec> {
     let matrix = || matrix(OUTPUT, u64::from(spec.vocabulary), u64::from(spec.width), DEVIATION);
     (!spec.tied_embeddings).then(matrix)

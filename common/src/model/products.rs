@@ -1,4 +1,4 @@
-//! The matrix products of a model, and which of them go back with a part of their gradients.
+//! The matrix products of a model, and those with sparse backward passes.
 
 use std::num::NonZeroU32;
 
@@ -9,25 +9,26 @@ use crate::config::{ModelKind, SparseBackwardConfig};
 /// A matrix product of the model, or of a share of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// The name of its weight.
+    /// Name of its weight.
     pub weight: String,
-    /// The block that computes it.
+    /// Block.
     pub block: u32,
-    /// What comes in for a token.
+    /// Inputs per token.
     pub inputs: u64,
-    /// What comes out for a token.
+    /// Outputs per token.
     pub outputs: u64,
 }
 
 impl ModelSpec {
-    /// The name of the weight of the output projection: that of the token embedding, where they are tied.
+    /// Returns the name of the output projection's weight: that of the token embedding, if tied.
     #[must_use]
     pub fn output_projection(&self) -> &'static str {
         let tied = parameters::token_embedding(self.kind).filter(|_| self.tied_embeddings);
         tied.unwrap_or_else(|| parameters::own_output(self.kind))
     }
 
-    /// All matrix products, as this share of the model has them: whichever blocks are meant, in no particular order. Convolutions are none.
+    /// Returns all matrix products of this share, for all blocks, in no particular order. Excludes
+    /// convolutions.
     #[must_use]
     pub fn products(&self) -> Vec<Product> {
         let all = parameters::in_model_order(self).into_iter();
@@ -48,8 +49,9 @@ impl ModelSpec {
         .collect()
     }
 
-    /// Those of [`Self::sparse_products`] whose weights have no gradient but the product's columns: all but a tied output projection, which is the embedding as well. Whether
-    /// their values follow each other column by column.
+    /// Returns those of [`Self::sparse_products`] whose weights have no gradient except the product's
+    /// columns: all but a tied output projection, which is also the embedding. The flag: values of a column
+    /// are adjacent.
     #[must_use]
     pub fn column_products(&self, sparse: &SparseBackwardConfig) -> Vec<(Product, bool)> {
         let is_shared =
@@ -62,8 +64,8 @@ impl ModelSpec {
             .collect()
     }
 
-    /// Those whose backward pass goes on with a part of the gradient of what comes out, and with how many of its columns, or of the values of each of its rows. A member of a tensor group
-    /// selects among what comes out of its own share.
+    /// Returns the products with a sparse backward pass, and the number of columns, or of values per row,
+    /// kept of the output gradient. A member of a tensor group selects within its own share.
     #[must_use]
     pub fn sparse_products(&self, sparse: &SparseBackwardConfig) -> Vec<(Product, NonZeroU32)> {
         let meant = self.products().into_iter().filter(|product| sparse.includes(self, &product.weight));

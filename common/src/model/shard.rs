@@ -1,12 +1,12 @@
-//! A member's share of a model that a tensor group computes together: heads and inner channels (Shoeybi et al. 2019, "Megatron-LM", arXiv
-//! 1909.08053, section 3).
+//! A member's share of a model divided by a tensor group: heads and inner channels (Shoeybi et al. 2019,
+//! "Megatron-LM", arXiv 1909.08053, section 3).
 
 use std::ops::Range;
 
 use super::{ModelSpec, ParameterSpec};
 use crate::config::ConfigError;
 
-/// Which share of each layer is meant.
+/// Share of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     ways: u32,
@@ -14,53 +14,54 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// All of it.
+    /// The whole.
     pub const WHOLE: Self = Self { ways: 1, index: 0 };
 
-    /// Members of the group.
+    /// Returns the size of the group.
     #[must_use]
     pub fn ways(self) -> u32 {
         self.ways
     }
 
-    /// The member's place among them, from 0.
+    /// Returns the member's index, from 0.
     #[must_use]
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// Whether that is all of it.
+    /// Whether it is the whole.
     #[must_use]
     pub fn is_whole(self) -> bool {
         self.ways == 1
     }
 }
 
-/// How members of a tensor group divide a parameter tensor.
+/// Division of a parameter tensor in a tensor group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Each has all of it.
+    /// Each member has all of it.
     Replicated,
-    /// Each has an equal share of a dimension.
+    /// Each member has an equal share of a dimension.
     Along {
-        /// Which.
+        /// Dimension.
         dimension: usize,
-        /// Equal parts that the dimension has one after the other, and of each of which a member has its share: queries, keys and values in one tensor.
+        /// Number of equal consecutive parts of the dimension, each of which is shared: queries, keys and
+        /// values in one tensor.
         parts: u64,
     },
 }
 
 impl ModelSpec {
-    /// By index, the shares of the members of a tensor group.
+    /// Returns the shares of a tensor group's members, by index.
     ///
     /// # Errors
-    /// Names the count that they cannot divide.
+    /// Names the count that the group cannot divide.
     pub fn shards(&self, ways: u32) -> Result<Vec<Self>, ConfigError> {
         self.check_ways(ways)?;
         Ok((0..ways).map(|index| self.with_shard(ways, index)).collect())
     }
 
-    /// The share of one of them; none: there is no such member, or shares are not equal.
+    /// Returns the share of a member; `None`: no such member, or unequal shares.
     #[must_use]
     pub fn shard_of(&self, ways: u32, index: u32) -> Option<Self> {
         (index < ways && self.check_ways(ways).is_ok()).then(|| self.with_shard(ways, index))
@@ -87,8 +88,9 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// Of [`Self::parameters`], those that this worker exchanges with the other copies of the model, and saves: all of them, unless it is a later member of a tensor
-    /// group. What all members hold is then the first one's to exchange, and is handed on by it.
+    /// Returns those of [`Self::parameters`] that this worker exchanges with other replicas, and saves: all,
+    /// except in later members of a tensor group. The first member exchanges replicated parameters and
+    /// forwards them.
     #[must_use]
     pub fn synchronised(&self) -> Vec<ParameterSpec> {
         let mut tensors = self.parameters();
@@ -96,7 +98,7 @@ impl ModelSpec {
         tensors
     }
 
-    /// The length of the flat vector of [`Self::synchronised`].
+    /// Returns the length of the flat vector of [`Self::synchronised`].
     #[must_use]
     pub fn synchronised_count(&self) -> u64 {
         self.synchronised().iter().map(ParameterSpec::count).sum()
@@ -110,7 +112,7 @@ impl ModelSpec {
 }
 
 impl ParameterSpec {
-    /// The tensor of the whole model, as this share has it.
+    /// Returns this share of a tensor of the whole model.
     pub(super) fn of(mut self, shard: Shard) -> Self {
         if let Cut::Along { dimension, .. } = self.cut {
             self.shape[dimension] /= u64::from(shard.ways);
@@ -118,8 +120,8 @@ impl ParameterSpec {
         self
     }
 
-    /// Where the values that a share has of this tensor are in that of the whole model: stretches, whose values follow each other in the share. Both tensors have
-    /// their last dimension together.
+    /// Returns the places of this share's values in the whole tensor, as stretches whose values are
+    /// consecutive in the share. The last dimension is contiguous in both.
     pub fn places(&self, shard: Shard) -> impl Iterator<Item = Range<usize>> + use<> {
         let (ways, index) = (shard.ways as usize, shard.index as usize);
         let product = |sizes: &[u64]| sizes.iter().product::<u64>() as usize;
@@ -205,7 +207,8 @@ mod tests {
         }
     }
 
-    /// Of a cut tensor each value is at one member, of a replicated one at all; and what shapes say of counts is what places say.
+    /// Each value of a divided tensor is at one member, of a replicated one at all; shapes and places agree
+    /// on the counts.
     #[test]
     fn the_members_together_have_each_value() {
         for whole in models() {
@@ -227,7 +230,7 @@ mod tests {
         }
     }
 
-    /// So what a round sends of the whole model is sent once.
+    /// So a round sends each value of the whole model once.
     #[test]
     fn each_value_is_synchronised_by_one_member() {
         for whole in models() {

@@ -1,22 +1,24 @@
-//! What a worker computes with, and what of it it synchronises: not the same for later members of a tensor group.
+//! Parameters present at a worker, and those it synchronises; they differ for later members of a tensor
+//! group.
 
 use std::ops::Range;
 
 use super::ModelSpec;
 
-/// Where what is synchronised ([`ModelSpec::synchronised`]) is in the flat vector of all parameters that are here.
+/// Places of the synchronised parameters ([`ModelSpec::synchronised`]) in the flat vector of all present
+/// ones.
 #[derive(Clone, Debug)]
 pub struct Share {
-    /// Values of that vector.
+    /// Length of that vector.
     values: usize,
-    /// Stretches of it, in the order in which the synchronised vector has them one after the other.
+    /// Stretches of it, in the order of the synchronised vector.
     synchronised: Vec<Range<usize>>,
-    /// Stretches of what all members of a tensor group have.
+    /// Stretches of the replicated parameters of a tensor group.
     replicated: Vec<Range<usize>>,
 }
 
 impl Share {
-    /// Of a model, or of what is here of one.
+    /// Creates the share of a model, or of a part of one.
     #[must_use]
     pub fn new(spec: &ModelSpec) -> Self {
         let mut share = Self { values: 0, synchronised: Vec::new(), replicated: Vec::new() };
@@ -33,35 +35,35 @@ impl Share {
         share
     }
 
-    /// Values that are synchronised.
+    /// Returns the number of synchronised values.
     #[must_use]
     pub fn synchronised_len(&self) -> usize {
         self.synchronised.iter().map(Range::len).sum()
     }
 
-    /// What is synchronised of a vector of all values that are here.
+    /// Extracts the synchronised values from a vector of all present ones.
     #[must_use]
     pub fn synchronised(&self, flat: Vec<f32>) -> Vec<f32> {
         if self.is_all() { flat } else { gathered(&self.synchronised, &flat) }
     }
 
-    /// Puts what is synchronised in its place.
+    /// Writes the synchronised values to their places.
     pub fn put_synchronised(&self, values: &[f32], flat: &mut [f32]) {
         put(&self.synchronised, values, flat);
     }
 
-    /// What all members of a tensor group have; nothing where there is none.
+    /// Extracts the replicated values of a tensor group; empty without one.
     #[must_use]
     pub fn replicated(&self, flat: &[f32]) -> Vec<f32> {
         gathered(&self.replicated, flat)
     }
 
-    /// Puts that in its place.
+    /// Writes them to their places.
     pub fn put_replicated(&self, values: &[f32], flat: &mut [f32]) {
         put(&self.replicated, values, flat);
     }
 
-    /// All values that are here, of a synchronised vector: zero where it has none.
+    /// Expands a synchronised vector to all present values, with zeros elsewhere.
     #[must_use]
     pub fn spread(&self, synchronised: Vec<f32>) -> Vec<f32> {
         if self.is_all() {
@@ -72,7 +74,8 @@ impl Share {
         flat
     }
 
-    /// Where a stretch of the synchronised vector is in that of all values: pieces of it, counted from its start, and where each begins.
+    /// Returns the places of a stretch of the synchronised vector: pieces relative to its start, and the
+    /// begin of each.
     pub fn places(&self, stretch: Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> + '_ {
         let mut start = 0;
         self.synchronised.iter().filter_map(move |place| {
@@ -88,7 +91,7 @@ impl Share {
     }
 }
 
-/// Adds a stretch to those before it, which end where it begins or earlier.
+/// Appends a stretch that starts at or after the end of the previous ones.
 fn append(stretches: &mut Vec<Range<usize>>, next: Range<usize>) {
     match stretches.last_mut() {
         Some(last) if last.end == next.start => last.end = next.end,

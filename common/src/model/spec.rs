@@ -13,12 +13,12 @@ pub const LLAMA_NORM_EPSILON: f64 = 1e-5;
 /// Llama's base of rotary frequencies, which `config.json` calls `rope_theta`.
 pub const LLAMA_ROTARY_BASE: f64 = 10_000.0;
 
-/// The fields of [`ModelConfig`] with every default resolved, as the tokenizer or the images are known.
+/// The fields of [`ModelConfig`] with all defaults resolved, given the tokenizer or the images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSpec {
     /// The architecture family.
     pub kind: ModelKind,
-    /// Transformer blocks, or hidden layers of a classifier, convolutions among them.
+    /// Transformer blocks, or hidden layers of a classifier, including convolutions.
     pub layers: u32,
     /// Width of the residual stream, D.
     pub width: u32,
@@ -28,29 +28,30 @@ pub struct ModelSpec {
     pub kv_heads: u32,
     /// Inner width of the feed-forward part, F.
     pub feed_forward_width: u32,
-    /// The longest sequence, in tokens.
+    /// Longest sequence, in tokens.
     pub context: u32,
-    /// Entries of the vocabulary, V, or classes of images.
+    /// Vocabulary size, V, or number of image classes.
     pub vocabulary: u32,
-    /// Whether the output projection is the token embedding.
+    /// Whether the output projection is tied to the token embedding.
     pub tied_embeddings: bool,
-    /// The blocks that are meant, in order, as chunks of neighbours: all of them in one, unless this is the part of one worker in a pipeline.
-    /// Block 0 is the embedding, then come the layers, then the head: see [`Self::head`].
+    /// Blocks present, in order, as ranges: one range of all, except in a worker of a pipeline. Block 0 is
+    /// the embedding, then the layers, then the head: see [`Self::head`].
     pub chunks: Vec<Range<u32>>,
-    /// Which share of their layers is meant: all of it, unless this is what one member of a tensor group has. The other fields are those of the whole model.
+    /// Share of their layers: the whole, except in a member of a tensor group. The other fields are those of
+    /// the whole model.
     pub shard: Shard,
-    /// What it is made of, where it classifies images; those fields that say nothing of one are 1.
+    /// Structure of an image classifier; fields that do not apply to it are 1.
     pub classifier: Option<Classifier>,
 }
 
-/// Llama's inner width is rounded up to a multiple of this, so that matrix kernels meet whole tiles.
+/// Llama's inner width is rounded up to a multiple of this, so that matrix kernels get whole tiles.
 const FEED_FORWARD_MULTIPLE: u32 = 64;
 
 impl ModelSpec {
-    /// The model of a checked run, whose tokenizer has so many entries if it is of text.
+    /// Returns the model of a checked run; `tokenizer_vocabulary` applies to text.
     ///
     /// # Errors
-    /// When `model.vocabulary` is smaller than what the tokenizer produces; when model and data do not go together.
+    /// `model.vocabulary` is smaller than the tokenizer's, or model and data do not match.
     pub fn of(config: &RunConfig, tokenizer_vocabulary: u32) -> Result<Self, ConfigError> {
         match &config.data.image {
             Some(image) if config.model.kind.is_of_images() => Self::of_images(&config.model, image),
@@ -58,10 +59,10 @@ impl ModelSpec {
         }
     }
 
-    /// A classifier of such images.
+    /// Returns a classifier of these images.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// The configuration is not possible.
     pub fn of_images(model: &ModelConfig, image: &ImageConfig) -> Result<Self, ConfigError> {
         model.check_images(image)?;
         let classifier = Classifier::new(model, image);
@@ -82,10 +83,10 @@ impl ModelSpec {
         })
     }
 
-    /// Resolves a checked configuration of a language model against the tokenizer's number of entries.
+    /// Resolves a checked configuration of a language model with the tokenizer's vocabulary size.
     ///
     /// # Errors
-    /// When `model.vocabulary` is smaller than what the tokenizer produces; when it classifies images.
+    /// `model.vocabulary` is smaller than the tokenizer's, or the model classifies images.
     pub fn resolve(config: &ModelConfig, tokenizer_vocabulary: u32) -> Result<Self, ConfigError> {
         if config.kind.is_of_images() {
             return Err(config.wants_images());
@@ -118,37 +119,37 @@ impl ModelSpec {
         })
     }
 
-    /// The last block: the last norm, the output projection and the loss.
+    /// Returns the last block: the last norm, the output projection and the loss.
     #[must_use]
     pub fn head(&self) -> u32 {
         self.layers + 1
     }
 
-    /// The same model, of which these blocks are meant.
+    /// Returns the same model with these blocks.
     #[must_use]
     pub fn part(&self, chunks: Vec<Range<u32>>) -> Self {
         Self { chunks, ..self.clone() }
     }
 
-    /// The same model, all of it.
+    /// Returns the whole model.
     #[must_use]
     pub fn whole(&self) -> Self {
         Self { chunks: all_blocks(self.layers), shard: Shard::WHOLE, ..self.clone() }
     }
 
-    /// Whether this block is meant.
+    /// Whether this block is present.
     #[must_use]
     pub fn holds(&self, block: u32) -> bool {
         self.chunks.iter().any(|chunk| chunk.contains(&block))
     }
 
-    /// The layers of a chunk of blocks.
+    /// Returns the layers of a range of blocks.
     #[must_use]
     pub fn layers_in(&self, chunk: &Range<u32>) -> Range<u32> {
         chunk.start.max(1) - 1..chunk.end.saturating_sub(1).min(self.layers)
     }
 
-    /// Where the tensors of a chunk are among [`Self::parameters`].
+    /// Returns the indices of a range's tensors in [`Self::parameters`].
     #[must_use]
     pub fn tensors_in(&self, chunk: &Range<u32>) -> Vec<usize> {
         let names: Vec<String> =
@@ -157,7 +158,8 @@ impl ModelSpec {
         held.filter(|(_, tensor)| names.contains(&tensor.name)).map(|(at, _)| at).collect()
     }
 
-    /// What this part computes with and another one holds: the token embedding, where that is the output projection as well and only the head is here.
+    /// Returns the tensor that this part uses but another one owns: a tied token embedding, if only the head
+    /// is here.
     #[must_use]
     pub fn borrowed(&self) -> Option<ParameterSpec> {
         let borrows = self.tied_embeddings && self.holds(self.head()) && !self.holds(0);
@@ -166,20 +168,20 @@ impl ModelSpec {
         all.find(|tensor| borrows && name.is_some_and(|name| tensor.name == name))
     }
 
-    /// Width of one attention head.
+    /// Returns the width of one attention head.
     #[must_use]
     pub fn head_width(&self) -> u32 {
         self.width / self.heads
     }
 
-    /// Width of all key heads together, and of all value heads.
+    /// Returns the width of all key heads together, equal to that of all value heads.
     #[must_use]
     pub fn kv_width(&self) -> u32 {
         self.kv_heads * self.head_width()
     }
 
-    /// The parameter tensors in the order of the flat parameter vector: matrices in model order, then vectors in
-    /// model order. So what weight decay applies to is a prefix: see [`Self::decayed_count`].
+    /// Returns the parameter tensors in the order of the flat parameter vector: matrices in model order, then
+    /// vectors in model order. Decayed parameters are thus a prefix: see [`Self::decayed_count`].
     #[must_use]
     pub fn parameters(&self) -> Vec<ParameterSpec> {
         let (mut matrices, vectors): (Vec<_>, Vec<_>) = self.held().partition(ParameterSpec::is_matrix);
@@ -187,26 +189,26 @@ impl ModelSpec {
         matrices
     }
 
-    /// The length of the flat parameter vector.
+    /// Returns the length of the flat parameter vector.
     #[must_use]
     pub fn parameter_count(&self) -> u64 {
         self.held().map(|tensor| tensor.count()).sum()
     }
 
-    /// The length of the flat parameter vector's prefix of matrices.
+    /// Returns the length of the flat parameter vector's prefix of matrices.
     #[must_use]
     pub fn decayed_count(&self) -> u64 {
         self.held().filter(ParameterSpec::is_matrix).map(|tensor| tensor.count()).sum()
     }
 
-    /// The tensors of the blocks that are meant, in model order.
+    /// Returns the tensors of the present blocks, in model order.
     fn held(&self) -> impl Iterator<Item = ParameterSpec> + '_ {
         let all = parameters::in_model_order(self).into_iter();
         all.filter(|(block, _)| self.holds(*block)).map(|(_, tensor)| tensor)
     }
 }
 
-/// In one chunk.
+/// Returns all blocks in one range.
 fn all_blocks(layers: u32) -> Vec<Range<u32>> {
     std::iter::once(0..layers + 2).collect()
 }
@@ -219,7 +221,7 @@ pub(crate) mod tests {
         ModelConfig { layers, width, heads, context, ..ModelConfig::of(kind) }
     }
 
-    /// For images of these channels, rows and columns.
+    /// Returns a classifier of images with these channels, rows and columns.
     pub fn classifier(
         kind: ModelKind,
         [channels, height, width]: [u32; 3],

@@ -1,9 +1,9 @@
-//! Models small enough for tests, of any crate.
+//! Small models for tests of any crate.
 
 use super::ModelSpec;
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind};
 
-/// Two layers, width 32, four heads, context 16, vocabulary 64.
+/// Returns two layers, width 32, four heads, context 16, vocabulary 64.
 ///
 /// # Panics
 /// Never: the configuration is valid.
@@ -12,7 +12,7 @@ pub fn tiny_gpt2() -> ModelSpec {
     valid(language_model(ModelKind::Gpt2, None))
 }
 
-/// The same, with two key heads and an output projection of its own.
+/// Returns the same with two key heads and an untied output projection.
 ///
 /// # Panics
 /// Never: the configuration is valid.
@@ -21,7 +21,7 @@ pub fn tiny_llama() -> ModelSpec {
     valid(language_model(ModelKind::Llama, Some(2)))
 }
 
-/// Hidden layers of 16 and 12 units, for grey images of 6 × 6 in three classes.
+/// Returns hidden layers of 16 and 12 units, for grey images of 6 × 6 in three classes.
 ///
 /// # Panics
 /// Never: the configuration is valid.
@@ -31,7 +31,7 @@ pub fn tiny_mlp() -> ModelSpec {
     valid(classifier(&ModelConfig { hidden, ..ModelConfig::of(ModelKind::Mlp) }))
 }
 
-/// Two convolutions and a hidden layer, for the same images.
+/// Returns two convolutions and a hidden layer, for the same images.
 ///
 /// # Panics
 /// Never: the configuration is valid.

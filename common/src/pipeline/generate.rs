@@ -1,22 +1,22 @@
-//! The lists of tasks.
+//! Generation of task lists.
 
 use std::collections::VecDeque;
 
 use super::{Pipeline, PipelineSchedule, Task, Work};
 
-/// A pipeline that no schedule fits.
+/// Errors of pipeline schedules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// Nothing to do, or nobody to do it.
+    /// No tasks, or no ranks.
     #[error("a pipeline has at least one rank, one chunk and one micro-batch")]
     Empty,
-    /// Only interleaved schedules know of chunks.
+    /// Only interleaved schedules support chunks.
     #[error("{chunks} chunks on a rank need the schedule `interleaved`")]
     Chunks {
-        /// What was asked for.
+        /// Requested chunks.
         chunks: u32,
     },
-    /// Limits that would let a rank wait for ever, or that are not for this schedule.
+    /// Limits that would block a rank for ever, or that do not apply to this schedule.
     #[error(
         "`in_flight` has one number of at least 1 for each rank, none larger than that of the rank before, and goes with `1f1b` alone"
     )]
@@ -24,11 +24,11 @@ pub enum ScheduleError {
 }
 
 impl Pipeline {
-    /// What each rank computes in a step, by rank, in order. Each micro-batch goes forwards and backwards through each stage once, and gradients are summed
-    /// in the order of micro-batches, whatever the schedule.
+    /// Returns the tasks of each rank in a step, in order. Each micro-batch passes each stage once forwards
+    /// and once backwards, and gradients are summed in the order of micro-batches, whatever the schedule.
     ///
     /// # Errors
-    /// Where the schedule does not go with the numbers.
+    /// The schedule does not support these numbers.
     pub fn tasks(&self) -> Result<Vec<Vec<Task>>, ScheduleError> {
         self.check()?;
         let ranks = 0..self.ranks;
@@ -57,12 +57,12 @@ impl Pipeline {
         if in_flight.is_empty() || fits { Ok(()) } else { Err(ScheduleError::InFlight) }
     }
 
-    /// How many micro-batches are between forward and backward on a rank, at most.
+    /// Returns the maximum micro-batches between forward and backward on a rank.
     fn in_flight_on(&self, rank: u32) -> u32 {
         self.in_flight.get(rank as usize).copied().unwrap_or(self.ranks - rank)
     }
 
-    /// Forwards until so many are in flight, then a backward and a forward in turn, then what is left.
+    /// Returns forwards until `in_flight` is reached, then alternating backwards and forwards, then the rest.
     fn alternating(&self, in_flight: u32) -> Vec<Task> {
         let warm_up = in_flight.min(self.micro_batches);
         let mut tasks: Vec<Task> = (0..warm_up).map(|i| task(Work::Forward, 0, i)).collect();
@@ -74,8 +74,9 @@ impl Pipeline {
         tasks
     }
 
-    /// Megatron's order: groups of p micro-batches go through the chunks, and a rank begins with as many forwards as keep all ranks after it busy. Where the last group
-    /// is smaller, as when a batch is divided among fewer copies than before, what a whole one would have besides is left out: no task waits for one of another micro-batch.
+    /// Returns Megatron's order: groups of p micro-batches pass through the chunks, and a rank starts with
+    /// enough forwards to keep all later ranks busy. A smaller last group, as when fewer replicas share a
+    /// batch, omits the missing tasks: no task depends on another micro-batch.
     fn interleaved(&self, rank: u32) -> Vec<Task> {
         let (p, v, m) = (self.ranks, self.chunks, self.micro_batches);
         let group = p * v;
@@ -89,7 +90,7 @@ impl Pipeline {
             let (chunk, micro_batch) = place(k);
             task(Work::Backward, v - 1 - chunk, micro_batch)
         };
-        // One more than Megatron's count, as it goes on with a forward: with one chunk, that of 1F1B.
+        // One more than Megatron's count, as the next task is a forward: with one chunk, that of 1F1B.
         let ahead = if v == 1 { p - rank } else { 2 * (p - rank - 1) + (v - 1) * p + 1 };
         let warm_up = ahead.min(total);
         let mut tasks: Vec<Task> = (0..warm_up).map(forward).collect();
@@ -101,8 +102,8 @@ impl Pipeline {
         tasks
     }
 
-    /// ZB-H1: as 1F1B, but rank r computes the gradient of weights r micro-batches late, so that all ranks keep the activations of p, and the
-    /// last of them fill the time in which 1F1B drains.
+    /// Returns ZB-H1: as 1F1B, but rank r computes the gradient of weights r micro-batches late. All ranks
+    /// thus keep the activations of p, and the last gradients fill the time in which 1F1B drains.
     fn zero_bubble(&self, rank: u32) -> Vec<Task> {
         let warm_up = (self.ranks - rank).min(self.micro_batches);
         let mut tasks: Vec<Task> = (0..warm_up).map(|i| task(Work::Forward, 0, i)).collect();

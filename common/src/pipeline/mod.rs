@@ -1,8 +1,10 @@
-//! Pipelines: which stage's worker computes what, in which order. Pure functions to lists of tasks, and a check of such lists without a tensor.
+//! Pipelines: the tasks of each stage's worker, and their order. Pure functions to lists of tasks, and a
+//! check of such lists without tensors.
 //!
-//! A *rank* is a worker's place in its replica's pipeline, 0 to p − 1. Its part of the model is one or more *chunks*, contiguous ranges of blocks: chunk c
-//! of rank r is *stage* c·p + r, so that with several chunks the model goes round the ranks several times. A batch is cut into micro-batches,
-//! which go through all stages forwards, and their gradients backwards.
+//! A *rank* is a worker's place in its replica's pipeline, 0 to p − 1. Its part of the model is one or more
+//! *chunks*, contiguous ranges of blocks: chunk c of rank r is *stage* c·p + r, so that with several chunks
+//! the model passes the ranks several times. A batch is divided into micro-batches, which pass all stages
+//! forwards, and their gradients backwards.
 
 mod generate;
 mod parts;
@@ -16,69 +18,70 @@ pub use generate::ScheduleError;
 pub use split::split;
 pub use trace::{Costs, Held, Stuck, Trace, held_most, trace};
 
-/// What is to be scheduled: the pipeline of one replica.
+/// The pipeline of one replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pipeline {
-    /// The order of tasks.
+    /// Order of tasks.
     pub schedule: PipelineSchedule,
-    /// Workers in a row, p.
+    /// Ranks, p.
     pub ranks: u32,
-    /// Stages of each worker, v; 1 but for [`PipelineSchedule::Interleaved`].
+    /// Stages per rank, v; 1 except with [`PipelineSchedule::Interleaved`].
     pub chunks: u32,
-    /// Micro-batches of a step, m.
+    /// Micro-batches per step, m.
     pub micro_batches: u32,
-    /// By rank: micro-batches that have gone forwards and not yet backwards, at most. Where it is empty, as many as short links need: p − rank. Only for
-    /// [`PipelineSchedule::OneForwardOneBackward`].
+    /// By rank: maximum micro-batches between forward and backward. Empty: p − rank, which suffices for short
+    /// links. Only for [`PipelineSchedule::OneForwardOneBackward`].
     pub in_flight: Vec<u32>,
 }
 
-/// What is computed of a micro-batch.
+/// Kind of computation on a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
     /// Activations.
     Forward,
     /// Gradients of the stage's input and of its weights.
     Backward,
-    /// The gradient of the stage's input alone, which is what the stage before waits for.
+    /// Gradient of the stage's input only, for which the previous stage waits.
     BackwardInput,
-    /// The gradient of the weights, which nobody else waits for.
+    /// Gradient of the weights, for which no other rank waits.
     BackwardWeight,
 }
 
-/// One thing to compute.
+/// One task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Task {
-    /// What.
+    /// Kind.
     pub work: Work,
-    /// Of which of the rank's stages.
+    /// Chunk of the rank.
     pub chunk: u32,
-    /// For which micro-batch.
+    /// Micro-batch.
     pub micro_batch: u32,
 }
 
 /// One task on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Who computes it.
+    /// Rank.
     pub rank: u32,
-    /// What it is.
+    /// Task.
     pub task: Task,
 }
 
 impl Pipeline {
-    /// Stages of the whole model.
+    /// Returns the stages of the whole model.
     #[must_use]
     pub fn stages(&self) -> u32 {
         self.ranks * self.chunks
     }
 
-    /// The stage that a rank's chunk is.
+    /// Returns the stage of a rank's chunk.
     #[must_use]
     pub fn stage(&self, rank: u32, chunk: u32) -> u32 {
         chunk * self.ranks + rank
     }
 
-    /// What is to be received from another stage before a task can be computed: that stage's task. None: it begins the pipeline, or is the turning point.
+    /// Returns the task of another stage whose result a task needs; `None`: it starts the pipeline, or is the
+    /// turning point.
     #[must_use]
     pub fn input_of(&self, place: Place) -> Option<Place> {
         let Place { rank, task } = place;
@@ -94,7 +97,7 @@ impl Pipeline {
         Some(Place { rank: of % self.ranks, task })
     }
 
-    /// Which rank waits for what a task gives, if any.
+    /// Returns the rank that waits for a task's result, if any.
     #[must_use]
     pub fn receiver_of(&self, place: Place) -> Option<u32> {
         let stage = self.stage(place.rank, place.task.chunk);
@@ -106,7 +109,7 @@ impl Pipeline {
         to.map(|stage| stage % self.ranks)
     }
 
-    /// What the same rank has to have computed before.
+    /// Returns the task that the same rank must have computed before.
     #[must_use]
     pub fn own_input_of(&self, task: Task) -> Option<Task> {
         let work = match task.work {

@@ -1,4 +1,4 @@
-//! Which blocks the ranks of a pipeline have.
+//! Division of blocks among the ranks of a pipeline.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::config::{ParallelConfig, Precision};
 use crate::model::ModelSpec;
 
 impl ParallelConfig {
-    /// The pipeline of one copy, for steps of so many micro-batches.
+    /// Returns the pipeline of one replica, for steps of this many micro-batches.
     #[must_use]
     pub fn pipeline(&self, micro_batches: u32) -> Pipeline {
         Pipeline {
@@ -21,10 +21,11 @@ impl ParallelConfig {
 }
 
 impl ModelSpec {
-    /// By rank, what the workers that share a copy of this model have of it, for sequences of `sequence` tokens: parts as they are written, or cut so that the stage with the most
-    /// arithmetic has as little as it can, and of each part the shares of its tensor group one after the other. The same on all workers, as it follows from model and configuration alone.
+    /// Returns the parts of a replica's workers by rank, for sequences of `sequence` tokens: as configured,
+    /// or divided so that the largest stage has the least arithmetic, with the shares of its tensor group one
+    /// after another. Equal on all workers, as it depends on model and configuration only.
     ///
-    /// None: there are not as many blocks, or, where tensor groups share the parts, not as many layers; or the shares cannot be equal.
+    /// `None`: too few blocks, or, with tensor groups, too few layers; or the shares cannot be equal.
     #[must_use]
     pub fn parts(&self, parallel: &ParallelConfig, sequence: u32) -> Option<Vec<Self>> {
         let (ranks, chunks) = (parallel.stages, parallel.chunks);
@@ -42,9 +43,9 @@ impl ModelSpec {
         Some(shares.into_iter().flatten().collect())
     }
 
-    /// `with_layers`: each stage has a layer at least, as all members of a group hold what else there is.
+    /// `with_layers`: each stage has at least one layer, as all members of a group have the rest.
     fn even_cut(&self, stages: u32, sequence: u32, with_layers: bool) -> Option<Vec<Range<u32>>> {
-        // Of the blocks before each, so that a range is a difference.
+        // Cumulative, so that a range is a difference.
         let mut before = vec![0_u64];
         for cost in self.blocks(sequence, Precision::F32) {
             let own = cost.forward_flops_per_token + cost.backward_flops_per_token;
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(model(3).parts(&ParallelConfig { tensor: 3, ..shared }, 32), None, "four heads");
     }
 
-    /// Stage by stage; a head that outweighs the layers is no part by itself.
+    /// By stage; a head that outweighs the layers does not form a part by itself.
     #[test]
     fn stages_of_tensor_groups_have_shares_of_their_layers_of_which_each_has_one() {
         let large = ModelSpec { vocabulary: 100_000, ..model(2) };

@@ -1,19 +1,22 @@
-//! Which blocks go where: the cut of a row of blocks into stages whose slowest is as fast as it can be.
+//! Optimal division of blocks into stages.
 
 use std::ops::Range;
 
-/// Neighbouring blocks for each of so many stages, at least one each, so that the stage that takes longest takes as little time as possible; of several such
-/// cuts one whose first stages, which keep the activations of most micro-batches, have less. `time` says what a stage would take with these blocks, or
-/// that it cannot have them. Dynamic programming over cuts (as PipeDream, Narayanan et al. 2019, without its replication): stages × blocks² calls.
+/// Divides blocks into contiguous stages of at least one block, minimising the time of the slowest stage. Of
+/// equal divisions it chooses one whose first stages, which keep the activations of most micro-batches, have
+/// less. `time` returns the time of a stage with these blocks, or that it cannot have them. Dynamic
+/// programming over divisions (as PipeDream, Narayanan et al. 2019, without its replication): stages ×
+/// blocks² calls.
 ///
-/// None: there is no cut in which all stages can have theirs.
+/// `None`: no valid division exists.
 #[must_use]
 pub fn split(
     blocks: u32,
     stages: u32,
     time: impl Fn(u32, Range<u32>) -> Option<f64>,
 ) -> Option<Vec<Range<u32>>> {
-    // By stage and end: of the stages up to this one with the blocks before that end, the longest time, and where the stage begins.
+    // By stage and end: the longest time of the stages up to this one with the blocks before that end, and
+    // the start of the stage.
     let mut best: Vec<Vec<Option<(f64, u32)>>> = Vec::with_capacity(stages as usize);
     for stage in 0..stages {
         let before = |start: u32| match best.last() {
@@ -26,7 +29,7 @@ pub fn split(
                 let earlier = before(start)?;
                 Some((time(stage, start..end)?.max(earlier), start))
             });
-            // Of equals the first, which leaves least to the stages before.
+            // The first of equals, which leaves least to the previous stages.
             times.reduce(|best, next| if next.0 < best.0 { next } else { best })
         };
         let row = (0..=blocks).map(best_until).collect();
@@ -49,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// All cuts of `blocks` into `stages` ranges from `start` on.
+    /// Returns all divisions of `blocks` into `stages` ranges from `start`.
     fn cuts(start: u32, blocks: u32, stages: u32) -> Vec<Vec<Range<u32>>> {
         if stages == 1 {
             return vec![std::iter::once(start..blocks).collect()];
@@ -68,7 +71,7 @@ mod tests {
             blocks in prop::collection::vec((1u32..20, 1u32..20), 1..9),
             stages in prop::collection::vec((1u32..4, 5u32..60), 1..5),
         ) {
-            // Seconds, unless the blocks are too many for the stage.
+            // Seconds, unless the blocks exceed the stage's capacity.
             let time = |stage: u32, range: Range<u32>| {
                 let ((speed, room), held) = (stages[stage as usize], &blocks[range.start as usize..range.end as usize]);
                 let fits = held.iter().map(|(_, size)| size).sum::<u32>() <= room;

@@ -1,32 +1,32 @@
-//! A step in virtual time: what a list of tasks takes, what it keeps in memory, and whether it comes to its end.
+//! Simulation of a step: the time and memory of a list of tasks, and detection of deadlocks.
 
 use super::{Pipeline, Place, Task, Work};
 
-/// What tasks and links take, in seconds.
+/// Durations of tasks and transfers, in seconds.
 pub trait Costs {
-    /// A task.
+    /// Returns the duration of a task.
     fn task_s(&self, place: Place) -> f64;
-    /// How long the result of a task keeps the link to another rank busy,
+    /// Returns the time for which the result of a task occupies the link to another rank.
     fn sending_s(&self, from: u32, to: u32) -> f64;
-    /// and how long it then is on its way.
+    /// Returns the latency of that link.
     fn latency_s(&self, from: u32, to: u32) -> f64;
 }
 
-/// What became of a step.
+/// Result of a simulated step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// From the first task's start to the last one's end.
+    /// Time from the first task's start to the last one's end.
     pub step_s: f64,
     /// By rank: time spent computing.
     pub busy_s: Vec<f64>,
-    /// By rank: the most that it holds, as [`held_most`] has it.
+    /// By rank: maximum held, as in [`held_most`].
     pub held_most: Vec<Vec<Held>>,
-    /// By rank: when each of its tasks ended, in order.
+    /// By rank: end times of its tasks, in order.
     pub ends_s: Vec<Vec<f64>>,
 }
 
 impl Trace {
-    /// Of the time of all ranks, the share in which they computed nothing.
+    /// Returns the idle share of the time of all ranks.
     #[must_use]
     pub fn bubble(&self) -> f64 {
         let all = self.step_s * self.busy_s.len() as f64;
@@ -34,20 +34,20 @@ impl Trace {
     }
 }
 
-/// Ranks that wait for each other, or for what nobody computes.
+/// Ranks wait for each other, or for a task that no rank computes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the schedule is stuck: {waiting:?} can never begin")]
 pub struct Stuck {
-    /// What each rank that is not done waits to compute.
+    /// Next task of each unfinished rank.
     pub waiting: Vec<Place>,
 }
 
-/// What a rank holds at one time: of micro-batches, times chunks.
+/// Micro-batches times chunks held by a rank at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Those that wait for their backward pass, whose activations are there,
+    /// Those that wait for their backward pass, with activations.
     pub open: u32,
-    /// and those that wait for the gradients of their weights.
+    /// Those that wait for the gradients of their weights.
     pub left: u32,
 }
 
@@ -57,7 +57,7 @@ impl Held {
     }
 }
 
-/// The most that a rank holds with this list of tasks: each is more than the others in one of both, and at no time more than one of them.
+/// Returns the maxima held by a rank with this list of tasks: the Pareto-maximal states of both counts.
 #[must_use]
 pub fn held_most(list: &[Task]) -> Vec<Held> {
     let (mut held, mut most) = (Held::default(), Vec::<Held>::new());
@@ -78,10 +78,11 @@ pub fn held_most(list: &[Task]) -> Vec<Held> {
     most
 }
 
-/// Follows lists of tasks (by rank) through a step, in which each rank computes one task after the other, each as soon as what it needs is there.
+/// Simulates lists of tasks (by rank) for a step. Each rank computes one task after the other, each as soon
+/// as its inputs are present.
 ///
 /// # Errors
-/// When not all tasks are ever computed.
+/// Not all tasks can be computed.
 pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Result<Trace, Stuck> {
     let mut run = Run::new(pipeline, lists.len());
     run.trace.held_most = lists.iter().map(|list| held_most(list)).collect();
@@ -104,19 +105,19 @@ pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Res
     if waiting.is_empty() { Ok(run.trace) } else { Err(Stuck { waiting }) }
 }
 
-/// What has happened so far. A planner follows thousands of schedules, so that nothing here is looked up by hashing.
+/// State of a simulation. A planner simulates thousands of schedules, so nothing here is hashed.
 struct Run {
     places: Places,
-    /// Tasks that are done, by [`Places::at`].
+    /// Tasks done, by [`Places::at`].
     done: Vec<bool>,
-    /// When what a task hands on is where it is needed, by the same.
+    /// Arrival times of results at their receivers, by the same index.
     arrivals: Vec<Option<f64>>,
-    /// By sender and receiver: when everything that was handed over so far has left.
+    /// By sender and receiver: the time at which all results so far have been sent.
     links: Vec<f64>,
     trace: Trace,
 }
 
-/// All tasks that a pipeline may have, one after the other.
+/// Index of all possible tasks of a pipeline.
 #[derive(Clone, Copy)]
 struct Places {
     stages: usize,
@@ -132,7 +133,7 @@ impl Places {
         Self::WORKS * self.stages * self.micro_batches
     }
 
-    /// None: the pipeline has no such task.
+    /// Returns `None` if the pipeline has no such task.
     fn at(self, place: Place) -> Option<usize> {
         let Place { rank, task } = place;
         let work = match task.work {
@@ -170,7 +171,7 @@ impl Run {
         self.trace.ends_s[rank as usize].len()
     }
 
-    /// When the next task of a rank begins, if what it needs is known to come.
+    /// Returns the start time of a rank's next task, if its inputs are known to arrive.
     fn start(&self, pipeline: &Pipeline, place: Place) -> Option<f64> {
         let own = pipeline.own_input_of(place.task).map(|task| Place { task, ..place });
         if own.is_some_and(|own| !self.places.at(own).is_some_and(|at| self.done[at])) {
@@ -218,7 +219,7 @@ mod tests {
     use super::super::PipelineSchedule::{self, Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
     use super::*;
 
-    /// The same for every micro-batch and every stage, over links that take nothing.
+    /// Equal for every micro-batch and every stage, over links without delay.
     struct TaskCosts {
         forward_s: f64,
         input_s: f64,
@@ -254,12 +255,12 @@ mod tests {
         trace(pipeline, &pipeline.tasks().unwrap(), costs).unwrap()
     }
 
-    /// Of p ranks and m micro-batches, with stages of one second forwards and two backwards.
+    /// For p ranks and m micro-batches, with stages of one second forwards and two backwards.
     fn closed_form(schedule: PipelineSchedule, p: f64, v: f64, m: f64) -> f64 {
         match schedule {
             Gpipe | OneForwardOneBackward => (p - 1.0) / (m + p - 1.0),
             Interleaved => (p - 1.0) / (v * m + p - 1.0),
-            // A third of what 1F1B is idle.
+            // A third of 1F1B's idle time.
             ZeroBubble => (p - 1.0) / (3.0 * m + p - 1.0),
         }
     }
@@ -300,7 +301,8 @@ mod tests {
         assert_eq!(kept(Interleaved, 2), [11, 9, 7, 5]);
     }
 
-    /// Rank r of four puts off the weights of r micro-batches, and has 4 − r on their way; at the end, four are put off.
+    /// Rank r of four defers the weights of r micro-batches, and has 4 − r in flight; at the end, four are
+    /// deferred.
     #[test]
     fn what_is_put_off_takes_the_place_of_what_is_on_its_way() {
         let held = |schedule| traced(&pipeline(schedule, 4, 1, 12), &EQUAL).held_most;
@@ -311,7 +313,7 @@ mod tests {
         assert_eq!(pairs(&held(OneForwardOneBackward)[1]), [(3, 0)]);
     }
 
-    /// A link on which a result is busy for `sending` seconds and on its way for `latency`.
+    /// A link that a result occupies for `sending` seconds, with a delay of `latency`.
     struct Far {
         sending: f64,
         latency: f64,
@@ -339,7 +341,7 @@ mod tests {
         let alone = 64.0 * 3.0;
         let way = 6.5;
         assert!(traced(&short, &far).step_s > 2.0 * alone);
-        // What is left is one way there and back, and the first forward and last backward of the other rank.
+        // One round trip remains, plus the first forward and last backward of the other rank.
         let hidden = traced(&long, &far).step_s;
         assert!(hidden <= alone + 2.0 * way + 3.0, "{hidden}");
     }
@@ -415,7 +417,7 @@ mod tests {
             prop_assert!((0.0..1.0).contains(&trace.bubble()));
         }
 
-        /// Each of them once, gradients in the order of micro-batches.
+        /// Each once, gradients in the order of micro-batches.
         #[test]
         fn every_micro_batch_goes_through_every_stage(pipeline in any_pipeline()) {
             let lists = pipeline.tasks().unwrap();

@@ -1,30 +1,32 @@
-//! What noisy releases tell in all.
+//! Total privacy loss of noisy releases.
 
 use super::normal::{density, mills_ratio};
 
-/// The account of releases that each add Gaussian noise to something of bounded length.
+/// Accountant of releases that each add Gaussian noise to a value of bounded length.
 ///
-/// One release of x + N(0, σ²·I), where x can move by at most Δ when the data change, is exactly as hard to tell apart as N(0, 1) from
-/// N(μ, 1) with μ = Δ/σ; releases that follow one another, each of which may depend on what the ones before gave, are together exactly as
-/// hard as one with μ = √Σμᵢ² (Dong, Roth & Su 2019, arXiv 1905.02383, theorem 2.7 and corollary 3.3). The curve of ε and δ of that is known in
-/// closed form (Balle & Wang 2018, arXiv 1805.06530, theorem 8), so nothing is given away to a bound; Rényi accounting (Mironov 2017)
-/// is an upper bound of the same, as the tests show.
+/// One release of x + N(0, σ²·I), where x can move by at most Δ when the data change, is exactly as hard to
+/// distinguish as N(0, 1) from N(μ, 1) with μ = Δ/σ. Successive releases, each of which may depend on the
+/// previous ones, are together exactly as hard as one with μ = √Σμᵢ² (Dong, Roth & Su 2019, arXiv 1905.02383,
+/// theorem 2.7 and corollary 3.3). Their curve of ε and δ is known in closed form (Balle & Wang 2018, arXiv
+/// 1805.06530, theorem 8), so the result is exact. Rényi accounting (Mironov 2017) is an upper bound of it,
+/// as the tests show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaussianAccountant {
     mu: f64,
 }
 
 impl GaussianAccountant {
-    /// After so many releases of something whose length is clipped to C, with noise of deviation `noise`·C.
+    /// Creates the accountant of releases of a value clipped to length C, with noise of deviation `noise`·C.
     ///
-    /// The data of a site may be replaced by any other data. Two updates of length C are at most 2·C apart, so Δ = 2·C. (Against no
-    /// update at all, Δ is C: half of the μ that is reckoned with here.)
+    /// The data of a site may be replaced by any other data. Two updates of length C are at most 2·C apart,
+    /// so Δ = 2·C. (Compared with no update at all, Δ is C: half of this μ.)
     #[must_use]
     pub fn of_releases(releases: u64, noise: f64) -> Self {
         Self { mu: 2.0 * (releases as f64).sqrt() / noise }
     }
 
-    /// The smallest δ for which the releases are (ε, δ)-differentially private: Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ).
+    /// Returns the smallest δ for which the releases are (ε, δ)-differentially private: Φ(μ/2 − ε/μ) −
+    /// e^ε·Φ(−μ/2 − ε/μ).
     #[must_use]
     pub fn delta(self, epsilon: f64) -> f64 {
         let mu = self.mu;
@@ -32,7 +34,7 @@ impl GaussianAccountant {
             return 0.0;
         }
         let (near, far) = (epsilon / mu - 0.5 * mu, epsilon / mu + 0.5 * mu);
-        // e^ε·φ(far) = φ(near), so that the second term needs no large power of e.
+        // e^ε·φ(far) = φ(near), so the second term needs no large power of e.
         let delta = match near >= 0.0 {
             true => density(near) * (mills_ratio(near) - mills_ratio(far)),
             false => 1.0 - density(near) * (mills_ratio(-near) + mills_ratio(far)),
@@ -40,18 +42,19 @@ impl GaussianAccountant {
         delta.clamp(0.0, 1.0)
     }
 
-    /// The smallest ε for which the releases are (ε, δ)-differentially private, for δ > 0.
+    /// Returns the smallest ε for which the releases are (ε, δ)-differentially private, for δ > 0.
     #[must_use]
     pub fn epsilon(self, delta: f64) -> f64 {
         if self.delta(0.0) <= delta {
             return 0.0;
         }
-        // As concentrated differential privacy bounds it (Bun & Steinke 2016, proposition 1.3): ρ + 2·√(ρ·ln 1/δ) with ρ = μ²/2.
+        // Upper bound from concentrated differential privacy (Bun & Steinke 2016, proposition 1.3): ρ +
+        // 2·√(ρ·ln 1/δ) with ρ = μ²/2.
         let mut above = 0.5 * self.mu * self.mu + self.mu * (2.0 * (1.0 / delta).ln()).sqrt();
         let mut below = 0.0;
         while above - below > 1e-12 * above {
             let middle = 0.5 * (below + above);
-            // As fine as numbers are.
+            // The precision of f64 is reached.
             if middle <= below || middle >= above {
                 break;
             }
@@ -69,7 +72,8 @@ mod tests {
         GaussianAccountant { mu }
     }
 
-    /// The definition: δ(ε) = ∫ max(0, p − e^ε·q) for p = N(μ, 1) and q = N(0, 1), by Simpson's rule from where p exceeds e^ε·q.
+    /// The definition: δ(ε) = ∫ max(0, p − e^ε·q) for p = N(μ, 1) and q = N(0, 1), by Simpson's rule from
+    /// where p exceeds e^ε·q.
     fn delta_by_integration(mu: f64, epsilon: f64) -> f64 {
         let start = epsilon / mu + 0.5 * mu;
         let (steps, end) = (200_000u32, f64::max(start, mu) + 14.0);
@@ -110,15 +114,15 @@ mod tests {
         assert_eq!(GaussianAccountant::of_releases(0, 1.0).epsilon(1e-6), 0.0);
     }
 
-    /// The noise that Balle & Wang's algorithm gives for ε = 1 and δ = 10⁻⁵ at sensitivity 1 is 3.730632.
+    /// The noise of Balle & Wang's algorithm for ε = 1 and δ = 10⁻⁵ at sensitivity 1 is 3.730632.
     #[test]
     fn the_published_calibration_comes_out() {
         let epsilon = of_mu(1.0 / 3.730_631_634).epsilon(1e-5);
         assert!((epsilon - 1.0).abs() < 1e-6, "{epsilon}");
     }
 
-    /// ε by Rényi differential privacy: the order α costs α·μ²/2 (Mironov 2017, proposition 7), converted by Canonne, Kamath & Steinke 2020,
-    /// proposition 12, at the best of many orders.
+    /// Returns ε by Rényi differential privacy: the order α costs α·μ²/2 (Mironov 2017, proposition 7),
+    /// converted by Canonne, Kamath & Steinke 2020, proposition 12, at the best of many orders.
     fn epsilon_by_renyi(mu: f64, delta: f64) -> f64 {
         let at = |order: f64| {
             0.5 * order * mu * mu + ((order - 1.0) / order).ln() - (delta.ln() + order.ln()) / (order - 1.0)

@@ -1,4 +1,4 @@
-//! How private a run is: what its noisy contributions tell about the data of the site that they are from.
+//! Privacy of a run: information about a site's data in its noisy contributions.
 
 mod accountant;
 mod normal;

@@ -1,8 +1,8 @@
-//! The standard normal distribution, in the form that stays exact far out in its tails.
+//! The standard normal distribution, in a form that stays exact in its tails.
 
 use std::f64::consts::PI;
 
-/// From here on the continued fraction is the better one of the two.
+/// From here on the continued fraction is the better method.
 const SERIES_UNTIL: f64 = 3.0;
 /// At 3, its slowest point, 60 terms of the continued fraction are exact to the last bit.
 const FRACTION_TERMS: u32 = 120;
@@ -12,10 +12,10 @@ pub fn density(x: f64) -> f64 {
     (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
 }
 
-/// Mills' ratio Φ(−t) / φ(t) for t ≥ 0, which falls slowly where both fall below the smallest number.
+/// Mills' ratio Φ(−t) / φ(t) for t ≥ 0, which decays slowly where both underflow.
 ///
-/// Up to 3: √(π/2)·e^{t²/2} − Σ t^{2k+1} / (1·3·…·(2k+1)); beyond, Laplace's 1/(t + 1/(t + 2/(t + 3/(t + …)))) (Abramowitz & Stegun
-/// 26.2.11, 26.2.14). Relative error below 10⁻¹².
+/// Up to 3: √(π/2)·e^{t²/2} − Σ t^{2k+1} / (1·3·…·(2k+1)); beyond, Laplace's 1/(t + 1/(t + 2/(t + 3/(t +
+/// …)))) (Abramowitz & Stegun 26.2.11, 26.2.14). Relative error below 10⁻¹².
 pub fn mills_ratio(t: f64) -> f64 {
     if t >= SERIES_UNTIL {
         return 1.0 / (1..=FRACTION_TERMS).rev().fold(t, |rest, k| t + f64::from(k) / rest);
@@ -33,11 +33,11 @@ pub fn mills_ratio(t: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Simpson's rule over the tail, which is where the definition stands.
+    /// Simpson's rule over the tail, by the definition.
     #[test]
     fn mills_ratio_is_the_tail_over_the_density() {
         for t in [0.0, 0.1, 1.0, 2.5, 2.999, 3.0, 3.5, 6.0, 12.0, 40.0, 1e4] {
-            // Φ(−t)/φ(t) = ∫₀^∞ e^{−tu − u²/2} du, and beyond u = 12 nothing is left.
+            // Φ(−t)/φ(t) = ∫₀^∞ e^{−tu − u²/2} du, negligible beyond u = 12.
             let (steps, end) = (200_000u32, 12.0f64.min(60.0 / f64::max(t, 1e-3)));
             let width = end / f64::from(steps);
             let value = |i: u32| {

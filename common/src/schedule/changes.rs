@@ -1,45 +1,45 @@
-//! Paces that a run takes up on its way: which rounds have which.
+//! Changes of pace during a run.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::Round;
 
-/// Changes of pace that are remembered. A round is known by them, so from those before the oldest one nobody can go on; a schedule is copied often, and told to
-/// each member with each generation, so they are not many.
+/// Maximum changes of pace kept. Rounds before the oldest one are unknown and cannot be resumed. A schedule
+/// is copied often, and sent to each member with each generation, so the number is small.
 pub const CHANGES_KEPT_MAX: usize = 16;
 
-/// How far apart rounds are, and how much of the model each has.
+/// Distance between rounds, and the share of the model in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pace {
-    /// Local steps in a round.
+    /// Local steps per round.
     pub every: u64,
-    /// Turns that fragments take: each is due in every so-manieth round.
+    /// Turns of the fragments: each is due every `groups` rounds.
     pub groups: u32,
 }
 
-/// A pace, and the rounds that have it: those up to the next change.
+/// A pace, with its rounds up to the next change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The first round.
+    /// First round.
     pub round: Round,
-    /// Its first step.
+    /// First step.
     pub step: u64,
-    /// What it has.
+    /// Pace.
     pub pace: Pace,
 }
 
-/// The latest [`CHANGES_KEPT_MAX`] changes of pace, in order: a list that is a value.
+/// The latest [`CHANGES_KEPT_MAX`] changes of pace, in order, as a plain value.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Listed", into = "Listed")]
 pub struct Changes {
-    /// Those beyond `count` are all alike.
+    /// Slots beyond `count` are equal.
     slots: [Change; CHANGES_KEPT_MAX],
     count: usize,
     /// Whether older ones are forgotten.
     is_cut: bool,
 }
 
-/// As it is written.
+/// Serialised form.
 #[derive(Serialize, Deserialize)]
 struct Listed {
     is_cut: bool,
@@ -47,32 +47,32 @@ struct Listed {
 }
 
 impl Changes {
-    /// Rounds that are as they were at first.
+    /// No changes.
     pub const NONE: Self = Self {
         slots: [Change { round: Round(0), step: 0, pace: Pace { every: 0, groups: 0 } }; _],
         count: 0,
         is_cut: false,
     };
 
-    /// Those that are known, oldest first.
+    /// Returns the known changes, oldest first.
     #[must_use]
     pub fn kept(&self) -> &[Change] {
         &self.slots[..self.count]
     }
 
-    /// The one that a round follows.
+    /// Returns the change that a round follows.
     #[must_use]
     pub fn before(&self, round: Round) -> Option<&Change> {
         self.kept().iter().rfind(|change| change.round <= round)
     }
 
-    /// The first one whose rounds are known where those before it are not.
+    /// Returns the first known change, if earlier ones are forgotten.
     #[must_use]
     pub fn cut_at(&self) -> Option<&Change> {
         self.kept().first().filter(|_| self.is_cut)
     }
 
-    /// With one more, in the place of those that it comes before; the oldest is forgotten where there are too many.
+    /// Adds a change, replacing those it precedes; forgets the oldest of too many.
     #[must_use]
     pub(super) fn with(mut self, change: Change) -> Self {
         self.truncate(change.round);
@@ -86,7 +86,7 @@ impl Changes {
         self
     }
 
-    /// Without those from `round` on.
+    /// Removes the changes from `round` on.
     pub(super) fn truncate(&mut self, round: Round) {
         while self.kept().last().is_some_and(|last| last.round >= round) {
             self.count -= 1;
@@ -94,7 +94,7 @@ impl Changes {
         }
     }
 
-    /// With each pace changed.
+    /// Maps each pace.
     #[must_use]
     pub(super) fn map(mut self, change: impl Fn(Pace) -> Pace) -> Self {
         self.slots[..self.count].iter_mut().for_each(|kept| kept.pace = change(kept.pace));

@@ -1,4 +1,4 @@
-//! A checkpoint in a folder of its own: which files it has, and what they must be.
+//! A checkpoint in its own folder: its files and their records.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,38 +9,38 @@ use serde::{Deserialize, Serialize};
 
 use super::{parse_folder_name, parse_part_name, sealed};
 
-/// What the checkpoint is.
+/// Manifest of the checkpoint.
 pub const MANIFEST: &str = "manifest.json";
-/// The parameters.
+/// Parameters.
 pub const MODEL: &str = "model.safetensors";
 
-/// A manifest or record is a few lines; a longer file is none.
+/// Maximum bytes of a manifest or record, which is a few lines long.
 pub const DOCUMENT_BYTES_MAX: u64 = 1 << 20;
 
 /// `manifest.json`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// In hexadecimal.
+    /// Run, in hexadecimal.
     pub run: String,
-    /// The round that follows the ones it contains.
+    /// First round not contained.
     pub next_round: Round,
-    /// The step that follows.
+    /// First step not contained.
     pub next_step: u64,
-    /// The generation in which it was written; 0 in those of releases that did not say.
+    /// Generation that wrote it; 0 in manifests of older releases.
     #[serde(default)]
     pub generation: Generation,
     /// Hash of the synchronised state, in hexadecimal.
     pub state_hash: String,
-    /// The version of the worker that wrote it.
+    /// Version of the worker that wrote it.
     pub software: String,
-    /// The blocks of the model that it is of, as starts and ends of chunks; none: all of them.
+    /// Blocks of the model that it covers, as starts and ends of chunks; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Vec<(u32, u32)>>,
-    /// Where it is of a member of a tensor group: how many there are, and which it is, from 0. None: all of each layer is here.
+    /// Size of the tensor group and rank in it, from 0; `None`: each layer is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<(u32, u32)>,
-    /// The model's files; none where only private states are.
+    /// Files of the model; empty if only private states are present.
     pub files: BTreeMap<String, FileRecord>,
 }
 
@@ -48,30 +48,30 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrivateRecord {
-    /// Whose state it is.
+    /// Owner of the state.
     pub worker: WorkerId,
-    /// The round that follows the ones it contains.
+    /// First round not contained.
     pub next_round: Round,
-    /// Of the synchronised state that it belongs to, in hexadecimal.
+    /// Hash of the matching synchronised state, in hexadecimal.
     pub state_hash: String,
     /// Numbers by name.
     pub counters: BTreeMap<String, u64>,
-    /// Its files.
+    /// Files of the state.
     pub files: BTreeMap<String, FileRecord>,
 }
 
-/// What a file must be.
+/// Expected length and hash of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
-    /// Its length.
+    /// Length.
     pub bytes: u64,
-    /// In hexadecimal.
+    /// BLAKE3, in hexadecimal.
     pub blake3: String,
 }
 
 impl Manifest {
-    /// What of the whole model it is of; none: of nothing that there could be.
+    /// Returns the part of the model that it covers; `None`: no possible part.
     #[must_use]
     pub fn part_of(&self, model: &ModelSpec) -> Option<ModelSpec> {
         super::part_of(model, self.chunks.as_deref(), self.share)
@@ -79,7 +79,7 @@ impl Manifest {
 }
 
 impl FileRecord {
-    /// What a file is. Reads all of it.
+    /// Reads a file and returns its record.
     ///
     /// # Errors
     /// It cannot be read.
@@ -90,7 +90,7 @@ impl FileRecord {
         Ok(Self { bytes: hasher.count(), blake3: hasher.finalize().to_hex().to_string() })
     }
 
-    /// In which way a file that was found is another one.
+    /// Describes how a found file differs, if it does.
     #[must_use]
     pub fn difference(&self, found: &Self) -> Option<String> {
         if self.bytes != found.bytes {
@@ -100,13 +100,13 @@ impl FileRecord {
     }
 }
 
-/// The private state of a worker, by its record.
+/// Returns the name of a worker's private record.
 #[must_use]
 pub fn private_record_name(worker: WorkerId) -> String {
     format!("private-{worker}.json")
 }
 
-/// Whose record has this name.
+/// Returns the worker whose record has this name.
 #[must_use]
 pub fn private_record_of(name: &str) -> Option<WorkerId> {
     let number = name.strip_prefix("private-w")?.strip_suffix(".json")?;
@@ -117,19 +117,19 @@ pub fn private_record_of(name: &str) -> Option<WorkerId> {
 /// A folder with a checkpoint's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Of which run it ought to be.
+    /// Run by its path.
     pub run: RunId,
-    /// Of which part of the model, from 0,
+    /// Part of the model, from 0.
     pub rank: u32,
-    /// of how many.
+    /// Number of parts.
     pub parts: u32,
-    /// The round that should follow the ones it contains.
+    /// First round not contained, by its name.
     pub next_round: Round,
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
 }
 
-/// The checkpoints in a folder of runs (a `checkpoint.dir`), by run and part, newest first.
+/// Lists the checkpoints in a folder of runs (a `checkpoint.dir`) by run and part, newest first.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -160,10 +160,10 @@ pub fn find(dir: &Path) -> std::io::Result<Vec<Found>> {
 }
 
 impl Found {
-    /// Its manifest, which is of this run and round.
+    /// Reads the manifest and checks its run and round.
     ///
     /// # Errors
-    /// In words: why there is none.
+    /// The reason, for display.
     pub fn manifest(&self) -> Result<Manifest, String> {
         let manifest: Manifest = read_document(&self.path.join(MANIFEST))?;
         if manifest.run != self.run.to_string() || manifest.next_round != self.next_round {
@@ -172,7 +172,7 @@ impl Found {
         Ok(manifest)
     }
 
-    /// Reads all files that its documents name. Says which are not as they were written, and why.
+    /// Reads all files that its documents name; returns the damaged ones, with reasons.
     #[must_use]
     pub fn damaged(&self) -> Vec<String> {
         let manifest = match self.manifest() {
@@ -219,7 +219,7 @@ fn read_document<T: Serialize + serde::de::DeserializeOwned>(path: &Path) -> Res
     sealed::from_bytes(&bytes).map_err(|error| format!("{name}: {error}"))
 }
 
-/// The folders in a folder, by name, those that are hidden left out.
+/// Lists the folders in a folder by name, without hidden ones.
 fn folders(dir: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(dir)? {

@@ -1,4 +1,5 @@
-//! Checkpoints as they lie in folders and in object storage: what their documents say, and the archive that all workers of a run share.
+//! Checkpoints in folders and in object storage: their documents, and the archive that all workers of a run
+//! share.
 
 pub mod archive;
 pub mod folder;
@@ -9,7 +10,7 @@ pub use names::{folder_name, parse_folder_name, parse_part_name, part_name};
 
 use longhaul_common::model::ModelSpec;
 
-/// What of the whole model a checkpoint is of that says so by blocks and shares; none: of nothing that there could be.
+/// Returns the part of the model with these blocks and this share; `None`: no possible part.
 fn part_of(model: &ModelSpec, chunks: Option<&[(u32, u32)]>, share: Option<(u32, u32)>) -> Option<ModelSpec> {
     let whole = model.whole();
     let part = match chunks {

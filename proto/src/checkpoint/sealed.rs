@@ -1,4 +1,4 @@
-//! Small JSON documents that tell whether they are as they were written.
+//! Small JSON documents with a checksum.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 struct Sealed<T> {
     content: T,
-    /// BLAKE3 of the content as it is serialised without white space, in hexadecimal.
+    /// BLAKE3 of the content, serialised without white space, in hexadecimal.
     seal: String,
 }
 
-/// A document that is not as it was written.
+/// A document that fails its check.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
-    /// It is no such document.
+    /// Not a document of this form.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// A byte of it is another.
-    #[error("its seal does not fit its content")]
+    /// A byte differs.
+    #[error("its seal does not match its content")]
     Broken,
 }
 
-/// The document's text.
+/// Returns the document's text.
 ///
 /// # Errors
-/// The content is nothing that JSON can say.
+/// JSON cannot represent the content.
 pub fn to_text<T: Serialize>(content: &T) -> serde_json::Result<String> {
     let seal = blake3::hash(&serde_json::to_vec(content)?).to_hex().to_string();
     let mut text = serde_json::to_string_pretty(&Sealed { content, seal })?;
@@ -33,7 +33,7 @@ pub fn to_text<T: Serialize>(content: &T) -> serde_json::Result<String> {
     Ok(text)
 }
 
-/// The content of a document, each of whose bytes is as it was written.
+/// Returns the content of a document after checking every byte.
 ///
 /// # Errors
 /// [`SealError`]

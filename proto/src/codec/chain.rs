@@ -1,11 +1,12 @@
-//! What `[sync]` says of compression, in the codec's terms: workers encode by it, and plans reckon with it.
+//! Codec specifications derived from `[sync]`, for workers and for plans.
 
 use longhaul_common::config::{ResultForm, SyncConfig, Transform};
 use longhaul_common::id::{FragmentId, Round, RunId};
 
 use super::{CodecSpec, Dct, RandomK, Selection, Stage, Threshold, TopK};
 
-/// From a site to the owner, after the warm-up, for a fragment that begins with so many tiles.
+/// Returns the codec from a site to the owner after the warm-up, for a fragment that begins with `tiles`
+/// tiles.
 #[must_use]
 pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
     let SyncConfig { values, rounding, .. } = *config;
@@ -18,21 +19,23 @@ pub fn uplink(config: &SyncConfig, tiles: u32) -> CodecSpec {
     CodecSpec { stage, rounding, ..with_entropy_where_it_pays(CodecSpec::new(selection, values)) }
 }
 
-/// What chooses the positions that all sites contribute after the warm-up; none: they contribute all, or each chooses its own.
+/// Returns the common choice of positions after the warm-up; `None`: sites contribute all positions, or each
+/// chooses its own.
 #[must_use]
 pub fn random_mask(config: &SyncConfig) -> Option<RandomK> {
     let SyncConfig { chunk, random_keep, .. } = *config;
     (random_keep < chunk).then_some(RandomK { chunk, keep: random_keep })
 }
 
-/// Coding the codes of all values takes several times as long as all the rest of the codec, and saves a sixth of four bits: a processor that
-/// trains has better things to do. Of the few that top-k keeps, it costs little.
+/// Enables entropy coding only for sparse values. For dense values it takes several times as long as the rest
+/// of the codec and saves a sixth of four bits; the processor is better used for training. For the values
+/// that top-k keeps it costs little.
 #[must_use]
 pub fn with_entropy_where_it_pays(spec: CodecSpec) -> CodecSpec {
     CodecSpec { entropy: spec.selection != Selection::All, ..spec }
 }
 
-/// From the owner to everybody, where it publishes means, after the warm-up.
+/// Returns the codec from the owner to all after the warm-up, if the owner publishes means.
 #[must_use]
 pub fn downlink(config: &SyncConfig) -> CodecSpec {
     let selection = match config.result {
@@ -42,7 +45,7 @@ pub fn downlink(config: &SyncConfig) -> CodecSpec {
     with_entropy_where_it_pays(CodecSpec::new(selection, config.result_values))
 }
 
-/// The same in the warm-up.
+/// Returns the codec from the owner to all in the warm-up.
 #[must_use]
 pub fn warmup_downlink(config: &SyncConfig) -> CodecSpec {
     if config.result == ResultForm::Union && !config.opens_with_gradients() {
@@ -52,7 +55,7 @@ pub fn warmup_downlink(config: &SyncConfig) -> CodecSpec {
     warmup(config)
 }
 
-/// From a site to the owner in the warm-up.
+/// Returns the codec from a site to the owner in the warm-up.
 #[must_use]
 pub fn warmup(config: &SyncConfig) -> CodecSpec {
     let selection = match config.opens_with_gradients() {
@@ -62,7 +65,8 @@ pub fn warmup(config: &SyncConfig) -> CodecSpec {
     with_entropy_where_it_pays(CodecSpec::new(selection, config.warmup_values))
 }
 
-/// What random masks and stochastic rounding are drawn from: the same on all members, another for each fragment and round.
+/// Returns the seed of random masks and stochastic rounding: equal on all members, different for each
+/// fragment and round.
 #[must_use]
 pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
     let mut hasher = blake3::Hasher::new();
@@ -72,7 +76,7 @@ pub fn seed_of(run: RunId, round: Round, fragment: FragmentId) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// A threshold that leaves out nothing else.
+/// Returns a threshold that drops zeros only.
 fn all_but_zeros(chunk: u32) -> Selection {
     Threshold { chunk, keep: chunk }.into()
 }
@@ -82,7 +86,7 @@ mod tests {
     use super::*;
     use longhaul_common::config::SyncPreset;
 
-    /// What the configuration lets pass, the codec can do.
+    /// The codec accepts every configuration that passes validation.
     #[test]
     fn the_codec_knows_the_chain_of_every_preset() {
         for (preset, result) in

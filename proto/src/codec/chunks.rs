@@ -1,11 +1,11 @@
-//! How a fragment is cut into chunks.
+//! Division of a fragment into chunks.
 
 use super::SpecError;
 
-/// Values in a chunk, at most: a gap then fits 16 bits.
+/// Maximum values of a chunk: a gap then fits 16 bits.
 pub const CHUNK_VALUES_MAX: u32 = 1 << 16;
 
-/// Checks a chunk's length and the number kept of it.
+/// Checks the length of a chunk and the number of values kept.
 pub(super) fn validate(chunk: u32, keep: u32) -> Result<(), SpecError> {
     if !chunk.is_power_of_two() || chunk > CHUNK_VALUES_MAX {
         return Err(SpecError::Chunk { chunk });
@@ -16,14 +16,14 @@ pub(super) fn validate(chunk: u32, keep: u32) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// The chunks of a fragment and how many values each keeps.
+/// The chunks of a fragment, with the number of values kept of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunks {
     /// Values in the fragment.
     pub len: usize,
     /// Values in a chunk; the last may be shorter.
     pub chunk: usize,
-    /// Values kept of a chunk, unless it is shorter than that.
+    /// Values kept of a chunk, or all of a shorter one.
     pub keep: usize,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct Chunks {
 pub(super) struct Chunk {
     /// Position of its first value in the fragment.
     pub start: usize,
-    /// Its values.
+    /// Values.
     pub len: usize,
-    /// How many of them are kept.
+    /// Values kept.
     pub kept: usize,
 }
 
@@ -46,12 +46,12 @@ impl Chunks {
         })
     }
 
-    /// How many chunks they are.
+    /// Returns the number of chunks.
     pub fn count(self) -> usize {
         self.len.div_ceil(self.chunk)
     }
 
-    /// Values kept of the whole fragment; at most its length.
+    /// Returns the values kept of the whole fragment, at most its length.
     pub fn kept_total(self) -> usize {
         self.len / self.chunk * self.keep + self.keep.min(self.len % self.chunk)
     }

@@ -1,7 +1,7 @@
-//! The codes of a value section, entropy-coded. The section itself stays as it is: this writes it shorter and restores
-//! it.
+//! Entropy coding of the codes of a value section. The section itself does not change: this module shortens
+//! and restores it.
 //!
-//! All scales come first, then a table of how often each symbol occurs, then the symbols in an rANS stream. A symbol is
+//! The layout is: all scales, a table of symbol frequencies, then the symbols in an rANS stream. A symbol is
 //! a code of four bits, or the high bits of a code of eight.
 
 use super::DecodeError;
@@ -11,34 +11,35 @@ use super::layout::Layout;
 use super::rans::{PROBABILITY_BITS, RansDecoder, Raw, Share, write_stream};
 use super::value_blocks::ValueBlocks;
 
-/// Shares are whole slots: the decoder finds a symbol by a look-up of this many entries, which the L1 cache holds.
+/// Shares are whole slots. The decoder finds a symbol in a table of this many entries, which fits the L1
+/// cache.
 const SLOT_BITS: u32 = 12;
 
 const SLOTS: usize = 1 << SLOT_BITS;
 
-/// Symbols of a table, at most.
+/// Maximum symbols of a table.
 const SYMBOLS_MAX: usize = 256;
 
-/// From this many codes of eight bits on, a table of all 256 codes costs less than it gains: an eighth of a bit a code.
+/// Minimum number of eight-bit codes for a table of all 256 codes, which then saves an eighth of a bit per
+/// code net.
 const WHOLE_BYTE_CODES_MIN: usize = 1 << 14;
 
-/// The low bits of a code of eight bits that are sent as they are otherwise: neighbouring steps are about equally
-/// likely.
+/// Low bits of an eight-bit code sent uncoded below that number: neighbouring steps are about equally likely.
 const RAW_BITS: u32 = 3;
 
-/// States of the coder: more than one let the decoder work on several symbols at a time.
+/// States of the coder. Several states let the decoder work on several symbols at a time.
 const LANES: usize = 4;
 
-/// From this many code bytes on their 24 more bytes do not matter.
+/// Minimum code bytes for several lanes, whose 24 more bytes are then negligible.
 const LANES_CODE_BYTES_MIN: usize = 1 << 12;
 
-/// Bytes of the section's length, which a frame's header then has.
+/// Bytes of the section's length, which a frame's header then contains.
 const LENGTH_BYTES: usize = 4;
 
-/// How code bytes become symbols.
+/// Mapping of code bytes to symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alphabet {
-    /// Two codes of four bits, the low bits first.
+    /// Two codes of four bits, low bits first.
     Nibbles,
     /// A byte without this many low bits.
     Bytes { raw_bits: u32 },
@@ -52,7 +53,7 @@ impl Alphabet {
         }
     }
 
-    /// Different symbols; a byte of the table each.
+    /// Returns the number of symbols; each takes a byte of the table.
     fn symbols(self) -> usize {
         match self {
             Self::Nibbles => 16,
@@ -61,7 +62,7 @@ impl Alphabet {
     }
 }
 
-/// Writes sections shorter. Its memory is reused from section to section.
+/// Encodes sections; reuses its memory.
 #[derive(Debug, Default)]
 pub(super) struct CodeEncoder {
     codes: Vec<u8>,
@@ -69,8 +70,8 @@ pub(super) struct CodeEncoder {
 }
 
 impl CodeEncoder {
-    /// Replaces `out` by the entropy-coded form of a packed section, and says which of the two is to be sent: the
-    /// shorter one.
+    /// Writes the entropy-coded form of a packed section to `out` and returns the coding to send: the shorter
+    /// one.
     pub fn encode(
         &mut self,
         codes: Codes,
@@ -84,7 +85,7 @@ impl CodeEncoder {
         out.reserve(bytes_most + SYMBOLS_MAX);
         self.codes.clear();
         self.codes.reserve(bytes_most);
-        // More would make the stream longer than the codes.
+        // A longer stream would exceed the codes.
         self.words.reserve(bytes_most.div_ceil(size_of::<u32>()));
         for block in blocks.split(section) {
             let (scales, packed) = block.split_at(blocks.scale_bytes());
@@ -127,7 +128,7 @@ fn write_codes<const N: usize>(
     }
 }
 
-/// Writes codes of eight bits, of which `RAW` are sent as they are: a constant, as this is once a code.
+/// Writes eight-bit codes with `RAW` uncoded bits. `RAW` is a constant because this runs once per code.
 fn write_bytes<const N: usize, const RAW: u32>(
     shares: &[Share; SYMBOLS_MAX],
     codes: &[u8],
@@ -139,7 +140,8 @@ fn write_bytes<const N: usize, const RAW: u32>(
     write_stream::<N>(codes.len(), step, words, out);
 }
 
-/// How often each symbol occurs, relative to the most frequent one at 255. At least two occur, so that no share is all.
+/// Returns symbol frequencies, scaled to 255 for the most frequent. At least two symbols occur, so no share
+/// is the whole.
 fn weights(alphabet: Alphabet, codes: &[u8]) -> [u8; SYMBOLS_MAX] {
     let mut bytes = [0_u32; 256];
     codes.iter().for_each(|&code| bytes[usize::from(code)] += 1);
@@ -162,14 +164,14 @@ fn weights(alphabet: Alphabet, codes: &[u8]) -> [u8; SYMBOLS_MAX] {
     weights
 }
 
-/// The shares of symbols, and the symbol of each slot.
+/// Shares of symbols, and the symbol of each slot.
 struct Table {
     shares: [Share; SYMBOLS_MAX],
     symbols: [u8; SLOTS],
 }
 
 impl Table {
-    /// None if fewer than two symbols have a weight.
+    /// Returns `None` if fewer than two symbols have a weight.
     fn new(weights: &[u8]) -> Option<Self> {
         let occurring = weights.iter().filter(|&&weight| weight > 0).count();
         if occurring < 2 {
@@ -180,7 +182,7 @@ impl Table {
         let mut symbols = [0; SLOTS];
         let (mut start, mut ordinal, mut sum) = (0, 0, 0);
         for (symbol, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
-            // One slot for each, and the others in proportion.
+            // One slot each; the rest in proportion.
             ordinal += 1;
             sum += usize::from(weight);
             let end = ordinal + (SLOTS - occurring) * sum / total;
@@ -204,7 +206,7 @@ impl Table {
     }
 }
 
-/// Restores packed sections. Its memory is reused from section to section.
+/// Restores packed sections; reuses its memory.
 #[derive(Debug, Default)]
 pub(super) struct CodeDecoder {
     codes: Vec<u8>,
@@ -212,14 +214,14 @@ pub(super) struct CodeDecoder {
 }
 
 impl CodeDecoder {
-    /// A decoder without memory of its own yet.
+    /// Creates a decoder without memory.
     pub const fn new() -> Self {
         Self { codes: Vec::new(), section: Vec::new() }
     }
 
-    /// Restores the packed section of which [`CodeEncoder::encode`] made these bytes.
+    /// Restores the packed section from the output of [`CodeEncoder::encode`].
     ///
-    /// The memory that this takes follows from the layout, which the caller has checked.
+    /// The memory follows from the layout, which the caller has checked.
     pub fn decode(
         &mut self,
         codes: Codes,
@@ -271,8 +273,8 @@ fn read_codes<const N: usize>(
     if coder.is_complete() { Ok(()) } else { Err(DecodeError::CodeStream) }
 }
 
-/// Sets each byte, in order, to what `read` returns for its place in its group of `N`. Places are constants in whole
-/// groups, so that the coder's states stay in registers.
+/// Sets each byte, in order, to the result of `read` for its place in its group of `N`. Places are constants
+/// in whole groups, so that the coder's states stay in registers.
 #[inline(always)]
 fn in_groups<const N: usize>(bytes: &mut [u8], mut read: impl FnMut(usize) -> u8) {
     let (groups, tail) = bytes.as_chunks_mut::<N>();
@@ -292,12 +294,12 @@ mod tests {
     use super::super::{Selection, ValueFormat, formats};
     use super::*;
 
-    /// The formats with codes that can be entropy-coded.
+    /// Returns the formats with entropy-codable codes.
     fn coded_formats() -> impl Iterator<Item = (ValueFormat, Codes)> {
         ValueFormat::ALL.into_iter().filter_map(|format| Some((format, formats::of(format).shape().codes?)))
     }
 
-    /// A packed section of these values.
+    /// Returns a packed section of these values.
     fn section(format: ValueFormat, values: &[f32]) -> (ValueBlocks, Layout, Vec<u8>) {
         let blocks = ValueBlocks::new(Selection::All, format);
         let mut section = Vec::new();
@@ -334,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Bits of a symbol by Shannon's formula, in f64.
+    /// Bits per symbol by Shannon's formula, in f64.
     fn entropy(symbols: impl Iterator<Item = u8>) -> f64 {
         let mut counts = [0_u32; 256];
         symbols.for_each(|symbol| counts[usize::from(symbol)] += 1);

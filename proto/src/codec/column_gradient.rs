@@ -1,33 +1,33 @@
-//! Gradients of weights as the columns that a backward pass has computed.
+//! Gradients of weights, as the columns that a backward pass has computed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{ColumnPart, ColumnUpdate, MatrixStretch};
 
-/// A gradient of all parameters, of whose matrices only some columns are there.
+/// A gradient of all parameters, with only some columns of its matrices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ColumnGradient {
-    /// Values of the parameters, in all.
+    /// Parameters.
     pub len: usize,
-    /// What is not of these matrices: stretches of the parameters, ascending, with their values.
+    /// Parameters outside these matrices: stretches, ascending, with their values.
     pub rest: Vec<(usize, Vec<f32>)>,
-    /// The matrices, ascending.
+    /// Matrices, ascending.
     pub weights: Vec<WeightColumns>,
 }
 
 /// Columns of the gradient of a matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightColumns {
-    /// Where the matrix is among the parameters.
+    /// Place of the matrix among the parameters.
     pub place: Range<usize>,
-    /// Columns that it has, and values of each.
+    /// Columns of the matrix.
     pub columns: u32,
     /// Values of a column.
     pub rows: u32,
-    /// Whether the values of a column follow each other.
+    /// Whether the values of a column are adjacent.
     pub by_column: bool,
-    /// The values of shape `[in]` of those that are there, by column.
+    /// Values of the columns present, each of shape `[in]`.
     pub values: BTreeMap<u32, Vec<f32>>,
 }
 
@@ -43,7 +43,7 @@ impl WeightColumns {
         }
     }
 
-    /// What a fragment has of it; none where that is nothing.
+    /// Returns the stretch within a fragment, if any.
     fn stretch(&self, fragment: &Range<usize>) -> Option<MatrixStretch> {
         let (from, to) = (self.place.start.max(fragment.start), self.place.end.min(fragment.end));
         (from < to).then(|| MatrixStretch {
@@ -58,7 +58,7 @@ impl WeightColumns {
 }
 
 impl ColumnGradient {
-    /// What a fragment has of it.
+    /// Returns the part within a fragment.
     #[must_use]
     pub fn cut(&self, fragment: Range<usize>) -> Option<ColumnUpdate> {
         let (mut parts, mut values, mut next) = (Vec::new(), Vec::new(), fragment.start);
@@ -78,7 +78,7 @@ impl ColumnGradient {
         ColumnUpdate::new(u32::try_from(fragment.len()).ok()?, parts, values)
     }
 
-    /// Its L2 norm: what is not there is zero.
+    /// Returns the L2 norm; absent columns are zero.
     #[must_use]
     pub fn norm(&self) -> f64 {
         let columns = self.weights.iter().flat_map(|weight| weight.values.values());
@@ -86,7 +86,7 @@ impl ColumnGradient {
         values.map(|value| f64::from(*value) * f64::from(*value)).sum::<f64>().sqrt()
     }
 
-    /// The largest vector that is here.
+    /// Returns the length of the longest vector present.
     #[must_use]
     pub fn longest(&self) -> usize {
         let columns = self.weights.iter().flat_map(|weight| weight.values.values());

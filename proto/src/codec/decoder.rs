@@ -1,4 +1,4 @@
-//! From a frame to a fragment.
+//! Decoding of frames into fragments.
 
 use std::mem;
 
@@ -11,27 +11,26 @@ use super::update::add_scaled;
 use super::value_blocks::ValueBlocks;
 use super::{DecodeError, Update, columns, positions};
 
-/// Reads frames, of whatever specification. One decoder serves any number of frames, one after the other, and
-/// allocates only when one is larger than all before.
+/// Decodes frames of any specification. One decoder serves any number of frames in turn and allocates only
+/// for a frame larger than all before.
 ///
-/// No bytes make it panic, and it never holds more than some twenty bytes for each value of the longest fragment that
-/// was expected of it.
+/// No input makes it panic. It holds at most about twenty bytes per value of the longest fragment expected.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The update that was decoded last; its memory is reused.
+    /// Last decoded update; its memory is reused.
     update: Update,
-    /// Memory for the other kind of update, and for values before their transform is undone.
+    /// Memory for the other kind of update, and for values before the inverse transform.
     positions: Vec<u32>,
     values: Vec<f32>,
     dense: Vec<f32>,
-    /// Positions that the leading stage chose.
+    /// Positions chosen by the leading stage.
     mask: Vec<u32>,
     codes: CodeDecoder,
     columns: ColumnDecoder,
 }
 
 impl Decoder {
-    /// A decoder without memory of its own yet.
+    /// Creates a decoder without memory.
     pub const fn new() -> Self {
         Self {
             update: Update::Dense(Vec::new()),
@@ -44,10 +43,10 @@ impl Decoder {
         }
     }
 
-    /// Returns the update of `expected_len` values that the frame holds.
+    /// Decodes a frame into an update of `expected_len` values.
     ///
     /// # Errors
-    /// [`DecodeError`] names what is wrong with the frame.
+    /// [`DecodeError`] describes the fault of the frame.
     pub fn decode(&mut self, frame: &[u8], expected_len: usize) -> Result<&Update, DecodeError> {
         if is_of_columns(frame) {
             self.update = Update::Columns(self.columns.decode(frame, expected_len)?);
@@ -58,11 +57,11 @@ impl Decoder {
         Ok(&self.update)
     }
 
-    /// Adds `weight` times the frame's update to `accumulator`; the same as [`Decoder::decode`] and
-    /// [`Update::add_scaled_to`], bit by bit, and without a dense copy in between unless there is a transform to undo.
+    /// Adds `weight` times the frame's update to `accumulator`. The result equals [`Decoder::decode`] and
+    /// [`Update::add_scaled_to`] bit by bit, without a dense copy unless the frame has a transform.
     ///
     /// # Errors
-    /// [`DecodeError`] names what is wrong with the frame; `accumulator` is then as before.
+    /// [`DecodeError`] describes the fault of the frame; `accumulator` is then unchanged.
     pub fn decode_add(
         &mut self,
         frame: &[u8],
@@ -96,7 +95,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Reads the frame into `update`.
+    /// Decodes the frame into `update`.
     fn read(&mut self, sections: &Sections<'_>) -> Result<(), DecodeError> {
         self.take_memory_back();
         let Sections { header, layout, blocks, .. } = sections;
@@ -141,7 +140,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Undoes the transform, if there is one, and makes an update of what results.
+    /// Applies the inverse transform, if any, and makes a dense update.
     fn finish_dense(&mut self, transform: Option<&dyn LeadingStage>) -> Result<(), DecodeError> {
         if let Some(stage) = transform {
             stage.inverse(&mut self.dense);
@@ -172,7 +171,7 @@ fn is_of_columns(frame: &[u8]) -> bool {
     frame.get(1) == Some(&columns::TAG)
 }
 
-/// A frame whose lengths agree. Its values may not be finite yet, and its positions have yet to be decoded.
+/// A frame of consistent lengths. Its values may still be non-finite, and its positions are not decoded yet.
 struct Sections<'a> {
     header: Header,
     layout: Layout,
@@ -203,7 +202,7 @@ impl<'a> Sections<'a> {
         Ok(Self { header, layout, blocks, positions, values })
     }
 
-    /// The value section as packed blocks, all of whose values are finite.
+    /// Returns the value section as packed blocks after checking that all values are finite.
     fn packed_values<'b>(&'b self, decoder: &'b mut CodeDecoder) -> Result<&'b [u8], DecodeError> {
         let packed = match self.header.coding {
             Coding::Packed => self.values,

@@ -1,4 +1,4 @@
-//! From a fragment to a frame.
+//! Encoding of fragments into frames.
 
 use std::borrow::Cow;
 
@@ -14,11 +14,11 @@ use super::stages::{Effect, LeadingStage, Seen, Stage};
 use super::value_blocks::ValueBlocks;
 use super::{CodecSpec, ColumnUpdate, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection, SpecError};
 
-/// Values that are tested together for being finite.
+/// Values tested together for being finite.
 const FINITE_TEST_VALUES: usize = 1024;
 
-/// Compresses fragments. One encoder serves any number of fragments, one after the other, and allocates only when one
-/// is longer than all before.
+/// Compresses fragments. One encoder serves any number of fragments in turn and allocates only for a fragment
+/// longer than all before.
 #[derive(Debug)]
 pub struct Encoder {
     spec: CodecSpec,
@@ -27,13 +27,13 @@ pub struct Encoder {
     memory: Memory,
     position_encoder: PositionEncoder,
     code_encoder: CodeEncoder,
-    /// Positions kept of what the selection saw of the present fragment, and their values.
+    /// Positions kept of the selection's input, and their values.
     positions: Vec<u32>,
     kept: Vec<f32>,
-    /// The kept values as packed blocks, and the same entropy-coded.
+    /// Kept values as packed blocks, and the same entropy-coded.
     section: Vec<u8>,
     coded: Vec<u8>,
-    /// Values as the decoder will reconstruct them: a block, or a fragment that was transformed.
+    /// Values as the decoder will reconstruct them: a block, or a transformed fragment.
     reconstructed: Vec<f32>,
     magnitudes: Vec<u32>,
     columns: ColumnEncoder,
@@ -61,16 +61,16 @@ impl Encoder {
         })
     }
 
-    /// What this encoder does.
+    /// Returns the specification.
     pub fn spec(&self) -> &CodecSpec {
         &self.spec
     }
 
-    /// Changes what this encoder does from the next fragment on (another density, or a fragment with another number of
-    /// tiles), and keeps its memory.
+    /// Changes the specification from the next fragment on (another density, or another number of tiles);
+    /// keeps the memory.
     ///
     /// # Errors
-    /// As [`CodecSpec::validate`]; the encoder then does what it did before.
+    /// As [`CodecSpec::validate`]; the specification is then unchanged.
     pub fn set_spec(&mut self, spec: CodecSpec) -> Result<(), SpecError> {
         spec.validate()?;
         self.blocks = ValueBlocks::new(spec.selection, spec.values);
@@ -78,14 +78,14 @@ impl Encoder {
         Ok(())
     }
 
-    /// Appends the frame of C(`input`) to `out`; what is not sent is lost.
+    /// Appends the frame of C(`input`) to `out`; discards the error.
     ///
-    /// `seed` determines random masks and stochastic rounding. All members must have the same one for the same fragment
-    /// and round, and another for any other, if the chain has a random mask; chains without randomness ignore it.
+    /// `seed` determines random masks and stochastic rounding. With a random mask, all members must use the
+    /// same seed for a fragment and round, and another seed for any other. Chains without randomness ignore
+    /// it.
     ///
     /// # Errors
-    /// [`EncodeError`] if the fragment has a length that it must not have or a value that is not finite; `out` is then
-    /// as before.
+    /// [`EncodeError`] if the length is not permitted or a value is not finite; `out` is then unchanged.
     pub fn encode(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
         self.check_length(input.len())?;
         self.check_magnitudes(input.len(), |index| input[index])?;
@@ -97,11 +97,11 @@ impl Encoder {
     /// `residual` (error feedback: Seide et al. 2014; Karimireddy et al., arXiv 1901.09847). `seed` is as in
     /// [`Encoder::encode`].
     ///
-    /// With `decay` 1 the sum of all that was sent and the residual is the sum of all deltas, to rounding.
+    /// With `decay` 1 the sum of all frames and the residual equals the sum of all deltas, up to rounding.
     ///
     /// # Errors
-    /// [`EncodeError`] if the lengths differ, the fragment has a length that it must not have, or a value of p is not
-    /// finite; `residual` and `out` are then as before.
+    /// [`EncodeError`] if the lengths differ, the length is not permitted, or a value of p is not finite;
+    /// `residual` and `out` are then unchanged.
     pub fn encode_with_feedback(
         &mut self,
         seed: u64,
@@ -123,13 +123,16 @@ impl Encoder {
         Ok(())
     }
 
-    /// Appends the frame of C(p) to `out`, where p = `residual`·`decay` + `update`, and returns p − decode(C(p)): values in the encoder's number format, of as many columns of each matrix as `update`
-    /// has, those with the largest sums of magnitudes. Neither selection nor leading stage of the chain play a part: what is sent was selected when the gradient was computed.
+    /// Appends the frame of C(p) to `out`, where p = `residual`·`decay` + `update`, and returns p −
+    /// decode(C(p)), in the encoder's number format. The result keeps as many columns of each matrix as
+    /// `update` has: those with the largest sums of magnitudes. Selection and leading stage do not apply: the
+    /// columns were selected when the gradient was computed.
     ///
-    /// With `decay` 1 the sum of all that was sent and the residual is the sum of all updates, to rounding, column by column. None: nothing is left.
+    /// With `decay` 1 the sum of all frames and the residual equals the sum of all updates, up to rounding,
+    /// per column. `None`: no residual.
     ///
     /// # Errors
-    /// [`EncodeError`] if the two are of other matrices, or a value of p is not finite; `out` is then as before.
+    /// [`EncodeError`] if the matrices differ or a value of p is not finite; `out` is then unchanged.
     pub fn encode_columns(
         &mut self,
         seed: u64,
@@ -155,9 +158,8 @@ impl Encoder {
         Ok(left.values().iter().any(|value| *value != 0.0).then_some(left))
     }
 
-    /// The positions whose values the last frame holds, ascending; none if the receiver changes all values: where all
-    /// are selected, and where they were transformed. To be asked before [`Encoder::set_spec`] changes what this
-    /// depends on.
+    /// Returns the positions of the values in the last frame, ascending. `None`: the receiver changes all
+    /// values, because all are selected or they were transformed. Call it before [`Encoder::set_spec`].
     pub fn sent_positions(&self) -> Option<&[u32]> {
         match (self.effect(), self.spec.selection) {
             (Some(Effect::Transforms), _) | (None, Selection::All) => None,
@@ -174,7 +176,7 @@ impl Encoder {
         self.stage().map(LeadingStage::effect)
     }
 
-    /// The codes that are to be entropy-coded.
+    /// Returns the codes to entropy-code, if any.
     fn coded(&self) -> Option<Codes> {
         formats::of(self.spec.values).shape().codes.filter(|_| self.spec.entropy)
     }
@@ -189,13 +191,13 @@ impl Encoder {
         }
     }
 
-    /// Finds the first of `len` values that is not finite, or too large for the stage.
+    /// Rejects the first of `len` values that is not finite or is too large for the stage.
     fn check_magnitudes(&self, len: usize, value: impl Fn(usize) -> f32) -> Result<(), EncodeError> {
         let end = self.stage().map_or(f32::INFINITY, LeadingStage::magnitude_end);
         let is_good = |index: usize| value(index).abs() < end;
         for start in (0..len).step_by(FINITE_TEST_VALUES) {
             let mut group = start..len.min(start + FINITE_TEST_VALUES);
-            // Without branches.
+            // Branch-free.
             if !group.clone().fold(true, |all, index| all & is_good(index)) {
                 let first = group.find(|&index| !is_good(index));
                 return first.map_or(Ok(()), |index| Err(EncodeError::NonFinite { index }));
@@ -204,7 +206,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Appends the frame of a fragment that has been checked, and returns where its value section starts.
+    /// Appends the frame of a checked fragment and returns the start of its value section.
     fn write_frame(&mut self, seed: u64, input: &[f32], out: &mut Vec<u8>) -> usize {
         let codes = self.coded();
         let Self { spec, blocks, magnitudes, .. } = self;
@@ -250,9 +252,10 @@ impl Encoder {
         values_start
     }
 
-    /// Subtracts from `residual` what the decoder will reconstruct. `section` is what the frame ends with.
+    /// Subtracts the values that the decoder will reconstruct from `residual`. `section` is the end of the
+    /// frame.
     fn subtract_sent(&mut self, section: &[u8], residual: &mut [f32]) {
-        // What is entropy-coded there is packed here.
+        // An entropy-coded section is still packed here.
         let section = if self.coded().is_some() { &self.section } else { section };
         let sent = |positions| Sent { blocks: self.blocks, section, positions };
         let memory = &mut self.reconstructed;
@@ -268,7 +271,7 @@ impl Encoder {
     }
 }
 
-/// The values at these positions, in `memory`, with room for as many as there may be positions.
+/// Gathers the values at these positions into `memory`, which gets the capacity of `positions`.
 fn gather<'a>(values: &[f32], positions: &Vec<u32>, memory: &'a mut Vec<f32>) -> &'a [f32] {
     memory.clear();
     memory.reserve(positions.capacity());

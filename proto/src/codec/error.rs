@@ -1,11 +1,11 @@
-//! What can be wrong with a specification, an input and a frame.
+//! Errors of specifications, inputs and frames.
 
 use thiserror::Error;
 
 use super::header::VERSION;
 use super::{CHUNK_VALUES_MAX, FRAGMENT_VALUES_MAX, TILE_VALUES, ValueFormat};
 
-/// A codec specification that cannot be carried out.
+/// An invalid codec specification.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// The chunk is not a power of two in `1..=CHUNK_VALUES_MAX`.
@@ -22,13 +22,13 @@ pub enum SpecError {
         /// Values in a chunk.
         chunk: u32,
     },
-    /// No fragment has so many tiles.
+    /// No fragment has this many tiles.
     #[error("{tiles} tiles of {TILE_VALUES} values exceed the maximum of {FRAGMENT_VALUES_MAX} values")]
     Tiles {
-        /// Tiles to be transformed.
+        /// Tiles to transform.
         tiles: u32,
     },
-    /// Stochastic rounding to this format would not be unbiased.
+    /// Stochastic rounding to this format would be biased.
     #[error(
         "stochastic rounding is for {}: {values} does not have a level on either side of every value",
         ValueFormat::names_of(ValueFormat::rounds_at_random)
@@ -39,15 +39,15 @@ pub enum SpecError {
     },
 }
 
-/// An input that must not be sent. Neither the output nor the residual has been changed.
+/// An input that must not be encoded. Output and residual are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
-    /// The residual is of other matrices.
-    #[error("a residual of other matrices does not fit the columns of this update")]
+    /// The residual has other matrices.
+    #[error("the residual has other matrices than this update")]
     Columns,
-    /// The value at this index, with the residual added where there is one, is NaN or infinite, or so large that its
-    /// transform might be.
-    #[error("the update's value {index} is not finite, or too large to be transformed")]
+    /// The value at this index, including the residual, is NaN, infinite, or so large that its transform
+    /// might be.
+    #[error("value {index} of the update is not finite, or too large to transform")]
     NonFinite {
         /// The first such index.
         index: usize,
@@ -66,7 +66,7 @@ pub enum EncodeError {
         /// Values in the residual.
         residual: usize,
     },
-    /// The leading stage cannot have a fragment of this length: it has fewer tiles than the stage transforms.
+    /// The fragment has fewer tiles than the stage transforms.
     #[error("the leading stage does not fit a fragment of {len} values")]
     Stage {
         /// Values in the fragment.
@@ -74,52 +74,52 @@ pub enum EncodeError {
     },
 }
 
-/// A frame that cannot be decoded. The accumulator has not been changed.
+/// A frame that cannot be decoded. The accumulator is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// Matrices overlap, reach beyond the fragment, or have no such columns.
-    #[error("the frame is of columns that its fragment cannot have")]
+    /// Matrices overlap, exceed the fragment, or lack these columns.
+    #[error("the frame's columns do not fit its fragment")]
     Columns,
-    /// The frame ends before its header, or before the sections that the header implies.
-    #[error("the frame has {have} bytes, at least {need} are needed")]
+    /// The frame ends within its header or within the sections that the header implies.
+    #[error("the frame has {have} bytes; at least {need} are required")]
     Truncated {
-        /// Bytes that the frame must have.
+        /// Bytes required.
         need: usize,
-        /// Bytes that it has.
+        /// Bytes present.
         have: usize,
     },
-    /// A frame without positions is longer than its values.
-    #[error("the frame has {have} bytes, {need} were expected")]
+    /// The frame, which has no positions, is longer than its values.
+    #[error("the frame has {have} bytes; {need} were expected")]
     TrailingBytes {
-        /// Bytes that the frame must have.
+        /// Bytes expected.
         need: usize,
-        /// Bytes that it has.
+        /// Bytes present.
         have: usize,
     },
-    /// The frame is of another version of the format.
-    #[error("a frame of version {0}, where only version {VERSION} can be read")]
+    /// The frame has another version.
+    #[error("unsupported frame version {0}; only version {VERSION} is supported")]
     Version(u8),
-    /// The selection's tag is not known.
+    /// Unknown tag of the selection.
     #[error("unknown selection tag {0}")]
     Selection(u8),
-    /// The value format's tag is not known.
+    /// Unknown tag of the value format.
     #[error("unknown value format tag {0}")]
     ValueFormat(u8),
-    /// The stage's tag is not known, or its parameters are cut off, out of range or do not fit the fragment.
+    /// Unknown tag of the stage, or its parameters are cut off, out of range or do not fit the fragment.
     #[error("leading stage {0} is unknown, or its parameters are invalid for this fragment")]
     Stage(u8),
-    /// The way in which values are written is not known, or not for the value format.
+    /// Unknown coding of values, or not one of the value format.
     #[error("unknown value coding {0} for the value format")]
     Coding(u8),
-    /// The frame holds more values than its selection can find.
+    /// The frame contains more values than its selection can find.
     #[error("the frame's selection cannot find {count} among {seen} values")]
     Count {
-        /// Values according to the header.
+        /// Values by the header.
         count: u32,
-        /// Values among which it selects.
+        /// Values to select from.
         seen: usize,
     },
-    /// The chunk's length or the number kept of it is out of range.
+    /// The chunk's length or the number of values kept is out of range.
     #[error("the header's selection is invalid: 2^{chunk_log2} values a chunk, {keep} kept")]
     Chunk {
         /// Binary logarithm of the chunk's length.
@@ -127,20 +127,20 @@ pub enum DecodeError {
         /// Values kept of each chunk.
         keep: u32,
     },
-    /// The frame holds a fragment of another length.
-    #[error("the frame holds {found} values, {expected} were expected")]
+    /// The frame contains a fragment of another length.
+    #[error("the frame contains {found} values; {expected} were expected")]
     Length {
-        /// Values according to the header.
+        /// Values by the header.
         found: u32,
-        /// Values that the caller expects.
+        /// Values expected by the caller.
         expected: usize,
     },
-    /// The accumulator does not have the expected length.
-    #[error("the accumulator has {accumulator} values, {expected} were expected")]
+    /// The accumulator has another length.
+    #[error("the accumulator has {accumulator} values; {expected} were expected")]
     AccumulatorLength {
         /// Values in the accumulator.
         accumulator: usize,
-        /// Values that the caller expects.
+        /// Values expected by the caller.
         expected: usize,
     },
     /// A coded gap leads beyond its chunk.
@@ -158,14 +158,14 @@ pub enum DecodeError {
     /// An entropy-coded section is too short, has too few or too many words, or does not end in its initial state.
     #[error("the code stream is damaged")]
     CodeStream,
-    /// A value becomes infinite when the transform is undone.
+    /// The inverse transform makes a value infinite.
     #[error("value {index} is not finite after the inverse transform")]
     Overflow {
         /// The first such index.
         index: usize,
     },
-    /// A value, a scale or a level is NaN or infinite.
-    #[error("value block {block} holds a number that is not finite")]
+    /// A value, scale or level is NaN or infinite.
+    #[error("value block {block} contains a number that is not finite")]
     NonFinite {
         /// Index of the block in the value section.
         block: usize,

@@ -1,20 +1,20 @@
-//! What a frame leaves behind: the residual of error feedback.
+//! The residual of error feedback.
 
 use super::stages::LeadingStage;
 use super::value_blocks::ValueBlocks;
 
-/// What the receiver will reconstruct from a frame, by the decoder's own arithmetic.
+/// The receiver's reconstruction of a frame, by the decoder's arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent<'a> {
     pub blocks: ValueBlocks,
-    /// The values, packed.
+    /// Values, packed.
     pub section: &'a [u8],
-    /// Where they belong; none if they are all there are.
+    /// Their positions; `None`: all.
     pub positions: Option<&'a [u32]>,
 }
 
 impl Sent<'_> {
-    /// Subtracts what was sent. `memory` is scratch memory.
+    /// Subtracts the reconstruction. `memory` is scratch memory.
     pub fn subtract_from(self, residual: &mut [f32], memory: &mut Vec<f32>) {
         memory.resize(self.blocks.block_values, 0.0);
         match self.positions {
@@ -32,7 +32,7 @@ impl Sent<'_> {
         }
     }
 
-    /// Subtracts what becomes of what was sent when the transform is undone. `memory` is scratch memory.
+    /// Subtracts the inverse transform of the reconstruction. `memory` is scratch memory.
     pub fn subtract_inverse_from(
         self,
         transform: &dyn LeadingStage,

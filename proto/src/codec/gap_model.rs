@@ -1,44 +1,46 @@
-//! The probability of the gap to the next kept position, given how many positions and how many kept ones are left.
+//! The probability of the gap to the next kept position, given the remaining positions and kept ones.
 //!
-//! With `left` positions of which `wanted` are kept, every set being equally likely,
+//! With `left` positions of which `wanted` are kept, and all sets equally likely,
 //!
 //! ```text
 //! P(gap ≥ g) = C(left − g, wanted) / C(left, wanted) ≈ (1 − g / (s·wanted))^wanted,  s = (left − (wanted − 1)/2) / wanted
 //! ```
 //!
-//! In units of s the shape depends on `wanted` alone. A gap's low bits, within which the probability is nearly flat,
-//! are sent raw; its high bits are a symbol of a table chosen by the leading bits of s and by `wanted`.
+//! In units of s the shape depends on `wanted` alone. The low bits of a gap, within which the probability is
+//! nearly flat, are sent raw. The high bits are a symbol of a table chosen by the leading bits of s and by
+//! `wanted`.
 
 use std::sync::LazyLock;
 
 use super::rans::{PROBABILITY_BITS, RansDecoder, RansEncoder, Raw, Share};
 
-/// Symbols of a table. With four to eight of them to s, a gap beyond the last has a probability of at most e^-8.
+/// Symbols of a table. With four to eight of them per s, a gap beyond the last has a probability of at most
+/// e^-8.
 const SYMBOLS: usize = 64;
 
-/// The symbol of all gaps whose high bits have no symbol of their own; these bits follow as a number below 2^16.
+/// Symbol of all gaps whose high bits have no symbol; these bits follow as a number below 2^16.
 const ESCAPE: usize = SYMBOLS - 1;
 
-/// s is measured in sixteenths; it is at least 1/2, so its binary exponent in that unit is at least this.
+/// s is measured in sixteenths. It is at least 1/2, so its binary exponent in that unit is at least this.
 const SCALE_EXPONENT_MIN: u32 = 3;
 
-/// Beyond this exponent (s ≥ 8) the gap's low bits go raw and the tables of this exponent serve all.
+/// Beyond this exponent (s ≥ 8) the gap's low bits are sent raw, and the tables of this exponent apply.
 const SCALE_EXPONENT_MAX: u32 = 6;
 
-/// Bits of s that choose a table, beside its exponent.
+/// Bits of s that choose a table, besides its exponent.
 const SCALE_FRACTION_BITS: u32 = 3;
 
 const SCALES: usize = ((SCALE_EXPONENT_MAX - SCALE_EXPONENT_MIN + 1) as usize) << SCALE_FRACTION_BITS;
 
-/// The classes of `wanted`: the number that represents each. The shape tends to an exponential.
+/// Representatives of the classes of `wanted`. The shape tends to an exponential.
 const WANTED: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 9, 13, 22, 64];
 
 /// Shares of the probability by symbol.
 #[derive(Clone, Debug)]
 struct Table {
-    /// Where each symbol's share starts.
+    /// Start of each symbol's share.
     starts: [u16; SYMBOLS],
-    /// The symbol in whose share the first of each 256 points lies.
+    /// Symbol whose share contains the first of each 256 points.
     guide: [u8; 1 << (PROBABILITY_BITS - 8)],
 }
 
@@ -47,7 +49,7 @@ static TABLES: LazyLock<Box<[Table]>> = LazyLock::new(|| {
     WANTED.iter().flat_map(|&wanted| scales().map(move |scale| Table::new(scale, wanted))).collect()
 });
 
-/// Codes gaps; a reference to tables that are computed once, identically on every platform.
+/// Codes gaps; a reference to tables computed once, identically on every platform.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GapModel {
     tables: &'static [Table],
@@ -58,7 +60,7 @@ impl GapModel {
         Self { tables: &TABLES }
     }
 
-    /// Symbols that one gap takes, at most.
+    /// Maximum symbols of one gap.
     pub const SYMBOLS_MAX: usize = 2;
 
     /// Appends a gap, where `1 ≤ wanted ≤ left ≤ 2^27`, `left ≤ 2^16·wanted` and `gap ≤ left − wanted` is below 2^16.
@@ -75,8 +77,8 @@ impl GapModel {
         }
     }
 
-    /// Reads the gap that was pushed with the same `left` and `wanted`. From a damaged stream it may exceed
-    /// `left − wanted`.
+    /// Reads the gap encoded with the same `left` and `wanted`. From a damaged stream it may exceed `left −
+    /// wanted`.
     pub fn take(self, left: u32, wanted: u32, coder: &mut RansDecoder<'_>) -> u32 {
         if left == wanted {
             return 0;
@@ -93,7 +95,7 @@ impl GapModel {
         high << bits | u32::from(low)
     }
 
-    /// The table for this state, and the number of a gap's low bits that go raw.
+    /// Returns the table for this state, and the number of a gap's low bits sent raw.
     fn table(self, left: u32, wanted: u32) -> (&'static Table, u32) {
         let scale = 8 * (2 * left - wanted + 1) / wanted;
         let exponent = scale.ilog2();
@@ -107,7 +109,7 @@ impl GapModel {
 
 const NO_RAW: Raw = Raw { value: 0, bits: 0 };
 
-/// The share of one number among 2^16 equally likely ones.
+/// Returns the share of one number among 2^16 equally likely ones.
 fn point(number: u16) -> Share {
     Share { start: number, frequency: 1 }
 }
@@ -122,7 +124,7 @@ fn class_of_wanted(wanted: u32) -> usize {
     }
 }
 
-/// The middle of a class of s, in units of `1 << raw_bits` positions.
+/// Returns the middle of a class of s, in units of `1 << raw_bits` positions.
 fn scale_of_class(class: usize) -> f64 {
     let exponent = class >> SCALE_FRACTION_BITS;
     let fraction = class & ((1 << SCALE_FRACTION_BITS) - 1);
@@ -131,14 +133,14 @@ fn scale_of_class(class: usize) -> f64 {
 }
 
 impl Table {
-    /// Only additions, multiplications and divisions of f64, and truncation: exact by IEEE 754, so that encoder and
-    /// decoder agree wherever they run.
+    /// Uses only additions, multiplications and divisions of f64, and truncation. These are exact by IEEE
+    /// 754, so encoder and decoder agree on all machines.
     fn new(scale: f64, wanted: u32) -> Self {
         let shared = f64::from((1_u32 << PROBABILITY_BITS) - SYMBOLS as u32);
         let starts = std::array::from_fn(|symbol| {
             let base = (1.0 - symbol as f64 / (scale * f64::from(wanted))).max(0.0);
             let survival = (0..wanted).fold(1.0, |product, _| product * base);
-            // Every symbol has a share of at least one, for damage and for gaps off the model.
+            // Every symbol has a share of at least one, for damage and for gaps outside the model.
             symbol as u16 + (shared * (1.0 - survival)) as u16
         });
         let guide = std::array::from_fn(|step| {
@@ -156,7 +158,8 @@ impl Table {
 
     fn symbol_at(&self, point: u16) -> usize {
         let mut symbol = usize::from(self.guide[usize::from(point >> 8)]);
-        // A loop that is speculated through; without the branch, decoding waits for each comparison and is slower.
+        // The branch lets the processor speculate; without it, decoding waits for each comparison and is
+        // slower.
         while symbol < ESCAPE && self.starts[symbol + 1] <= point {
             symbol += 1;
         }

@@ -1,4 +1,4 @@
-//! The first bytes of a frame.
+//! Header of a frame.
 
 use super::formats::{self, Codes};
 use super::layout::Layout;
@@ -6,10 +6,10 @@ use super::reader::Reader;
 use super::selections::Shape;
 use super::{DecodeError, Selection, Stage, ValueFormat};
 
-/// Bytes of the header that every frame has.
+/// Minimum bytes of a header.
 const HEADER_BYTES_MIN: usize = 14;
 
-/// The frames that this code reads and writes.
+/// Version of the frames that this code reads and writes.
 pub(super) const VERSION: u8 = 2;
 
 const NO_STAGE: u8 = 0;
@@ -17,21 +17,21 @@ const NO_STAGE: u8 = 0;
 const CODING_PACKED: u8 = 0;
 const CODING_ENTROPY: u8 = 1;
 
-/// How the value section is written.
+/// Coding of the value section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
-    /// Blocks, each with its scales and its packed codes.
+    /// Blocks, each with its scales and packed codes.
     Packed,
-    /// All scales, and the codes in an entropy-coded stream.
+    /// All scales, then the codes in an entropy-coded stream.
     Entropy {
-        /// What is coded.
+        /// Codes in the stream.
         codes: Codes,
         /// Bytes of the section.
         bytes: u32,
     },
 }
 
-/// What a frame says of itself.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub stage: Option<Stage>,
@@ -40,9 +40,9 @@ pub(super) struct Header {
     pub coding: Coding,
     /// Values in the fragment.
     pub len: u32,
-    /// What the stage draws from, if it does.
+    /// Seed of the stage, if it uses one.
     pub seed: u64,
-    /// Values that the selection has found, if it has no fixed number.
+    /// Values selected, if the number depends on the values.
     pub count: u32,
 }
 
@@ -77,12 +77,12 @@ impl Header {
         }
     }
 
-    /// Reads the header and returns it with the bytes that follow.
+    /// Reads the header; returns it with the remaining bytes.
     pub fn read(frame: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let Some((&[version, tag, values, chunk_log2, l0, l1, l2, l3, k0, k1, k2, k3, stage, coding], rest)) =
             frame.split_first_chunk::<HEADER_BYTES_MIN>()
         else {
-            // An older frame may be shorter than any of this version.
+            // A frame of an older version may be shorter than this header.
             return match frame.first() {
                 Some(&version) if version != VERSION => Err(DecodeError::Version(version)),
                 _ => Err(DecodeError::Truncated { need: HEADER_BYTES_MIN, have: frame.len() }),
@@ -112,7 +112,7 @@ impl Header {
         Ok((Self { stage, selection, values, coding, len, seed, count }, reader.rest))
     }
 
-    /// The values that the frame holds, of those that the stage let through.
+    /// Returns the values in the frame, of those that the stage passes.
     pub fn layout(&self) -> Result<Layout, DecodeError> {
         let len = self.len as usize;
         let seen = match &self.stage {
@@ -124,7 +124,7 @@ impl Header {
     }
 }
 
-/// Reads the stage's parameters and its seed.
+/// Reads the stage's parameters and seed.
 fn read_stage(tag: u8, reader: &mut Reader<'_>) -> Result<(Option<Stage>, u64), DecodeError> {
     if tag == NO_STAGE {
         return Ok((None, 0));

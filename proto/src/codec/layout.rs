@@ -1,30 +1,30 @@
-//! Which values a frame holds.
+//! Values in a frame.
 
 use super::chunks::Chunks;
 
-/// The values that a frame holds of those that the selection saw.
+/// Values in a frame, of those that the selection saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// All of them.
+    /// All.
     All {
-        /// How many they are.
+        /// Number of values.
         len: usize,
     },
-    /// As many of each chunk.
+    /// The same number of each chunk.
     Chunked(Chunks),
-    /// So many, wherever they are.
+    /// A number of values at any place.
     Scattered {
         /// Values that the selection saw.
         len: usize,
-        /// Values that the frame holds.
+        /// Values in the frame.
         kept: usize,
-        /// Values that a frame can hold.
+        /// Maximum values in a frame.
         most: usize,
     },
 }
 
 impl Layout {
-    /// Values that the frame holds.
+    /// Returns the number of values in the frame.
     pub fn kept_total(self) -> usize {
         match self {
             Self::All { len } => len,
@@ -33,7 +33,8 @@ impl Layout {
         }
     }
 
-    /// Values that a frame of this selection can hold: memory is taken for so many, so that it need not be taken again.
+    /// Returns the maximum number of values in a frame of this selection. Memory for as many is reserved
+    /// once.
     pub fn kept_most(self) -> usize {
         match self {
             Self::Scattered { most, .. } => most,
@@ -41,7 +42,7 @@ impl Layout {
         }
     }
 
-    /// Whether there are positions to tell.
+    /// Whether the frame has positions.
     pub fn is_selected(self) -> bool {
         !matches!(self, Self::All { .. })
     }

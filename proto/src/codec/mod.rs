@@ -1,8 +1,8 @@
 //! Compression of model updates for the WAN: leading stages, selection, error feedback, quantisation, entropy coding.
 //!
-//! An [`Encoder`] turns a fragment (a slice of f32) into one self-describing frame, a [`Decoder`] turns the frame
-//! back into an [`Update`] or adds it to an accumulator. Both are pure and single-threaded: callers run one per
-//! thread. All replicas decode the same bytes to the same bits, on any platform.
+//! An [`Encoder`] turns a fragment (a slice of f32) into one self-describing frame. A [`Decoder`] turns the
+//! frame back into an [`Update`] or adds it to an accumulator. Both are pure and single-threaded: callers run
+//! one per thread. All replicas decode the same bytes to the same bits, on any platform.
 //!
 //! The design is in `proto/docs/codec.md`.
 
@@ -41,6 +41,6 @@ pub use spec::CodecSpec;
 pub use stages::{Dct, RandomK, Stage, TILE_VALUES};
 pub use update::Update;
 
-/// Values in a fragment, at most: 256 MiB of f32. A fragment is the unit of hashing and of resending; one this large
-/// already takes minutes on the links that the codec is for.
+/// Maximum values in a fragment: 256 MiB of f32. A fragment is the unit of hashing and retransmission; one
+/// this large already takes minutes on the target links.
 pub const FRAGMENT_VALUES_MAX: usize = 1 << 26;

@@ -1,4 +1,4 @@
-//! Kept positions as bytes: one entropy-coded stream for the whole fragment.
+//! Encoding of kept positions: one entropy-coded stream for the whole fragment.
 
 use super::DecodeError;
 use super::chunks::{Chunk, Chunks};
@@ -6,10 +6,10 @@ use super::gap_model::GapModel;
 use super::layout::Layout;
 use super::rans::{RansDecoder, RansEncoder};
 
-/// Values in a chunk of a selection that keeps some number of the whole fragment.
+/// Values in a chunk, for selections that keep a number of the whole fragment.
 const SCATTERED_CHUNK_VALUES: usize = 4096;
 
-/// Writes sets of positions. Its memory is reused from fragment to fragment.
+/// Encodes sets of positions; reuses its memory.
 #[derive(Debug)]
 pub(super) struct PositionEncoder {
     model: GapModel,
@@ -21,7 +21,7 @@ impl PositionEncoder {
         Self { model: GapModel::new(), coder: RansEncoder::default() }
     }
 
-    /// Appends `positions` (ascending, as many and where `layout` has them) to `out`.
+    /// Appends `positions` to `out`: ascending, with the number and places of `layout`.
     pub fn encode(&mut self, layout: Layout, positions: &[u32], out: &mut Vec<u8>) {
         match layout {
             Layout::All { .. } => return,
@@ -64,14 +64,14 @@ impl PositionEncoder {
     }
 }
 
-/// The chunks for a selection that keeps some number of the whole fragment: each may keep all it has.
+/// Returns the chunks for selections that keep a number of the whole fragment: each may keep all its values.
 fn scattered_chunks(len: usize) -> Chunks {
     Chunks { len, chunk: SCATTERED_CHUNK_VALUES, keep: SCATTERED_CHUNK_VALUES }
 }
 
-/// Codes how many of the kept values lie in each chunk, all ways to spread them over the chunks being equally likely.
+/// Codes the number of kept values in each chunk; all distributions over the chunks are equally likely.
 ///
-/// Write a star for each kept value and a bar between chunks: then a count is the gap before the next bar.
+/// With a star for each kept value and a bar between chunks, a count is the gap before the next bar.
 struct Counts {
     chunks: u32,
     kept: u32,
@@ -82,7 +82,7 @@ impl Counts {
         Self { chunks: chunks.count() as u32, kept: kept as u32 }
     }
 
-    /// Stars and bars that are left, and bars.
+    /// Returns the remaining stars and bars, and the remaining bars.
     fn left(&self) -> (u32, u32) {
         let bars = self.chunks - 1;
         (self.kept + bars, bars)
@@ -97,7 +97,8 @@ impl Counts {
         self.kept -= count;
     }
 
-    /// The count for a chunk; none if there are not so many kept values or the chunks after it could not take the rest.
+    /// Returns the count of a chunk. `None`: too few kept values remain, or the following chunks could not
+    /// take the rest.
     fn take(
         &mut self,
         chunk: Chunk,
@@ -114,7 +115,7 @@ impl Counts {
     }
 }
 
-/// Reads into `positions` what [`PositionEncoder::encode`] wrote for the same layout.
+/// Decodes the output of [`PositionEncoder::encode`] for the same layout into `positions`.
 ///
 /// The memory for `positions` is bounded by the fragment's length, which the caller has checked.
 pub(super) fn decode(layout: Layout, bytes: &[u8], positions: &mut Vec<u32>) -> Result<(), DecodeError> {
@@ -130,7 +131,7 @@ pub(super) fn decode(layout: Layout, bytes: &[u8], positions: &mut Vec<u32>) -> 
     let kept = layout.kept_total();
     positions.reserve(layout.kept_most());
     if kept == 0 || kept == chunks.len {
-        // Nothing to tell, so nothing was written.
+        // Nothing was written, as all positions are kept.
         positions.extend(0..kept as u32);
         return if bytes.is_empty() { Ok(()) } else { Err(DecodeError::PositionStream) };
     }
@@ -184,7 +185,7 @@ mod tests {
         bytes.len()
     }
 
-    /// log2 C(n, k) by a sum of logarithms in f64.
+    /// log2 C(n, k) as a sum of logarithms in f64.
     fn floor_bits(chunks: Chunks) -> f64 {
         let of_chunk =
             |n: usize, k: usize| (0..k).map(|i| ((n - i) as f64 / (k - i) as f64).log2()).sum::<f64>();
@@ -202,7 +203,7 @@ mod tests {
                 "{keep} of 4096: {:.3} bits a position, {ratio:.4} of the floor",
                 bits as f64 / (256 * keep) as f64
             );
-            // A stream opens with the coder's state of 64 bits.
+            // A stream starts with the coder's state of 64 bits.
             assert!((bits - 64) as f64 <= 1.01 * floor_bits(chunks), "{keep}: {ratio}");
         }
     }
@@ -257,7 +258,7 @@ mod tests {
         fn any_set_of_the_whole_fragment_comes_back(seed: u64, len in 0_usize..70_000, part in 0.0..=1.0_f64) {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let kept = (part.powi(6) * len as f64) as usize;
-            // Crowded towards the start, as far as there is room.
+            // Crowded towards the start, as far as space permits.
             let mut positions: Vec<u32> = (0..kept)
                 .map(|_| (rng.random::<f64>().powi(1 + (seed % 5) as i32) * len as f64) as u32)
                 .collect();

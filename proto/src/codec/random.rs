@@ -1,13 +1,13 @@
-//! Numbers that follow from a seed and a counter: the same for all who know the seed, on every platform.
+//! Numbers derived from a seed and a counter: equal for equal seeds, on every platform.
 
-/// Keeps the draws of masks apart from those of rounding, which have the same seed.
+/// Separates the draws of masks from those of rounding, which use the same seed.
 const MASK_DOMAIN: u64 = 0x6d61_736b;
 const NOISE_DOMAIN: u64 = 0x6e6f_6973;
 
-/// The step of the counter: 2^64 over the golden ratio.
+/// Step of the counter: 2^64 over the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The draws for one chunk's mask: SplitMix64 (Steele, Lea and Flood 2014).
+/// Draws of one chunk's mask: SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Debug)]
 pub(super) struct MaskDraws {
     counter: u64,
@@ -18,7 +18,7 @@ impl MaskDraws {
         Self { counter: mix(mix(seed ^ MASK_DOMAIN).wrapping_add(chunk.wrapping_mul(GOLDEN))) }
     }
 
-    /// A number below `end`, uniform but for a part in 2^64 / `end`.
+    /// Returns a number below `end`, uniform up to a part in 2^64 / `end`.
     pub fn below(&mut self, end: u32) -> u32 {
         self.counter = self.counter.wrapping_add(GOLDEN);
         ((u128::from(mix(self.counter)) * u128::from(end)) >> 64) as u32
@@ -31,11 +31,11 @@ fn mix(mut z: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// The draws for stochastic rounding, one for each value by its index. In 32 bits, so that it vectorises.
+/// Draws for stochastic rounding, one per value by its index. 32 bits, so that it vectorises.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noise {
     key: [u32; 2],
-    /// Index of the value whose draw is asked for as 0.
+    /// Index of the value at offset 0.
     start: u32,
 }
 
@@ -45,12 +45,12 @@ impl Noise {
         Self { key: [key as u32, (key >> 32) as u32], start: 0 }
     }
 
-    /// The same draws, counted from `values` further on.
+    /// Returns the same draws from `values` further on.
     pub fn skip(self, values: usize) -> Self {
         Self { start: self.start.wrapping_add(values as u32), ..self }
     }
 
-    /// 32 uniform bits.
+    /// Returns 32 uniform bits.
     pub fn bits(self, index: usize) -> u32 {
         let counter = self.start.wrapping_add(index as u32);
         let mut x = counter.wrapping_mul(GOLDEN as u32) ^ self.key[0];
@@ -59,12 +59,12 @@ impl Noise {
         x ^ x >> 15
     }
 
-    /// Uniform in −1/2..1/2.
+    /// Returns a uniform number in −1/2..1/2.
     pub fn centred(self, index: usize) -> f32 {
         self.unit(index) - 0.5
     }
 
-    /// Uniform in 0..1, in the middles of 2^23 intervals.
+    /// Returns a uniform number in 0..1, at the middles of 2^23 intervals.
     pub fn unit(self, index: usize) -> f32 {
         // The mantissa of a number in 1..2, and half its unit.
         f32::from_bits(0x3f80_0000 | self.bits(index) >> 9) - (1.0 - 1.0 / (1 << 24) as f32)

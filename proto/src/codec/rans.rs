@@ -1,36 +1,36 @@
 //! Range asymmetric numeral systems: an entropy coder that decodes with one multiplication a symbol.
 //!
-//! J. Duda, "Asymmetric numeral systems", arXiv 1311.2540; the 64-bit state with 32-bit words is the variant of
-//! F. Giesen's `ryg_rans`. The coder is a stack: what is encoded last is decoded first, so the encoder collects its
-//! steps and runs them backwards.
+//! J. Duda, "Asymmetric numeral systems", arXiv 1311.2540; the 64-bit state with 32-bit words is the variant
+//! of F. Giesen's `ryg_rans`. The coder is a stack: the last symbol encoded is decoded first. The encoder
+//! therefore collects its steps and runs them backwards.
 
 /// Bits of a symbol's probability: frequencies add up to `1 << PROBABILITY_BITS`.
 pub(super) const PROBABILITY_BITS: u32 = 16;
 
-/// The state is kept in `STATE_MIN..STATE_MIN << 32`; it starts, and the decoder's ends, at `STATE_MIN`.
+/// The state stays in `STATE_MIN..STATE_MIN << 32`. It starts at `STATE_MIN`, where the decoder's ends.
 const STATE_MIN: u64 = 1 << 31;
 
-/// Bytes of the final state, which opens the stream.
+/// Bytes of the final state, at the start of the stream.
 const STATE_BYTES: usize = 8;
 
-/// Raw bits that can go with a symbol: together they may take all but one bit of the state before it is refilled.
+/// Maximum raw bits with a symbol. Together they may take all but one bit of the state before it is refilled.
 const RAW_BITS_MAX: u32 = 14;
 
-/// The points `start..start + frequency` of `1 << PROBABILITY_BITS` that stand for one symbol.
+/// The points `start..start + frequency` of `1 << PROBABILITY_BITS` assigned to one symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub start: u16,
     pub frequency: u16,
 }
 
-/// The low `bits` (at most [`RAW_BITS_MAX`]) bits of a number that has no others, each as likely as not.
+/// The low `bits` (at most [`RAW_BITS_MAX`]) bits of a number without others, each equally likely 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Raw {
     pub value: u16,
     pub bits: u32,
 }
 
-/// Collects symbols and writes them as one stream. Its memory is reused from stream to stream.
+/// Collects symbols and writes them as one stream; reuses its memory.
 #[derive(Debug, Default)]
 pub(super) struct RansEncoder {
     steps: Vec<(Share, Raw)>,
@@ -38,19 +38,19 @@ pub(super) struct RansEncoder {
 }
 
 impl RansEncoder {
-    /// Makes room for `symbols` calls of [`RansEncoder::push`], so that they do not allocate.
+    /// Reserves memory for `symbols` calls of [`RansEncoder::push`].
     pub fn reserve(&mut self, symbols: usize) {
         self.steps.reserve(symbols);
         self.words.reserve(symbols);
     }
 
-    /// Appends the symbol that owns `share`, and raw bits with it.
+    /// Appends the symbol with this share, and raw bits.
     pub fn push(&mut self, share: Share, raw: Raw) {
         debug_assert!(raw.bits <= RAW_BITS_MAX && raw.value >> raw.bits == 0);
         self.steps.push((share, raw));
     }
 
-    /// Writes what was pushed to `out` and forgets it. Nothing pushed, nothing written.
+    /// Writes the collected symbols to `out` and clears them. Without symbols it writes nothing.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if self.steps.is_empty() {
             return;
@@ -60,8 +60,8 @@ impl RansEncoder {
     }
 }
 
-/// Writes a stream of `count` symbols to `out`. They go to `LANES` states in turn, which share one sequence of words:
-/// encoder and decoder then work on that many symbols at a time. `words` is scratch memory.
+/// Writes a stream of `count` symbols to `out`. They go to `LANES` states in turn, which share one sequence
+/// of words: encoder and decoder then work on several symbols at a time. `words` is scratch memory.
 pub(super) fn write_stream<const LANES: usize>(
     count: usize,
     step: impl Fn(usize) -> (Share, Raw),
@@ -95,8 +95,8 @@ fn put(state: &mut u64, (share, raw): (Share, Raw), words: &mut Vec<u32>) {
     *state = (((*state / frequency) << PROBABILITY_BITS) + point) << raw.bits | u64::from(raw.value);
 }
 
-/// Reads a stream of [`write_stream`] or, with one lane, of [`RansEncoder`]. Any bytes can be read: symbols of a
-/// damaged stream are arbitrary, and [`RansDecoder::is_complete`] tells at the end.
+/// Reads a stream of [`write_stream`] or, with one lane, of [`RansEncoder`]. It accepts any bytes: symbols of
+/// a damaged stream are arbitrary, and [`RansDecoder::is_complete`] detects the damage at the end.
 #[derive(Debug)]
 pub(super) struct RansDecoder<'a, const LANES: usize = 1> {
     states: [u64; LANES],
@@ -105,7 +105,7 @@ pub(super) struct RansDecoder<'a, const LANES: usize = 1> {
 }
 
 impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
-    /// None if the bytes cannot be a stream: not whole words, or too few of them.
+    /// Returns `None` if the bytes are not whole words, or too few.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let (states, rest) = bytes.split_at_checked(LANES * STATE_BYTES)?;
         let (words, []) = rest.as_chunks::<4>() else { return None };
@@ -114,14 +114,14 @@ impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
         Some(Self { states, words: words.iter(), is_exhausted: false })
     }
 
-    /// The point that lies in the share of the lane's next symbol, which has `raw_bits` raw bits with it.
+    /// Returns the point in the share of the lane's next symbol, which has `raw_bits` raw bits.
     #[inline(always)]
     pub fn peek(&self, lane: usize, raw_bits: u32) -> u16 {
         (self.states[lane] >> raw_bits) as u16
     }
 
-    /// Consumes the symbol in whose `share` lies what [`RansDecoder::peek`] returned, and returns its raw bits. The
-    /// lanes take turns, beginning with the first.
+    /// Consumes the symbol whose `share` contains the result of [`RansDecoder::peek`], and returns its raw
+    /// bits. The lanes take turns, starting with the first.
     #[inline(always)]
     pub fn take(&mut self, lane: usize, share: Share, raw_bits: u32) -> u16 {
         let raw = self.states[lane] & ((1 << raw_bits) - 1);
@@ -137,7 +137,7 @@ impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
         raw as u16
     }
 
-    /// Whether exactly the stream has been consumed.
+    /// Whether exactly the stream was consumed.
     pub fn is_complete(&self) -> bool {
         self.states == [STATE_MIN; LANES] && !self.is_exhausted && self.words.len() == 0
     }
@@ -147,7 +147,7 @@ impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
 mod tests {
     use super::*;
 
-    /// The i-th symbol of the test's stream.
+    /// Returns the i-th symbol of the test's stream.
     fn step(i: u16) -> (Share, Raw) {
         let shares = [(0, 60_000), (60_000, 5_535), (65_535, 1)];
         let (start, frequency) = shares[usize::from(i % 7 % 3)];

@@ -1,6 +1,6 @@
-//! Reads a header field by field.
+//! Field-by-field reading of a header.
 
-/// The bytes that have not been read yet. What reads past the end gets nothing.
+/// The remaining bytes. A read past the end returns `None`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     pub rest: &'a [u8],

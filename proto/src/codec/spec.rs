@@ -1,28 +1,28 @@
-//! What an encoder is asked to do.
+//! Specification of an encoder.
 
 use serde::{Deserialize, Serialize};
 
 use super::value_blocks::ValueBlocks;
 use super::{Rounding, Selection, SpecError, Stage, ValueFormat};
 
-/// How updates are compressed: a chain of a leading stage, a selection and a representation of values.
+/// Compression of updates: a chain of a leading stage, a selection and a representation of values.
 ///
-/// There is one leading stage at most. A random mask in front of a transform would tear its tiles apart, and one behind
-/// it would throw away most of the few coefficients into which the transform gathers a tile.
+/// At most one leading stage is possible. A random mask before a transform would break its tiles apart; one
+/// after it would drop most of the few coefficients into which the transform gathers a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodecSpec {
-    /// What happens before values are selected.
+    /// Stage before the selection.
     #[serde(default)]
     pub stage: Option<Stage>,
-    /// Which values are sent.
+    /// Values to send.
     pub selection: Selection,
-    /// How they are represented.
+    /// Representation of values.
     pub values: ValueFormat,
-    /// How a value becomes a level of its format.
+    /// Rounding of a value to a level of its format.
     #[serde(default)]
     pub rounding: Rounding,
-    /// Whether codes of 4 and 8 bits are entropy-coded where that makes a frame shorter. Without it encoding and
+    /// Whether codes of 4 and 8 bits are entropy-coded where that shortens a frame. Without it encoding and
     /// decoding take less time.
     #[serde(default = "entropy_default")]
     pub entropy: bool,
@@ -33,16 +33,16 @@ const fn entropy_default() -> bool {
 }
 
 impl CodecSpec {
-    /// No leading stage, rounding to nearest, entropy coding.
+    /// Creates a specification with no leading stage, rounding to nearest, and entropy coding.
     #[must_use]
     pub const fn new(selection: Selection, values: ValueFormat) -> Self {
         Self { stage: None, selection, values, rounding: Rounding::Nearest, entropy: true }
     }
 
-    /// Checks each part of the chain, and whether they go together.
+    /// Checks each part of the chain, and their combination.
     ///
     /// # Errors
-    /// [`SpecError`] names the parameter that is out of its range or what does not go together.
+    /// [`SpecError`] names the parameter out of range or the invalid combination.
     pub fn validate(&self) -> Result<(), SpecError> {
         if let Some(stage) = &self.stage {
             stage.as_leading().validate()?;
@@ -54,10 +54,10 @@ impl CodecSpec {
         Ok(())
     }
 
-    /// Bits of a frame for each value of its fragment, but for its header and what entropy coding of values saves: kept values
-    /// with their scales, and where they are.
+    /// Returns the bits of a frame per value of its fragment: kept values with their scales, and positions.
+    /// Excludes the header and the gain of entropy coding of values.
     ///
-    /// The parts must be in their ranges, as [`CodecSpec::validate`] has it.
+    /// The parts must be in their ranges, as [`CodecSpec::validate`] checks.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         let seen = self.seen_share();
@@ -65,24 +65,24 @@ impl CodecSpec {
         seen * (rule.kept_share() * self.bits_per_kept_value() + rule.position_bits())
     }
 
-    /// The share of the values that is sent.
+    /// Returns the share of values sent.
     #[must_use]
     pub fn density(&self) -> f64 {
         self.seen_share() * self.selection.as_rule().kept_share()
     }
 
-    /// The share of the values that the leading stage leaves for the selection.
+    /// Returns the share of values that the leading stage passes to the selection.
     fn seen_share(&self) -> f64 {
         self.stage.as_ref().map_or(1.0, |stage| stage.as_leading().seen_share())
     }
 
-    /// Bits of a kept value with its share of scales, before entropy coding.
+    /// Returns the bits of a kept value with its share of scales, before entropy coding.
     #[must_use]
     pub fn bits_per_kept_value(&self) -> f64 {
         ValueBlocks::new(self.selection, self.values).bits_per_value()
     }
 
-    /// Whether decoding gives back what was encoded, bit for bit.
+    /// Whether decoding restores the input bit for bit.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
         self.selection == Selection::All && self.values.is_exact() && self.stage.is_none()

@@ -1,27 +1,27 @@
-//! The one type of a model update.
+//! The model update type.
 
 use super::ColumnUpdate;
 
-/// A change of a fragment's parameters: what the engine computes, what error feedback keeps, what the codec sends.
+/// A change of a fragment's parameters: computed by the engine, kept by error feedback, sent by the codec.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
-    /// One value for each parameter of the fragment.
+    /// One value per parameter of the fragment.
     Dense(Vec<f32>),
-    /// Values for some of the parameters; the others do not change.
+    /// Values of some parameters; the others do not change.
     Sparse {
         /// Parameters in the fragment.
         len: u32,
-        /// Indices of the parameters that change, ascending and below `len`.
+        /// Indices of the changed parameters, ascending and below `len`.
         positions: Vec<u32>,
         /// Their values, in the order of `positions`.
         values: Vec<f32>,
     },
-    /// Whole columns of matrices, and all that is not of these matrices.
+    /// Whole columns of matrices, and all values outside these matrices.
     Columns(ColumnUpdate),
 }
 
 impl Update {
-    /// Parameters in the fragment.
+    /// Returns the number of parameters in the fragment.
     pub fn len(&self) -> usize {
         match self {
             Self::Dense(values) => values.len(),
@@ -30,7 +30,7 @@ impl Update {
         }
     }
 
-    /// The values that may not be zero.
+    /// Returns the values that may differ from zero.
     pub fn values(&self) -> &[f32] {
         match self {
             Self::Dense(values) | Self::Sparse { values, .. } => values,
@@ -43,8 +43,8 @@ impl Update {
         self.len() == 0
     }
 
-    /// Adds `weight` times this update to `accumulator`, element by element: one multiplication and one addition each,
-    /// never fused, so that every platform computes the same bits.
+    /// Adds `weight` times this update to `accumulator`, element by element: one multiplication and one
+    /// addition each, never fused, so that every platform computes the same bits.
     ///
     /// # Panics
     /// If the accumulator's length is not [`Update::len`], or a position is not below it.

@@ -1,10 +1,10 @@
-//! Kept values as bytes: blocks of values, each with its own scales.
+//! Encoding of kept values: blocks of values, each with its scales.
 
 use super::formats::{self, BlockShape, NumberFormat};
 use super::random::Noise;
 use super::{Selection, ValueFormat};
 
-/// How the values of a fragment are cut into blocks and coded.
+/// Division of a fragment's values into blocks, and their coding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueBlocks {
     format: &'static dyn NumberFormat,
@@ -22,14 +22,14 @@ impl ValueBlocks {
         Self { format, code_bits, scale_bytes, block_values }
     }
 
-    /// Bytes of `count` values.
+    /// Returns the bytes of `count` values.
     pub fn bytes(self, count: usize) -> usize {
         let last = count % self.block_values;
         let last_bytes = if last == 0 { 0 } else { self.block_bytes(last) };
         count / self.block_values * self.block_bytes(self.block_values) + last_bytes
     }
 
-    /// Bits of a value of a whole block, with its share of the scales.
+    /// Returns the bits of a value of a whole block, with its share of the scales.
     pub fn bits_per_value(self) -> f64 {
         (8 * self.block_bytes(self.block_values)) as f64 / self.block_values as f64
     }
@@ -38,22 +38,22 @@ impl ValueBlocks {
         self.scale_bytes + (count * self.code_bits).div_ceil(8)
     }
 
-    /// Bytes of the codes of a block that is not the last.
+    /// Returns the bytes of the codes of a block other than the last.
     pub fn block_codes_bytes(self) -> usize {
         self.block_bytes(self.block_values) - self.scale_bytes
     }
 
-    /// Bytes of a block's scales, which come before its codes.
+    /// Returns the bytes of a block's scales, which precede its codes.
     pub fn scale_bytes(self) -> usize {
         self.scale_bytes
     }
 
-    /// The blocks of a section, in order.
+    /// Returns the blocks of a section, in order.
     pub fn split(self, section: &[u8]) -> std::slice::Chunks<'_, u8> {
         section.chunks(self.block_bytes(self.block_values))
     }
 
-    /// Appends finite values, rounded to nearest or, where there is `noise`, at random. `magnitudes` is scratch memory.
+    /// Appends finite values, rounded to nearest or, with `noise`, at random. `magnitudes` is scratch memory.
     pub fn quantise(
         self,
         values: &[f32],
@@ -64,20 +64,20 @@ impl ValueBlocks {
         self.format.quantise_all(values, self.block_values, noise, magnitudes, out);
     }
 
-    /// Writes what the block, as [`ValueBlocks::split`] gives it, stands for.
+    /// Reconstructs a block of [`ValueBlocks::split`].
     pub fn reconstruct_block(self, block: &[u8], out: &mut [f32]) {
         let (scales, codes) = block.split_at(self.scale_bytes);
         self.format.reconstruct(scales, codes, out);
     }
 
-    /// Writes all values of a section, which `out` has room for.
+    /// Reconstructs all values of a section into `out`.
     pub fn reconstruct(self, section: &[u8], out: &mut [f32]) {
         for (block, out) in self.split(section).zip(out.chunks_mut(self.block_values)) {
             self.reconstruct_block(block, out);
         }
     }
 
-    /// The first block of a section that stands for a number that is not finite.
+    /// Returns the first block of a section with a number that is not finite.
     pub fn first_not_finite(self, section: &[u8]) -> Option<usize> {
         self.format.first_not_finite(section, self.block_bytes(self.block_values))
     }

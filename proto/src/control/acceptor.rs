@@ -1,4 +1,4 @@
-//! Where the coordinator's connections come in.
+//! Acceptor of the coordinator's incoming connections.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::{CloseCode, ENROL_DEADLINE, PROBE_UPLOADS_MAX};
 use crate::identity::{ALPN_ENROL, PeerError, peer_worker};
 use crate::transport::{HandshakeError, Place, Strangers};
 
-/// Connections of peers that have not shown who they are, handshakes included; of one address a quarter. With [`STRANGER_WINDOW_BYTES`] they hold
-/// 32 MiB at most; a whole cluster that starts at once gets in by trying again.
+/// Maximum connections of unauthenticated peers, handshakes included; a quarter per address. With
+/// [`STRANGER_WINDOW_BYTES`] they hold at most 32 MiB. A whole cluster that starts at once connects by
+/// retrying.
 pub const UNAUTHENTICATED_CONNECTIONS_MAX: usize = 128;
 
-/// What a peer may send on its one stream before somebody reads it, in bytes: 256 KiB, which passes reports at
-/// megabytes a second over the longest links.
+/// Receive window of a peer's single stream, in bytes: 256 KiB, which carries reports at megabytes per second
+/// over the longest links.
 pub const STRANGER_WINDOW_BYTES: u32 = 256 << 10;
 
-/// Lets workers of the run in, strangers only as far as the enrolment desk, and not too many of those at a time.
-/// Clones share the count.
+/// Admits workers of the run; admits strangers only to enrolment, in bounded number. Clones share the count.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     run: RunId,
@@ -29,47 +29,47 @@ pub struct Acceptor {
     uploads: Arc<Semaphore>,
 }
 
-/// Somebody who came through the door.
+/// An admitted peer.
 #[derive(Debug)]
 pub enum AuthenticatedPeer {
-    /// With a certificate of this run, for the control channel. Whether it is still welcome is for the caller to check.
+    /// A peer with a certificate of this run, for the control channel. The caller checks for revocation.
     Worker {
-        /// Whom the certificate names.
+        /// Worker that the certificate names.
         worker: WorkerId,
         /// The connection; [`super::accept`] comes next.
         connection: Connection,
     },
-    /// To enrol, or to probe: [`super::serve_enrol`] comes next.
+    /// A peer that enrols or probes: [`super::serve_enrol`] comes next.
     Applicant(Applicant),
 }
 
-/// A connection on which one request to enrol may be made, or a probe.
+/// A connection for one enrolment request or probe.
 #[derive(Debug)]
 pub struct Applicant {
     pub(super) connection: Connection,
-    /// Whom its certificate names, if it showed one: then it is here to renew it.
+    /// Worker that its certificate names, if presented for renewal.
     pub(super) worker: Option<WorkerId>,
-    /// When the connection is closed, wherever the conversation is.
+    /// Time at which the connection is closed, in any state.
     pub(super) deadline: Instant,
-    /// Where a probe's upload takes its place.
+    /// Slots for the uploads of probes.
     pub(super) uploads: Arc<Semaphore>,
-    /// Its place among the strangers.
+    /// Its slot among the strangers.
     pub(super) _place: Place,
 }
 
-/// Why somebody was turned away.
+/// Reasons to reject a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptorError {
-    /// It never came to a connection.
+    /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// It wants the control channel, and is no worker of this run.
+    /// The peer requests the control channel and is not a worker of this run.
     #[error(transparent)]
     Stranger(#[from] PeerError),
 }
 
 impl AuthenticatedPeer {
-    /// The connection, whatever the guest wants.
+    /// Returns the connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         match self {
@@ -79,7 +79,7 @@ impl AuthenticatedPeer {
 }
 
 impl Acceptor {
-    /// The door of a run's coordinator.
+    /// Creates the acceptor of a run's coordinator.
     #[must_use]
     pub fn new(run: RunId) -> Self {
         Self {
@@ -89,8 +89,8 @@ impl Acceptor {
         }
     }
 
-    /// Bounds what peers of the coordinator may make it hold: one stream, and [`STRANGER_WINDOW_BYTES`] on it.
-    /// [`super::serve_enrol`] gives a probe's upload more for as long as it lasts.
+    /// Bounds the memory that a peer can occupy: one stream with [`STRANGER_WINDOW_BYTES`].
+    /// [`super::serve_enrol`] raises the bound during the upload of a probe.
     pub fn limit(&self, transport: &mut TransportConfig) {
         transport
             .max_concurrent_bidi_streams(VarInt::from_u32(1))
@@ -100,10 +100,10 @@ impl Acceptor {
             .receive_window(VarInt::from_u32(STRANGER_WINDOW_BYTES));
     }
 
-    /// Completes a handshake and looks at the certificate. Waits for the peer, so each call belongs in a task of its own.
+    /// Completes a handshake and checks the certificate. Waits for the peer, so each call needs its own task.
     ///
     /// # Errors
-    /// [`AcceptorError`]; the connection is closed then.
+    /// [`AcceptorError`]; the connection is then closed.
     pub async fn admit(&self, incoming: Incoming) -> Result<AuthenticatedPeer, AcceptorError> {
         let deadline = Instant::now() + ENROL_DEADLINE;
         let (connection, place) = self.strangers.shake_hands(incoming, deadline).await?;
@@ -117,7 +117,7 @@ impl Acceptor {
                 _place: place,
             }));
         }
-        // Everything but enrolment takes a certificate.
+        // Everything but enrolment requires a certificate.
         match worker {
             Ok(worker) => Ok(AuthenticatedPeer::Worker { worker, connection }),
             Err(error) => {

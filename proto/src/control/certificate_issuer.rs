@@ -1,4 +1,4 @@
-//! Who gets a certificate: the coordinator's decision, as a value.
+//! Certificate issuance: the coordinator's decision as a pure state machine.
 
 use std::collections::BTreeMap;
 
@@ -8,92 +8,92 @@ use serde::{Deserialize, Serialize};
 use super::enrol::{EnrolRefusal, EnrolReply, EnrolRequest, Grounds, is_site_name};
 use crate::identity::{Authority, Exporter, TokenId, TokenRecord, TokenRefusal, WORKER_CERTIFICATE_S};
 
-/// Workers that a run can have had: their numbers are never given out again, and the register stays in memory.
+/// Maximum workers of a run over its lifetime. Numbers are never reused, and the register stays in memory.
 pub const WORKERS_MAX: usize = 65_536;
 
-/// Tokens that can be valid at a time: somebody who needs more wants one with more uses.
+/// Maximum valid tokens at a time. A token can have many uses instead.
 pub const TOKENS_MAX: usize = 1024;
 
 /// The register of tokens and workers, and the authority that certifies them.
 ///
-/// When [`Self::decide`] has admitted somebody, or anything else has changed, store [`Self::state`] before the reply
-/// goes out: otherwise a restarted coordinator gives the same number to two workers.
+/// After [`Self::decide`] admits a worker, or after any other change, store [`Self::state`] before sending
+/// the reply. Otherwise a restarted coordinator assigns the same number to two workers.
 #[derive(Debug)]
 pub struct CertificateIssuer {
     authority: Authority,
     state: EnrolState,
 }
 
-/// What the desk must remember.
+/// Persistent state of the issuer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EnrolState {
     tokens: BTreeMap<TokenId, TokenRecord>,
     workers: BTreeMap<WorkerId, WorkerRecord>,
 }
 
-/// A worker that has a certificate, or had.
+/// A worker that has, or had, a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
-    /// Its site, as it said when it enrolled.
+    /// Its site, as given at enrolment.
     pub site: String,
-    /// The token that let it in.
+    /// The token that admitted it.
     pub token: TokenId,
-    /// The end of its newest certificate, in Unix time.
+    /// Expiry of its newest certificate, in Unix time.
     pub certified_until_unix_s: u64,
-    /// Taken out for good.
+    /// Permanently revoked.
     pub revoked: bool,
 }
 
-/// What the TLS session says of somebody at the desk.
+/// TLS session data of an applicant.
 #[derive(Clone, Copy, Debug)]
 pub struct Visitor {
-    /// What its proof must be bound to.
+    /// Exporter to which its proof must be bound.
     pub exporter: Exporter,
-    /// Whom its certificate names, if it showed one.
+    /// Worker that its certificate names, if presented.
     pub worker: Option<WorkerId>,
 }
 
-/// There are [`TOKENS_MAX`] valid tokens already.
+/// [`TOKENS_MAX`] valid tokens exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are {TOKENS_MAX} valid tokens already: revoke some, or use one with more uses")]
+#[error("{TOKENS_MAX} valid tokens exist already: revoke some, or use one with more uses")]
 pub struct TooManyTokens;
 
 impl CertificateIssuer {
-    /// Opens the desk with what it remembered, or with nothing.
+    /// Creates the issuer with a stored or empty state.
     #[must_use]
     pub fn new(authority: Authority, state: EnrolState) -> Self {
         Self { authority, state }
     }
 
-    /// The run's authority.
+    /// Returns the run's authority.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// What must be stored.
+    /// Returns the state to store.
     #[must_use]
     pub fn state(&self) -> &EnrolState {
         &self.state
     }
 
-    /// All workers that ever enrolled, in the order of their numbers.
+    /// Returns all workers ever enrolled, in the order of their numbers.
     pub fn workers(&self) -> impl Iterator<Item = (WorkerId, &WorkerRecord)> {
         self.state.workers.iter().map(|(worker, record)| (*worker, record))
     }
 
-    /// All tokens that are remembered: the valid ones, and some that are no longer.
+    /// Returns all stored tokens: the valid ones and some invalid ones.
     pub fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
         self.state.tokens.values()
     }
 
-    /// Whether a worker with a certificate of this run is still welcome.
+    /// Whether a worker with a certificate of this run is not revoked.
     #[must_use]
     pub fn is_welcome(&self, worker: WorkerId) -> bool {
         self.state.workers.get(&worker).is_some_and(|record| !record.revoked)
     }
 
-    /// Lets a token count from now on. Expired ones are forgotten on the way.
+    /// Adds a token. Drops expired ones.
     ///
     /// # Errors
     /// [`TooManyTokens`]
@@ -106,18 +106,18 @@ impl CertificateIssuer {
         Ok(())
     }
 
-    /// Takes a token back; who has enrolled with it stays. Whether there was such a token.
+    /// Revokes a token; workers enrolled with it stay. Returns whether it existed.
     pub fn revoke_token(&mut self, id: TokenId) -> bool {
         self.state.tokens.get_mut(&id).map(|token| token.revoked = true).is_some()
     }
 
-    /// Takes a worker out for good: its certificate is not renewed, and [`Self::is_welcome`] says no. Its connections are
-    /// for the caller to close. Whether there is such a worker.
+    /// Revokes a worker permanently: its certificate is not renewed, and [`Self::is_welcome`] returns false.
+    /// The caller closes its connections. Returns whether it existed.
     pub fn revoke_worker(&mut self, worker: WorkerId) -> bool {
         self.state.workers.get_mut(&worker).map(|record| record.revoked = true).is_some()
     }
 
-    /// Decides about a request.
+    /// Decides on a request.
     pub fn decide(&mut self, request: &EnrolRequest, visitor: &Visitor, now_unix_s: u64) -> EnrolReply {
         match self.admit(request, visitor, now_unix_s) {
             Ok(certificate) => {

@@ -16,37 +16,37 @@ use super::hello::{self, HELLO_DEADLINE};
 use super::{CloseCode, ControlMessage, DecodeError, FrameError, Hello, HelloError, decode, encode};
 use crate::transport::Nudging;
 
-/// Messages that wait to be sent on one channel. A session says a few a second, so a queue of this length means that
-/// the peer has not taken any for a minute.
+/// Maximum queued messages of one channel. A session sends a few per second, so a full queue means that the
+/// peer has accepted none for a minute.
 pub const QUEUE_MESSAGES_MAX: usize = 256;
 
-/// Bytes that wait to be sent on one channel: two of the longest messages.
+/// Maximum queued bytes of one channel: two of the longest messages.
 pub const QUEUE_BYTES_MAX: usize = 2 * super::CONTROL_FRAME_BYTES_MAX;
 
-/// How long the last bytes may take to reach the peer before this side hangs up.
+/// Timeout for delivery of the last bytes before this side closes.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a peer may take between its last word and hanging up.
+/// Timeout for the peer to close after its last message.
 const HANG_UP_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Why nothing more is heard, or was said, on a channel. The connection is closed then.
+/// Reasons why a channel ended. The connection is then closed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The connection is closed; the peer's reason is in it.
+    /// The connection is closed, for the contained reason.
     #[error("the connection is closed: {0}")]
     Connection(#[from] ConnectionError),
-    /// The conversation did not begin.
+    /// The hello exchange failed.
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// The peer's frames are not as they should be.
+    /// The peer's frames are invalid.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame of the peer is no message.
+    /// A frame of the peer is not a valid message.
     #[error(transparent)]
     Decode(#[from] DecodeError),
 }
 
 impl ControlError {
-    /// Whether the two sides are of releases that do not understand each other: trying again is of no use.
+    /// Whether the two sides run incompatible releases; retries are useless.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         match self {
@@ -56,14 +56,14 @@ impl ControlError {
         }
     }
 
-    /// Whether the peer takes this side for a stranger, or for one who is out of the run: trying again is of no use.
+    /// Whether the peer rejects this side as a stranger or as revoked; retries are useless.
     #[must_use]
     pub fn is_stranger(&self) -> bool {
         matches!(self, Self::Connection(error) if CloseCode::Stranger.closed(error))
     }
 }
 
-/// Why a message was not taken.
+/// Reasons why a message was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The queue is full; the connection is now closed with [`CloseCode::TooSlow`].
@@ -72,7 +72,7 @@ pub enum SendError {
     /// The connection is closed.
     #[error("the connection is closed")]
     Closed,
-    /// The message is longer than its type allows.
+    /// The message exceeds the limit of its type.
     #[error("a message of {bytes} bytes exceeds the limit of {bytes_max}")]
     TooLong {
         /// Its length.
@@ -80,15 +80,15 @@ pub enum SendError {
         /// The limit.
         bytes_max: usize,
     },
-    /// postcard cannot write it.
-    #[error("the message cannot be written: {0}")]
+    /// postcard cannot encode it.
+    #[error("the message cannot be encoded: {0}")]
     Encode(#[from] postcard::Error),
 }
 
-/// Opens the stream and says hello: the worker's part.
+/// Opens the stream and exchanges hellos: the worker's part.
 ///
 /// # Errors
-/// [`ControlError`]; the connection is closed then.
+/// [`ControlError`]; the connection is then closed.
 pub async fn open<S: ControlMessage, R: ControlMessage>(
     connection: &Connection,
 ) -> Result<(ControlSender<S>, ControlReceiver<R>), ControlError> {
@@ -96,10 +96,10 @@ pub async fn open<S: ControlMessage, R: ControlMessage>(
     begin(connection, sink, source).await
 }
 
-/// Waits for the stream and says hello: the coordinator's part.
+/// Accepts the stream and exchanges hellos: the coordinator's part.
 ///
 /// # Errors
-/// [`ControlError`]; the connection is closed then.
+/// [`ControlError`]; the connection is then closed.
 pub async fn accept<S: ControlMessage, R: ControlMessage>(
     connection: &Connection,
 ) -> Result<(ControlSender<S>, ControlReceiver<R>), ControlError> {
@@ -132,13 +132,13 @@ async fn begin<S: ControlMessage, R: ControlMessage>(
     Ok((ControlSender::spawn(connection.clone(), sink), receiver))
 }
 
-/// Hangs up on a peer with which no conversation came about. Why, as far as this side can say.
+/// Closes the connection after a failed hello exchange. Returns the reason, as far as known.
 async fn part(connection: &Connection, mut sink: SendStream, error: HelloError) -> ControlError {
     let code = match error {
         HelloError::Version { .. } => CloseCode::Version,
         _ => CloseCode::Protocol,
     };
-    // The peer should read this side's hello before the close overtakes it.
+    // The peer should receive this side's hello before the close overtakes it.
     farewell(&mut sink).await;
     let closed = connection.close_reason();
     code.close(connection, &error.to_string());
@@ -148,17 +148,17 @@ async fn part(connection: &Connection, mut sink: SendStream, error: HelloError) 
     }
 }
 
-/// Ends a stream and waits until the peer has all of it, but not for ever.
+/// Finishes a stream and waits for its delivery, with a timeout.
 async fn farewell(sink: &mut SendStream) {
     if sink.finish().is_ok() {
-        // Whether it has come to an end or not, the caller hangs up next.
+        // The caller closes the connection in either case.
         let _ = timeout(FAREWELL_DEADLINE, sink.stopped()).await;
     }
 }
 
-/// The sending half. Messages are queued, so that whoever decides never waits for a network.
+/// The sending half. Messages are queued, so that senders never wait for the network.
 ///
-/// When it is dropped, what is queued is still sent, as long as the connection lives.
+/// After a drop, queued messages are still sent while the connection lives.
 #[derive(Debug)]
 pub struct ControlSender<T> {
     connection: Connection,
@@ -176,8 +176,8 @@ impl<T: ControlMessage> ControlSender<T> {
         Self { connection, queue, queued_bytes, writer, message: PhantomData }
     }
 
-    /// Queues a message. Never waits: if the queue is full, the connection is closed, as a peer that does not keep up
-    /// must come back and catch up.
+    /// Queues a message without waiting. If the queue is full, the connection is closed: a peer that does not
+    /// keep up must reconnect and catch up.
     ///
     /// # Errors
     /// [`SendError`]; the message will not arrive.
@@ -196,19 +196,20 @@ impl<T: ControlMessage> ControlSender<T> {
         })
     }
 
-    /// Counts the peer's acknowledgements. So who says something now and then sees whether it is heard.
+    /// Returns a counter of the peer's acknowledgements, which shows whether messages arrive.
     #[must_use]
     pub fn ear(&self) -> Ear {
         Ear(self.connection.clone())
     }
 
-    /// Whether the peer has closed the connection, or does so within a moment, as another one with this side's identity has taken its place.
+    /// Whether the peer closes the connection within a moment because another connection with this side's
+    /// identity has replaced it.
     pub async fn was_replaced(&self) -> bool {
         let closed = timeout(HANG_UP_DEADLINE, self.connection.closed()).await;
         closed.is_ok_and(|error| CloseCode::Replaced.closed(&error))
     }
 
-    /// Sends what is queued, waits until the peer has it (but a few seconds at most), and ends the stream.
+    /// Sends the queue, waits a few seconds at most for delivery, and ends the stream.
     pub async fn finish(self) {
         drop(self.queue);
         let mut writer = self.writer;
@@ -223,32 +224,32 @@ impl<T: ControlMessage> ControlSender<T> {
     }
 }
 
-/// Whether what is said over a connection is heard.
+/// Delivery status of a connection.
 #[derive(Clone, Debug)]
 pub struct Ear(Connection);
 
 impl Ear {
-    /// Acknowledgements that have come so far.
+    /// Returns the number of acknowledgements received.
     #[must_use]
     pub fn heard(&self) -> u64 {
         self.0.stats().frame_rx.acks
     }
 
-    /// How long an acknowledgement takes.
+    /// Returns the round-trip time.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.0.rtt()
     }
 }
 
-/// Writes frames as they are queued, until the queue or the stream ends.
+/// Writes queued frames until the queue or the stream ends.
 async fn write(mut sink: SendStream, mut queued: mpsc::Receiver<Bytes>, queued_bytes: Arc<AtomicUsize>) {
     while let Some(body) = queued.recv().await {
         let bytes = body.len();
         // `send` has checked it against a limit far below 4 GiB.
         let head = Bytes::copy_from_slice(&(bytes as u32).to_le_bytes());
         if sink.write_all_chunks(&mut [head, body]).await.is_err() {
-            // The connection is lost, which the receiving half reports.
+            // The receiving half reports the lost connection.
             return;
         }
         queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -267,17 +268,17 @@ pub struct ControlReceiver<T> {
 }
 
 impl<T: ControlMessage> ControlReceiver<T> {
-    /// What the peer said of itself.
+    /// Returns the peer's hello.
     #[must_use]
     pub fn peer(&self) -> &Hello {
         &self.peer
     }
 
-    /// The next message. None: the peer has ended the conversation. May stand in a `select!`: it can be dropped at any
-    /// await without losing a byte.
+    /// Receives the next message; `None`: the peer has ended the stream. Cancel-safe: it can be dropped at
+    /// any await without losing a byte.
     ///
     /// # Errors
-    /// [`ControlError`]; the connection is closed then.
+    /// [`ControlError`]; the connection is then closed.
     pub async fn receive(&mut self) -> Result<Option<T>, ControlError> {
         let received = match self.frames.next().await {
             Ok(Some(frame)) => decode(&frame).map(Some).map_err(ControlError::from),

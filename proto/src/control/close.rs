@@ -2,35 +2,35 @@ use std::fmt;
 
 use quinn::{Connection, ConnectionError, VarInt};
 
-/// Why a connection was closed, as a QUIC application error code.
+/// Reasons for closing a connection, as QUIC application error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CloseCode {
-    /// All is said.
+    /// Normal end.
     Done = 0,
-    /// The peer does not take what it is sent.
+    /// The peer does not accept messages.
     TooSlow = 1,
-    /// The peer does not keep to the protocol.
+    /// The peer violates the protocol.
     Protocol = 2,
-    /// The peer speaks another version.
+    /// The peer has another protocol version.
     Version = 3,
-    /// The peer is not, or no longer, of this run.
+    /// The peer is not, or no longer, part of this run.
     Stranger = 4,
     /// Another coordinator of this run leads; [`NotLeader`] is the reason.
     NotLeader = 5,
-    /// There is no room for the peer.
+    /// No capacity is left for the peer.
     Full = 6,
-    /// Another connection with the peer's identity has taken this one's place.
+    /// Another connection with the peer's identity has replaced this one.
     Replaced = 7,
 }
 
 impl CloseCode {
-    /// Closes a connection at once, with a reason for people; what was not sent yet is lost.
+    /// Closes a connection at once, with a readable reason; unsent data is lost.
     pub fn close(self, connection: &Connection, reason: &str) {
         connection.close(self.into(), reason.as_bytes());
     }
 
-    /// Whether this is why the peer closed a connection.
+    /// Whether the peer closed a connection with this code.
     pub(super) fn closed(self, error: &ConnectionError) -> bool {
         matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code == self.into())
     }
@@ -42,25 +42,25 @@ impl From<CloseCode> for VarInt {
     }
 }
 
-/// Why a coordinator that waits for its turn hangs up. The reason of its close frame, for people and for workers.
+/// Close reason of a standby coordinator, readable by people and workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotLeader {
-    /// HOST:PORT of the one that leads, where it is known.
+    /// HOST:PORT of the leader, if known.
     pub leader: Option<String>,
 }
 
-/// The longest name of a host (RFC 1035), and a port.
+/// The longest host name (RFC 1035), and a port.
 const LEADER_BYTES_MAX: usize = 255 + 6;
 const WAITS: &str = "this coordinator waits to take over";
 const LEADS: &str = "; the one that leads is at ";
 
 impl NotLeader {
-    /// Hangs up.
+    /// Closes a connection.
     pub fn close(&self, connection: &Connection) {
         CloseCode::NotLeader.close(connection, &self.to_string());
     }
 
-    /// What a coordinator said by hanging up, if it was this.
+    /// Parses the close reason of a connection, if it is this one.
     #[must_use]
     pub fn said_in(error: &ConnectionError) -> Option<Self> {
         match error {

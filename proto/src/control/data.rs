@@ -1,38 +1,39 @@
-//! Who has a run's training data, and who takes it from others.
+//! Holders of a run's training data.
 
 use longhaul_common::plan::Member;
 use serde::{Deserialize, Serialize};
 
 use super::message::Hash;
 
-/// Workers in [`DataHolders::holders`]: enough to outlive a few of them, few enough for one message.
+/// Maximum workers in [`DataHolders::holders`]: enough to survive the loss of several, few enough for one
+/// message.
 pub const DATA_HOLDERS_MAX: usize = 16;
 
-/// Workers in [`DataHolders::neighbours`]: what a site has of workers without the data, mostly.
+/// Maximum workers in [`DataHolders::neighbours`]: usually all workers of a site without the data.
 pub const DATA_NEIGHBOURS_MAX: usize = 64;
 
-/// The data of a run, as it was prepared.
+/// Identity of a run's prepared data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DataName {
     /// [`Ready::data_hash`](super::message::Ready::data_hash).
     pub data: Hash,
-    /// BLAKE3 of the catalogue: of what the data consists of, held-out sources and tokenizer included.
+    /// BLAKE3 of the catalogue: all parts of the data, including held-out sources and tokenizer.
     pub catalogue: Hash,
 }
 
-/// What a worker has of the run's data.
+/// State of the run's data at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataAt {
-    /// Nothing: it takes it from others, and waits for somebody who has it.
+    /// No data: it fetches from others once one has it.
     Nowhere,
-    /// All of it, from files of its own.
+    /// All data, from own files.
     Here(DataName),
-    /// What it has fetched so far.
+    /// The data fetched so far.
     Fetched(DataName),
 }
 
 impl DataAt {
-    /// What it is; none: it has nothing.
+    /// Returns the data's identity; `None`: no data.
     #[must_use]
     pub fn name(&self) -> Option<DataName> {
         match self {
@@ -42,13 +43,15 @@ impl DataAt {
     }
 }
 
-/// Who has the run's data, for a worker of one site.
+/// Holders of the run's data, for a worker of one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataHolders {
-    /// Which data that is; none: nobody has any.
+    /// Identity of the data; `None`: no holder exists.
     pub name: Option<DataName>,
-    /// Who has it, the receiver's own site first, then other sites in turn, at most [`DATA_HOLDERS_MAX`]: behind those that have all of it, who has fetched some.
+    /// Holders, the receiver's own site first, then other sites in turn, at most [`DATA_HOLDERS_MAX`].
+    /// Complete holders precede partial ones.
     pub holders: Vec<Member>,
-    /// Workers of the receiver's site that fetch it, by number, the receiver among them: at most [`DATA_NEIGHBOURS_MAX`].
+    /// Workers of the receiver's site that fetch the data, by number, including the receiver: at most
+    /// [`DATA_NEIGHBOURS_MAX`].
     pub neighbours: Vec<Member>,
 }

@@ -1,4 +1,4 @@
-//! How a worker gets a certificate.
+//! Enrolment, the worker's side.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::identity::{
     IdentityError, PeerName, TlsError, Token, WorkerKey, enrol_client, is_out_of_date, renew_client,
 };
 
-/// Why a worker did not get a certificate.
+/// Reasons why a worker got no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
     /// The coordinator at this address is not the token's.
@@ -26,55 +26,55 @@ pub enum EnrolError {
          coordinator (`coordinator token create`, where it runs, prints one)"
     )]
     WrongCoordinator {
-        /// Who was dialled.
+        /// Address dialled.
         address: SocketAddr,
     },
-    /// Its certificate is not valid by this machine's clock.
+    /// The coordinator's certificate is not valid by this machine's clock.
     #[error(
         "the coordinator's certificate has expired, or is not valid yet, by this machine's clock ({}): set the clocks of both \
          machines right; `worker doctor` compares them",
         .0
     )]
     OutOfDate(ConnectionError),
-    /// The coordinator said no.
+    /// The coordinator refused.
     #[error("the coordinator refuses: {0}")]
     Refused(EnrolRefusal),
     /// The address cannot be dialled.
     #[error("{address} cannot be dialled: {source}")]
     Dial {
-        /// Who was to be dialled.
+        /// Address to dial.
         address: SocketAddr,
-        /// Why not.
+        /// Cause.
         source: ConnectError,
     },
-    /// Nobody answered, or the connection was lost.
+    /// No response, or the connection was lost.
     #[error("no connection to the coordinator: {0}")]
     Connection(#[from] ConnectionError),
-    /// The conversation failed.
+    /// The exchange failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The coordinator did not answer in time.
+    /// The coordinator did not reply in time.
     #[error("the coordinator did not answer within {} s", ENROL_DEADLINE.as_secs())]
     Slow,
-    /// The conversation ended without an answer.
-    #[error("the coordinator hung up without an answer")]
+    /// The stream ended without a reply.
+    #[error("the coordinator closed the connection without a reply")]
     NoReply,
-    /// What was issued is not what was asked for.
-    #[error("the coordinator issued a certificate that is of no use: {0}")]
+    /// The certificate issued is not the one requested.
+    #[error("the coordinator issued an unusable certificate: {0}")]
     Issued(#[from] IdentityError),
-    /// A key could not be made.
+    /// Key generation failed.
     #[error(transparent)]
     Key(#[from] AuthorityError),
-    /// TLS could not be set up.
+    /// TLS setup failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There is nothing to bind the proof to.
+    /// The session has no exporter to bind the proof to.
     #[error(transparent)]
     Exporter(#[from] ExporterError),
 }
 
 impl EnrolError {
-    /// Whether trying again, with the same token or identity, is of no use.
+    /// Whether a retry with the same token or identity is useless.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
@@ -86,10 +86,10 @@ impl EnrolError {
     }
 }
 
-/// Enrols with a token. The key is made here and stays here.
+/// Enrols with a token. The key is generated here and never leaves.
 ///
 /// # Errors
-/// [`EnrolError`]; [`EnrolError::is_final`] says whether to try again.
+/// [`EnrolError`]; [`EnrolError::is_final`] tells whether to retry.
 pub async fn enrol(
     endpoint: &Endpoint,
     coordinator: SocketAddr,
@@ -107,10 +107,10 @@ pub async fn enrol(
     timeout(ENROL_DEADLINE, conversation).await.unwrap_or(Err(EnrolError::Slow))
 }
 
-/// Gets a new certificate, for a new key, on the strength of one that has not expired.
+/// Renews a certificate, with a new key, by one that has not expired.
 ///
 /// # Errors
-/// [`EnrolError`]; [`EnrolError::is_final`] says whether to try again.
+/// [`EnrolError`]; [`EnrolError::is_final`] tells whether to retry.
 pub async fn renew(
     endpoint: &Endpoint,
     coordinator: SocketAddr,
@@ -145,7 +145,7 @@ async fn dial(
     })
 }
 
-/// Asks for a certificate for a new key, and looks at what comes.
+/// Requests a certificate for a new key and checks the result.
 async fn ask(
     connection: &Connection,
     grounds: impl FnOnce(&[u8]) -> Grounds,
@@ -156,7 +156,7 @@ async fn ask(
     let request = key.request()?;
     let (sender, mut receiver) = open::<ToDesk, FromDesk>(connection).await?;
     let message = EnrolRequest { grounds: grounds(&request), request, site: site.to_owned() };
-    // If it is not taken, the connection is closed, and the receiving half says why.
+    // On failure the connection is closed, and the receiving half reports the reason.
     let _ = sender.send(&ToDesk::Enrol(message));
     let Some(FromDesk::Enrol(reply)) = receiver.receive().await? else {
         return Err(EnrolError::NoReply);

@@ -6,34 +6,34 @@ use super::probe_server::serve_probe;
 use super::{CloseCode, ControlError, EnrolReply, EnrolRequest, FromDesk, ToDesk, Visitor, accept};
 use crate::identity::{Exporter, ExporterError};
 
-/// Why an applicant left without an answer.
+/// Reasons why an applicant left without a reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeEnrolError {
-    /// The conversation.
+    /// The exchange failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// It ended before the request.
-    #[error("the applicant asked for nothing")]
+    /// The stream ended before the request.
+    #[error("the applicant sent no request")]
     NoRequest,
-    /// It took too long.
+    /// The exchange timed out.
     #[error("the applicant took too long")]
     Slow,
-    /// A probe goes beyond its bounds.
-    #[error("the visitor asked for more, or sent more, than a probe may")]
+    /// A probe exceeds its bounds.
+    #[error("the peer requested or sent more than a probe may")]
     Excess,
     /// An upload broke off.
     #[error("the upload broke off: {0}")]
     Upload(#[from] ReadError),
-    /// There is nothing to bind a proof to.
+    /// The session has no exporter to bind a proof to.
     #[error(transparent)]
     Exporter(#[from] ExporterError),
 }
 
-/// Hears one request and answers it with what `decide` says: one attempt a connection, then it is closed. A probe is
-/// answered without asking anybody.
+/// Receives one request and sends the result of `decide`: one attempt per connection, which is then closed. A
+/// probe is served without `decide`.
 ///
 /// # Errors
-/// [`ServeEnrolError`] if there was nothing to answer, or no way to.
+/// [`ServeEnrolError`] if no request came or no reply could be sent.
 pub async fn serve_enrol<F>(
     applicant: Applicant,
     decide: impl FnOnce(EnrolRequest, Visitor) -> F,
@@ -69,7 +69,7 @@ where
     match receiver.receive().await?.ok_or(ServeEnrolError::NoRequest)? {
         ToDesk::Enrol(request) => {
             let reply = decide(request, visitor).await;
-            // An error means that the applicant has hung up, which `finish` does not mind.
+            // An error means that the applicant has closed, which `finish` ignores.
             let _ = sender.send(&FromDesk::Enrol(reply));
         }
         ToDesk::Probe(request) => serve_probe(applicant, request, &sender, &mut receiver).await?,

@@ -1,4 +1,4 @@
-//! Frames on a stream: a length, then so many bytes.
+//! Frames on a stream: a length, then as many bytes.
 
 use std::io;
 use std::time::Duration;
@@ -7,36 +7,36 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
 
-/// How long any frame may take from its first byte to its last, beside what [`FRAME_RATE_BYTES_PER_S_MIN`] grants:
-/// enough for several retransmissions on a long link.
+/// Time allowed for any frame from its first byte to its last, besides the allowance of
+/// [`FRAME_RATE_BYTES_PER_S_MIN`]: enough for several retransmissions on a long link.
 pub const FRAME_GRACE: Duration = Duration::from_secs(15);
 
-/// The slowest rate at which a frame may arrive, in bytes a second: 32 KiB, a small part of any link worth training
-/// over, as bulk data shares it.
+/// Minimum rate of a frame, in bytes per second: 32 KiB, a small part of any usable link, as bulk data shares
+/// it.
 pub const FRAME_RATE_BYTES_PER_S_MIN: u64 = 32 << 10;
 
-/// Memory is taken in steps of so many bytes, as bytes arrive: a length that is only claimed costs the claimant
-/// nothing, so it must not cost the reader anything either.
+/// Step of memory allocation, as bytes arrive. A claimed length costs the sender nothing, so it must cost the
+/// reader nothing.
 const READ_STEP_BYTES: usize = 16 << 10;
 
 /// A frame's length: u32, little-endian.
 pub(super) const LENGTH_BYTES: usize = 4;
 
-/// Why there is no next frame.
+/// Reasons why no next frame exists.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// It claims to be longer than its type allows.
+    /// The claimed length exceeds the limit of its type.
     #[error("a frame of {bytes} bytes exceeds the limit of {bytes_max}")]
     TooLong {
-        /// The claim.
+        /// Claimed length.
         bytes: usize,
         /// The limit.
         bytes_max: usize,
     },
-    /// It began, and did not end in time.
-    #[error("a frame began and did not end in time")]
+    /// The frame was not completed in time.
+    #[error("a frame was not completed in time")]
     Stalled,
-    /// The stream ended inside it.
+    /// The stream ended inside a frame.
     #[error("the stream ended inside a frame")]
     CutOff,
     /// The stream failed.
@@ -44,23 +44,24 @@ pub enum FrameError {
     Stream(#[from] io::Error),
 }
 
-/// Cuts a stream into frames.
+/// Splits a stream into frames.
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     source: R,
     bytes_max: usize,
     buffer: BytesMut,
-    /// When the frame at the buffer's start was begun.
+    /// Start time of the frame at the buffer's start.
     begun: Option<Instant>,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    /// Reads frames of at most `bytes_max` bytes.
+    /// Creates a reader of frames of at most `bytes_max` bytes.
     pub(super) fn new(source: R, bytes_max: usize) -> Self {
         Self { source, bytes_max, buffer: BytesMut::new(), begun: None }
     }
 
-    /// The next frame. None: the stream ended between frames. May be dropped at any await without losing a byte.
+    /// Returns the next frame; `None`: the stream ended between frames. Cancel-safe: it can be dropped at any
+    /// await without losing a byte.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             let length = self.length()?;
@@ -77,7 +78,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The length of the frame at the buffer's start, when it is known and allowed.
+    /// Returns the length of the frame at the buffer's start, if known and allowed.
     fn length(&self) -> Result<Option<usize>, FrameError> {
         let Some(head) = self.buffer.first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
@@ -89,7 +90,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(Some(bytes))
     }
 
-    /// Reads some bytes: without limit of time between frames, and else as long as a frame of this length may take.
+    /// Reads some bytes: without a timeout between frames, otherwise within the time allowed for this length.
     async fn read(&mut self, length: usize) -> Result<usize, FrameError> {
         self.buffer.reserve(READ_STEP_BYTES);
         if self.buffer.is_empty() {
@@ -128,7 +129,7 @@ mod tests {
         let mut reader = FrameReader::new(&[0xff; 4][..], 1 << 20);
         assert!(matches!(reader.next().await, Err(FrameError::TooLong { bytes: 0xffff_ffff, .. })));
         assert!(reader.buffer.capacity() <= 2 * READ_STEP_BYTES);
-        // Allowed, but only claimed: memory follows what arrived.
+        // Allowed but only claimed: memory follows the received bytes.
         let mut reader = FrameReader::new(&[0, 0, 16, 0][..], 1 << 20);
         assert!(matches!(reader.next().await, Err(FrameError::CutOff)));
         assert!(reader.buffer.capacity() <= 2 * READ_STEP_BYTES);
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(reader.next().await.unwrap().unwrap(), &b"message"[..]);
     }
 
-    /// Polls once; whether the future is still pending.
+    /// Polls once; returns whether the future is pending.
     async fn still_waits<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
         std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending()))
             .await

@@ -1,4 +1,4 @@
-//! The first bytes of every stream to the coordinator: who speaks which version. Their layout never changes.
+//! The first bytes of every stream to the coordinator: the protocol version. Their layout never changes.
 
 use std::fmt;
 use std::io;
@@ -9,35 +9,35 @@ use tokio::time::timeout;
 
 use super::message::PROTOCOL_VERSION;
 
-/// How long a peer may take to say hello: many round trips of the longest link.
+/// Timeout of the hello: many round trips of the longest link.
 pub const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The longest software version, in bytes.
+/// Maximum bytes of the software version.
 pub const SOFTWARE_BYTES_MAX: usize = 32;
 
 const MAGIC: [u8; 4] = *b"lngh";
 /// Magic, protocol version, length of the software version.
 const HEAD_BYTES: usize = 4 + 2 + 1;
 
-/// What one side says of itself.
+/// Hello of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What must agree.
+    /// Protocol version, which must match.
     pub protocol: u16,
-    /// For people: the release. Printable ASCII, at most [`SOFTWARE_BYTES_MAX`].
+    /// Release, for display. Printable ASCII, at most [`SOFTWARE_BYTES_MAX`].
     pub software: String,
 }
 
-/// Why a conversation did not begin.
+/// Reasons why the exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HelloError {
-    /// The peer speaks something else.
+    /// The peer uses another protocol.
     #[error("the peer does not speak longhaul's control protocol")]
     NotLonghaul,
-    /// It said nothing, or not enough.
+    /// The hello is missing or incomplete.
     #[error("the peer did not say hello within {} s", HELLO_DEADLINE.as_secs())]
     Silent,
-    /// It speaks another version.
+    /// The peer has another version.
     #[error(
         "this is {ours}, the peer is {theirs}: install the same release on both machines; {}",
         older(ours, theirs)
@@ -53,7 +53,7 @@ pub enum HelloError {
     Stream(#[from] io::Error),
 }
 
-/// Which side is probably to be brought up to date.
+/// Describes the side that probably needs an upgrade.
 fn older(ours: &Hello, theirs: &Hello) -> &'static str {
     if ours.protocol < theirs.protocol {
         "the older one is on this side"
@@ -63,7 +63,7 @@ fn older(ours: &Hello, theirs: &Hello) -> &'static str {
 }
 
 impl Hello {
-    /// That of this build.
+    /// Returns the hello of this build.
     #[must_use]
     pub fn ours() -> Self {
         let mut software = env!("CARGO_PKG_VERSION").to_owned();
@@ -86,7 +86,7 @@ impl Hello {
         }
         let mut software = vec![0; usize::from(length)];
         source.read_exact(&mut software).await?;
-        // It is shown to people, perhaps on a terminal.
+        // The text is displayed, perhaps on a terminal.
         if !software.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
             return Err(HelloError::NotLonghaul);
         }
@@ -101,10 +101,10 @@ impl fmt::Display for Hello {
     }
 }
 
-/// Says hello and hears the peer's. Both sides speak at once.
+/// Sends the hello and receives the peer's. Both sides send at once.
 ///
 /// # Errors
-/// [`HelloError`]; by then this side's hello has been handed to the stream, so the peer can learn of it too.
+/// [`HelloError`]; by then this side's hello is on the stream, so the peer can learn of it too.
 pub(super) async fn exchange(
     ours: Hello,
     sink: &mut (impl AsyncWrite + Unpin),

@@ -1,4 +1,5 @@
-//! The conversation between a worker and the coordinator. `docs/identity.md` is the design of all but the messages.
+//! The control protocol between a worker and the coordinator. `docs/identity.md` describes its design, except
+//! for the messages.
 
 mod acceptor;
 mod certificate_issuer;

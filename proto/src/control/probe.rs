@@ -1,6 +1,6 @@
-//! What a machine may ask a coordinator before it has a token: what time it is there, and how fast bytes arrive.
+//! Probes of a coordinator without a token: its time, and the rate of an upload.
 //!
-//! Nothing secret is said, and the answers are shorter than the questions, so a probe is of no use to strangers.
+//! No secret is sent, and replies are shorter than requests, so a probe is useless to strangers.
 
 use std::time::Duration;
 
@@ -8,46 +8,48 @@ use serde::{Deserialize, Serialize};
 
 use super::STRANGER_WINDOW_BYTES;
 
-/// Requests on one connection: enough for a median round trip.
+/// Maximum requests of one connection: enough for a median round trip.
 pub const PROBE_REQUESTS_MAX: usize = 32;
 
-/// Streams on which one upload comes. Each fits into the window that a stranger's stream has, so that no window makes a
-/// long link look slow.
+/// Streams of one upload. Each fits the window of a stranger's stream, so that no window makes a long link
+/// appear slow.
 pub const PROBE_STREAMS: u32 = 8;
 
-/// The longest upload, in bytes: 2 MiB.
+/// Maximum upload, in bytes: 2 MiB.
 pub const PROBE_BYTES_MAX: u64 = PROBE_STREAMS as u64 * STRANGER_WINDOW_BYTES as u64;
 
-/// How long an upload is listened to.
+/// Maximum duration of an upload.
 pub const PROBE_UPLOAD_MAX: Duration = Duration::from_secs(3);
 
-/// Uploads that the coordinator takes at a time: they hold 18 MiB of its memory at most, and little of its downlink.
+/// Maximum concurrent uploads: they hold at most 18 MiB of the coordinator's memory, and little of its
+/// downlink.
 pub const PROBE_UPLOADS_MAX: usize = 8;
 
-/// A question.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeRequest {
-    /// What time is it?
+    /// Returns the coordinator's time.
     Echo,
-    /// What follows on [`PROBE_STREAMS`] unidirectional streams is to be counted and thrown away. Once a connection.
+    /// Counts and discards the bytes on the following [`PROBE_STREAMS`] unidirectional streams. Once per
+    /// connection.
     Upload,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeReply {
-    /// Answers [`ProbeRequest::Echo`], at once.
+    /// Reply to [`ProbeRequest::Echo`], sent at once.
     Echo {
         /// The coordinator's clock: milliseconds of Unix time.
         unix_ms: u64,
     },
-    /// Answers [`ProbeRequest::Upload`] when all streams have ended, or after [`PROBE_UPLOAD_MAX`].
+    /// Reply to [`ProbeRequest::Upload`] when all streams have ended, or after [`PROBE_UPLOAD_MAX`].
     Uploaded {
-        /// What has arrived.
+        /// Bytes received.
         bytes: u64,
-        /// From the first bytes to the last, in microseconds.
+        /// Time from the first bytes to the last, in microseconds.
         span_us: u64,
     },
-    /// Answers [`ProbeRequest::Upload`]: [`PROBE_UPLOADS_MAX`] others are at it.
+    /// Reply to [`ProbeRequest::Upload`]: [`PROBE_UPLOADS_MAX`] others are in progress.
     Busy,
 }

@@ -1,4 +1,4 @@
-//! A look at a coordinator from where a worker is to run.
+//! Probes of a coordinator from the machine of a future worker.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use crate::identity::{
 };
 use crate::transport;
 
-/// How long a coordinator may take to answer a dialler: four attempts, at 0, 1, 3 and 7 seconds.
+/// Timeout of dialling a coordinator: four attempts, at 0, 1, 3 and 7 seconds.
 pub const PROBE_DIAL_MAX: Duration = Duration::from_secs(8);
 
-/// How long an answer may take that the coordinator gives at once: several retransmissions on a long link.
+/// Timeout of an immediate reply: several retransmissions on a long link.
 const PROBE_REPLY_MAX: Duration = Duration::from_secs(5);
 
-/// A conversation with a coordinator that needs no token and changes nothing there.
+/// A connection to a coordinator that needs no token and changes nothing there.
 #[derive(Debug)]
 pub struct Probe {
     connection: Connection,
@@ -31,54 +31,54 @@ pub struct Probe {
     receiver: ControlReceiver<FromDesk>,
 }
 
-/// One message there and back.
+/// One round trip.
 #[derive(Clone, Copy, Debug)]
 pub struct Echo {
-    /// From the question to the answer.
+    /// Time from request to reply.
     pub round_trip: Duration,
     /// The coordinator's clock in between: milliseconds of Unix time.
     pub unix_ms: u64,
 }
 
-/// What the coordinator saw of an upload.
+/// Upload as measured by the coordinator.
 #[derive(Clone, Copy, Debug)]
 pub struct Upload {
-    /// Bytes that arrived, at most [`super::PROBE_BYTES_MAX`].
+    /// Bytes received, at most [`super::PROBE_BYTES_MAX`].
     pub bytes: u64,
-    /// From the first to the last.
+    /// Time from the first to the last.
     pub span: Duration,
 }
 
-/// Why a probe learnt nothing more.
+/// Reasons why a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The address cannot be dialled.
     #[error("{address} cannot be dialled: {source}")]
     Dial {
-        /// Who was to be dialled.
+        /// Address to dial.
         address: SocketAddr,
-        /// Why not.
+        /// Cause.
         source: ConnectError,
     },
-    /// Nobody answered.
-    #[error("nobody answers")]
+    /// No response.
+    #[error("no response")]
     Silent,
-    /// The coordinator has too many visitors.
-    #[error("the coordinator has too many visitors at the moment")]
+    /// The coordinator serves too many probes.
+    #[error("the coordinator is serving too many probes; try again later")]
     Busy,
-    /// Somebody else answered.
+    /// The peer is not a coordinator.
     #[error("what answers is not a coordinator: {reason}")]
     NotACoordinator {
-        /// How that shows.
+        /// Symptom.
         reason: String,
     },
-    /// A coordinator of another authority answered.
+    /// A coordinator of another authority responded.
     #[error("the coordinator is not the one that made the token")]
     WrongCoordinator,
-    /// Its certificate is not valid by this machine's clock.
+    /// The coordinator's certificate is not valid by this machine's clock.
     #[error("the coordinator's certificate is not valid at this machine's time")]
     OutOfDate,
-    /// It speaks another version.
+    /// The coordinator has another version.
     #[error("this is {ours}, the coordinator is {theirs}")]
     Version {
         /// This side.
@@ -86,20 +86,20 @@ pub enum ProbeError {
         /// The coordinator.
         theirs: Hello,
     },
-    /// The conversation broke off.
+    /// The exchange failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The coordinator's answer is not to what was asked, or there is none.
-    #[error("the coordinator hung up, or answered something else")]
+    /// The reply is missing or of another kind.
+    #[error("the coordinator closed the connection or sent an unexpected reply")]
     NoReply,
-    /// TLS could not be set up.
+    /// TLS setup failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
 impl Probe {
-    /// Dials a coordinator. With a token's `authority`, it must be that token's; else anyone is believed, as nothing is said
-    /// that others should not hear, and nothing is done on the strength of what is heard.
+    /// Dials a coordinator. With a token's `authority` it must be that token's; otherwise any is trusted, as
+    /// no secret is sent and no action depends on the replies.
     ///
     /// # Errors
     /// [`ProbeError`]
@@ -118,13 +118,13 @@ impl Probe {
         Ok(Self { connection, sender, receiver })
     }
 
-    /// What the coordinator says of itself.
+    /// Returns the coordinator's hello.
     #[must_use]
     pub fn coordinator(&self) -> &Hello {
         self.receiver.peer()
     }
 
-    /// Asks for the time, and measures how long that takes.
+    /// Requests the time and measures the round trip.
     ///
     /// # Errors
     /// [`ProbeError`]
@@ -136,16 +136,16 @@ impl Probe {
         }
     }
 
-    /// Sends for [`PROBE_UPLOAD_MAX`], but no more than [`super::PROBE_BYTES_MAX`]. Works once.
+    /// Sends for [`PROBE_UPLOAD_MAX`], but at most [`super::PROBE_BYTES_MAX`]. Works once.
     ///
     /// # Errors
-    /// [`ProbeError::Busy`] if too many others do the same; else as ever.
+    /// [`ProbeError::Busy`] if too many other uploads are in progress; otherwise as for [`Self::echo`].
     pub async fn upload(&mut self) -> Result<Upload, ProbeError> {
         let connection = self.connection.clone();
         let reply = tokio::select! {
             reply = self.ask(ProbeRequest::Upload, PROBE_UPLOAD_MAX + PROBE_REPLY_MAX) => reply?,
             () = async {
-                // If that fails, the answer says why.
+                // If that fails, the reply tells the reason.
                 let _ = push(&connection).await;
                 pending().await
             } => return Err(ProbeError::NoReply),
@@ -159,14 +159,14 @@ impl Probe {
         }
     }
 
-    /// Takes leave.
+    /// Closes the connection.
     pub async fn finish(self) {
         self.sender.finish().await;
         CloseCode::Done.close(&self.connection, "");
     }
 
     async fn ask(&mut self, request: ProbeRequest, patience: Duration) -> Result<ProbeReply, ProbeError> {
-        // If it is not taken, the connection is closed, and the receiving half says why.
+        // On failure the connection is closed, and the receiving half reports the reason.
         let _ = self.sender.send(&ToDesk::Probe(request));
         match timeout(patience, self.receiver.receive()).await.map_err(|_| ProbeError::Silent)?? {
             Some(FromDesk::Probe(reply)) => Ok(reply),
@@ -175,13 +175,13 @@ impl Probe {
     }
 }
 
-/// Fills the streams, one after another, as fast as congestion control lets them drain.
+/// Fills the streams, one after another, as fast as congestion control permits.
 async fn push(connection: &Connection) -> Result<(), WriteError> {
     let bytes = vec![0; STRANGER_WINDOW_BYTES as usize];
     for _ in 0..PROBE_STREAMS {
         let mut stream = connection.open_uni().await?;
         stream.write_all(&bytes).await?;
-        // It cannot have been finished before.
+        // The stream is not finished yet, so this cannot fail.
         let _ = stream.finish();
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The coordinator's part of a probe.
+//! Probes, the coordinator's side.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use super::{
     ServeEnrolError, ToDesk,
 };
 
-/// Answers a probe's first request and those that follow, until the peer ends the conversation.
+/// Serves a probe's first request and the following ones until the peer ends the stream.
 pub(super) async fn serve_probe(
     applicant: &Applicant,
     first: ProbeRequest,
@@ -21,14 +21,14 @@ pub(super) async fn serve_probe(
     receiver: &mut ControlReceiver<ToDesk>,
 ) -> Result<(), ServeEnrolError> {
     let mut request = first;
-    // Held to the end, as what an upload left behind stays in memory until then.
+    // Kept to the end, as the remains of an upload stay in memory until then.
     let mut place = None;
     for _ in 0..PROBE_REQUESTS_MAX {
         let reply = match request {
             ProbeRequest::Echo => ProbeReply::Echo { unix_ms: unix_ms() },
             ProbeRequest::Upload => upload(applicant, &mut place).await?,
         };
-        // An error means that the peer has hung up, which `receive` reports.
+        // An error means that the peer has closed, which `receive` reports.
         let _ = sender.send(&FromDesk::Probe(reply));
         request = match receiver.receive().await? {
             None => return Ok(()),
@@ -55,12 +55,12 @@ async fn upload(
     open_window(&applicant.connection, PROBE_STREAMS);
     let taken = timeout_at(deadline, take_in(&applicant.connection, &mut tally)).await;
     open_window(&applicant.connection, 0);
-    // Out of time is a result too.
+    // A timeout is a result too.
     taken.unwrap_or(Ok(()))?;
     Ok(ProbeReply::Uploaded { bytes: tally.bytes, span_us: tally.span.as_micros() as u64 })
 }
 
-/// Lets the peer have so many unidirectional streams, each with a full window, beside the conversation.
+/// Permits this many unidirectional streams, each with a full window, besides the control stream.
 fn open_window(connection: &Connection, streams: u32) {
     connection.set_receive_window(VarInt::from_u32((streams + 1) * STRANGER_WINDOW_BYTES));
     connection.set_max_concurrent_uni_streams(VarInt::from_u32(streams));
@@ -79,7 +79,7 @@ async fn take_in(connection: &Connection, tally: &mut Tally) -> Result<(), Serve
     Ok(())
 }
 
-/// What has arrived, and when.
+/// Bytes received, and their times.
 #[derive(Default)]
 struct Tally {
     bytes: u64,

@@ -1,105 +1,108 @@
-//! What a member tells of a round that it has applied.
+//! A member's report of an applied round.
 
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId};
 use serde::{Deserialize, Serialize};
 
 use super::message::Hash;
 
-/// A round as one member saw it.
+/// A round as seen by one member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundReport {
-    /// The generation in which it was applied.
+    /// Generation that applied it.
     pub generation: Generation,
-    /// Which round.
+    /// Round.
     pub round: Round,
-    /// Mean training loss over this member's steps of the round, nats a token; none when it sat the round out.
+    /// Mean training loss over this member's steps of the round, in nats per token; `None`: it sat the round
+    /// out.
     pub loss: Option<f32>,
-    /// L2 norm of this member's own gradient before clipping, as the root mean square over its steps of the round; none when it sat the round out. Of a model in parts, of what the member has:
-    /// the squares of all parts add up to that of the whole, as members of a tensor group share out what all of them have.
+    /// L2 norm of this member's own gradient before clipping, as the root mean square over its steps of the
+    /// round; `None`: it sat the round out. For a model in parts it covers the member's part. Squares of all
+    /// parts add up to that of the whole, as members of a tensor group divide shared values among them.
     pub gradient_norm: Option<f32>,
     /// Samples that it trained on in the round.
     pub samples: u32,
-    /// Sites whose contribution is in every fragment's result.
+    /// Sites that contributed to every fragment's result.
     pub sites: Vec<SiteId>,
-    /// About how many exchanges' changes wait in this member's error feedback: norms of its residuals over those of what the round added, of what it contributes and
-    /// of what it owns, one added to the other; none where nothing is left behind.
+    /// Approximate backlog of this member's error feedback, in exchanges: norms of its residuals over those
+    /// of the round's additions, summed over its contributions and its owned fragments; `None`: no residual.
     pub residual_ratio: Option<f32>,
-    /// Hash over the synchronised state after the round: equal on every member, or parity is broken.
+    /// Hash of the synchronised state after the round: equal on every member, or parity is broken.
     pub state_hash: Hash,
-    /// Rounds that this member did not train in, because the others were already past them: their samples must be
-    /// given out again.
+    /// Rounds in which this member did not train, because the others were already past them: their samples
+    /// must be reassigned.
     pub skipped: Vec<Round>,
-    /// Validation loss, nats a token, or an image, when this round was evaluated here.
+    /// Validation loss, in nats per token or image, if this round was evaluated here.
     pub validation_loss: Option<f32>,
-    /// The share of held-out images whose class is told, when this round was evaluated here; none of text.
+    /// Accuracy on held-out images, if this round was evaluated here; `None` for text.
     pub validation_accuracy: Option<f32>,
-    /// Contributions that this member, as the owner of a fragment, has refused since its last report: at most
+    /// Contributions that this member, as owner of a fragment, has refused since its last report: at most
     /// [`REFUSALS_REPORTED_MAX`].
     pub refused: Vec<Refusal>,
-    /// How many it refused beyond those.
+    /// Refusals beyond those.
     pub refused_beyond: u32,
-    /// What it has measured of its link and itself, where the bits follow the link.
+    /// Measurements of its link and itself, if the number of bits adapts to the link.
     pub measured: Option<Measured>,
-    /// Whether what it has sent and what it keeps add up to what there was: those that were looked at since its last report.
+    /// Audit since its last report of whether sent values and residual add up to the input.
     pub audit: Audit,
 }
 
-/// Fragments of which a member has decoded its own frame again, and compared it and the residual with what went in.
+/// Fragments whose own frame a member has decoded again and compared, with the residual, to the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Audit {
-    /// How many.
+    /// Number.
     pub fragments: u32,
-    /// The largest difference of one value, over the largest value of its fragment: of f32, some 1e-7. More than [`AUDIT_MAX`] is an error.
+    /// Largest difference of one value, relative to the largest value of its fragment: about 1e-7 for f32.
+    /// More than [`AUDIT_MAX`] is an error.
     pub worst: f32,
 }
 
-/// What rounding cannot explain.
+/// Differences above this exceed rounding.
 pub const AUDIT_MAX: f32 = 1e-4;
 
-/// How fast a member computes, and how fast it exchanges, in seconds; and what it has to spare.
+/// Measured durations of a member, in seconds, and its spare capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// A step.
+    /// One step.
     pub step_s: f32,
-    /// The longest round trip to a member of another site.
+    /// Longest round trip to a member of another site.
     pub round_trip_s: f32,
-    /// What it takes to exchange one bit of each value of the model, both ways, round trips aside.
+    /// Time to exchange one bit of each value of the model, both ways, without round trips.
     pub bit_s: f32,
-    /// Cores of its machine that had nothing to do while it computed steps, on average.
+    /// Average idle cores of its machine during steps.
     pub spare_cores: f32,
 }
 
-/// Refusals told one by one in a report. A bad site is refused once for each fragment that it contributes to, and a model has
-/// hundreds; these are enough for people to see who and why.
+/// Maximum refusals listed in a report. A faulty site is refused once for each fragment that it contributes
+/// to, and a model has hundreds; these suffice for diagnosis.
 pub const REFUSALS_REPORTED_MAX: usize = 16;
 
-/// A contribution that the owner of a fragment left out of the result.
+/// A contribution that the owner of a fragment excluded from the result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Whose it was.
+    /// Contributing site.
     pub site: SiteId,
-    /// To which round.
+    /// Round.
     pub round: Round,
-    /// To which fragment.
+    /// Fragment.
     pub fragment: FragmentId,
-    /// Why.
+    /// Reason.
     pub reason: RefusalReason,
 }
 
-/// What is wrong with a contribution.
+/// Faults of a contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RefusalReason {
-    /// Its bytes are no update.
+    /// Its bytes are not an update.
     Undecodable,
-    /// It is an update of a fragment of another length.
+    /// The update has another length than the fragment.
     WrongLength,
-    /// It holds a number that is not finite, or so large that sums of squares are none.
+    /// It contains a number that is not finite, or so large that sums of squares overflow.
     NotFinite,
-    /// Its norm is far beyond what the group contributes to the fragment.
+    /// Its norm far exceeds the group's usual contributions to the fragment.
     Norm {
         /// Its norm over the median of the last accepted ones.
         times: f32,
-        /// How many those were.
+        /// Number of those.
         of: u32,
     },
 }

@@ -1,29 +1,29 @@
-//! What is kept of a generation that ends.
+//! Outcome of an ending generation.
 
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::message::Hash;
 
-/// What becomes of the open round when a generation ends. Rounds before it are complete at `complete_at`.
+/// Outcome of the open round when a generation ends. Rounds before it are complete at `complete_at`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settlement {
     /// The open round of the most advanced member.
     pub open_round: Round,
-    /// Members that hold the results of all rounds before it.
+    /// Members that have the results of all rounds before it.
     pub complete_at: Vec<WorkerId>,
-    /// By fragment: the result that counts, and who holds it. Fragments that are not here are void: what was sent for
-    /// them is retracted and contributed again, to the same round under the new generation.
+    /// Valid results with their holders, by fragment. Other fragments are void: their contributions are
+    /// retracted and sent again, for the same round under the new generation.
     pub results: Vec<Adopted>,
 }
 
-/// A result of the old generation that counts.
+/// A result of the old generation that remains valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopted {
-    /// Which fragment.
+    /// Fragment.
     pub fragment: FragmentId,
-    /// The name of the bytes.
+    /// Hash of the bytes.
     pub hash: Hash,
-    /// Who holds it.
+    /// Holders.
     pub holders: Vec<WorkerId>,
 }

@@ -6,8 +6,8 @@ use rustls::crypto::CryptoProvider;
 
 use super::verifier::{Shown, Trust};
 
-/// Believes any server to be who it says it is. For probes without a token only: they say nothing secret, and nobody acts
-/// on what they hear.
+/// Trusts any server. For probes without a token only: they send no secret, and no action depends on the
+/// replies.
 #[derive(Debug)]
 pub(super) struct AnyAuthority;
 

@@ -13,29 +13,29 @@ use x509_parser::parse_x509_certificate;
 
 use super::{COORDINATOR_OF_ANY_RUN, Fingerprint, PeerName, pem_text, request};
 
-/// How long a worker's certificate is good for, in seconds: a day. A stolen one is of use for no longer, and a worker
-/// that lost the coordinator for a night still comes back without a token.
+/// Validity of a worker's certificate, in seconds: a day. It bounds the use of a stolen one, and a worker
+/// that lost the coordinator for a night still returns without a token.
 pub const WORKER_CERTIFICATE_S: u64 = 24 * 3600;
 
-/// How long the coordinator's is good for, in seconds: a year. It lies in the same process as the authority's key, so a
-/// shorter life would protect nothing; each start of the coordinator issues a new one.
+/// Validity of the coordinator's certificate, in seconds: a year. Its key is in the same process as the
+/// authority's, so a shorter life would protect nothing. Each start of the coordinator issues a new one.
 const COORDINATOR_CERTIFICATE_S: u64 = 366 * 24 * 3600;
 
-/// How long the authority's is good for, in seconds: ten years, longer than any run.
+/// Validity of the authority's certificate, in seconds: ten years, longer than any run.
 const AUTHORITY_CERTIFICATE_S: u64 = 10 * 366 * 24 * 3600;
 
-/// Certificates are valid from so many seconds before they are issued, as clocks of other machines may be behind.
+/// Certificates are valid from this many seconds before issue, as clocks of other machines may be behind.
 pub const CLOCK_SKEW_S: u64 = 3600;
 
-/// The last second that a certificate can name: the end of the year 9999, in Unix time.
+/// Latest second that a certificate can contain: the end of the year 9999, in Unix time.
 const LAST_UNIX_S: u64 = 253_402_300_799;
 
-/// Names what the secret of stateless resets is for: whoever knows it knows nothing of the key that it was derived from.
+/// Derivation context of the secret for stateless resets, which reveals nothing of the key.
 pub(super) const RESET_CONTEXT: &str = "longhaul 2026-11-24 stateless reset of connections";
 
 const SUBJECT_PREFIX: &str = "longhaul run ";
 
-/// The only one who can make a worker a member of the run: a self-signed certificate and its key.
+/// The root of trust for the run's membership: a self-signed certificate and its key.
 #[derive(Debug)]
 pub struct Authority {
     run: RunId,
@@ -43,37 +43,37 @@ pub struct Authority {
     key: KeyPair,
 }
 
-/// What can go wrong with certificates.
+/// Errors of certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// Making or signing a certificate.
+    /// A certificate could not be created or signed.
     #[error("the certificate could not be made: {0}")]
     Signing(#[from] rcgen::Error),
-    /// The machine gives no random numbers.
-    #[error("the machine gives no random numbers")]
+    /// The machine provides no random numbers.
+    #[error("the machine provides no random numbers")]
     NoRandomness,
     /// The stored authority is damaged.
     #[error("the stored certificate authority is damaged: {0}")]
     Damaged(&'static str),
-    /// A certificate request is longer than any honest one.
+    /// A certificate request exceeds the limit.
     #[error("a certificate request of {bytes} bytes is too long")]
     RequestTooLong {
-        /// Its length.
+        /// Length.
         bytes: usize,
     },
-    /// A certificate request that is damaged or not signed by its own key.
+    /// A certificate request is damaged or not signed by its own key.
     #[error("the certificate request is not valid: {0}")]
     BadRequest(#[source] rcgen::Error),
-    /// A certificate request for a key that is not ECDSA on P-256.
+    /// A certificate request has a key that is not ECDSA on P-256.
     #[error("the certificate request is not for an ECDSA key on P-256")]
     OtherKeyKind,
 }
 
 impl Authority {
-    /// A new authority for a new run.
+    /// Creates an authority for a new run.
     ///
     /// # Errors
-    /// If the machine gives no random numbers.
+    /// The machine provides no random numbers.
     pub fn create(run: RunId, now_unix_s: u64) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate()?;
         let mut params =
@@ -84,16 +84,17 @@ impl Authority {
         Ok(Self { run, certificate, key })
     }
 
-    /// Certificate and key, for the coordinator's store. Whoever reads it is the run's authority.
+    /// Returns certificate and key, for the coordinator's store. A reader of it can act as the run's
+    /// authority.
     #[must_use]
     pub fn to_pem(&self) -> String {
         pem_text::write(&[&self.certificate], self.key.serialized_der())
     }
 
-    /// Reads what [`Self::to_pem`] wrote.
+    /// Parses the output of [`Self::to_pem`].
     ///
     /// # Errors
-    /// [`AuthorityError::Damaged`] if it is something else, or if the key is not the certificate's.
+    /// [`AuthorityError::Damaged`] if the text is malformed or the key is not the certificate's.
     pub fn from_pem(text: &str) -> Result<Self, AuthorityError> {
         let mut text =
             pem_text::read(text).ok_or(AuthorityError::Damaged("it is not one certificate and one key"))?;
@@ -109,35 +110,36 @@ impl Authority {
         Ok(Self { run, certificate, key })
     }
 
-    /// For the coordinator's [`ResetKey`](crate::transport::ResetKey): the same in all that have this authority.
+    /// Returns the secret of the coordinator's [`ResetKey`](crate::transport::ResetKey): equal for all
+    /// holders of this authority.
     #[must_use]
     pub fn reset_secret(&self) -> [u8; 32] {
         blake3::derive_key(RESET_CONTEXT, self.key.serialized_der())
     }
 
-    /// The run whose members it certifies.
+    /// Returns the run whose members it certifies.
     #[must_use]
     pub fn run(&self) -> RunId {
         self.run
     }
 
-    /// Its certificate.
+    /// Returns the certificate.
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// What tokens pin.
+    /// Returns the fingerprint that tokens pin.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// A certificate for a worker, good for [`WORKER_CERTIFICATE_S`] from now: for the public key in its request (DER),
-    /// whatever else the request asks for.
+    /// Issues a worker's certificate, valid for [`WORKER_CERTIFICATE_S`] from now, for the public key in its
+    /// request (DER). Ignores all else in the request.
     ///
     /// # Errors
-    /// If the request is damaged, too long, or not signed by its own key.
+    /// The request is damaged, too long, or not signed by its own key.
     pub fn issue_worker(
         &self,
         request: &[u8],
@@ -152,7 +154,7 @@ impl Authority {
         self.sign(params, &key)
     }
 
-    /// A new key and certificate for the coordinator's endpoint.
+    /// Issues a new key and certificate for the coordinator's endpoint.
     pub(super) fn issue_coordinator(
         &self,
         now_unix_s: u64,
@@ -178,7 +180,7 @@ impl Authority {
     }
 }
 
-/// What all certificates have in common.
+/// Returns the common parameters of all certificates.
 fn params(
     names: Vec<String>,
     subject: &str,
@@ -187,7 +189,7 @@ fn params(
 ) -> Result<CertificateParams, AuthorityError> {
     let mut serial = [0; 16];
     SystemRandom::new().fill(&mut serial).map_err(|_| AuthorityError::NoRandomness)?;
-    // A positive number without leading zeros, as RFC 5280 §4.1.2.2 asks.
+    // A positive number without leading zeros, as RFC 5280 §4.1.2.2 requires.
     serial[0] = serial[0] & 0x7f | 0x40;
     let at = |unix_s: u64| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_s.min(LAST_UNIX_S));
     let mut params = CertificateParams::new(names)?;
@@ -199,7 +201,7 @@ fn params(
     Ok(params)
 }
 
-/// The run that an authority's certificate names.
+/// Returns the run in an authority's certificate.
 pub(super) fn run_of(authority: &CertificateDer<'_>) -> Option<RunId> {
     let (_, parsed) = parse_x509_certificate(authority).ok()?;
     let subject = parsed.subject().iter_common_name().next()?.as_str().ok()?;
@@ -269,7 +271,8 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = request.clone();
                 damaged[at] ^= 1 << bit;
-                // The signature covers the key and all that is asked for; only the form of the DER around it may vary.
+                // The signature covers the key and the request's content; only the form of the DER around it
+                // may vary.
                 if let Ok(certificate) = authority.issue_worker(&damaged, WorkerId(1), NOW) {
                     let (_, parsed) = parse_x509_certificate(&certificate).unwrap();
                     let key = parsed.public_key().subject_public_key.data.to_vec();

@@ -1,6 +1,6 @@
-//! Crockford's base 32, lower case: no letters that look alike, and one double click selects it all.
+//! Crockford's base 32, lower case: no similar letters, and a double click selects a whole text.
 
-/// Bytes that make up whole characters: 5 bytes are 8 characters.
+/// Bytes of whole characters: 5 bytes are 8 characters.
 const GROUP_BYTES: usize = 5;
 const GROUP_CHARACTERS: usize = 8;
 
@@ -19,7 +19,8 @@ pub(super) fn encode<const N: usize>(bytes: &[u8; N]) -> String {
     text
 }
 
-/// Decodes exactly `N` bytes, upper case or lower. None: another length, or a character outside the alphabet.
+/// Decodes exactly `N` bytes, in upper or lower case. `None`: another length, or a character outside the
+/// alphabet.
 pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     const { assert!(N.is_multiple_of(GROUP_BYTES)) };
     if text.len() != N / GROUP_BYTES * GROUP_CHARACTERS {

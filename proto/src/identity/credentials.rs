@@ -1,4 +1,4 @@
-//! What a worker is known by.
+//! Credentials of a worker.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use x509_parser::parse_x509_certificate;
 use super::authority::{RESET_CONTEXT, run_of};
 use super::{NameError, PeerName, pem_text};
 
-/// A worker's certificate, its key, and the authority that both it and its peers answer to.
+/// A worker's certificate, its key, and the authority of the run.
 #[derive(Debug)]
 pub struct Identity {
     worker: WorkerId,
@@ -25,29 +25,29 @@ pub struct Identity {
     key: PrivatePkcs8KeyDer<'static>,
 }
 
-/// An identity that could not be read, written or believed.
+/// Errors of reading, writing or checking an identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file system.
+    /// A file operation failed.
     #[error("{what} {path}: {source}")]
     File {
-        /// What was tried.
+        /// Operation attempted.
         what: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
-        /// What came of it.
+        /// Cause.
         source: io::Error,
     },
-    /// The file holds something else.
-    #[error("{path} does not hold an identity: remove it and join with a token")]
+    /// The file does not contain an identity.
+    #[error("{path} does not contain an identity: remove it and join with a token")]
     Damaged {
-        /// Which file.
+        /// File.
         path: PathBuf,
     },
     /// The authority's certificate names no run.
     #[error("the authority's certificate names no run")]
     NoAuthority,
-    /// The certificate names nobody of the authority's run.
+    /// The certificate names no member of the authority's run.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The certificate is the coordinator's.
@@ -61,10 +61,10 @@ pub enum IdentityError {
 const FILE_NAME: &str = "identity.pem";
 
 impl Identity {
-    /// Puts an identity together: the certificate must name a worker of the authority's run and belong to the key.
+    /// Creates an identity: the certificate must name a worker of the authority's run and belong to the key.
     ///
     /// # Errors
-    /// [`IdentityError`] if they do not belong together.
+    /// [`IdentityError`] if they do not match.
     pub fn new(
         certificate: CertificateDer<'static>,
         authority: CertificateDer<'static>,
@@ -83,10 +83,10 @@ impl Identity {
         Ok(Self { worker, run, issued_at_unix_s, expires_at_unix_s, certificate, authority, key })
     }
 
-    /// Reads the identity that [`Self::save`] wrote into a folder. None: there is none.
+    /// Reads the identity that [`Self::save`] wrote to a folder; `None`: absent.
     ///
     /// # Errors
-    /// [`IdentityError`] if it is there but cannot be read.
+    /// [`IdentityError`] if it exists but cannot be read.
     pub fn load(folder: &Path) -> Result<Option<Self>, IdentityError> {
         let path = folder.join(FILE_NAME);
         let text = match fs::read_to_string(&path) {
@@ -99,8 +99,8 @@ impl Identity {
         Self::new(certificate, authority, text.key).map(Some)
     }
 
-    /// Writes it to `identity.pem` in a folder, which is made if need be: readable by its user only, and replaced in one
-    /// step, so that a crash leaves the old one or the new one.
+    /// Writes the identity to `identity.pem` in a folder, which it creates if missing: readable by the user
+    /// only, and replaced atomically, so that a crash leaves the old or the new one.
     ///
     /// # Errors
     /// [`IdentityError::File`]
@@ -114,55 +114,57 @@ impl Identity {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("sync", folder))
     }
 
-    /// Who this is.
+    /// Returns the worker.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
         self.worker
     }
 
-    /// The run it belongs to.
+    /// Returns the run.
     #[must_use]
     pub fn run(&self) -> RunId {
         self.run
     }
 
-    /// From this second on (Unix time) nobody accepts it.
+    /// Returns the second of expiry (Unix time).
     #[must_use]
     pub fn expires_at_unix_s(&self) -> u64 {
         self.expires_at_unix_s
     }
 
-    /// When to renew it (Unix time): at half its life, which leaves the other half for a coordinator that is away.
+    /// Returns the time of renewal (Unix time): half its validity, which leaves the other half for an absent
+    /// coordinator.
     #[must_use]
     pub fn renew_at_unix_s(&self) -> u64 {
         self.issued_at_unix_s + self.expires_at_unix_s.saturating_sub(self.issued_at_unix_s) / 2
     }
 
-    /// The authority that peers answer to.
+    /// Returns the authority of the run.
     #[must_use]
     pub fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
     }
 
-    /// This worker's certificate.
+    /// Returns this worker's certificate.
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// For this worker's [`ResetKey`](crate::transport::ResetKey), as long as it has this key.
+    /// Returns the secret of this worker's [`ResetKey`](crate::transport::ResetKey), which lasts as long as
+    /// its key.
     #[must_use]
     pub fn reset_secret(&self) -> [u8; 32] {
         blake3::derive_key(RESET_CONTEXT, self.key.secret_pkcs8_der())
     }
 
-    /// The certificate's key, for connections other than QUIC's. It must not leave the process.
+    /// Returns the certificate's key, for connections other than QUIC. It must not leave the process.
     #[must_use]
     pub fn private_key(&self) -> &PrivatePkcs8KeyDer<'static> {
         &self.key
     }
 
-    /// What peers are shown: the certificate. They know the authority.
+    /// Returns the certificate for peers, which know the authority.
     pub(super) fn chain(&self) -> Vec<CertificateDer<'static>> {
         vec![self.certificate.clone()]
     }
@@ -172,14 +174,14 @@ impl Identity {
     }
 }
 
-/// Says what was done to a file when it failed.
+/// Wraps an error of a file operation.
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IdentityError {
     move |source| IdentityError::File { what, path: path.to_owned(), source }
 }
 
-/// Writes a file that nobody else may read, down to the disk.
+/// Writes a private file and syncs it to disk.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    // What a crash left behind may have any mode, and `mode` counts for new files only.
+    // The remains of a crash may have any mode, and `mode` applies to new files only.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -3,12 +3,12 @@ use std::fmt;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
-/// The BLAKE3 hash of an authority's certificate in DER: what a token pins.
+/// The BLAKE3 hash of an authority's certificate in DER, which a token pins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// The fingerprint of a certificate.
+    /// Returns the fingerprint of a certificate.
     #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(*blake3::hash(certificate).as_bytes())

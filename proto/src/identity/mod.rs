@@ -1,5 +1,5 @@
-//! Who somebody is: the run's certificate authority, join tokens, and the TLS configurations that follow from them.
-//! `docs/identity.md` is the design.
+//! Identities: the run's certificate authority, join tokens, and the TLS configurations. `docs/identity.md`
+//! describes the design.
 
 mod any_authority;
 mod authority;

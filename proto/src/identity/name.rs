@@ -1,41 +1,41 @@
-//! The names in certificates.
+//! Names in certificates.
 
 use longhaul_common::id::{RunId, WorkerId};
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// The second name of every coordinator, dialled by those who do not know the run yet: for them the pinned authority
-/// says which one it is.
+/// Second name of every coordinator, dialled without knowledge of the run: the pinned authority then
+/// determines the run.
 pub const COORDINATOR_OF_ANY_RUN: &str = "coordinator.longhaul";
 
-/// Whom a certificate names.
+/// Peer that a certificate names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerName {
     /// The run's coordinator.
     Coordinator,
-    /// One of its workers.
+    /// A worker of the run.
     Worker(WorkerId),
 }
 
-/// A certificate that does not name somebody of this run.
+/// Errors of names in certificates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Not X.509, or with a damaged name extension.
     #[error("the certificate cannot be read")]
     Unreadable,
-    /// None of its names is one of this run.
-    #[error("the certificate names {found:?}, nobody of run {run}")]
+    /// No name is one of this run.
+    #[error("the certificate names {found:?}, which is not in run {run}")]
     Stranger {
-        /// The names in it.
+        /// Names found.
         found: Vec<String>,
-        /// The run that was expected.
+        /// Run expected.
         run: RunId,
     },
 }
 
 impl PeerName {
-    /// The name in a certificate, and the server name to dial: `w7.<run id>.longhaul`.
+    /// Returns the name in a certificate, which is also the server name to dial: `w7.<run id>.longhaul`.
     #[must_use]
     pub fn in_run(self, run: RunId) -> String {
         match self {
@@ -44,7 +44,7 @@ impl PeerName {
         }
     }
 
-    /// Reads a name. None: it is not one of this run, or not written as [`Self::in_run`] writes it.
+    /// Parses a name; `None`: not one of this run, or not in the form of [`Self::in_run`].
     #[must_use]
     pub fn parse(name: &str, run: RunId) -> Option<Self> {
         let (label, _) = name.split_once('.')?;
@@ -55,10 +55,10 @@ impl PeerName {
         (parsed.in_run(run) == name).then_some(parsed)
     }
 
-    /// Whom a certificate names. It says nothing about who signed it.
+    /// Returns the peer that a certificate names. Does not check the signature.
     ///
     /// # Errors
-    /// [`NameError`] if it names nobody of this run.
+    /// [`NameError`] if it names no member of this run.
     pub fn of_certificate(certificate: &CertificateDer<'_>, run: RunId) -> Result<Self, NameError> {
         let (_, parsed) = parse_x509_certificate(certificate).map_err(|_| NameError::Unreadable)?;
         let extension = parsed.subject_alternative_name().map_err(|_| NameError::Unreadable)?;

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! Identity of a connection's peer.
 
 use longhaul_common::id::{RunId, WorkerId};
 use quinn::Connection;
@@ -6,21 +6,21 @@ use rustls::pki_types::CertificateDer;
 
 use super::{NameError, PeerName};
 
-/// A peer that is not who it should be.
+/// Errors of a peer's identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// It showed no certificate.
-    #[error("the peer showed no certificate")]
+    /// The peer presented no certificate.
+    #[error("the peer presented no certificate")]
     NoCertificate,
-    /// Its certificate names nobody of this run.
+    /// The certificate names no member of this run.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// It is of this run, but no worker.
+    /// The peer is of this run but not a worker.
     #[error("the peer is the coordinator, not a worker")]
     NotAWorker,
 }
 
-/// Whom the peer's certificate names. TLS has checked that the run's authority signed it.
+/// Returns the name in the peer's certificate. TLS has checked the signature of the run's authority.
 ///
 /// # Errors
 /// [`PeerError`]
@@ -33,7 +33,7 @@ pub fn peer_name(connection: &Connection, run: RunId) -> Result<PeerName, PeerEr
     Ok(PeerName::of_certificate(certificate, run)?)
 }
 
-/// The worker that the peer's certificate names. Whether it is a live member is for the caller to check.
+/// Returns the worker that the peer's certificate names. The caller checks its membership.
 ///
 /// # Errors
 /// [`PeerError`]

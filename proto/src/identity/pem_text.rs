@@ -6,7 +6,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 const CERTIFICATE: &str = "CERTIFICATE";
 const PRIVATE_KEY: &str = "PRIVATE KEY";
 
-/// What a PEM text held.
+/// Content of a PEM text.
 pub(super) struct PemText {
     pub(super) certificates: Vec<CertificateDer<'static>>,
     pub(super) key: PrivatePkcs8KeyDer<'static>,
@@ -20,7 +20,7 @@ pub(super) fn write(certificates: &[&CertificateDer<'_>], key: &[u8]) -> String 
     pem::encode_many_config(&sections, EncodeConfig::new().set_line_ending(LineEnding::LF))
 }
 
-/// Reads what [`write`] wrote. None: it is not PEM, or not with exactly one key.
+/// Parses the output of [`write`]; `None`: not PEM, or without exactly one key.
 pub(super) fn read(text: &str) -> Option<PemText> {
     let mut certificates = Vec::new();
     let mut key = None;

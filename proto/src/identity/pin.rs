@@ -8,9 +8,9 @@ use rustls::{CertificateError, Error, RootCertStore};
 use super::Fingerprint;
 use super::verifier::{Shown, Trust};
 
-/// Trusts the one authority with a known fingerprint, whose certificate the server must send along.
+/// Trusts the authority with a known fingerprint, whose certificate the server must send.
 ///
-/// It only picks the trust anchor; path, name, usage and dates are checked by webpki as ever.
+/// It only chooses the trust anchor; webpki checks path, name, usage and dates as usual.
 #[derive(Debug)]
 pub(super) struct PinnedAuthority(pub Fingerprint);
 

@@ -1,4 +1,4 @@
-//! How a worker proves that it holds a token without sending it.
+//! Proof of knowledge of a token without sending it.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ pub type Proof = [u8; 32];
 const PROOF_CONTEXT: &[u8] = b"longhaul enrol v1";
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-longhaul-enrol";
 
-/// Keying material that only the two ends of one TLS session know (RFC 8446 §7.5): a proof over it is worth nothing in
-/// any other session.
+/// Keying material known only to the two ends of one TLS session (RFC 8446 §7.5): a proof over it is useless
+/// in any other session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Exporter([u8; 32]);
 
-/// The TLS session gives no keying material.
+/// The TLS session provides no keying material.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the TLS session gives no keying material")]
+#[error("the TLS session provides no keying material")]
 pub struct ExporterError;
 
 impl Exporter {
-    /// That of an established connection.
+    /// Returns that of an established connection.
     ///
     /// # Errors
-    /// If the handshake is not complete.
+    /// The handshake is not complete.
     pub fn of(connection: &Connection) -> Result<Self, ExporterError> {
         let mut bytes = [0; 32];
         connection.export_keying_material(&mut bytes, EXPORTER_LABEL, b"").map_err(|_| ExporterError)?;
@@ -47,22 +47,22 @@ impl fmt::Debug for Exporter {
     }
 }
 
-/// What makes a token worth something: 128 random bits.
+/// Secret of a token: 128 random bits.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Secret(pub(super) [u8; Self::BYTES]);
 
 impl Secret {
-    /// Its length.
+    /// Length.
     pub(super) const BYTES: usize = 16;
 
-    /// A new one. None: the machine gives no random numbers.
+    /// Generates a secret; `None`: the machine provides no random numbers.
     pub(super) fn random() -> Option<Self> {
         let mut bytes = [0; Self::BYTES];
         SystemRandom::new().fill(&mut bytes).ok()?;
         Some(Self(bytes))
     }
 
-    /// Proves, in one TLS session and for one certificate request, that the secret is known.
+    /// Proves knowledge of the secret, for one TLS session and one certificate request.
     #[must_use]
     pub fn prove(&self, exporter: &Exporter, request: &[u8]) -> Proof {
         let tag = hmac::sign(&self.key(), &statement(exporter, request));

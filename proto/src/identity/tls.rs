@@ -1,5 +1,5 @@
-//! The TLS configurations: TLS 1.3 by ring; no tickets and no early data, which the binding of enrolment proofs to
-//! their session does not bear.
+//! The TLS configurations: TLS 1.3 by ring. Tickets and early data are off, as they would break the binding
+//! of enrolment proofs to their session.
 
 use std::sync::Arc;
 
@@ -25,24 +25,25 @@ pub(crate) const ALERT_CERTIFICATE_EXPIRED: u8 = 45;
 /// TLS alert `unknown_ca` (RFC 8446 §6.2).
 pub(crate) const ALERT_UNKNOWN_CA: u8 = 48;
 
-/// Whether the peer hung up because, by its clock, this side's certificate has expired or is not valid yet.
+/// Whether the peer closed because, by its clock, this side's certificate has expired or is not valid yet.
 #[must_use]
 pub fn is_refused_as_expired(error: &ConnectionError) -> bool {
     let expired = TransportErrorCode::crypto(ALERT_CERTIFICATE_EXPIRED);
     matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == expired)
 }
 
-/// Whether this side hung up because, by this machine's clock, the peer's certificate has expired or is not valid yet.
+/// Whether this side closed because, by this machine's clock, the peer's certificate has expired or is not
+/// valid yet.
 #[must_use]
 pub fn is_out_of_date(error: &ConnectionError) -> bool {
     let expired = TransportErrorCode::crypto(ALERT_CERTIFICATE_EXPIRED);
     matches!(error, ConnectionError::TransportError(cause) if cause.code == expired)
 }
 
-/// A configuration that could not be made: in practice, damaged certificates.
+/// Errors of TLS setup: in practice, damaged certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// rustls refuses the certificate or the key.
+    /// rustls rejects the certificate or the key.
     #[error("TLS cannot use the certificate: {0}")]
     Rustls(#[from] rustls::Error),
     /// The authority's certificate cannot be a trust anchor.
@@ -56,7 +57,7 @@ pub enum TlsError {
     Authority(#[from] AuthorityError),
 }
 
-/// For a worker without certificate: trusts whoever the authority with this fingerprint vouches for.
+/// Returns the configuration of a worker without certificate: trusts the authority with this fingerprint.
 ///
 /// # Errors
 /// [`TlsError`]
@@ -64,8 +65,8 @@ pub fn enrol_client(authority: Fingerprint) -> Result<Arc<QuicClientConfig>, Tls
     client(Arc::new(Verifier::new(PinnedAuthority(authority), provider())), ALPN_ENROL, None)
 }
 
-/// For a machine that only asks whether and how a coordinator can be reached: as [`enrol_client`], or, without a
-/// fingerprint, with trust in anyone. Nothing secret may be said then, and nothing be done on the strength of the answers.
+/// Returns the configuration of a probe: as [`enrol_client`], or, without a fingerprint, with trust in any
+/// server. No secret may then be sent, and no action may depend on the replies.
 ///
 /// # Errors
 /// [`TlsError`]
@@ -76,7 +77,7 @@ pub fn probe_client(authority: Option<Fingerprint>) -> Result<Arc<QuicClientConf
     }
 }
 
-/// For a worker whose certificate is to be renewed.
+/// Returns the configuration of a worker that renews its certificate.
 ///
 /// # Errors
 /// [`TlsError`]
@@ -84,7 +85,8 @@ pub fn renew_client(identity: &Identity) -> Result<Arc<QuicClientConfig>, TlsErr
     client(server_verifier(identity.authority())?, ALPN_ENROL, Some(identity))
 }
 
-/// For a worker that dials the coordinator. The server name is [`super::PeerName::in_run`].
+/// Returns the configuration of a worker that dials the coordinator. The server name is
+/// [`super::PeerName::in_run`].
 ///
 /// # Errors
 /// [`TlsError`]
@@ -92,7 +94,7 @@ pub fn control_client(identity: &Identity) -> Result<Arc<QuicClientConfig>, TlsE
     client(server_verifier(identity.authority())?, ALPN_CONTROL, Some(identity))
 }
 
-/// For a worker that dials another. The server name is [`super::PeerName::in_run`].
+/// Returns the configuration of a worker that dials another. The server name is [`super::PeerName::in_run`].
 ///
 /// # Errors
 /// [`TlsError`]
@@ -100,7 +102,7 @@ pub fn data_client(identity: &Identity) -> Result<Arc<QuicClientConfig>, TlsErro
     client(server_verifier(identity.authority())?, ALPN_DATA, Some(identity))
 }
 
-/// For a worker that others dial: only the run's own get through the handshake.
+/// Returns the configuration of a worker that others dial: only members of the run pass the handshake.
 ///
 /// # Errors
 /// [`TlsError`]
@@ -110,8 +112,8 @@ pub fn data_server(identity: &Identity) -> Result<Arc<QuicServerConfig>, TlsErro
     server(verifier, &[ALPN_DATA], identity.chain(), identity.key())
 }
 
-/// For the coordinator, with a new certificate. Peers without certificate pass the handshake, as they must enrol:
-/// [`crate::control::Acceptor`] keeps them from anything else.
+/// Returns the configuration of the coordinator, with a new certificate. Peers without certificate pass the
+/// handshake, as they must enrol; [`crate::control::Acceptor`] permits them nothing else.
 ///
 /// # Errors
 /// [`TlsError`]

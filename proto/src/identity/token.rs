@@ -1,4 +1,4 @@
-//! Join tokens: what a user pastes on a machine that is to join.
+//! Join tokens, which a user pastes on a joining machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,36 +24,36 @@ impl fmt::Debug for TokenId {
     }
 }
 
-/// The right to enrol, and the authority to enrol with.
+/// A secret to enrol with, and the authority to trust.
 ///
-/// `Display` writes it out, secret included; `Debug` leaves the secret out.
+/// `Display` includes the secret; `Debug` omits it.
 #[derive(Clone, Debug)]
 pub struct Token {
     /// Its public name.
     pub id: TokenId,
-    /// What is to be known.
+    /// Secret to prove.
     pub secret: Secret,
-    /// The authority whose coordinator is to be trusted.
+    /// The authority whose coordinator to trust.
     pub authority: Fingerprint,
 }
 
 /// A text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It does not begin as tokens do.
+    /// The prefix of tokens is missing.
     #[error(
         "this is not a join token: those begin with `{TOKEN_PREFIX}` (`coordinator token create` prints one)"
     )]
     NotAToken,
-    /// It begins as a token of another release does.
+    /// The prefix is of another release.
     #[error(
         "this join token is of a kind that this release does not know: use the same release on all machines"
     )]
     OtherVersion,
-    /// Its end is missing.
+    /// The end is missing.
     #[error("the join token is cut off: {found} of {expected} characters are there; copy the whole line", expected = TOKEN_PREFIX.len() + CHARACTERS)]
     Truncated {
-        /// Characters that are there.
+        /// Characters present.
         found: usize,
     },
     /// A character is wrong.
@@ -61,9 +61,9 @@ pub enum TokenError {
     Damaged,
 }
 
-/// The kind and version of a token.
+/// Kind and version of a token.
 pub const TOKEN_PREFIX: &str = "lh1.";
-/// What prefixes of all versions begin with.
+/// Common start of the prefixes of all versions.
 const FAMILY: &str = "lh";
 const CHECKSUM_BYTES: usize = 4;
 const CHECKED_BYTES: usize = 8 + Secret::BYTES + 32;
@@ -71,10 +71,11 @@ const BYTES: usize = CHECKED_BYTES + CHECKSUM_BYTES;
 const CHARACTERS: usize = BYTES / 5 * 8;
 
 impl Token {
-    /// A new token for the authority with this fingerprint. It counts once the desk knows it.
+    /// Creates a token for the authority with this fingerprint. It is valid once the coordinator has stored
+    /// it.
     ///
     /// # Errors
-    /// If the machine gives no random numbers.
+    /// The machine provides no random numbers.
     pub fn create(authority: Fingerprint) -> Result<Self, AuthorityError> {
         let mut id = [0; 8];
         SystemRandom::new().fill(&mut id).map_err(|_| AuthorityError::NoRandomness)?;
@@ -83,7 +84,7 @@ impl Token {
     }
 }
 
-/// Tells a mistyped token from a refused one before anybody is dialled; it proves nothing.
+/// Distinguishes a mistyped token from a refused one before dialling; it proves nothing.
 fn checksum(checked: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let hash = blake3::derive_key("longhaul join token v1 checksum", checked);
     [hash[0], hash[1], hash[2], hash[3]]

@@ -1,28 +1,28 @@
-//! A token as the coordinator knows it.
+//! The coordinator's record of a token.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Exporter, Proof, Secret, Token, TokenId};
 
-/// A token that was given out, with what limits it.
+/// An issued token, with its limits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TokenRecord {
     /// Its public name.
     pub id: TokenId,
-    /// What must be proved.
+    /// Secret to prove.
     pub secret: Secret,
-    /// From this second on (Unix time) it is refused.
+    /// Second of expiry (Unix time).
     pub expires_at_unix_s: u64,
-    /// Workers that may still enrol with it; none: any number.
+    /// Remaining enrolments; `None`: unlimited.
     pub uses_left: Option<u32>,
-    /// Taken back by the user.
+    /// Revoked by the user.
     pub revoked: bool,
 }
 
-/// What to do about a token that lets nobody in.
+/// Remedy for a refused token.
 const NEW_TOKEN: &str = "`coordinator token create`, where the coordinator runs, makes a new one";
 
-/// Why a token does not let somebody in.
+/// Reasons to refuse a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum TokenRefusal {
     /// No token has this id.
@@ -33,28 +33,29 @@ pub enum TokenRefusal {
     /// The proof was not made with the token's secret.
     #[error("the token's secret is wrong: {NEW_TOKEN}")]
     WrongSecret,
-    /// The user took it back.
+    /// The user revoked it.
     #[error("the token was revoked: {NEW_TOKEN}")]
     Revoked,
-    /// Its time is over.
+    /// The token has expired.
     #[error("the token has expired: {NEW_TOKEN}")]
     Expired,
-    /// As many workers as it allows have enrolled.
+    /// All permitted enrolments are used.
     #[error("the token was used as often as it allows: {NEW_TOKEN}")]
     UsedUp,
 }
 
 impl TokenRecord {
-    /// The record of a new token.
+    /// Creates the record of a new token.
     #[must_use]
     pub fn new(token: &Token, expires_at_unix_s: u64, uses_left: Option<u32>) -> Self {
         Self { id: token.id, secret: token.secret.clone(), expires_at_unix_s, uses_left, revoked: false }
     }
 
-    /// Whether a proof, made in the TLS session of `exporter` for a certificate request, lets a worker in.
+    /// Checks a proof made in the TLS session of `exporter` for a certificate request.
     ///
     /// # Errors
-    /// [`TokenRefusal`]. Only somebody who knows the secret learns that a token is revoked, expired or used up.
+    /// [`TokenRefusal`]. Only a peer that knows the secret learns that a token is revoked, expired or used
+    /// up.
     pub fn verify(
         &self,
         proof: &Proof,

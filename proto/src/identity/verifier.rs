@@ -6,7 +6,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-/// What a server shows of itself, and who it should be.
+/// Certificates presented by a server, and its expected name.
 pub(super) struct Shown<'a> {
     pub end_entity: &'a CertificateDer<'a>,
     pub intermediates: &'a [CertificateDer<'a>],
@@ -15,13 +15,13 @@ pub(super) struct Shown<'a> {
     pub now: UnixTime,
 }
 
-/// Whom to believe.
+/// Policy of trust.
 pub(super) trait Trust: Debug + Send + Sync {
-    /// Judges the certificates, not the handshake.
+    /// Checks the certificates, not the handshake.
     fn judge(&self, shown: &Shown<'_>, provider: &Arc<CryptoProvider>) -> Result<ServerCertVerified, Error>;
 }
 
-/// Leaves to `T` whom to believe, and checks, as any verifier must, that the handshake is signed with the certificate's key.
+/// Delegates trust to `T` and checks that the handshake is signed with the certificate's key.
 #[derive(Debug)]
 pub(super) struct Verifier<T> {
     trust: T,

@@ -2,11 +2,11 @@
 
 use crate::codec::EncodeError;
 
-/// Of 2³¹, so many are left for rounding: half a step for each contributor of a result, which are 4096 at most.
+/// Reserve of 2³¹ for rounding: half a step for each contributor of a result, at most 4096.
 const ROUNDING_ROOM: f64 = 4096.0;
 
-/// How a weighted update becomes words: word = round(weight · value / step) modulo 2³², where the step is so small that the sum over all
-/// sites stays within ±2³¹, and so large that it cannot leave it.
+/// Conversion of a weighted update to words: word = round(weight · value / step) modulo 2³². The step is just
+/// large enough to keep the sum over all sites within ±2³¹.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FixedPoint {
     range: f64,
@@ -14,25 +14,26 @@ pub struct FixedPoint {
 }
 
 impl FixedPoint {
-    /// For values within ±`range`, and weights of all sites together of at most `weight_max` samples.
+    /// For values within ±`range`, and a total weight of all sites of at most `weight_max` samples.
     #[must_use]
     pub const fn new(range: f64, weight_max: u64) -> Self {
         Self { range, weight_max: if weight_max == 0 { 1 } else { weight_max } }
     }
 
-    /// The most that all sites together may weigh.
+    /// Returns the maximum total weight of all sites.
     #[must_use]
     pub fn weight_max(&self) -> u64 {
         self.weight_max
     }
 
-    /// The weighted sum's last digit. A mean is off by at most half of this for each site, over the weight of all.
+    /// Returns the resolution of the weighted sum. A mean is off by at most half of it for each site, over
+    /// the total weight.
     #[must_use]
     pub fn step(&self) -> f64 {
         self.range * self.weight_max as f64 / (f64::from(1u32 << 31) - ROUNDING_ROOM)
     }
 
-    /// A site's update as words. Values beyond ±`range` are taken for ±`range`, and a weight beyond the greatest for that.
+    /// Converts a site's update to words. Values are clamped to ±`range`, and the weight to the maximum.
     ///
     /// # Errors
     /// [`EncodeError::NonFinite`]
@@ -46,7 +47,7 @@ impl FixedPoint {
         Ok(values.iter().map(word).collect())
     }
 
-    /// The mean in the sum of all sites' words, which weigh so much together.
+    /// Sets the mean from the sum of all sites' words, of this total weight.
     pub fn set_mean(&self, sum: &[u32], weight: u64, mean: &mut [f32]) {
         let scale = self.step() / weight.max(1) as f64;
         for (mean, word) in mean.iter_mut().zip(sum) {

@@ -1,4 +1,4 @@
-//! The bytes of a masked contribution.
+//! Encoding of a masked contribution.
 
 use bytes::Bytes;
 use longhaul_common::id::WorkerId;
@@ -16,21 +16,22 @@ use crate::codec::EncodeError;
 const MAGIC: [u8; 4] = [b'm', 1, 0, 0];
 const HEADER_BYTES: usize = 8;
 
-/// Bytes that are no masked contribution to this fragment.
+/// Bytes that are not a masked contribution to this fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MaskedFrameError {
-    /// Another format, or another version of this one.
-    #[error("the contribution is not masked, or in another version")]
+    /// Another format or version.
+    #[error("the contribution is not masked, or has another version")]
     Format,
-    /// It does not hold as many values as the fragment.
-    #[error("the masked contribution does not hold {expected} values")]
+    /// The number of values differs from the fragment's.
+    #[error("the masked contribution does not contain {expected} values")]
     Length {
-        /// What the fragment holds.
+        /// Values of the fragment.
         expected: usize,
     },
 }
 
-/// A site's contribution, masked for these partners: one worker of each other site, and what is shared with it.
+/// Encodes a site's contribution, masked for these partners: one worker of each other site, with the shared
+/// secret.
 ///
 /// # Errors
 /// [`EncodeError::NonFinite`]
@@ -53,7 +54,7 @@ pub fn seal<'a>(
     Ok(bytes.into())
 }
 
-/// Adds a contribution to a sum of as many words as the fragment has values. The sum means something when all sites are in it.
+/// Adds a contribution to a sum of the fragment's length. The sum is meaningful once it contains all sites.
 ///
 /// # Errors
 /// [`MaskedFrameError`]; the sum is then unchanged.
@@ -87,7 +88,7 @@ mod tests {
         PairSecret::from_bytes(std::array::from_fn(|at| low ^ high.rotate_left(4) ^ at as u8))
     }
 
-    /// What workers 1..=n send, each of its own site.
+    /// Returns the frames of workers 1..=n, each of its own site.
     fn sealed(updates: &[(u32, Vec<f32>)], place: Place) -> Vec<Bytes> {
         let number = |at: usize| at as u32 + 1;
         let seal_one = |at: usize| {
@@ -150,7 +151,8 @@ mod tests {
         );
     }
 
-    /// The words are 0x00ffffe0, 0xff800010, 0x03ffff80 and 0xfc000080; the mask is by a ChaCha20 written after RFC 8439 in Python.
+    /// The words are 0x00ffffe0, 0xff800010, 0x03ffff80 and 0xfc000080; the mask is from a ChaCha20 written
+    /// after RFC 8439 in Python.
     #[test]
     fn a_masked_contribution_has_its_golden_bytes() {
         let secret = PairSecret::from_bytes(std::array::from_fn(|at| at as u8));
@@ -163,7 +165,8 @@ mod tests {
         assert_eq!(sent_by(2, 1), "6d010000040000006d8104c0428a4a517941f74b1db49d05");
     }
 
-    /// A contribution says as little of an update as a coin: its bytes are uniform, and so is its difference from another's.
+    /// A contribution reveals nothing of an update: its bytes are uniform, and so is its difference from
+    /// another's.
     #[test]
     fn one_contribution_by_itself_is_noise() {
         let len = 1 << 16;

@@ -1,9 +1,10 @@
-//! Secure aggregation: contributions of which only the sum can be read.
+//! Secure aggregation: contributions that reveal only their sum.
 //!
-//! Each site writes its update as integers modulo 2³² ([`FixedPoint`]) and adds to them a stream that it shares with each other site
-//! ([`PairSecret`]), which that one subtracts: a contribution by itself is noise, and in the sum over all sites the noise is gone (Bonawitz
-//! et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", without their recovery of the streams of those
-//! who drop out: then there is no sum). `docs/masking.md` says who can learn what.
+//! Each site encodes its update as integers modulo 2³² ([`FixedPoint`]). For each other site it adds a stream
+//! shared with that site ([`PairSecret`]), which the other site subtracts. A single contribution is noise; in
+//! the sum over all sites the noise cancels (Bonawitz et al. 2017, "Practical secure aggregation for
+//! privacy-preserving machine learning", without their recovery from dropouts: the sum is then lost).
+//! `docs/masking.md` describes the threat model.
 
 mod fixed_point;
 mod frame;

@@ -1,4 +1,4 @@
-//! What two sites share, and nobody else knows.
+//! Secrets shared by two sites.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// Bytes of a secret: a key of ChaCha20.
 pub const MASK_SECRET_BYTES: usize = 32;
 
-/// A secret of two workers for one generation, from which they expand the same masks.
+/// A secret of two workers for one generation, from which both expand the same masks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PairSecret([u8; MASK_SECRET_BYTES]);
 
-/// What is masked: no place has two contributions of a site.
+/// Place of a masked contribution; a site has at most one per place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The generation under which it is sent.
+    /// Generation of the frame.
     pub generation: Generation,
-    /// Which round.
+    /// Round.
     pub round: Round,
-    /// Which fragment.
+    /// Fragment.
     pub fragment: FragmentId,
 }
 
-/// The operating system has no randomness to give.
+/// The operating system provides no randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the operating system has no randomness to give")]
+#[error("the operating system provides no randomness")]
 pub struct NoRandomness;
 
 impl PairSecret {
-    /// A fresh one.
+    /// Generates a secret.
     ///
     /// # Errors
     /// [`NoRandomness`]
@@ -41,22 +41,24 @@ impl PairSecret {
         Ok(Self(bytes))
     }
 
-    /// As the other one of the pair drew it.
+    /// Returns the secret that the partner generated.
     #[must_use]
     pub fn from_bytes(bytes: [u8; MASK_SECRET_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// For the other one of the pair.
+    /// Returns the bytes for the partner.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; MASK_SECRET_BYTES] {
         &self.0
     }
 
-    /// Adds the pair's mask to the words of the lower-numbered worker, and subtracts it from those of the other one.
+    /// Adds the pair's mask to the words of the lower-numbered worker, and subtracts it from those of the
+    /// other.
     ///
-    /// The mask is the key stream of ChaCha20 (nonce and counter zero, words little-endian) under BLAKE3, keyed with the secret, of the
-    /// place: generation and round as u64, fragment as u32, little-endian.
+    /// The mask is the key stream of ChaCha20 (nonce and counter zero, words little-endian). The key is
+    /// BLAKE3, keyed with the secret, of the place: generation and round as u64, fragment as u32,
+    /// little-endian.
     pub(super) fn mask(&self, place: Place, me: WorkerId, partner: WorkerId, words: &mut [u32]) {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&place.generation.0.to_le_bytes());
@@ -71,7 +73,7 @@ impl PairSecret {
     }
 }
 
-/// Secrets are in no log.
+/// Keeps secrets out of logs.
 impl fmt::Debug for PairSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PairSecret(…)")

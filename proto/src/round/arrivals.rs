@@ -1,25 +1,25 @@
-//! When the fragments that a member owns first came from somebody.
+//! First arrivals of the fragments that a member owns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longhaul_common::id::{FragmentId, Round};
 
-/// By round: the owned fragments that are open, in the order in which they first came from somebody; those that have not come at all are the first.
+/// Open owned fragments by round, in the order of their first arrival; those without one come first.
 ///
-/// Looked at after each event, so it costs nothing to look.
+/// Read after each event, so reads are free.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     rounds: BTreeMap<Round, BTreeSet<(Option<Duration>, FragmentId)>>,
 }
 
 impl Arrivals {
-    /// A fragment of a round is open, and has not come from anybody.
+    /// Opens a fragment of a round, without an arrival.
     pub fn open(&mut self, round: Round, fragment: FragmentId) {
         self.rounds.entry(round).or_default().insert((None, fragment));
     }
 
-    /// It has come from somebody for the first time.
+    /// Records its first arrival.
     pub fn came(&mut self, round: Round, fragment: FragmentId, at: Duration) {
         if let Some(fragments) = self.rounds.get_mut(&round)
             && fragments.remove(&(None, fragment))
@@ -28,7 +28,7 @@ impl Arrivals {
         }
     }
 
-    /// It is closed; `first`: when it came first.
+    /// Closes it; `first`: its first arrival.
     pub fn close(&mut self, round: Round, fragment: FragmentId, first: Option<Duration>) {
         if let Some(fragments) = self.rounds.get_mut(&round) {
             fragments.remove(&(first, fragment));
@@ -38,7 +38,7 @@ impl Arrivals {
         }
     }
 
-    /// The rounds of which all that is open has come from somebody, with the time since when that is so.
+    /// Returns the rounds whose open fragments have all arrived, with the time of the last first arrival.
     pub fn complete(&self) -> impl Iterator<Item = (Round, Duration)> + '_ {
         self.rounds.iter().filter_map(|(round, fragments)| {
             fragments.first()?.0?;

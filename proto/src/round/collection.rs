@@ -1,4 +1,4 @@
-//! An owner's work on one fragment.
+//! Collection of one fragment's contributions by its owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,16 +7,16 @@ use longhaul_common::id::{Round, SiteId};
 
 use super::command::Contribution;
 
-/// What has arrived for the one round of a fragment that is open here: contributors send nothing for a round before
-/// they have the result of the one before it.
+/// Contributions to the fragment's open round. One round suffices: contributors send nothing for a round
+/// before they have the result of the previous one.
 #[derive(Debug)]
 pub(super) struct Collection {
     pub round: Round,
-    /// One slot for each site.
+    /// One slot per site.
     contributions: BTreeMap<SiteId, Contribution>,
-    /// When the first and the last with something in them came.
+    /// Times of the first and last non-empty contribution.
     arrivals: Option<(Duration, Duration)>,
-    /// Whether it was closed and the caller has yet to take the mean.
+    /// Whether it is closed and the caller has yet to compute the mean.
     pub reducing: bool,
 }
 
@@ -25,7 +25,8 @@ impl Collection {
         Self { round, contributions: BTreeMap::new(), arrivals: None, reducing: false }
     }
 
-    /// False: this site has delivered already. The caller sees to it that the round is open.
+    /// Takes a contribution; returns false if the site has delivered already. The caller checks that the
+    /// round is open.
     pub fn take(&mut self, now: Duration, contribution: Contribution) -> bool {
         if self.contributions.contains_key(&contribution.site) {
             return false;
@@ -37,12 +38,12 @@ impl Collection {
         true
     }
 
-    /// The first arrival. Who has nothing does not make the others hurry.
+    /// Returns the first arrival. Empty contributions do not start the deadline.
     pub fn first_arrival(&self) -> Option<Duration> {
         self.arrivals.map(|(first, _)| first)
     }
 
-    /// Between the first and the last arrival.
+    /// Returns the time between the first and last arrival.
     pub fn spread(&self) -> Duration {
         self.arrivals.map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
     }
@@ -51,17 +52,17 @@ impl Collection {
         self.lacks(sites).next().is_none()
     }
 
-    /// Those of these sites that have not delivered.
+    /// Returns the sites of these that have not delivered.
     pub fn lacks<'a>(&'a self, sites: &'a BTreeSet<SiteId>) -> impl Iterator<Item = SiteId> + 'a {
         sites.iter().copied().filter(|site| !self.contributions.contains_key(site))
     }
 
-    /// How many contributions are in memory.
+    /// Returns the number of contributions in memory.
     pub fn held(&self) -> usize {
         self.contributions.len()
     }
 
-    /// The contributions with something in them, in site order.
+    /// Returns the non-empty contributions, in site order.
     pub fn contributions(&self) -> Vec<Contribution> {
         self.contributions.values().filter(|contribution| contribution.weight > 0).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! What a member wants done.
+//! Commands of a member.
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
@@ -9,172 +9,174 @@ use crate::control::message::{Hash, Settled};
 
 /// Output of [`super::Member::poll_command`].
 ///
-/// Commands are carried out in the order given; those that concern different fragments may overlap in time.
-/// Nothing is taken back: a command that membership has overtaken is harmless, and what answers it is ignored.
+/// Commands are carried out in the order given; those of different fragments may overlap in time. None is
+/// revoked: an outdated command is harmless, and its reply is ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Send the f32 slice that was contributed to (round, fragment) as a frame of this header.
+    /// Send the f32 slice contributed to (round, fragment) as a frame with this header.
     SendLocal {
-        /// The uploader of the fragment at this site.
+        /// The fragment's uploader at this site.
         to: WorkerId,
-        /// Kind `Local`; the weight is this member's.
+        /// Kind `Local`, with this member's weight.
         header: FrameHeader,
     },
     /// Send a frame.
     Send {
-        /// To whom.
+        /// Receiver.
         to: WorkerId,
-        /// Its header.
+        /// Header.
         header: FrameHeader,
-        /// Its body.
+        /// Body.
         body: Bytes,
-        /// BLAKE3 of the body, where it is known already.
+        /// BLAKE3 of the body, if known.
         hash: Option<Hash>,
     },
-    /// Keep the fragment's residual as it is for [`Command::Retract`]; take the weighted mean of `locals` in
-    /// this order in f32, add the decayed residual, encode, keep the rest as residual; answer with
+    /// Keep the fragment's residual for [`Command::Retract`]; compute the weighted mean of `locals` in this
+    /// order in f32, add the decayed residual, encode, and keep the error as residual. Reply with
     /// `Event::Compressed`.
     Compress {
-        /// To be echoed.
+        /// To echo.
         generation: Generation,
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
         /// Never empty, in member order, each weight positive.
         locals: Vec<Local>,
     },
-    /// The compression of (round, fragment) did not count: put the residual back to what it was before that
-    /// [`Command::Compress`], bit for bit. There is at most one compression of a fragment to go back over.
+    /// The compression of (round, fragment) is void: restore the residual before that [`Command::Compress`],
+    /// bit for bit. At most one compression of a fragment is to be undone.
     Retract {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
     },
-    /// What this member contributed to (round, fragment) is in no result, and never will be: add that slice to what
-    /// it carries over, all of which is part of its next contribution of positive weight (and counts with that
-    /// weight, as a residual does).
+    /// This member's contribution to (round, fragment) is in no result and never will be: add that slice to
+    /// the carry-over. All of it is part of the next contribution of positive weight (and has that weight,
+    /// like a residual).
     CarryOver {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
     },
-    /// This member no longer uploads the fragment: a residual that it keeps for it (there need not be any) is
-    /// emptied into what it carries over, times the site's weight over its own, as a residual counts for the
-    /// site and a local update for one member.
+    /// This member no longer uploads the fragment: move its residual, if any, into the carry-over, scaled by
+    /// the site's weight over its own, as a residual counts for the site and a local update for one member.
     MoveResidual {
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
     },
-    /// This member no longer owns the fragment: a residual that it keeps of the means that it published (there need not be any)
-    /// is emptied into what it carries over, times all members' weight over its own.
+    /// This member no longer owns the fragment: move its residual of published means, if any, into the
+    /// carry-over, scaled by all members' weight over its own.
     MoveOwnerResidual {
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
-        /// Reductions of this round and later ones are void, and so is what they left in the residual.
+        /// Reductions of this round and later ones are void, with their residuals.
         void_from: Round,
     },
-    /// Make the result of these contributions, side by side or as their weighted mean in this order, and answer with
-    /// `Event::Reduced`. Contributions that are refused are not named in the result. The same round may be asked for again, with
-    /// other contributions, when the first time is void, and with it all later rounds of the fragment.
+    /// Make the result of these contributions, as a bundle or as their weighted mean in this order. Reply
+    /// with `Event::Reduced`. The result does not name refused contributions. A round may be repeated with
+    /// other contributions if the first reduction is void; all later rounds of the fragment are then void
+    /// too.
     Reduce {
-        /// To be echoed.
+        /// To echo.
         generation: Generation,
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
         /// At least one, in site order.
         contributions: Vec<Contribution>,
     },
-    /// Ask a peer for the result of (round, fragment); answered by `Event::Pulled` or `Event::PullFailed`.
+    /// Request the result of (round, fragment) from a peer. Reply with `Event::Pulled` or
+    /// `Event::PullFailed`.
     Pull {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
-        /// The name of the bytes, where it is known. (What does not match is refused here too.)
+        /// Hash of the bytes, if known. (Other bytes are also refused here.)
         hash: Option<Hash>,
-        /// Whom to ask.
+        /// Peer.
         from: WorkerId,
     },
-    /// A result of the open round is here: one of those that [`Command::RoundComplete`] will bring, unless a generation begins before.
+    /// A result of the open round has arrived. [`Command::RoundComplete`] will contain it, unless a
+    /// generation begins before.
     ResultHere {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment, one that is due.
+        /// Fragment, which is due.
         fragment: FragmentId,
-        /// What it is.
+        /// Result.
         result: FragmentResult,
     },
-    /// All results of a round are here. Rounds come in order, each once. To be applied at the round's step.
+    /// All results of a round have arrived. Rounds come in order, each once. Apply them at the round's step.
     RoundComplete {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// One for each fragment, in order.
+        /// One per fragment, in order.
         results: Vec<FragmentResult>,
     },
-    /// The f32 data contributed to this round is not needed any more.
+    /// The f32 data contributed to this round is no longer needed.
     Release {
-        /// Which round.
+        /// Round.
         round: Round,
     },
     /// Send this to the coordinator (`ToCoordinator::Settled`).
     ReportSettled(Settled),
-    /// This result, and perhaps others, is not to be had from any who should hold it: this member cannot follow any
-    /// more, and must heal. At most once in a generation.
+    /// This result, and perhaps others, is not available from any holder: this member can no longer follow
+    /// and must heal. At most once per generation.
     Lost {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Which fragment.
+        /// Fragment.
         fragment: FragmentId,
     },
-    /// A member broke the protocol. For the log; at most [`super::ACCUSATIONS_MAX`] in a generation.
+    /// A member violated the protocol. For the log; at most [`super::ACCUSATIONS_MAX`] per generation.
     Accuse {
-        /// Who.
+        /// Member.
         worker: WorkerId,
-        /// How.
+        /// Violation.
         violation: Violation,
     },
 }
 
-/// One member's update as its uploader has it.
+/// One member's update at its uploader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// Whose it is.
+    /// Member.
     pub worker: WorkerId,
     /// Samples trained on.
     pub weight: u32,
-    /// The f32 slice, little-endian. None: this member's own, which the caller holds.
+    /// The f32 slice, little-endian. `None`: this member's own, which the caller has.
     pub body: Option<Bytes>,
 }
 
-/// One site's compressed update as the owner has it.
+/// One site's compressed update at the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contribution {
-    /// Whose it is.
+    /// Site.
     pub site: SiteId,
     /// Samples trained on by the site's members.
     pub weight: u32,
-    /// As it came from the uploader.
+    /// As sent by the uploader.
     pub body: Bytes,
 }
 
-/// What honest members never do.
+/// Protocol violations of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The frame is not its sender's to send, or not this member's to receive.
-    #[error("sent a frame that the membership gives it no part in")]
+    /// The sender may not send this frame, or this member may not receive it.
+    #[error("sent a frame outside its duties")]
     NotItsDuty,
-    /// The bytes of a result cannot be read, or name sites that have no members.
-    #[error("sent a result that cannot be read")]
+    /// The bytes of a result are malformed, or name sites without members.
+    #[error("sent a malformed result")]
     MalformedResult,
     /// Two results with different bytes for the same round and fragment.
     #[error("sent a second, different result")]
     ConflictingResult,
-    /// A pulled result is not the one that was asked for.
-    #[error("answered a pull with other bytes")]
+    /// A pulled result differs from the requested one.
+    #[error("sent other bytes than the pull requested")]
     WrongBytes,
 }

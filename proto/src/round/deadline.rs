@@ -1,28 +1,28 @@
-//! How long an owner waits for late sites.
+//! The owner's deadline for late sites.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use longhaul_common::id::Round;
 
-/// Rounds whose spreads are remembered: a few minutes to an hour of a run, so that the deadline follows the
-/// day's network.
+/// Rounds whose spreads are kept: a few minutes to an hour of a run, so that the deadline follows the network
+/// through the day.
 pub const SPREADS_KEPT: usize = 64;
 
-/// Rounds that must be known before the deadline is anything but the ceiling; a median of fewer says little.
+/// Minimum rounds before the deadline drops below the ceiling; a median of fewer is unreliable.
 pub const SPREADS_NEEDED: usize = 8;
 
-/// Between which bounds, and how generously, the deadline adapts.
+/// Bounds and margin of the adaptive deadline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeadlineConfig {
-    /// The shortest wait.
+    /// Minimum wait.
     pub floor: Duration,
-    /// The longest.
+    /// Maximum wait.
     pub ceiling: Duration,
-    /// Median absolute deviations on top of the median.
+    /// Median absolute deviations added to the median.
     pub mads: f64,
-    /// Every so many-th round is unlike the others, and judged by its like only: where most leave while they are computed and some as a whole, a site's whole
-    /// contribution is no late one. 1: all are alike.
+    /// Every n-th round forms a class of its own: where most fragments leave while they are computed and some
+    /// as a whole, a site's whole contribution is not late. 1: one class.
     pub apart_every: u64,
 }
 
@@ -30,7 +30,7 @@ pub struct DeadlineConfig {
 #[derive(Debug)]
 pub(super) struct Deadline {
     config: DeadlineConfig,
-    /// Of most rounds, and of those apart.
+    /// Histories of both classes of rounds.
     histories: [History; 2],
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Deadline {
 struct History {
     /// At most [`SPREADS_KEPT`], oldest first.
     spreads: VecDeque<Duration>,
-    /// The newest round, and its largest spread over the fragments so far.
+    /// Newest round, and its largest spread over the fragments so far.
     newest: Option<(Round, Duration)>,
 }
 
@@ -47,7 +47,7 @@ impl Deadline {
         Self { config, histories: Default::default() }
     }
 
-    /// Median + k·MAD of rounds like this one, between floor and ceiling.
+    /// Returns median + k·MAD of rounds of the same class, between floor and ceiling.
     pub fn wait(&self, round: Round) -> Duration {
         let spreads = &self.histories[self.kind(round)].spreads;
         if spreads.len() < SPREADS_NEEDED {
@@ -57,11 +57,12 @@ impl Deadline {
         let deviation = median(spreads.iter().map(|spread| (spread.as_secs_f64() - middle).abs()).collect());
         let wait = middle + self.config.mads * deviation;
         let ceiling = self.config.ceiling.as_secs_f64();
-        // The ceiling wins over a floor above it, and over a product that is not a number.
+        // The ceiling wins over a higher floor, and over a product that is NaN.
         Duration::from_secs_f64(wait.max(self.config.floor.as_secs_f64()).min(ceiling))
     }
 
-    /// Notes the spread of one fragment; a round counts with its largest, once a newer one like it is seen.
+    /// Records the spread of one fragment. A round counts with its largest, once a newer one of its class
+    /// appears.
     pub fn record(&mut self, round: Round, spread: Duration) {
         let History { spreads, newest } = &mut self.histories[self.kind(round)];
         match newest {
@@ -83,7 +84,7 @@ impl Deadline {
     }
 }
 
-/// The middle value, or the mean of the two; the list is not empty.
+/// Returns the middle value, or the mean of the two; the list is not empty.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -102,7 +103,7 @@ mod tests {
         for (round, &spread) in spreads_ms.iter().enumerate() {
             deadline.record(Round(round as u64), MS(spread));
         }
-        // A round counts when the next one is seen.
+        // A round counts once the next one appears.
         deadline.record(Round(spreads_ms.len() as u64), MS(0));
         deadline
     }

@@ -1,20 +1,21 @@
-//! Frames that were not taken.
+//! Frames dropped.
 
-/// How many frames were not taken, by reason.
+/// Number of frames dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Of an older generation.
+    /// Older generation.
     pub stale: u64,
-    /// Of the present generation after it was told to settle.
+    /// Present generation, after it began to settle.
     pub settling: u64,
-    /// Of a newer generation, more than are kept for it ([`super::EARLY_FRAMES_PER_FRAGMENT_MAX`], [`super::EARLY_MODELS_MAX`]).
+    /// Newer generation, beyond the limits ([`super::EARLY_FRAMES_PER_FRAGMENT_MAX`],
+    /// [`super::EARLY_MODELS_MAX`]).
     pub early_overflow: u64,
-    /// From no member, or not the sender's to send, or malformed.
+    /// From a non-member, not permitted to the sender, or malformed.
     pub unexpected: u64,
-    /// Seen before.
+    /// Duplicate.
     pub duplicate: u64,
-    /// For a round that is closed.
+    /// For a closed round.
     pub late: u64,
-    /// A result too far ahead; it is pulled when its turn comes.
+    /// A result too far ahead; it is pulled in its turn.
     pub ahead: u64,
 }

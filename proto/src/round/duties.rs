@@ -1,4 +1,4 @@
-//! One member's view of a generation.
+//! A member's view of a generation.
 
 use std::collections::BTreeSet;
 
@@ -7,24 +7,24 @@ use longhaul_common::plan::Membership;
 
 use crate::control::message::GenerationStart;
 
-/// Who takes part in which round, and what this member does for which fragment. Constant within a generation.
+/// Participation in rounds, and this member's duties per fragment. Constant within a generation.
 #[derive(Debug)]
 pub(super) struct Duties {
     pub me: WorkerId,
     pub site: SiteId,
     pub membership: Membership,
-    /// Rounds from here on are not begun.
+    /// Exclusive end of rounds.
     pub until: Round,
     first_round: Round,
     active_before: Vec<WorkerId>,
-    /// The round that was open when the generation began.
+    /// Round that was open when the generation began.
     open_round: Round,
-    /// Fragments of that round whose result counts already.
+    /// Fragments of that round with an adopted result.
     adopted: BTreeSet<FragmentId>,
 }
 
 impl Duties {
-    /// None: `me` is not a member.
+    /// Returns `None` if `me` is not a member.
     pub fn new(me: WorkerId, open_round: Round, start: &GenerationStart) -> Option<Self> {
         let site = start.membership.member(me)?.site;
         let settlement = start.settlement.as_ref();
@@ -44,17 +44,17 @@ impl Duties {
         self.membership.generation
     }
 
-    /// The first round whose result for this fragment is made in this generation.
+    /// Returns the first round whose result for this fragment is made in this generation.
     pub fn first_made(&self, fragment: FragmentId) -> Round {
         if self.adopted.contains(&fragment) { self.open_round.next() } else { self.open_round }
     }
 
-    /// Whether the result of this round is made in this generation.
+    /// Whether this generation makes the result of this round.
     pub fn makes(&self, round: Round, fragment: FragmentId) -> bool {
         round >= self.first_made(fragment) && round < self.until
     }
 
-    /// The first round in which all members take part.
+    /// Returns the first round with all members.
     pub fn first_round(&self) -> Round {
         self.first_round
     }
@@ -63,13 +63,13 @@ impl Duties {
         round >= self.first_round || self.active_before.contains(&worker)
     }
 
-    /// Whose local updates this site's contribution to a round is made of, in member order.
+    /// Returns the members whose local updates form this site's contribution to a round, in member order.
     pub fn locals(&self, round: Round) -> impl Iterator<Item = WorkerId> + '_ {
         let members = self.membership.members_of(self.site).map(|member| member.worker);
         members.filter(move |&worker| self.is_active(worker, round))
     }
 
-    /// Sites with members that take part in a round.
+    /// Returns the sites with members active in a round.
     pub fn contributing_sites(&self, round: Round) -> BTreeSet<SiteId> {
         let active = self.membership.members().iter().filter(|member| self.is_active(member.worker, round));
         active.map(|member| member.site).collect()
@@ -79,7 +79,7 @@ impl Duties {
         self.membership.owner(fragment)
     }
 
-    /// Who uploads for this member's site.
+    /// Returns the uploader of this member's site.
     pub fn uploader(&self, fragment: FragmentId) -> Option<WorkerId> {
         self.membership.uploader(self.site, fragment)
     }
@@ -92,7 +92,8 @@ impl Duties {
         self.uploader(fragment) == Some(self.me)
     }
 
-    /// Whom this member sends a result to when it has it: an owner the sites' uploaders, an uploader its members.
+    /// Returns the receivers of this member's copy of a result: for an owner the sites' uploaders, for an
+    /// uploader its members.
     pub fn result_receivers(&self, fragment: FragmentId) -> BTreeSet<WorkerId> {
         let mut receivers = BTreeSet::new();
         if self.owns(fragment) {
@@ -101,7 +102,7 @@ impl Duties {
         }
         if self.uploads(fragment) {
             receivers.extend(self.membership.members_of(self.site).map(|member| member.worker));
-            // It published the result.
+            // The owner published the result.
             if let Some(owner) = self.owner(fragment) {
                 receivers.remove(&owner);
             }
@@ -110,7 +111,8 @@ impl Duties {
         receivers
     }
 
-    /// Other members that may hold a result, the most likely first: uploader, owner, own site, the rest.
+    /// Returns the other members that may have a result, the most likely first: uploader, owner, own site,
+    /// the rest.
     pub fn likely_holders(&self, fragment: FragmentId) -> Vec<WorkerId> {
         let likely = [self.uploader(fragment), self.owner(fragment)];
         let everybody = self.membership.members().iter().map(|member| member.worker).collect();
@@ -121,7 +123,7 @@ impl Duties {
         holders
     }
 
-    /// Those of `workers` that are other members, this member's site first.
+    /// Returns the other members among `workers`, this member's site first.
     pub fn own_site_first(&self, mut workers: Vec<WorkerId>) -> Vec<WorkerId> {
         let site = |worker: WorkerId| self.membership.member(worker).map(|member| member.site);
         workers.retain(|&worker| worker != self.me && site(worker).is_some());

@@ -1,4 +1,4 @@
-//! Frames of a generation that this member has not begun yet.
+//! Frames of a generation that has not begun here.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,20 @@ use longhaul_common::plan::FragmentLayout;
 use super::frame::{Frame, FrameKind};
 use crate::frame::FRAME_BODY_BYTES_MAX;
 
-/// Frames of a newer generation kept for each fragment. Its members send one local update or contribution each
-/// until this member takes part, and a result a round; more than this come only when it is told far too late.
+/// Maximum frames of a newer generation per fragment. Its members send one local update or contribution each
+/// until this member takes part, and one result per round; more arrive only if this member learns of it far
+/// too late.
 pub const EARLY_FRAMES_PER_FRAGMENT_MAX: usize = 64;
 
-/// Bytes of a newer generation's frames that are kept, in models of f32. The members of a site share its uploads, and all members the
-/// ownership, so what one is sent for a round is less than a model of each; the rest is for results of rounds that went on without it.
+/// Maximum bytes of a newer generation's frames, in models of f32. The members of a site share its uploads,
+/// and all members the ownership, so a member receives less than a model of each per round; the rest is for
+/// results of rounds completed without it.
 pub const EARLY_MODELS_MAX: u64 = 8;
 
-/// The same for small models, in bytes: four frames of the largest size.
+/// The minimum of that for small models, in bytes: four frames of the largest size.
 pub const EARLY_BYTES_MIN: u64 = 4 * FRAME_BODY_BYTES_MAX as u64;
 
-/// The frames of the newest generation heard of; those of generations in between are dropped.
+/// Frames of the newest known generation; those of generations in between are dropped.
 #[derive(Debug)]
 pub(super) struct EarlyFrames {
     frames_max: usize,
@@ -43,8 +45,8 @@ impl EarlyFrames {
         }
     }
 
-    /// Keeps a frame; one for an older generation than others is dropped silently, as it will never be begun.
-    /// False: there is no more room.
+    /// Keeps a frame. Silently drops one of an older generation than others, which will never begin. Returns
+    /// false if the memory is full.
     pub fn keep(&mut self, frame: Frame) -> bool {
         let header = frame.header;
         if header.generation > self.generation {
@@ -69,7 +71,7 @@ impl EarlyFrames {
         true
     }
 
-    /// How many frames are in memory.
+    /// Returns the number of frames in memory.
     pub fn held(&self) -> usize {
         self.frames.len()
     }
@@ -79,7 +81,7 @@ impl EarlyFrames {
         self.overflowed && self.generation == generation
     }
 
-    /// The frames of a generation that begins now, by round.
+    /// Returns the frames of a generation that begins now, by round.
     pub fn take(&mut self, generation: Generation) -> Vec<Frame> {
         if generation < self.generation {
             return Vec::new();

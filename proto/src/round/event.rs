@@ -1,4 +1,4 @@
-//! What a member is told.
+//! Events of a member.
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
@@ -12,42 +12,43 @@ use crate::control::message::{GenerationStart, Hash};
 pub enum Event {
     /// A generation starts (`ToWorker::Begin`).
     Begin(Box<GenerationStart>),
-    /// The present generation ends (`ToWorker::Settle`); `generation` is the one that will start.
+    /// The present generation ends (`ToWorker::Settle`).
     Settle {
         /// The generation that will start.
         generation: Generation,
     },
-    /// The device is about to begin the steps of this round: the one that [`super::Member::next_round`] named.
-    /// Said before it does, as a settlement goes by it.
+    /// The device is about to start the steps of this round, which [`super::Member::next_round`] named. Sent
+    /// before it does, as a settlement depends on it.
     Computing {
-        /// Which round.
+        /// Round.
         round: Round,
     },
-    /// This fragment of the local update is ready, while the device still computes others: [`Event::Contribute`] of the same weight, not zero,
-    /// follows. What is said here of [`Event::Contribute`] goes for the fragment: its data is addressable from now on, and [`super::Command::Retract`] and
-    /// [`super::Command::CarryOver`] may come before the rest is ready.
+    /// This fragment of the local update is ready while the device computes others. [`Event::Contribute`] of
+    /// the same, non-zero weight follows. The same rules apply to the fragment: its data is addressable from
+    /// now on, and [`super::Command::Retract`] and [`super::Command::CarryOver`] may come before the rest is
+    /// ready.
     FragmentReady {
-        /// The round that the device computes.
+        /// Round that the device computes.
         round: Round,
-        /// Which fragment, one that is due.
+        /// Fragment, which is due.
         fragment: FragmentId,
         /// Samples trained on in the round.
         weight: u32,
     },
-    /// The local update of this round is ready: what was learnt in it, plus all that was carried over before.
-    /// The caller keeps its f32 data addressable by (round, fragment) until [`super::Command::Release`].
+    /// The local update of this round is ready: its changes, plus all that was carried over. The caller keeps
+    /// its f32 data addressable by (round, fragment) until [`super::Command::Release`].
     Contribute {
-        /// Which round.
+        /// Round.
         round: Round,
-        /// Samples trained on in it. Zero: there is nothing to contribute, and no data will be asked for.
+        /// Samples trained on in it. Zero: no contribution, and no data will be requested.
         weight: u32,
     },
     /// A frame arrived. The caller has verified that its body matches its hash, and that a local update of
-    /// positive weight is as long as its fragment.
+    /// positive weight has the fragment's length.
     Frame(Frame),
-    /// Answers [`super::Command::Compress`].
+    /// Reply to [`super::Command::Compress`].
     Compressed {
-        /// Echoed, as a round may be compressed once in each generation.
+        /// Echoed, as each generation may compress a round once.
         generation: Generation,
         /// Echoed.
         round: Round,
@@ -56,7 +57,7 @@ pub enum Event {
         /// The encoded update.
         body: Bytes,
     },
-    /// Answers [`super::Command::Reduce`].
+    /// Reply to [`super::Command::Reduce`].
     Reduced {
         /// Echoed.
         generation: Generation,
@@ -64,30 +65,30 @@ pub enum Event {
         round: Round,
         /// Echoed.
         fragment: FragmentId,
-        /// What is to be published.
+        /// Result to publish.
         result: FragmentResult,
     },
-    /// Answers [`super::Command::Pull`]: the bytes as [`super::Member::lookup`] gave them at the other side.
+    /// Reply to [`super::Command::Pull`]: the peer's bytes, from [`super::Member::lookup`].
     Pulled {
         /// Echoed.
         round: Round,
         /// Echoed.
         fragment: FragmentId,
-        /// What the peer sent.
+        /// Bytes received.
         body: Bytes,
-        /// BLAKE3 of `body`, computed here.
+        /// BLAKE3 of `body`, computed locally.
         hash: Hash,
     },
-    /// Answers [`super::Command::Pull`]: the peer does not hold it, could not be reached, or did not answer in
+    /// Reply to [`super::Command::Pull`]: the peer does not have it, is unreachable, or did not reply in
     /// time.
     PullFailed {
         /// Echoed.
         round: Round,
         /// Echoed.
         fragment: FragmentId,
-        /// Who was asked.
+        /// Peer.
         from: WorkerId,
     },
-    /// The time that [`super::Member::poll_timeout`] named has come.
+    /// The time of [`super::Member::poll_timeout`] has come.
     Timeout,
 }

@@ -5,30 +5,29 @@ use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 
 use crate::control::message::Hash;
 
-/// What a frame carries.
+/// Payload of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrameKind {
-    /// A member's f32 slice, to its site's uploader. Weight zero: it has nothing for this round, and the body
-    /// is empty.
+    /// A member's f32 slice, to its site's uploader. Weight zero: no update for this round, and an empty
+    /// body.
     Local,
-    /// A site's compressed update, to the owner. Weight zero: its members have nothing for this round, and the
-    /// body is empty.
+    /// A site's compressed update, to the owner. Weight zero: no update for this round, and an empty body.
     Contribution,
-    /// A fragment's result ([`super::FragmentResult`]), from the owner to the uploaders and from them to their
-    /// members.
+    /// A fragment's result ([`super::FragmentResult`]), from the owner to the uploaders and from them to
+    /// their members.
     Result,
 }
 
-/// What binds a frame to its place in the run.
+/// Place of a frame in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it carries.
+    /// Kind of payload.
     pub kind: FrameKind,
-    /// The generation it was sent under: a fence.
+    /// Generation of the sender: a fence.
     pub generation: Generation,
-    /// Which round.
+    /// Round.
     pub round: Round,
-    /// Which fragment.
+    /// Fragment.
     pub fragment: FragmentId,
     /// Samples behind a local update or a contribution; zero in a result.
     pub weight: u32,
@@ -36,14 +35,14 @@ pub struct FrameHeader {
     pub site: SiteId,
 }
 
-/// A frame that arrived.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The worker of the sender's certificate.
     pub from: WorkerId,
-    /// Its header.
+    /// Header.
     pub header: FrameHeader,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
     /// BLAKE3 of the body, verified.
     pub hash: Hash,
@@ -59,7 +58,7 @@ impl From<FrameKind> for crate::frame::FrameKind {
     }
 }
 
-/// A kind of frame that has no part in a round.
+/// A kind of frame that does not belong to a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a frame of a round")]
 pub struct NotOfARound;

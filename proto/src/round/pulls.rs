@@ -1,4 +1,4 @@
-//! Results that a member fetches from those who hold them.
+//! Results that a member fetches from their holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,20 +7,22 @@ use longhaul_common::id::{FragmentId, Round, WorkerId};
 
 use crate::control::message::Hash;
 
-/// Pulls that wait for an answer at once, of results of any size: enough to fill a link with fragments of a megabyte, and few enough that a peer is not swamped when everybody catches up.
+/// Maximum pulls in flight, of results of any size: enough to fill a link with fragments of a megabyte, and
+/// few enough not to overload a peer when all catch up.
 pub const PULLS_IN_FLIGHT_MAX: usize = 64;
 
-/// Of results that are small, as far as they have come: with a round trip of 50 ms, ten thousand come in a second.
+/// Maximum pulls in flight of small results, by the sizes received so far: with a round trip of 50 ms, ten
+/// thousand arrive per second.
 pub const SMALL_PULLS_IN_FLIGHT_MAX: usize = 512;
 
-/// As many are asked for at once as may be together so long.
+/// Maximum total length of results in flight.
 const IN_FLIGHT_BYTES: usize = 8 << 20;
 
-/// Holders that are asked for a result, of a run of thousands.
+/// Maximum holders tried for a result, in a run of thousands.
 const HOLDERS_MAX: usize = 16;
 
-/// How often all holders are asked before a result counts as lost. A holder that does not answer is as a rule
-/// about to be taken out, and the next generation names others.
+/// Passes over all holders before a result counts as lost. An unresponsive holder is usually about to be
+/// removed, and the next generation names others.
 pub const PULL_PASSES_MAX: u32 = 6;
 
 /// Pause between two passes over the holders.
@@ -38,9 +40,9 @@ pub(super) struct Request {
 #[derive(Debug)]
 struct Want {
     hash: Option<Hash>,
-    /// In the order in which they are asked; never empty.
+    /// Holders in the order of requests; never empty.
     holders: Vec<WorkerId>,
-    /// How many requests have been made.
+    /// Requests made.
     asked: usize,
     state: State,
 }
@@ -54,15 +56,16 @@ enum State {
 
 type Key = (Round, FragmentId);
 
-/// At most one per (round, fragment) in the window of rounds that a member keeps: tens of thousands when it catches up, so that none is looked at twice without a cause.
+/// At most one per (round, fragment) in the window of rounds that a member keeps: tens of thousands when it
+/// catches up, so none is examined twice without a cause.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
     wants: BTreeMap<Key, Want>,
-    /// Those in each state.
+    /// Keys in each state.
     due: BTreeSet<Key>,
     paused: BTreeSet<(Duration, Key)>,
     in_flight: usize,
-    /// How many have come, and bytes of the longest of them.
+    /// Number of results received, and bytes of the longest.
     arrived: usize,
     longest: usize,
 }
@@ -72,7 +75,7 @@ impl Pulls {
         *self = Self::default();
     }
 
-    /// Adds a result to fetch. False: there is nobody to ask.
+    /// Adds a result to fetch; returns false without holders.
     pub fn want(&mut self, key: Key, hash: Option<Hash>, mut holders: Vec<WorkerId>) -> bool {
         if holders.is_empty() {
             return false;
@@ -85,7 +88,7 @@ impl Pulls {
         true
     }
 
-    /// It is here, by this way or another.
+    /// Removes a result that has arrived by any path.
     pub fn forget(&mut self, key: Key) {
         match self.wants.remove(&key).map(|want| want.state) {
             Some(State::Due) => _ = self.due.remove(&key),
@@ -95,21 +98,21 @@ impl Pulls {
         }
     }
 
-    /// It has come, so long.
+    /// Records the arrival of a result of this length.
     pub fn arrived(&mut self, key: Key, bytes: usize) {
         self.arrived += 1;
         self.longest = self.longest.max(bytes).max(1);
         self.forget(key);
     }
 
-    /// How many may be under way. The first that come may be the short ones of many that are long.
+    /// Returns the maximum in flight. The first arrivals may be the short ones among many long ones.
     fn in_flight_max(&self) -> usize {
         let is_known = self.arrived >= PULLS_IN_FLIGHT_MAX;
         let of_that_length = IN_FLIGHT_BYTES.checked_div(self.longest).filter(|_| is_known);
         of_that_length.unwrap_or(PULLS_IN_FLIGHT_MAX).clamp(PULLS_IN_FLIGHT_MAX, SMALL_PULLS_IN_FLIGHT_MAX)
     }
 
-    /// None: it was not asked for. Otherwise the name that it must have, if that is known, and who was asked.
+    /// Returns the expected hash, if known, and the peer of a request in flight; `None`: not requested.
     pub fn in_flight(&self, key: Key) -> Option<(Option<Hash>, WorkerId)> {
         let want = self.wants.get(&key)?;
         match want.state {
@@ -118,7 +121,7 @@ impl Pulls {
         }
     }
 
-    /// The requests to make now; earlier rounds first.
+    /// Returns the requests to make now, earlier rounds first.
     pub fn start(&mut self, now: Duration) -> Vec<Request> {
         while let Some((_, key)) = self.paused.first().copied().filter(|(until, _)| *until <= now) {
             self.paused.pop_first();
@@ -140,7 +143,8 @@ impl Pulls {
         requests
     }
 
-    /// A request failed; the next holder's turn, after a pause if all were asked. False: asked often enough.
+    /// Records a failed request; the next holder's turn, after a pause if all were tried. Returns false after
+    /// the last pass.
     pub fn failed(&mut self, key: Key, from: WorkerId, now: Duration) -> bool {
         let Some(want) = self.wants.get_mut(&key) else { return true };
         if want.state != (State::InFlight { from }) {
@@ -162,7 +166,7 @@ impl Pulls {
         true
     }
 
-    /// When the next request is due. (Those that wait for a free slot go out when an answer comes.)
+    /// Returns the time of the next request. (Those waiting for a free slot start when a reply arrives.)
     pub fn next_start(&self) -> Option<Duration> {
         let at = if self.due.is_empty() { self.paused.first()?.0 } else { Duration::ZERO };
         (self.in_flight < self.in_flight_max()).then_some(at)
@@ -226,7 +230,7 @@ mod tests {
         keys.iter().for_each(|&key| pulls.forget(key));
         assert!(pulls.start(PULL_PAUSE).is_empty() && pulls.next_start().is_none());
         assert_eq!(pulls.in_flight, 0);
-        // Paused, then due again, then gone.
+        // Paused, then due again, then removed.
         pulls.want(keys[0], None, HOLDERS[..1].to_vec());
         for round in 0..PULLS_IN_FLIGHT_MAX as u64 {
             pulls.want((Round(10 + round), F0), None, HOLDERS.to_vec());

@@ -1,4 +1,4 @@
-//! What a device has finished of the round that it still computes.
+//! Finished fragments of the round that the device still computes.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Notes a fragment; false: it is known.
+    /// Notes a fragment; returns false if known.
     pub fn note(&mut self, round: Round, fragment: FragmentId, weight: u32) -> bool {
         if self.round != Some(round) {
             *self = Self { round: Some(round), weight, fragments: BTreeSet::new() };
@@ -21,12 +21,12 @@ impl Ready {
         self.fragments.insert(fragment)
     }
 
-    /// Samples behind a fragment that is finished.
+    /// Returns the samples behind a finished fragment.
     pub fn weight(&self, round: Round, fragment: FragmentId) -> Option<u32> {
         (self.round == Some(round) && self.fragments.contains(&fragment)).then_some(self.weight)
     }
 
-    /// Forgets them, as the round is contributed as a whole, and gives them.
+    /// Removes and returns them, as the round is contributed as a whole.
     pub fn take(&mut self, round: Round) -> BTreeSet<FragmentId> {
         if self.round == Some(round) { std::mem::take(self).fragments } else { BTreeSet::new() }
     }

@@ -1,12 +1,12 @@
-//! The bytes of a result.
+//! Encoding of results.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use longhaul_common::id::SiteId;
 
 use super::command::Contribution;
 
-/// The result of one fragment in one round: who is in it, and the update. Its encoding is what the owner
-/// publishes, and the BLAKE3 hash of that is its name.
+/// The result of one fragment in one round: its contributors and the update. The owner publishes its
+/// encoding, identified by its BLAKE3 hash.
 ///
 /// ```text
 /// u8   form: 0 bundle, 1 mean          (all integers little-endian)
@@ -16,16 +16,16 @@ use super::command::Contribution;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FragmentResult {
-    /// Sites and their weights (samples), in site order. Nobody: the round changes nothing in this fragment.
+    /// Sites and their weights (samples), in site order. Empty: the round does not change this fragment.
     pub contributors: Vec<(SiteId, u32)>,
     /// The update.
     pub content: Content,
 }
 
-/// In which form a result holds the update.
+/// Form of the update in a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The contributions as they came, one for each contributor; the reader takes their weighted mean in site
+    /// The contributions as received, one per contributor; the reader computes their weighted mean in site
     /// order.
     Bundle(Vec<Bytes>),
     /// The weighted mean, encoded.
@@ -37,45 +37,45 @@ pub enum Content {
 #[error("malformed result")]
 pub struct MalformedResult;
 
-/// Sites in one result. A run has tens; this keeps the table of a hostile result small.
+/// Maximum sites in one result. A run has tens; this keeps the table of a hostile result small.
 pub const CONTRIBUTORS_MAX: usize = 4096;
 
 const BUNDLE: u8 = 0;
 const MEAN: u8 = 1;
 
 impl FragmentResult {
-    /// The result of a round that changes nothing.
+    /// Returns the result of a round that changes nothing.
     #[must_use]
     pub const fn nothing() -> Self {
         Self { contributors: Vec::new(), content: Content::Bundle(Vec::new()) }
     }
 
-    /// These contributions, side by side.
+    /// Returns the bundle of these contributions.
     #[must_use]
     pub fn bundle(contributions: Vec<Contribution>) -> Self {
         let contributors = contributions.iter().map(|c| (c.site, c.weight)).collect();
         Self { contributors, content: Content::Bundle(contributions.into_iter().map(|c| c.body).collect()) }
     }
 
-    /// The encoded mean of these contributions.
+    /// Returns the encoded mean of these contributions.
     #[must_use]
     pub fn mean(contributions: &[Contribution], body: Bytes) -> Self {
         let contributors = contributions.iter().map(|c| (c.site, c.weight)).collect();
         Self { contributors, content: Content::Mean(body) }
     }
 
-    /// Whether a site's contribution is in it.
+    /// Whether it contains a site's contribution.
     #[must_use]
     pub fn names(&self, site: SiteId) -> bool {
         self.contributors.iter().any(|(named, _)| *named == site)
     }
 
-    /// The sites that are in it, in order.
+    /// Returns its sites, in order.
     pub fn sites(&self) -> impl Iterator<Item = SiteId> + '_ {
         self.contributors.iter().map(|(site, _)| *site)
     }
 
-    /// The bytes to publish.
+    /// Returns the bytes to publish.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
@@ -96,10 +96,10 @@ impl FragmentResult {
         out.freeze()
     }
 
-    /// Reads published bytes; the parts share their memory.
+    /// Decodes published bytes; the parts share their memory.
     ///
     /// # Errors
-    /// An unknown form, too many or unordered contributors, a weight of zero, lengths that do not add up.
+    /// An unknown form, too many or unordered contributors, a weight of zero, or inconsistent lengths.
     pub fn decode(bytes: &Bytes) -> Result<Self, MalformedResult> {
         let mut rest = bytes.clone();
         let form = rest.try_get_u8().map_err(|_| MalformedResult)?;

@@ -1,4 +1,4 @@
-//! The results that a member holds.
+//! The results that a member has.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::result::{Content, FragmentResult};
 use super::{RESULTS_KEPT_ROUNDS, ROUNDS_AHEAD_MAX, SMALL_RESULTS_KEPT_ROUNDS};
 use crate::control::message::{Hash, HeldResult};
 
-/// A published result, read.
+/// A published result, decoded.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub bytes: Bytes,
@@ -19,13 +19,13 @@ pub(super) struct Held {
     pub result: FragmentResult,
 }
 
-/// What became of a result that was put in.
+/// Outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inserted {
     New,
-    /// The same bytes are here.
+    /// The same bytes are present.
     Duplicate,
-    /// Other bytes are here.
+    /// Other bytes are present.
     Conflict,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Inserted {
 struct Row {
     /// By fragment.
     results: Vec<Option<Held>>,
-    /// How many are due and not here: each result is asked whether it is the last.
+    /// Number of missing due results: each arrival checks whether it is the last.
     missing: usize,
 }
 
@@ -50,7 +50,7 @@ impl Row {
         self.missing = (0..).map(FragmentId).zip(&self.results).filter(is_missing).count();
     }
 
-    /// What it takes in memory, with the places of fragments that are not due.
+    /// Returns its bytes in memory, including the slots of fragments that are not due.
     fn bytes(&self) -> u64 {
         let places = (self.results.len() * size_of::<Option<Held>>()) as u64;
         self.results.iter().flatten().map(Held::bytes).fold(places, |sum, bytes| sum + bytes)
@@ -58,7 +58,7 @@ impl Row {
 }
 
 impl Held {
-    /// What it takes in memory beyond its place. The contributions are parts of the bytes.
+    /// Returns its bytes in memory beyond its slot. The contributions are slices of the bytes.
     fn bytes(&self) -> u64 {
         let named = self.result.contributors.len() * size_of::<(SiteId, u32)>();
         let parts = match &self.result.content {
@@ -69,8 +69,8 @@ impl Held {
     }
 }
 
-/// Results of the rounds from [`RESULTS_KEPT_ROUNDS`] before the open one to [`ROUNDS_AHEAD_MAX`] after it, and of up to [`SMALL_RESULTS_KEPT_ROUNDS`] before it as long
-/// as all before it take no more than the model.
+/// Results of the rounds from [`RESULTS_KEPT_ROUNDS`] before the open one to [`ROUNDS_AHEAD_MAX`] after it,
+/// and of up to [`SMALL_RESULTS_KEPT_ROUNDS`] before it while together they take no more than the model.
 #[derive(Debug)]
 pub(super) struct Results {
     fragments: usize,
@@ -78,11 +78,11 @@ pub(super) struct Results {
     open: Round,
     /// Of the fragments that are due.
     rounds: BTreeMap<Round, Row>,
-    /// In the rounds before the open one.
+    /// Bytes of the rounds before the open one.
     over_bytes: u64,
-    /// The model in f32.
+    /// Bytes of the model in f32.
     model_bytes: u64,
-    /// What stands for the result of a fragment that is not due: known without anybody making it.
+    /// The result of a fragment that is not due, known without computing it.
     nothing: Held,
 }
 
@@ -104,7 +104,7 @@ impl Results {
         }
     }
 
-    /// From now on, rounds are these. Those that are open or over are the same as before.
+    /// Adopts a schedule. Open and past rounds are equal in both.
     pub fn follow(&mut self, schedule: RoundSchedule) {
         self.schedule = schedule;
         for (round, row) in &mut self.rounds {
@@ -112,17 +112,17 @@ impl Results {
         }
     }
 
-    /// The first round whose results are not all here.
+    /// Returns the first round with missing results.
     pub fn open(&self) -> Round {
         self.open
     }
 
-    /// The last round whose results are kept.
+    /// Returns the last round whose results are kept.
     pub fn last_kept(&self) -> Round {
         Round(self.open.0.saturating_add(ROUNDS_AHEAD_MAX))
     }
 
-    /// A result that is here. That of a fragment that is not due always is.
+    /// Returns a result that is present. That of a fragment that is not due always is.
     pub fn get(&self, round: Round, fragment: FragmentId) -> Option<&Held> {
         if !self.schedule.is_due(round, fragment) {
             return Some(&self.nothing);
@@ -130,13 +130,14 @@ impl Results {
         self.rounds.get(&round)?.results.get(fragment.0 as usize)?.as_ref()
     }
 
-    /// Fragments whose results the open round lacks.
+    /// Returns the fragments missing from the open round.
     pub fn missing(&self) -> impl Iterator<Item = FragmentId> + '_ {
         let fragments = (0..self.fragments as u32).map(FragmentId);
         fragments.filter(|&fragment| self.get(self.open, fragment).is_none())
     }
 
-    /// The caller has checked that the round is not after [`Self::last_kept`] and that there is such a fragment.
+    /// Inserts a result. The caller has checked that the round is not after [`Self::last_kept`] and that the
+    /// fragment exists.
     pub fn insert(&mut self, round: Round, fragment: FragmentId, held: Held) -> Inserted {
         if let Some(present) = self.get(round, fragment) {
             return if present.hash == held.hash { Inserted::Duplicate } else { Inserted::Conflict };
@@ -152,7 +153,7 @@ impl Results {
         Inserted::New
     }
 
-    /// When the open round is complete: opens the next one, and gives the round that it was with its results.
+    /// If the open round is complete, opens the next one and returns the completed one with its results.
     pub fn advance(&mut self) -> Option<(Round, Vec<FragmentResult>)> {
         let round = self.open;
         let row_bytes = self.rounds.get(&round).filter(|row| row.missing == 0)?.bytes();
@@ -176,7 +177,7 @@ impl Results {
         }
     }
 
-    /// Forgets results of `round` that are not the adopted ones, and all of later rounds.
+    /// Drops results of `round` that are not adopted, and all of later rounds.
     pub fn keep_adopted(&mut self, round: Round, adopted: &BTreeMap<FragmentId, Hash>) {
         self.rounds.split_off(&round.next());
         let schedule = self.schedule;
@@ -196,12 +197,12 @@ impl Results {
         })
     }
 
-    /// How many results are in memory.
+    /// Returns the number of results in memory.
     pub fn held(&self) -> usize {
         self.rounds.values().flat_map(|row| &row.results).flatten().count()
     }
 
-    /// Results of the open round that are here.
+    /// Returns the results of the open round that are present.
     pub fn of_open_round(&self) -> Vec<HeldResult> {
         let row = self.rounds.get(&self.open).map_or(&[][..], |row| row.results.as_slice());
         let held =
@@ -221,7 +222,7 @@ mod tests {
 
     const CONTRIBUTORS: usize = 3;
 
-    /// A result of so many bytes.
+    /// Returns a result of this length.
     fn held(bytes: usize) -> Held {
         let contributors = vec![(SiteId(0), 1); CONTRIBUTORS];
         let bytes: Bytes = vec![7; bytes].into();
@@ -233,7 +234,8 @@ mod tests {
         }
     }
 
-    /// How many rounds are still here, after 3000 with so many bytes in each of two fragments of so many values.
+    /// Returns the number of rounds kept after 3000 with this many bytes in each of two fragments of this
+    /// many values.
     fn kept(fragment_values: u32, bytes: usize) -> u64 {
         let layout = FragmentLayout { values: 2 * u64::from(fragment_values), fragment_values };
         let schedule = RoundSchedule {
@@ -260,7 +262,7 @@ mod tests {
         kept
     }
 
-    /// What a round of two such fragments takes: each has a place, what was published, and who is in it with what.
+    /// Bytes of a round of two such fragments: each has a slot, the published bytes, and its contributors.
     fn row_bytes(bytes: usize) -> u64 {
         let in_it = CONTRIBUTORS * (size_of::<(SiteId, u32)>() + size_of::<Bytes>());
         2 * (size_of::<Option<Held>>() + bytes + in_it) as u64

@@ -1,4 +1,4 @@
-//! The coordinator's half of settling: what becomes of the open round when a generation ends.
+//! The coordinator's part of a settlement: the outcome of the open round when a generation ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,24 +8,25 @@ use longhaul_common::schedule::RoundSchedule;
 
 use crate::control::message::{Adopted, HeldResult, Settled, Settlement};
 
-/// What follows from the members' answers.
+/// Outcome of the members' replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// For `GenerationStart::settlement`.
     pub settlement: Settlement,
-    /// E, for `GenerationStart::first_round`: the first round that nobody has begun and of which something is left to be made, which new members may take
-    /// part in. Until then all surviving old members are active; who of them has not begun a round yet sits out
-    /// by itself.
+    /// E, for `GenerationStart::first_round`: the first round that no member has started and that is not
+    /// already complete, in which new members may take part. Until then all surviving old members are active;
+    /// those that have not started a round sit it out by themselves.
     pub first_round: Round,
-    /// Whether the results of all fragments that are due in the open round are adopted: it will be what it was to whoever has applied it before.
+    /// Whether the results of all due fragments of the open round are adopted: members that have applied the
+    /// round already stay consistent.
     pub is_whole: bool,
-    /// Sites that are named in the adopted results of all fragments that are due in the open round, in order.
+    /// Sites named in the adopted results of all due fragments of the open round, in order.
     pub counted_sites: Vec<SiteId>,
 }
 
 impl Outcome {
-    /// The first round in which the share of a departed member of this site did not count: its samples are to
-    /// be given out again from here up to (not with) `first_round`.
+    /// Returns the first round without the share of a departed member of this site: its samples must be
+    /// reassigned from here to `first_round` (exclusive).
     #[must_use]
     pub fn first_undone(&self, site: SiteId) -> Round {
         let open = self.settlement.open_round;
@@ -33,13 +34,13 @@ impl Outcome {
     }
 }
 
-/// Decides from the answers of all surviving members of `old` (others are not counted) to the same `Settle`.
+/// Decides from the replies of all surviving members of `old` (others are ignored) to the same `Settle`.
 ///
-/// The most advanced member's open round stays open; what anyone holds of it counts, the rest is void. Should
-/// two members report different bytes for a fragment, which honest owners do not publish, those of the
-/// lowest-numbered one count.
+/// The most advanced member's open round stays open. Results of it that any member has are valid; the rest is
+/// void. If two members report different bytes for a fragment, which honest owners never publish, those of
+/// the lowest-numbered one win.
 ///
-/// None: nobody answered.
+/// `None`: no replies.
 #[must_use]
 pub fn settle(
     old: &Membership,
@@ -64,7 +65,7 @@ pub fn settle(
     let is_due = |fragment: &FragmentId| schedule.is_due(open_round, *fragment);
     let due = layout.fragments().filter(is_due).count();
     let is_whole = adopted.keys().copied().filter(is_due).count() == due;
-    // A round that is as it will be has nobody's share but those that it has, though nobody who is left has begun it.
+    // A complete round admits no further shares, even if no surviving member has started it.
     let first_free = if is_whole { open_round.next() } else { open_round };
     let counted_sites = sites_in_all(due, adopted.values().map(|(held, _)| *held));
     let results = adopted
@@ -77,14 +78,14 @@ pub fn settle(
             complete_at: complete().map(|(&worker, _)| worker).collect(),
             results,
         },
-        // Slow members may all be behind the open round; nobody contributes to rounds before it.
+        // Slow members may all be behind the open round, but contribute to no round before it.
         first_round: computing.next().max(first_free),
         is_whole,
         counted_sites,
     })
 }
 
-/// Sites named in the results of all `due` fragments; none while one is void.
+/// Returns the sites named in the results of all `due` fragments; none while one is void.
 fn sites_in_all<'a>(due: usize, results: impl ExactSizeIterator<Item = &'a HeldResult>) -> Vec<SiteId> {
     if results.len() < due {
         return Vec::new();
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_most_advanced_member_sets_the_open_round_and_its_results_are_adopted() {
-        // w1 holds a result of round 5, w2 one of round 4, which w1 has applied already.
+        // w1 has a result of round 5, w2 one of round 4, which w1 has applied already.
         let outcome = outcome(&[(1, 5, 6, &[(1, 9, &[0])]), (2, 4, 5, &[(0, 8, &[0, 1])]), (3, 5, 5, &[])]);
         let adopted = Adopted { fragment: FragmentId(1), hash: [9; 32], holders: vec![WorkerId(1)] };
         let settlement = Settlement {
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(outcome.first_round, Round(5));
     }
 
-    /// Whoever computed it is gone, and its samples are in it: they would count twice.
+    /// The member that computed it has left, and its samples are in the result: they would count twice.
     #[test]
     fn nobody_computes_a_round_of_which_all_is_adopted() {
         let first_round =

@@ -1,37 +1,37 @@
-//! An uploader's work on one fragment.
+//! Collection of one fragment's local updates by its uploader.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use longhaul_common::id::{Generation, Round, WorkerId};
 
-/// The newest local update of each member, and what was made of them.
+/// The newest local update of each member, and the state of their compression.
 #[derive(Debug)]
 pub(super) struct Upload {
-    /// One slot for each sender.
+    /// One slot per sender.
     locals: BTreeMap<WorkerId, (Round, u32, Bytes)>,
-    /// The last round for which the site's contribution was begun in this generation.
+    /// Last round whose site contribution was started in this generation.
     pub begun: Option<Round>,
-    /// A compression whose round is not complete here.
+    /// A compression whose round is incomplete here.
     pub compression: Option<Compression>,
     /// Whether the caller may keep a residual of this fragment.
     pub keeps_residual: bool,
-    /// The last round in which this member sent its slice to its uploader in this generation.
+    /// Last round in which this member sent its slice to its uploader in this generation.
     pub offered: Option<Round>,
 }
 
-/// The last one of a fragment.
+/// The last compression of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compression {
     pub generation: Generation,
     pub round: Round,
-    /// The site's.
+    /// Weight of the site.
     pub weight: u32,
-    /// Whether the caller has answered.
+    /// Whether the caller has replied.
     pub answered: bool,
 }
 
-/// A local update that is not taken.
+/// A rejected local update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotTaken {
     Duplicate,
@@ -40,18 +40,18 @@ pub(super) enum NotTaken {
 
 impl Upload {
     pub fn new() -> Self {
-        // Whether there is a residual from an earlier process, only the caller knows.
+        // Only the caller knows of residuals from an earlier process.
         Self { locals: BTreeMap::new(), begun: None, compression: None, keeps_residual: true, offered: None }
     }
 
-    /// What was collected under one generation means nothing in the next.
+    /// Discards updates of the previous generation.
     pub fn begin_generation(&mut self) {
         self.locals.clear();
         self.begun = None;
         self.offered = None;
     }
 
-    /// Takes a member's update; a newer one replaces an older one, whose round is complete where it came from.
+    /// Takes a member's update; a newer one replaces an older one, whose round is complete at the sender.
     pub fn take(&mut self, from: WorkerId, round: Round, weight: u32, body: Bytes) -> Result<(), NotTaken> {
         let newest = self.locals.get(&from).map(|(newest, ..)| *newest).max(self.begun);
         match newest {
@@ -68,18 +68,18 @@ impl Upload {
         self.locals.get(&from).is_some_and(|(newest, ..)| *newest == round)
     }
 
-    /// Hands out a member's update of a round.
+    /// Removes and returns a member's update of a round.
     pub fn give(&mut self, from: WorkerId, round: Round) -> Option<(u32, Bytes)> {
         let (_, weight, body) = self.locals.remove(&from).filter(|(newest, ..)| *newest == round)?;
         Some((weight, body))
     }
 
-    /// How many updates are in memory.
+    /// Returns the number of updates in memory.
     pub fn held(&self) -> usize {
         self.locals.len()
     }
 
-    /// Forgets updates of rounds that are complete.
+    /// Drops updates of complete rounds.
     pub fn forget_before(&mut self, round: Round) {
         self.locals.retain(|_, (newest, ..)| *newest >= round);
     }

@@ -1,4 +1,4 @@
-//! How requests get to a collector: with the TLS that the rest of the program has.
+//! HTTP client of the exporters, with the TLS of the rest of the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -9,24 +9,24 @@ use longhaul_common::host::is_this_machine;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
 use tokio::runtime::{Builder, Runtime};
 
-/// How long a request may take. Specification of OTLP's exporters: ten seconds.
+/// Timeout of a request: ten seconds, by the specification of OTLP exporters.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// The longest answer that is read, in bytes: it says how many spans were refused, and why.
+/// Maximum bytes of a response, which reports refused spans with reasons.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// People are told once in a process that others may listen.
+/// Warns once per process of unencrypted export.
 static IN_THE_CLEAR: Once = Once::new();
 
-/// For the exporters, which call it on threads of their own that may wait.
+/// Client of the exporters, which call it on own threads that may block.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
-    /// Theirs are no threads of a runtime.
+    /// Their threads belong to no runtime.
     own: Arc<Mutex<Own>>,
-    /// Whether the collector was out of reach when it was tried last.
+    /// Whether the last attempt found the collector unreachable.
     is_down: Arc<AtomicBool>,
 }
 
-/// A runtime that may be dropped wherever the last exporter is, also by a task of another one.
+/// A runtime that can be dropped with the last exporter anywhere, also in a task of another runtime.
 #[derive(Debug)]
 struct Own(Option<Runtime>);
 
@@ -46,22 +46,22 @@ impl Drop for Own {
 
 impl Client {
     /// # Errors
-    /// What the system says, or TLS.
+    /// Errors of the system or of TLS.
     pub(super) fn new() -> Result<Self, HttpError> {
-        // Another part of the program may have chosen the same before.
+        // Another part of the program may have set the same already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(REQUEST_MAX).build()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Self { http, own: Arc::new(Mutex::new(Own(Some(runtime)))), is_down: Arc::default() })
     }
 
-    /// People are told of the first failure, and when it is over.
+    /// Logs the first failure and the recovery.
     fn note(&self, failure: Option<&str>) {
         let was_down = self.is_down.swap(failure.is_some(), Ordering::Relaxed);
         match failure {
             Some(error) if !was_down => tracing::warn!(
                 error,
-                "telemetry cannot be exported; the run goes on without, and it is tried again (OTEL_EXPORTER_OTLP_ENDPOINT)"
+                "telemetry cannot be exported; the run continues without it, and export is retried (OTEL_EXPORTER_OTLP_ENDPOINT)"
             ),
             None if was_down => tracing::info!("telemetry is exported again"),
             _ => {}
@@ -75,7 +75,7 @@ impl HttpClient for Client {
         if is_in_the_clear(&request) {
             IN_THE_CLEAR.call_once(|| {
                 tracing::warn!(
-                    "names of workers, losses and what each did travel to the collector in the clear: \
+                    "worker names, losses and spans travel to the collector unencrypted: \
                      on a network that others use, write https:// in OTEL_EXPORTER_OTLP_ENDPOINT"
                 );
             });
@@ -91,7 +91,7 @@ impl HttpClient for Client {
     }
 }
 
-/// Whether others on the way can read what is sent.
+/// Whether the network path can read the request.
 fn is_in_the_clear<T>(request: &Request<T>) -> bool {
     let to = request.uri();
     to.scheme_str() == Some("http") && !to.host().is_some_and(is_this_machine)
@@ -112,7 +112,7 @@ async fn send(http: &reqwest::Client, request: Request<Bytes>) -> Result<Respons
     Ok(response)
 }
 
-/// An error with its causes: the outermost one says no more than that a request failed.
+/// Formats an error with its causes: the outermost one only reports a failed request.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |all, cause| format!("{all}: {cause}"))

@@ -1,7 +1,8 @@
-//! Spans and metrics for a collector of OpenTelemetry: OTLP over HTTP, as protocol buffers, where the standard environment variables say.
+//! Spans and metrics for an OpenTelemetry collector: OTLP over HTTP, as protocol buffers, configured by the
+//! standard environment variables.
 //!
-//! Nothing here is waited for. Spans go into a bounded queue, which loses those that come while it is full; metrics are read now and then, by a thread of their own.
-//! A collector that is down is told of once.
+//! No caller waits. Spans enter a bounded queue, which drops new ones while full; a separate thread reads
+//! metrics periodically. An unreachable collector is reported once.
 
 mod client;
 mod settings;
@@ -21,55 +22,56 @@ pub use spans::{RunTraces, Span, Spans};
 
 use client::Client;
 
-/// How long a process that ends waits for the last that is on its way to a collector.
+/// Maximum wait at process end for data in flight to a collector.
 const FAREWELL_MAX: Duration = Duration::from_secs(3);
-/// What all of it is said to come from.
+/// Instrumentation scope.
 const SCOPE: &str = "longhaul";
 
-/// Why nothing can be exported.
+/// Reason why export cannot start.
 #[derive(Debug, thiserror::Error)]
 #[error("export telemetry as the environment's OTEL_EXPORTER_OTLP_… say: {0}")]
 pub struct TelemetryError(String);
 
-/// What takes spans and metrics to a collector.
+/// Export of spans and metrics to a collector.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     spans: Option<Spans>,
     metrics: Option<SdkMeterProvider>,
 }
 
-/// A metric that is read whenever it is exported.
+/// A metric that is read at each export.
 pub struct Observed {
-    /// Its whole name.
+    /// Full name.
     pub name: String,
-    /// What it is.
+    /// Description.
     pub help: &'static str,
-    /// Its values, by their labels.
+    /// Values, by labels.
     pub read: Read,
 }
 
-/// A list of values with what tells them apart.
+/// Values with their labels.
 pub type Labelled<T> = Vec<(Vec<(&'static str, String)>, T)>;
 
-/// How a metric is read. It is called on a thread that may wait, and must not take long.
+/// Reader of a metric. It is called on a thread that may block, and must be short.
 pub enum Read {
-    /// What it is now.
+    /// Current value.
     Gauge(Box<dyn Fn() -> Labelled<f64> + Send + Sync>),
-    /// What it has counted.
+    /// Cumulative count.
     Counter(Box<dyn Fn() -> Labelled<u64> + Send + Sync>),
 }
 
 impl Telemetry {
-    /// What the settings ask for; none where they name no collector. `service` is its name where they have none.
+    /// Starts the export that the settings request; `None`: no collector is configured. `service` is the
+    /// default service name.
     ///
     /// # Errors
-    /// The settings make no sense, or the system gives no thread.
+    /// The settings are invalid, or the system provides no thread.
     pub fn start(settings: &Settings, service: &'static str) -> Result<Option<Self>, TelemetryError> {
         if !settings.spans && !settings.metrics {
             return Ok(None);
         }
         let failed = |error: &dyn std::fmt::Display| TelemetryError(error.to_string());
-        // One each, so that neither waits for what the other sends.
+        // One client each, so that neither blocks the other.
         let client = || Client::new().map_err(|error| failed(&error));
         let resource = resource(service);
         let spans = match settings.spans {
@@ -91,13 +93,13 @@ impl Telemetry {
         Ok(Some(Self { spans, metrics }))
     }
 
-    /// Where spans go, if they are wanted.
+    /// Returns the queue of spans, if enabled.
     #[must_use]
     pub fn spans(&self) -> Option<Spans> {
         self.spans.clone()
     }
 
-    /// From now on, these are read and exported every so often (`OTEL_METRIC_EXPORT_INTERVAL`, a minute).
+    /// Reads and exports these periodically from now on (`OTEL_METRIC_EXPORT_INTERVAL`, a minute).
     pub fn observe(&self, metrics: impl IntoIterator<Item = Observed>) {
         let Some(provider) = &self.metrics else { return };
         let meter = provider.meter(SCOPE);
@@ -115,7 +117,7 @@ impl Telemetry {
         }
     }
 
-    /// Sends what has not been sent, and waits for that for three seconds at most.
+    /// Sends the remaining data, for three seconds at most.
     pub fn end(&self) {
         let (done, all) = sync_channel(1);
         let (spans, metrics) = (self.spans.clone(), self.metrics.clone());
@@ -124,19 +126,19 @@ impl Telemetry {
                 spans.end(FAREWELL_MAX);
             }
             if let Some(metrics) = metrics {
-                // What cannot be said has been told of, and the process ends.
+                // Failures have been logged, and the process ends.
                 let _ = metrics.shutdown();
             }
             let _ = done.send(());
         };
-        // Without a thread, what is left is lost.
+        // Without a thread, the rest is lost.
         if std::thread::Builder::new().name("telemetry-end".to_owned()).spawn(ending).is_ok() {
             let _ = all.recv_timeout(FAREWELL_MAX);
         }
     }
 }
 
-/// Tells what is read now.
+/// Reports the values read.
 fn observing<T>(
     read: Box<dyn Fn() -> Labelled<T> + Send + Sync>,
 ) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync {
@@ -147,9 +149,9 @@ fn key_values(labels: Vec<(&'static str, String)>) -> Vec<KeyValue> {
     labels.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect()
 }
 
-/// What the environment says of this process (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
+/// Returns the environment's description of this process (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
 fn resource(service: &'static str) -> Resource {
-    /// What the name is where nobody gives one.
+    /// The SDK's default service name.
     const UNNAMED: &str = "unknown_service";
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let named = Resource::builder().build();

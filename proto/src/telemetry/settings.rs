@@ -1,22 +1,23 @@
-//! Whether anything is exported. Where to, and how often, the SDK reads by itself.
+//! Switches of the export. The SDK itself reads destination and interval.
 
-/// What the environment asks for.
+/// Export requested by the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether somebody wants spans.
+    /// Whether spans are exported.
     pub spans: bool,
-    /// Whether somebody wants metrics.
+    /// Whether metrics are exported.
     pub metrics: bool,
 }
 
 impl Settings {
-    /// Of this process.
+    /// Reads this process's environment.
     #[must_use]
     pub fn of_the_environment() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }
 
-    /// By the variables of the specification: nothing is exported where no endpoint is named, where `OTEL_SDK_DISABLED` is true, or where the signal's exporter is `none`.
+    /// Applies the specification: no export without an endpoint, with `OTEL_SDK_DISABLED` true, or with the
+    /// signal's exporter `none`.
     #[must_use]
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name: &str| variable(name).map(|value| value.trim().to_lowercase());

@@ -1,4 +1,4 @@
-//! Spans, and the traces that they are in.
+//! Spans, and their traces.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,36 +15,37 @@ use opentelemetry_sdk::trace::{
 
 use super::SCOPE;
 
-/// Where spans go: a queue of `OTEL_BSP_MAX_QUEUE_SIZE` (2048), which loses what comes while it is full.
+/// A queue of `OTEL_BSP_MAX_QUEUE_SIZE` (2048) spans, which drops new ones while full.
 #[derive(Clone, Debug)]
 pub struct Spans {
     processor: Arc<BatchSpanProcessor>,
     scope: InstrumentationScope,
 }
 
-/// Something that was done.
+/// A finished operation.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// What it is.
+    /// Name.
     pub name: &'static str,
-    /// The round that it belongs to, if it is part of one; its own trace has all of that on all machines.
+    /// Round to which it belongs, if any; a round's trace contains its spans of all machines.
     pub round: Option<Round>,
-    /// Whether it is the round itself, of which what belongs to it is part.
+    /// Whether it is the round's own span, the parent of the others.
     pub is_the_round: bool,
-    /// Unix time in microseconds of its beginning,
+    /// Start, in microseconds of Unix time.
     pub began_us: u64,
-    /// and of its end.
+    /// End, in microseconds of Unix time.
     pub ended_us: u64,
-    /// What is known of it besides.
+    /// Further attributes.
     pub attributes: Vec<KeyValue>,
 }
 
-/// The traces of a run: one for each round, and one for what is in none. Their ids are hashes, so that all processes have the same ones without asking.
+/// The traces of a run: one per round, and one for the rest. Their ids are hashes, so that all processes
+/// derive the same ones.
 #[derive(Clone, Copy, Debug)]
 pub struct RunTraces(pub RunId);
 
 impl RunTraces {
-    /// The trace of a round, and the span that is the round itself; of none: the rest of the run.
+    /// Returns the trace of a round, and the span of the round itself; `None`: the rest of the run.
     #[must_use]
     pub fn of(self, round: Option<Round>) -> (TraceId, SpanId) {
         let mut hasher = blake3::Hasher::new_derive_key("longhaul 2026 traces of a run");
@@ -68,7 +69,7 @@ impl Spans {
         Self { processor: Arc::new(processor), scope }
     }
 
-    /// Puts one into the queue, or loses it where that is full. It never waits.
+    /// Queues a span, or drops it if the queue is full. Never blocks.
     pub fn put(&self, traces: RunTraces, span: Span) {
         let Span { name, round, is_the_round, began_us, ended_us, attributes } = span;
         let (trace, of_round) = traces.of(round);
@@ -93,7 +94,7 @@ impl Spans {
     }
 
     pub(super) fn end(&self, within: Duration) {
-        // What cannot be said has been told of, and the process ends.
+        // Failures have been logged, and the process ends.
         let _ = self.processor.shutdown_with_timeout(within);
     }
 }

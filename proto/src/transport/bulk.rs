@@ -1,8 +1,8 @@
 //! Bulk frames over a connection.
 //!
-//! A frame has a unidirectional stream of its own ([`BulkSender`], [`BulkReceiver`]): lost packets of one frame
-//! do not hold up another, and the peer's refusal of one frame ends that frame only. A pull is a bidirectional
-//! stream: a small request, then frames one after another ([`pull`], [`PullRequest`]).
+//! Each frame has its own unidirectional stream ([`BulkSender`], [`BulkReceiver`]): lost packets of one frame
+//! do not delay another, and a refusal ends one frame only. A pull is a bidirectional stream: a small
+//! request, then frames one after another ([`pull`], [`PullRequest`]).
 
 mod limits;
 mod pull;

@@ -1,4 +1,4 @@
-//! QUIC endpoints from TLS configurations made elsewhere.
+//! QUIC endpoints from given TLS configurations.
 
 use std::io;
 use std::net::UdpSocket;
@@ -13,16 +13,16 @@ use super::config::{site_transport_config, transport_config};
 use super::congestion::RateController;
 use super::reset::ResetKey;
 
-/// The round trip of a connection as it is without the queues that its own traffic makes; between workers of one site, where another
-/// controller is at work, as it is now.
+/// Returns the round trip of a connection without the queues of its own traffic; between workers of one site,
+/// which use another controller, the current one.
 #[must_use]
 pub fn round_trip(connection: &Connection) -> Duration {
     let controller = connection.congestion_state().into_any().downcast::<RateController>();
     controller.ok().and_then(|controller| controller.round_trip()).unwrap_or_else(|| connection.rtt())
 }
 
-/// What the path of a connection delivered of late when it had enough to carry, in bytes a second. None: it never had, or another controller is at work
-/// (within a site).
+/// Returns the recent delivery rate of a connection's path under full load, in bytes per second. `None`: it
+/// was never under full load, or uses another controller (within a site).
 #[must_use]
 pub fn delivery_rate(connection: &Connection) -> Option<f64> {
     let controller = connection.congestion_state().into_any().downcast::<RateController>();
@@ -37,17 +37,18 @@ pub fn endpoint(socket: UdpSocket, server: Option<Arc<QuicServerConfig>>) -> io:
     Ok(endpoint_that_resets(socket, server)?.0)
 }
 
-/// The same, with the key that connections to an earlier process at this address are reset with.
+/// The same, with the key that resets connections to an earlier process at this address.
 ///
 /// # Errors
-/// The socket cannot be driven, or the machine gives no random numbers.
+/// The socket cannot be driven, or the machine provides no random numbers.
 pub fn endpoint_that_resets(
     socket: UdpSocket,
     server: Option<Arc<QuicServerConfig>>,
 ) -> io::Result<(Endpoint, ResetKey)> {
     let key = ResetKey::random().map_err(|_| io::Error::other("the machine gives no random numbers"))?;
     let mut config = EndpointConfig::new(Arc::new(key.clone()));
-    // quinn's own ids carry a check that only the process can make which gave them out, and packets without it are dropped without an answer.
+    // quinn's own ids carry a check that only their issuing process can make; packets without it are dropped
+    // silently.
     config.cid_generator(|| Box::new(RandomConnectionIdGenerator::default()));
     let endpoint = Endpoint::new(config, server.map(server_config), socket, Arc::new(TokioRuntime))?;
     Ok((endpoint, key))

@@ -1,4 +1,4 @@
-//! Speaks up where nothing is acknowledged.
+//! Sends probes while acknowledgements are missing.
 
 use std::time::Duration;
 
@@ -9,29 +9,30 @@ use tokio::time::{Instant, sleep_until};
 
 use super::congestion::RateController;
 
-/// Time between looks, at least: what a path that is whole again is noticed after.
+/// Minimum time between checks: the delay in noticing a recovered path.
 const LOOK: Duration = Duration::from_millis(250);
-/// Time between nudges, at least, as long as a burst of losses is as likely as an outage.
+/// Minimum time between nudges while a burst of losses is as likely as an outage.
 const EAGER_LOOK: Duration = Duration::from_millis(50);
-/// So many nudges go then, unless one is answered: losses come some ten in a row, and a path that lost more is taken for cut.
+/// Number of such nudges, unless one is acknowledged. Losses come about ten in a row; a path that loses more
+/// is assumed cut.
 const EAGER_NUDGES: u32 = 32;
 /// The same in round trips, so that acknowledgements have time to arrive.
 const LOOK_ROUND_TRIPS: u32 = 2;
-/// What is said: a datagram with nothing in it would be kept by a peer that does not read, and count for nothing.
+/// Payload of a nudge. A peer that does not read would keep an empty datagram without counting it.
 const WORD: Bytes = Bytes::from_static(&[0]);
 
-/// Looks after a connection until it is closed, or this is dropped: while something that was sent is not acknowledged, a datagram goes now and then, and its acknowledgement shows
-/// that the path is whole.
+/// Monitors a connection until it is closed or this is dropped. While sent data is unacknowledged, it sends
+/// datagrams, whose acknowledgement shows that the path works.
 ///
-/// By itself QUIC asks again after a time that doubles (RFC 9002, section 6.2.1): after nine seconds without a path it may be as long again before it notices that there is one, and where ten
-/// packets in a row are lost, its fifth question is due after a second.
-/// What the peer says in this way is read and thrown away. The datagram goes however much is in flight, where the path has our congestion control; within a site, where it has not, a full
-/// window waits for QUIC's probes.
+/// QUIC itself probes at intervals that double (RFC 9002, section 6.2.1): after nine seconds without a path
+/// it may take as long again to notice the recovery. Where ten packets in a row are lost, its fifth probe is
+/// due after a second. The peer reads and discards the datagrams. They bypass the window where the path has
+/// our congestion control; within a site, which has not, a full window waits for QUIC's probes.
 #[derive(Debug)]
 pub struct Nudging(AbortHandle);
 
 impl Nudging {
-    /// Of this connection. Call it within a tokio runtime.
+    /// Monitors this connection. Call it within a tokio runtime.
     #[must_use]
     pub fn of(connection: &Connection) -> Self {
         Self(tokio::spawn(nudge(connection.clone())).abort_handle())
@@ -66,46 +67,47 @@ async fn nudge(connection: Connection) {
     }
 }
 
-/// When to look again, where so many nudges were not answered.
+/// Returns the time to the next check after this many unacknowledged nudges.
 fn look_after(unanswered: u32, round_trip: Duration) -> Duration {
     let least = if (1..=EAGER_NUDGES).contains(&unanswered) { EAGER_LOOK } else { LOOK };
     least.max(round_trip * LOOK_ROUND_TRIPS)
 }
 
-/// Has the peer acknowledge something, if it is there: sends a datagram, however much is in flight where the path has our congestion control.
+/// Elicits an acknowledgement from a reachable peer: sends a datagram, beyond the window where the path has
+/// our congestion control.
 pub fn nudge_once(connection: &Connection) {
     if let Ok(controller) = connection.congestion_state().into_any().downcast::<RateController>() {
         controller.grant();
     }
-    // A peer that takes no datagrams is of another release: it gets QUIC's probes.
+    // A peer that accepts no datagrams is of another release: it gets QUIC's probes.
     let _ = connection.send_datagram(WORD);
 }
 
-/// What has come of a connection so far.
+/// Counters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// Acknowledgements of the peer.
     acknowledgements: u64,
-    /// Frames that matter, those that were sent again included.
+    /// Ack-eliciting frames sent, retransmissions included.
     sent: u64,
-    /// Datagrams of UDP that have arrived.
+    /// UDP datagrams received.
     arrived: u64,
 }
 
 impl Heard {
-    /// On this connection.
+    /// Reads the counters of this connection.
     #[must_use]
     pub fn on(connection: &Connection) -> Self {
         Self::of(&connection.stats())
     }
 
-    /// Whether anything has arrived since.
+    /// Whether anything has arrived since `before`.
     #[must_use]
     pub fn is_more_than(&self, before: &Self) -> bool {
         self.arrived > before.arrived
     }
 
-    /// Whether something was sent since that has to be acknowledged.
+    /// Whether ack-eliciting frames were sent since `before`.
     #[must_use]
     pub fn has_sent_since(&self, before: &Self) -> bool {
         self.sent > before.sent

@@ -1,4 +1,5 @@
-//! Stateless resets (RFC 9000, section 10.3): whoever speaks to a process that was started anew hears at once that its connection is no more.
+//! Stateless resets (RFC 9000, section 10.3): peers of a restarted process learn at once that their
+//! connection is lost.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -6,22 +7,23 @@ use quinn_proto::crypto::{CryptoError, HmacKey};
 use ring::digest::SHA256_OUTPUT_LEN;
 use ring::hmac;
 
-/// What an endpoint's reset tokens are made from. It has to be the same in each process that may come after this one at its address, and nobody else's;
-/// until it is given a secret it is this process's own, and who speaks to the next one waits for its idle timeout. Clones are the same key.
+/// Key of an endpoint's reset tokens. It must be equal in each process that may succeed this one at its
+/// address, and secret to others. Until it is set, it is this process's own, and peers of its successor wait
+/// for the idle timeout. Clones share the key.
 #[derive(Clone, Debug)]
 pub struct ResetKey(Arc<RwLock<hmac::Key>>);
 
 impl ResetKey {
-    /// A key of this process alone.
+    /// Creates a key of this process alone.
     ///
     /// # Errors
-    /// The machine gives no random numbers.
+    /// The machine provides no random numbers.
     pub fn random() -> Result<Self, ring::error::Unspecified> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new())?;
         Ok(Self(Arc::new(RwLock::new(key))))
     }
 
-    /// From now on, tokens are made from this secret, which is used for nothing else.
+    /// Derives tokens from this secret, which has no other use, from now on.
     pub fn set(&self, secret: &[u8; 32]) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = hmac::Key::new(hmac::HMAC_SHA256, secret);
     }

@@ -1,53 +1,53 @@
-//! UDP sockets with room for a long link's bursts.
+//! UDP sockets with buffers for a long link's bursts.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// What a socket is asked to buffer in each direction: 65 ms at 500 Mbit/s. With the usual 208 KiB the kernel
-/// dropped packets at that rate whenever the process was late.
+/// Requested buffer in each direction: 65 ms at 500 Mbit/s. With the usual 208 KiB the kernel dropped packets
+/// at that rate whenever the process was late.
 pub const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
-/// What the kernel granted, in bytes of packet data. Less than [`SOCKET_BUFFER_BYTES`] means that
+/// Buffers granted by the kernel, in bytes of packet data. Less than [`SOCKET_BUFFER_BYTES`] means that
 /// `net.core.rmem_max` or `net.core.wmem_max` is lower; fast links then lose packets in this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketBuffers {
-    /// The receive buffer.
+    /// Receive buffer.
     pub receive_bytes: usize,
-    /// The send buffer.
+    /// Send buffer.
     pub send_bytes: usize,
 }
 
 impl SocketBuffers {
-    /// Whether the kernel gave what was asked for.
+    /// Whether the kernel granted the requested size.
     #[must_use]
     pub fn are_full(&self) -> bool {
         self.receive_bytes.min(self.send_bytes) >= SOCKET_BUFFER_BYTES
     }
 }
 
-/// No socket on the wanted address.
+/// A failure to bind an address.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another process, or this one, listens there.
+    /// Another socket is bound there.
     #[error("UDP port {} of {} is in use by another socket", address.port(), address.ip())]
     InUse {
-        /// The wanted address.
+        /// Requested address.
         address: SocketAddr,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("bind a UDP socket to {address}")]
     Io {
-        /// The wanted address.
+        /// Requested address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
 
-/// Binds a UDP socket and asks for [`SOCKET_BUFFER_BYTES`] in each direction; tells what was granted. A kernel
-/// that grants less is no error.
+/// Binds a UDP socket, requests [`SOCKET_BUFFER_BYTES`] in each direction and returns the granted sizes.
+/// Smaller ones are no error.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -61,10 +61,10 @@ pub fn bind_udp(address: SocketAddr) -> Result<(UdpSocket, SocketBuffers), BindE
 fn bind(address: SocketAddr) -> io::Result<(UdpSocket, SocketBuffers)> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
-        // One socket for both families, where the system allows it.
+        // One socket for both families, if the system permits it.
         let _ = socket.set_only_v6(false);
     }
-    // Refusals show in what is granted.
+    // The granted sizes reveal refusals.
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     socket.bind(&address.into())?;
@@ -75,26 +75,26 @@ fn bind(address: SocketAddr) -> io::Result<(UdpSocket, SocketBuffers)> {
     Ok((socket.into(), granted))
 }
 
-/// Listens on TCP beside a UDP socket of [`bind_udp`], for the same kinds of addresses.
+/// Listens on TCP beside a UDP socket of [`bind_udp`], for the same address families.
 ///
 /// # Errors
 /// The address cannot be bound.
 pub fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    /// Connections that wait to be accepted, as in the standard library.
+    /// Connections waiting to be accepted, as in the standard library.
     const BACKLOG: i32 = 128;
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
-        // Also where `net.ipv6.bindv6only` says otherwise.
+        // Even if `net.ipv6.bindv6only` is set.
         let _ = socket.set_only_v6(false);
     }
-    // As in the standard library: connections of before may linger at the port.
+    // As in the standard library: earlier connections may linger at the port.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Linux reports twice the granted size, the half of which is for its own bookkeeping (socket(7)).
+/// Linux reports twice the granted size; half is for its own bookkeeping (socket(7)).
 fn usable(reported_bytes: usize) -> usize {
     if cfg!(target_os = "linux") { reported_bytes / 2 } else { reported_bytes }
 }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn who_listens_at_all_addresses_is_reached_by_both_kinds() {
-        // A machine may have no IPv6.
+        // A machine may lack IPv6.
         let Ok((udp, _)) = bind_udp(SocketAddr::from(([0; 16], 0))) else { return };
         let port = udp.local_addr().unwrap().port();
         let listener = listen_tcp(SocketAddr::from(([0; 16], port))).unwrap();

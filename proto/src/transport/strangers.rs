@@ -1,4 +1,4 @@
-//! Peers that have not shown yet who they are: how many may be inside at a time, of all and of one address.
+//! Unauthenticated peers: bounds in total and per address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quinn::{Connection, ConnectionError, Incoming};
 use tokio::time::{Instant, timeout_at};
 
-/// An address's share of all places: one machine that takes all it can leaves three quarters to others.
+/// Divisor of an address's share: one machine that takes all it can leaves three quarters to others.
 const SHARES: usize = 4;
 
-/// A number of places, a quarter of which one address may have: of IPv6 a /64, which one machine has all of. Clones share them.
+/// A number of slots, of which one address may have a quarter; for IPv6 a /64, as one machine has all of it.
+/// Clones share them.
 #[derive(Clone, Debug)]
 pub struct Strangers {
     places: usize,
@@ -20,27 +21,27 @@ pub struct Strangers {
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    /// Of those that have any.
+    /// Slots per address.
     by_address: BTreeMap<IpAddr, usize>,
 }
 
-/// A place among the strangers, until it is dropped.
+/// A slot, until dropped.
 #[derive(Debug)]
 pub struct Place {
     address: IpAddr,
     taken: Arc<Mutex<Taken>>,
 }
 
-/// Why a handshake came to nothing.
+/// Reasons why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// All places that it could have are taken.
-    #[error("too many strangers at a time")]
+    /// All slots available to it are taken.
+    #[error("too many unauthenticated connections")]
     Busy,
-    /// It asked to prove its address first; nothing is wrong.
+    /// It must prove its address first; not an error.
     #[error("the peer was asked to prove its address")]
     Retried,
-    /// It took too long.
+    /// It timed out.
     #[error("the handshake took too long")]
     Slow,
     /// It failed.
@@ -49,13 +50,13 @@ pub enum HandshakeError {
 }
 
 impl Strangers {
-    /// So many at a time.
+    /// Creates this many slots.
     #[must_use]
     pub fn new(places: usize) -> Self {
         Self { places, taken: Arc::default() }
     }
 
-    /// A place, if there is one for somebody from there.
+    /// Takes a slot, if one is free for this address.
     #[must_use]
     pub fn enter(&self, address: IpAddr) -> Option<Place> {
         let address = network_of(address);
@@ -72,11 +73,12 @@ impl Strangers {
         Some(Place { address, taken: Arc::clone(&self.taken) })
     }
 
-    /// Completes a handshake. From an eighth of all places on an address must be proved before it costs anything (RFC 9000, section 8.1.2), so forged ones cost nothing. The
-    /// place is the peer's until it is dropped.
+    /// Completes a handshake. Once an eighth of all slots are taken, peers must prove their address first
+    /// (RFC 9000, section 8.1.2), so forged addresses take no slots. The peer keeps the slot until it is
+    /// dropped.
     ///
     /// # Errors
-    /// [`HandshakeError`]; there is no connection then.
+    /// [`HandshakeError`]; no connection exists then.
     pub async fn shake_hands(
         &self,
         incoming: Incoming,
@@ -101,7 +103,7 @@ impl Strangers {
         Ok((connection, place))
     }
 
-    /// Fewer than one address may have: who forges its address takes no more than who does not.
+    /// Half of an address's share: peers with forged addresses take no more than others.
     fn are_many(&self) -> bool {
         let all = self.taken.lock().unwrap_or_else(PoisonError::into_inner).all;
         all >= self.places / (2 * SHARES)
@@ -121,7 +123,7 @@ impl Drop for Place {
     }
 }
 
-/// What one machine may have all of.
+/// Returns the network that one machine may have entirely.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

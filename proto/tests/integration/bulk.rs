@@ -34,7 +34,7 @@ fn frame(generation: u64, part: u32, length: usize) -> Frame {
     Frame::new(meta, Bytes::from(body)).expect("within the limit")
 }
 
-/// A connection whose server side takes the frames of generation 1.
+/// A connection whose server side receives the frames of generation 1.
 async fn receiving(limits: ReceiveLimits) -> (Pair, mpsc::Receiver<ReceivedFrame>) {
     let pair = pair().await;
     let (receiver, queue) = BulkReceiver::new(limits, |header| header.meta.generation == Generation(1));
@@ -57,7 +57,7 @@ async fn stopped_with(pair: &Pair, bytes: &[u8], finish: bool) -> Option<u64> {
 async fn frames_arrive_whole_however_many_are_sent_at_once() {
     let (pair, mut queue) = receiving(ReceiveLimits::default()).await;
     let sender = BulkSender::new(pair.client.clone());
-    // More than may be on their way, by their number and in bytes.
+    // More than may be in flight, in number and in bytes.
     let parts = BULK_STREAMS_MAX + 100;
     let mut sends = tokio::task::JoinSet::new();
     for part in 0..parts {
@@ -92,7 +92,7 @@ async fn the_largest_and_the_empty_frame_pass() {
 async fn a_frame_of_another_generation_is_refused_and_the_next_one_passes() {
     let (pair, mut queue) = receiving(ReceiveLimits::default()).await;
     let sender = BulkSender::new(pair.client.clone());
-    // Longer than a stream's window, so that the refusal comes before the end of the body.
+    // Longer than a stream's window, so that the refusal precedes the end of the body.
     let refused = sender.send(&frame(2, 0, 4 << 20)).await;
     assert!(matches!(refused, Err(SendError::Refused(_))), "{refused:?}");
     sender.send(&frame(1, 0, 1_000)).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_hostile_header_costs_only_its_stream() {
     assert_eq!(stopped_with(&pair, &header, false).await, Some(2));
     assert_eq!(stopped_with(&pair, &[0xff; FRAME_HEADER_BYTES], false).await, Some(2));
 
-    // What ends early or does not match its hash leaves no frame in the queue.
+    // Truncated frames, and ones with a wrong hash, leave no frame in the queue.
     let genuine = frame(1, 0, 10);
     let mut short = genuine.header().encode().to_vec();
     short.extend_from_slice(b"123");
@@ -139,7 +139,7 @@ async fn a_frame_whose_end_comes_late_is_taken_and_its_sender_is_not_told_otherw
     let mut stream = pair.client.open_uni().await.unwrap();
     stream.write_all(&late.header().encode()).await.unwrap();
     stream.write_all(late.body()).await.unwrap();
-    // Opened later, so it arrives when the first frame's body has; yet it is complete first.
+    // Opened later, when the first frame's body has arrived, but complete first.
     BulkSender::new(pair.client.clone()).send(&frame(1, 1, 10)).await.unwrap();
     assert_eq!(queue.recv().await.unwrap().frame().meta().part, 1);
     stream.finish().unwrap();
@@ -256,7 +256,7 @@ async fn a_peer_that_announces_more_than_there_is_room_for_holds_up_nobody_else(
         stream.write_all(&header).await.unwrap();
         announced.push(stream);
     }
-    // Of each connection's own.
+    // Of each connection's own share.
     let sender = BulkSender::new(bad.client.clone());
     let small = tokio::spawn(async move { sender.send(&frame(1, 1, 0)).await });
     assert_eq!(queue.recv().await.unwrap().frame().meta().part, 1, "what is announced has arrived");

@@ -1,5 +1,5 @@
-//! The codec allocates nothing for a fragment once it has seen one of its size, and for a frame in proportion to the
-//! length that is expected of it.
+//! The codec allocates nothing for a fragment after one of its size, and for a frame in proportion to the
+//! expected length.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use longhaul_proto::codec::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Counts the allocations of each thread, so that neither other tests nor their harness disturb.
+/// Counts the allocations of each thread, so that neither other tests nor their harness interfere.
 struct CountingAllocator;
 
 thread_local! {
@@ -23,7 +23,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + layout.size());
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller upholds the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -68,7 +68,7 @@ fn nothing_is_allocated_once_a_fragment_of_the_same_size_has_been_through() {
         let mut encoder = Encoder::new(spec).unwrap();
         let mut decoder = Decoder::new();
         let (mut residual, mut sum) = (vec![0.0; LEN], vec![0.0; LEN]);
-        // The frame's length varies with the data; its buffer is the caller's to provide.
+        // The frame's length varies with the data; the caller provides its buffer.
         let mut frame = Vec::with_capacity(8 * LEN);
         let mut fragment = |delta: &[f32]| {
             frame.clear();
@@ -76,7 +76,7 @@ fn nothing_is_allocated_once_a_fragment_of_the_same_size_has_been_through() {
             decoder.decode_add(&frame, LEN, 0.5, &mut sum).unwrap();
             decoder.decode(&frame, LEN).unwrap();
         };
-        // The first feeds the residual; what follows may have more ties and candidates, so a few go ahead.
+        // The first ones feed the residual; later ones may have more ties and candidates, so a few precede.
         (0..4).for_each(|_| fragment(&random()));
         let deltas = [random(), random(), random()];
         let allocated = allocations_in(|| deltas.iter().for_each(|delta| fragment(delta)));
@@ -88,7 +88,8 @@ fn nothing_is_allocated_once_a_fragment_of_the_same_size_has_been_through() {
 #[test]
 fn a_hostile_header_takes_no_more_memory_than_its_fragment_may() {
     const LEN: usize = 5000;
-    // For each value at most: three numbers of four bytes twice, once while they grow, and an entropy-coded byte twice.
+    // Maximum per value: three numbers of four bytes twice, once while they grow, and an entropy-coded byte
+    // twice.
     const BYTES_PER_VALUE_MAX: usize = 32;
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     let input: Vec<f32> = (0..LEN).map(|_| rng.random_range(-1.0..1.0)).collect();

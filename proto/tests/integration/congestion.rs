@@ -13,7 +13,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An endless transfer to the right, past its start-up.
+/// Returns an endless transfer to the right, past its start-up.
 fn warm_one_way(spec: LinkSpec, seed: u64) -> (Path, Flow) {
     let mut path = Path::symmetric(spec, seed);
     let flow = path.connect();
@@ -22,7 +22,7 @@ fn warm_one_way(spec: LinkSpec, seed: u64) -> (Path, Flow) {
     (path, flow)
 }
 
-/// Part of the link's rate that reaches the application over `duration`.
+/// Returns the part of the link's rate that reaches the application over `duration`.
 fn share(path: &mut Path, flow: Flow, at: Side, spec: LinkSpec, duration: Duration) -> f64 {
     path.goodput(&[(flow, at)], duration)[0] / spec.bytes_per_s()
 }
@@ -183,7 +183,8 @@ fn acknowledgements_in_bursts_do_not_starve_the_sender() {
     assert!(share >= 0.9, "{share:.3} of the link");
 }
 
-/// Two sites in one town, on busy machines: the path takes microseconds, and the threads that serve it wait for their turn.
+/// Two sites in one town, on busy machines: the path takes microseconds, and its threads wait to be
+/// scheduled.
 #[test]
 fn a_short_path_between_busy_machines_keeps_a_useful_rate() {
     let spec = LinkSpec { delay: Duration::from_micros(50), ..LinkSpec::new(1000.0, 0, 0.0) };
@@ -194,7 +195,7 @@ fn a_short_path_between_busy_machines_keeps_a_useful_rate() {
         path.leftward.change_batching(turn);
         path.run_for(WARM_UP);
         let share = share(&mut path, flow, Side::Right, spec, seconds(3));
-        // A fragment of a megabyte takes a part of a second.
+        // A fragment of a megabyte takes a fraction of a second.
         assert!(share >= 0.2, "{turn_ms} ms: {share:.3} of the link");
     }
 }
@@ -207,7 +208,7 @@ fn a_long_transfer_measures_its_round_trip_anew_without_losing_the_rate() {
     assert!(share >= 0.92, "{share:.3} of the link");
 }
 
-/// Three connections share a link that each could fill alone, as those of a worker to three other sites.
+/// Three connections share a link that each could fill alone, like those of a worker to three other sites.
 #[test]
 fn the_round_trip_without_queues_is_known_while_the_link_is_full() {
     let spec = LinkSpec::new(3.4, 25, 0.1);
@@ -226,7 +227,8 @@ fn the_round_trip_without_queues_is_known_while_the_link_is_full() {
     }
 }
 
-/// What the planner is told of a link: a hair less than it carries in packets, and nothing as long as nobody has filled it.
+/// The planner's view of a link: slightly less than its packet rate, and nothing until a sender has filled
+/// it.
 #[test]
 fn the_rate_of_a_link_that_was_full_is_known_and_of_one_that_was_not_nothing() {
     let spec = LinkSpec::new(20.0, 25, 0.1);

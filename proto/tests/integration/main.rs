@@ -1,9 +1,6 @@
-//! The crate by its public interface: one binary, as each is linked with all that the crate needs.
+//! Tests of the public interface, in one binary, as each binary links all dependencies of the crate.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "this is all test code, beyond the functions that are marked as tests"
-)]
+#![allow(clippy::unwrap_used, reason = "all of this is test code, including functions not marked as tests")]
 
 mod bulk;
 mod codec;

@@ -1,4 +1,4 @@
-//! What of telemetry needs no collector.
+//! Telemetry without a collector.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn all_processes_of_a_run_have_the_same_traces_and_no_two_rounds_or_runs_have() 
     assert!(all.iter().all(|(trace, span)| trace.to_bytes() != [0; 16] && span.to_bytes() != [0; 8]));
 }
 
-/// What the process does that the test starts, as the environment of a process is its own.
+/// Body of the process that the test starts, as the environment belongs to a process.
 #[tokio::test]
 #[ignore = "the process that the test beside it starts"]
 async fn a_task_that_starts_telemetry() {

@@ -1,4 +1,4 @@
-//! Connections whose path or peer goes away and comes back.
+//! Connections whose path or peer is lost and returns.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::loopback::{connect, listen, tls};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A path for one client, which may be cut.
+/// A path for one client, which can be cut.
 #[derive(Default)]
 struct Path {
     is_cut: AtomicBool,
-    /// Datagrams of the client that were lost.
+    /// Datagrams lost from the client.
     lost: AtomicU64,
     one_more: Notify,
 }
 
 impl Path {
-    /// Where the path begins that leads to `target`.
+    /// Returns the start of a path to `target`.
     async fn to(self: &Arc<Self>, target: SocketAddr) -> SocketAddr {
         let (outer, inner) = (
             UdpSocket::bind(ANY).await.expect("loopback works"),
@@ -60,7 +60,8 @@ impl Path {
     }
 }
 
-/// By itself QUIC would wait longer each time: it would have lost as many datagrams after some minutes, when the connection is long over.
+/// QUIC itself would wait longer each time: it would lose as many datagrams only after some minutes, long
+/// after the connection has ended.
 #[tokio::test]
 async fn who_is_not_heard_goes_on_asking_and_is_heard_when_the_path_is_back() {
     let path = Arc::new(Path::default());
@@ -94,7 +95,7 @@ async fn who_is_not_heard_goes_on_asking_and_is_heard_when_the_path_is_back() {
     assert_eq!(frames.recv().await.unwrap().frame().body().len(), 100);
 }
 
-/// A process is killed, and another one has its address and its secret.
+/// A process is killed, and another one takes over its address and its secret.
 #[test]
 fn who_speaks_to_a_process_that_was_started_anew_hears_so_at_once() {
     let (server_tls, client_tls) = tls();
@@ -114,7 +115,7 @@ fn who_speaks_to_a_process_that_was_started_anew_hears_so_at_once() {
         connecting.await.unwrap()
     });
     let accepted = before.block_on(accepting).unwrap();
-    // Nothing runs that could say goodbye, as after a kill.
+    // As after a kill, no close is sent.
     before.shutdown_background();
     drop(accepted);
 
@@ -126,7 +127,7 @@ fn who_speaks_to_a_process_that_was_started_anew_hears_so_at_once() {
         std::thread::yield_now();
     }
     let ended = client_runtime.block_on(async {
-        // A nudge may have been answered before this is said: then it fails for the reason that is looked for.
+        // A nudge may be answered before this write, which then fails for the expected reason.
         if let Ok(mut stream) = connection.open_uni().await {
             let _ = stream.write_all(b"are you there?").await;
         }

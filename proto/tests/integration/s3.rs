@@ -1,4 +1,4 @@
-//! The archive on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
+//! The archive on an S3 server, where one is available ([`longhaul_tests::s3`]).
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const ENDPOINT: &str = "LONGHAUL_TEST_S3";
 const PART: Part = Part { run: RunId([9; 16]), parts: 1, rank: 0 };
 const VALUES: usize = 300_000;
 
-/// Credentials are read from the environment, which a test may only set for another process.
+/// Credentials come from the environment, which a test may only set for another process.
 #[test]
 fn checkpoints_go_through_an_s3_server_and_back() {
     let Some(server) = S3Server::start().unwrap() else {
@@ -85,7 +85,7 @@ fn values(round: u64) -> Vec<f32> {
 async fn write(archive: &Archive, round: u64) {
     let mut upload = archive.upload(PART, 1 << 16);
     let parameters = upload.values(&values(round)).await.unwrap();
-    // Two whole pieces of 65536 values are in the half that never changes.
+    // Two whole pieces of 65536 values are in the constant half.
     let unchanged = if round == 20 { 0 } else { 2 * (4 << 16) };
     assert_eq!(upload.sent_bytes(), 4 * VALUES as u64 - unchanged);
     let manifest = Manifest {

@@ -1,7 +1,8 @@
-//! How well ranks keep each other busy.
+//! Utilisation of the ranks of a pipeline.
 //!
-//! Four ranks run the real lists of tasks through the real interpreter, and send the real frames to each other over QUIC on the loopback interface. What they
-//! compute is a pause of a fixed time, so that the bubble is that of the schedule and of what sending costs, and not of this machine's cores.
+//! Four ranks run the real lists of tasks through the real interpreter and exchange real frames over QUIC on
+//! the loopback interface. Computation is a pause of fixed time, so that the bubble depends on the schedule
+//! and the cost of sending, not on this machine's cores.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,18 +33,19 @@ const RANKS: u32 = 4;
 const MICRO_BATCHES: u32 = 8;
 /// A rank's forward pass of a micro-batch; its backward pass takes twice that.
 const FORWARD: Duration = Duration::from_millis(40);
-/// The residual stream of a micro-batch: a sequence of 128 tokens in a width of 384, as in a GPT of 10.9 million parameters.
+/// The residual stream of a micro-batch: a sequence of 128 tokens in a width of 384, as in a GPT of 10.9
+/// million parameters.
 const SHAPE: [i64; 3] = [1, 128, 384];
 const SESSION: Generation = Generation(1);
 
-/// How well the ranks of a pipeline keep each other busy
+/// Utilisation of the ranks of a pipeline
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
 }
 
-/// Measures each schedule beside what its closed form says.
+/// Measures each schedule and compares it with its closed form.
 pub fn run(args: &Args) -> Result<()> {
     let steps = args.quick.choose(3, 20);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -75,8 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The share of the ranks' time in which they are idle, with p ranks, v chunks and m micro-batches, and backward passes that take twice as long as forward ones
-/// (Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 1).
+/// Returns the idle share of the ranks' time, with p ranks, v chunks and m micro-batches, and backward passes
+/// twice as long as forward ones (Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 1).
 fn closed_form(pipeline: &Pipeline) -> f64 {
     let [p, v, m] = [pipeline.ranks, pipeline.chunks, pipeline.micro_batches].map(f64::from);
     match pipeline.schedule {
@@ -90,7 +92,7 @@ struct Measured {
     bubble: f64,
 }
 
-/// Median over the steps after the first ones, in which connections are made.
+/// Returns the median over the steps after the first ones, which open connections.
 fn measure(pipeline: &Pipeline, steps: usize) -> Result<Measured> {
     const WARM_UP: usize = 2;
     let ranks = ranks(pipeline)?;
@@ -133,14 +135,14 @@ fn measure(pipeline: &Pipeline, steps: usize) -> Result<Measured> {
 
 /// Stages that take a fixed time for each task.
 struct Pauses<'a> {
-    /// Nanoseconds that all ranks should have been busy.
+    /// Nanoseconds for which all ranks should have been busy.
     busy: &'a AtomicU64,
     pipeline: &'a Pipeline,
     rank: u32,
 }
 
 impl Pauses<'_> {
-    /// A chunk is so much smaller.
+    /// Chunks divide the time.
     #[allow(clippy::disallowed_methods, reason = "the pause stands for computing")]
     fn pause(&self, forwards: u32) {
         let time = FORWARD * forwards / self.pipeline.chunks;
@@ -172,7 +174,7 @@ impl Stages for Pauses<'_> {
     }
 }
 
-/// The ranks' networks, each with a UDP port of its own, and their pipes.
+/// Returns the ranks' networks, each with its own UDP port, and their pipes.
 fn ranks(pipeline: &Pipeline) -> Result<Vec<(Arc<Network>, NetworkPipe)>> {
     let identities = identities(RunId([1; 16]), pipeline.ranks)?;
     let started: Vec<(Arc<Network>, Member)> = identities.iter().map(start).collect::<Result<_>>()?;
@@ -203,7 +205,7 @@ fn start(identity: &Identity) -> Result<(Arc<Network>, Member)> {
     let endpoint = transport::endpoint(socket, Some(data_server(identity)?))?;
     let address = endpoint.local_addr()?;
     let member = Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 };
-    // Nothing of the round protocol comes.
+    // No messages of the round protocol arrive.
     let (queue, _) = mpsc::channel::<SyncEvent>(1);
     let progress = Arc::new(Progress::default());
     let network = Network::start(endpoint, identity, site, queue, progress, ReceiveLimits::default())?;

@@ -1,6 +1,7 @@
-//! Files as people have them, whole and damaged, read as the field's own readers read them.
+//! Typical files, intact and damaged, compared with the standard readers of their formats.
 //!
-//! The Python needs `tokenizers` and `pyarrow`. For each kind of file, JSON lines tell how many were read as the reader does, how many both refuse, how many are refused that the reader takes, and how many differ, which fails.
+//! The Python needs `tokenizers` and `pyarrow`. For each kind of file, JSON lines count the files read alike,
+//! refused by both, refused only here, and read differently, which is a failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::kit::{checkout, progress, python};
 /// Instances of each kind.
 const COUNT: u64 = 200;
 const COUNT_QUICK: u64 = 20;
-/// Between records, for a tokenizer of bytes and for those of the fixture.
+/// Separators of records, for a tokenizer of bytes and for those of the fixture.
 const SEPARATOR: &str = "==end==";
 const SEPARATOR_OF_CLASSES: &str = "</s>";
 
@@ -28,11 +29,11 @@ struct Case {
     folder: String,
     reader: String,
     data: BTreeMap<String, String>,
-    /// Texts, tokens, or whole files; none: the reader refuses the file.
+    /// Texts, tokens, or whole files; `None`: the reader refuses the file.
     expected: Option<Vec<Value>>,
 }
 
-/// What came of a file, against what comes of it for the reader.
+/// Our result for a file, compared with the reader's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Same,
@@ -52,28 +53,28 @@ impl Outcome {
     }
 }
 
-/// Files as people have them, whole and damaged, against the field's own readers
+/// Typical files, intact and damaged, compared with standard readers
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
     #[command(flatten)]
     seed: Seed,
-    /// A Python with `tokenizers` and `pyarrow`.
+    /// A Python with `tokenizers` and `pyarrow`
     #[arg(long, value_name = "PROGRAM")]
     python: PathBuf,
-    /// Keeps the files here, and names those that are refused.
+    /// Keeps the files in this folder, and names the refused ones
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 }
 
-/// By kind and reader: how often something came of a file.
+/// By kind and reader: number of files per outcome.
 type Counts = BTreeMap<(String, String), BTreeMap<Outcome, u64>>;
 
 /// Makes the files and reads them.
 ///
 /// # Errors
-/// A file is read in another way than its reader does.
+/// A file is read differently than by its reader.
 pub fn run(args: &Args) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let folder = args.keep.as_deref().unwrap_or(temporary.path());
@@ -86,10 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
         *counts.entry((case.kind.clone(), case.reader.clone())).or_default().entry(outcome).or_default() += 1;
     }
     let differ = report(&counts);
-    ensure!(
-        differ == 0,
-        "{differ} files are read in another way than their reader does, and nothing says so"
-    );
+    ensure!(differ == 0, "{differ} files are silently read differently than by their reader");
     Ok(())
 }
 
@@ -103,7 +101,7 @@ fn make(args: &Args, folder: &Path) -> Result<Vec<Case>> {
     Ok(serde_json::from_slice(&cases)?)
 }
 
-/// Prints all counts; how many differ.
+/// Prints all counts; returns the number of differences.
 fn report(counts: &Counts) -> u64 {
     let recorder = Recorder::new("cases");
     for ((kind, reader), outcomes) in counts {
@@ -158,7 +156,7 @@ fn prepare(case: &Case, folder: &Path) -> Result<Vec<u32>> {
     Ok(data.peek(0, u64::MAX)?)
 }
 
-/// Of texts with what follows a record, in bytes; of whole files without; or as they are.
+/// Concatenates the tokens: texts with their separator, in bytes; whole files without; tokens unchanged.
 fn tokens_of(expected: &[Value]) -> Result<Vec<u32>> {
     let mut tokens = Vec::new();
     for record in expected {

@@ -1,7 +1,8 @@
 //! Throughput and density of the codec on one thread.
 //!
-//! `gb_per_s` counts the fragment's f32 bytes, whatever is sent of them, in the lower quartile of a fragment's times,
-//! as the machine may be shared. `entropy_ratio` is the bits of the positions over the floor log2 C(chunk, keep).
+//! `gb_per_s` counts the fragment's f32 bytes, whatever share of them is sent, in the lower quartile of a
+//! fragment's times, as the machine may be shared. `entropy_ratio` is the bits of the positions over the
+//! floor log2 C(chunk, keep).
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::kit::recorder::Recorder;
 /// Values in a fragment: 1 MiB of f32.
 const FRAGMENT_VALUES: usize = 1 << 18;
 
-/// Different fragments, so that neither caches nor branch predictors learn one by heart.
+/// Different fragments, so that neither caches nor branch predictors adapt to one.
 const FRAGMENTS: usize = 8;
 
 /// Those of a model of eleven million parameters: 44 MB.
@@ -32,7 +33,7 @@ const MODEL_FRAGMENTS: usize = 42;
 
 const CHUNK: u32 = 4096;
 
-/// Of a frame without stage, threshold and entropy coding.
+/// Bytes of a frame's header without stage, threshold and entropy coding.
 const HEADER_BYTES: usize = 14;
 
 const DCT: Stage = Stage::Dct(Dct { tiles: (FRAGMENT_VALUES / TILE_VALUES) as u32 });
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
         .chain([256, 1024].map(|keep| (keep, ValueFormat::TwoBit)))
     {
         let name = format!("topk {keep}/{CHUNK} {values}");
-        // Without entropy coding of the values: what is not values is positions.
+        // Without entropy coding, the bytes besides values are positions.
         let spec = CodecSpec { entropy: false, ..CodecSpec::new(top_k(keep), values) };
         let frames = bench.measure_speed(&name, spec)?;
         bench.report_density(&name, spec, keep, &frames);
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     bench.measure_beside()
 }
 
-/// What all cases need.
+/// Common state of all cases.
 struct Bench {
     recorder: Recorder,
     duration: Duration,
@@ -203,7 +204,7 @@ impl Bench {
         self.recorder.print(&format!("{what} {name}"), "gb_per_s", gb_per_s, "GB/s");
     }
 
-    /// Bits of the whole frames, for each value that they hold and for each value of the fragments.
+    /// Reports the bits of the whole frames, per value in them and per value of the fragments.
     fn report_size(&self, name: &str, spec: CodecSpec, frames: &[Vec<u8>]) -> Result<()> {
         let mut encoder = Encoder::new(spec)?;
         let mut kept = 0;
@@ -211,7 +212,7 @@ impl Bench {
             encoder.encode(index as u64, fragment, &mut Vec::new())?;
             kept += match (encoder.sent_positions(), spec.selection) {
                 (Some(positions), _) => positions.len(),
-                // Transformed: the coefficients that are sent.
+                // Transformed: the coefficients sent.
                 (None, Selection::TopK(TopK { chunk, keep })) => {
                     fragment.len() / chunk as usize * keep as usize
                 }
@@ -225,7 +226,7 @@ impl Bench {
         Ok(())
     }
 
-    /// How close the positions come to their floor.
+    /// Reports the positions relative to their entropy.
     fn report_density(&self, name: &str, spec: CodecSpec, keep: u32, frames: &[Vec<u8>]) {
         let frame_bits: usize = frames.iter().map(|frame| 8 * (frame.len() - HEADER_BYTES)).sum();
         let chunks = frames.len() * FRAGMENT_VALUES / CHUNK as usize;
@@ -237,7 +238,8 @@ impl Bench {
         self.recorder.print(name, "entropy_ratio", ratio, "ratio");
     }
 
-    /// The lower quartile of the time of one call, over whole passes through the fragments that fill the duration.
+    /// Returns the lower quartile of the time of one call, over whole passes through the fragments within the
+    /// duration.
     fn quartile_time(&self, mut call: impl FnMut(usize) -> Result<()>) -> Result<Duration> {
         let start = now();
         let mut times = Vec::new();

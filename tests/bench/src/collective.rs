@@ -1,4 +1,4 @@
-//! All-reduce within a site over the loopback, TLS and all, beside the machine's plain copy.
+//! All-reduce within a site over loopback, including TLS, compared with a plain copy.
 
 use std::net::TcpListener;
 use std::thread;
@@ -18,7 +18,7 @@ const VALUES: usize = 10_900_000;
 const BYTES: f64 = (VALUES * size_of::<f32>()) as f64;
 const RUN: RunId = RunId([0xbe; 16]);
 
-/// Reduction among the members of a site, beside a plain copy
+/// Reduction among the members of a site, compared with a plain copy
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -34,12 +34,12 @@ pub fn run(args: &Args) -> Result<()> {
         let cpu_before = process_s();
         let measured = all_reduce_seconds(size, repeats)?;
         let cpu = (process_s() - cpu_before) / (repeats + 1) as f64;
-        // What one member sends, and as much comes in.
+        // Bytes sent by one member, equal to those received.
         let sent = BYTES * 2.0 * f64::from(size - 1) / f64::from(size);
         let recorder = recorder(size, measured)
             .with("times_a_copy", measured.median / copy.median)
             .with("link_gb_per_s", sent / measured.median / 1e9)
-            // Of sender and receiver together; unlike the rates, hardly disturbed by what else the machine does.
+            // Of sender and receiver together; unlike the rates, hardly disturbed by other load.
             .with("cpu_s_per_gb", cpu / (sent * f64::from(size)) * 1e9);
         print(recorder, "all_reduce", measured);
     }
@@ -68,7 +68,7 @@ fn copy_seconds(repeats: usize) -> Result<Spread> {
     Spread::of(&seconds).context("nothing was repeated")
 }
 
-/// Of the slowest member.
+/// Returns the time of the slowest member.
 fn all_reduce_seconds(size: u32, repeats: usize) -> Result<Spread> {
     let seats = seats(&identities(RUN, size)?, 0)?;
     thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn member((setup, listener): (RingSetup, TcpListener), repeats: usize) -> Result
     let mut member = RingCollective::join(&setup, &listener)?;
     let mut values = vec![1.0; VALUES];
     let mut seconds = Vec::new();
-    // The first fills buffers and page tables.
+    // The first one fills buffers and page tables.
     for repeat in 0..=repeats {
         member.barrier()?;
         let took =

@@ -1,6 +1,7 @@
-//! A GPT-2 of 124 million parameters trained on one GPU, beside the same model in plain PyTorch.
+//! A GPT-2 of 124 million parameters trained on one GPU, compared with the same model in plain PyTorch.
 //!
-//! It is built against libtorch for GPUs (`cargo xtask setup --cuda`), or finds that of the Python in `LD_LIBRARY_PATH`.
+//! Built with libtorch for GPUs (`cargo xtask setup --cuda`), or with that of the Python in
+//! `LD_LIBRARY_PATH`.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,17 +21,17 @@ use crate::kit::recorder::Recorder;
 
 const LENGTH: u32 = 1024;
 const MICRO_BATCH: u32 = 16;
-/// A multiple of 64 above GPT-2's own, as those who train on GPUs have it.
+/// A multiple of 64 above GPT-2's own, as usual on GPUs.
 const VOCABULARY: u32 = 50_304;
 /// Steps before the measured ones: the first choose kernels and allocate.
 const WARM_UP: u64 = 5;
 
-/// What is measured.
+/// A benchmark case.
 struct Case {
     name: &'static str,
     precision: Precision,
     recompute: bool,
-    /// Micro-batches in a step.
+    /// Micro-batches per step.
     micros: u32,
 }
 
@@ -41,17 +42,17 @@ const CASES: [Case; 4] = [
     Case { name: "f32", precision: Precision::F32, recompute: false, micros: 1 },
 ];
 
-/// Training on one GPU, which has to be there
+/// Training on one GPU, which is required
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
     #[command(flatten)]
     python: Python,
-    /// Which GPU.
+    /// GPU
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: String,
-    /// Only the case of this name.
+    /// Only the case of this name
     #[arg(long, value_name = "CASE")]
     only: Option<String>,
 }
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
         let case = CASES.iter().find(|case| case.name == only).with_context(|| format!("case {only:?}"))?;
         return measure(case, gpu, steps);
     }
-    // Each in a process of its own: what libtorch's allocator has once taken it keeps.
+    // Each in its own process: libtorch's allocator never returns memory.
     for case in &CASES {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).args(["--only", case.name]);
@@ -104,7 +105,7 @@ fn measure(case: &Case, gpu: usize, all_steps: u64) -> Result<()> {
         Ok(())
     })?;
     let used = free.saturating_sub(gpu_memory_bytes(gpu)?);
-    // The way of a strategy that exchanges gradients.
+    // The path of a strategy that exchanges gradients.
     let mut gradient = Vec::new();
     let steps = (all_steps / 5).max(2);
     let through_host_s = per_step(gpu, steps, |step| {
@@ -131,7 +132,7 @@ fn measure(case: &Case, gpu: usize, all_steps: u64) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of each of so many steps, until the GPU has ended the last one.
+/// Returns the seconds of each of this many steps, until the GPU has finished the last one.
 fn per_step(gpu: usize, steps: u64, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     Cuda::synchronize(gpu as i64);
     let all = seconds_of(|| {
@@ -142,7 +143,7 @@ fn per_step(gpu: usize, steps: u64, mut step: impl FnMut(u64) -> Result<()>) -> 
     Ok(all / steps as f64)
 }
 
-/// The same model, batches and rule in plain PyTorch, whose lines are passed on.
+/// Runs the same model, batches and rule in plain PyTorch, and forwards its lines.
 fn plain(python: &Path, steps: u64) -> Result<()> {
     for line in python::run(python, "gpu.py", [WARM_UP, steps].map(|steps| steps.to_string()))?.lines() {
         let line: Line = serde_json::from_str(line).with_context(|| format!("a figure in {line:?}"))?;

@@ -1,6 +1,6 @@
-//! All benchmarks. `cargo xtask bench NAME` runs them; `docs/benchmarks` keeps what they measured.
+//! All benchmarks. `cargo xtask bench NAME` runs them; `docs/benchmarks` contains their results.
 //!
-//! Each prints one JSON line for each figure, and its progress to standard error.
+//! Each prints one JSON line per figure, and its progress to standard error.
 
 mod kit;
 mod runs;
@@ -68,10 +68,10 @@ enum Benchmark {
     Wan(wan::Args),
 }
 
-/// Runs the benchmark that the command line names.
+/// Runs the benchmark named on the command line.
 ///
 /// # Errors
-/// The benchmark cannot measure, or what it measures is wrong.
+/// The benchmark cannot measure, or its result is invalid.
 pub fn run() -> Result<()> {
     match Benchmark::parse() {
         #[cfg(feature = "torch")]

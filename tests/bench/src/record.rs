@@ -1,4 +1,5 @@
-//! How many bytes the record of decisions takes in an hour: workers that train, with a heartbeat each half a second and rounds of some seconds.
+//! Bytes of the record of decisions per hour, with training workers, heartbeats each half a second, and
+//! rounds of some seconds.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -33,7 +34,7 @@ impl Bench {
         self.recorder.after(&self.run, &commands);
     }
 
-    /// Time goes by, and the run is woken whenever it asks to be.
+    /// Advances the time and wakes the run at its timeouts.
     fn pass_to(&mut self, to: Duration) {
         while let Some(due) = self.run.next_timeout().filter(|due| *due <= to) {
             self.now = due;
@@ -134,7 +135,7 @@ impl Bench {
     }
 }
 
-/// What the record of decisions takes of the disk in an hour
+/// Disk space of the record of decisions per hour
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -151,7 +152,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes the record of a run whose rounds take so many seconds.
+/// Writes the record of a run with rounds of this many seconds.
 fn play(folder: &Path, round_s: u64) -> Result<()> {
     let run_toml = RunToml::new("record").workers(WORKERS).steps(100_000).gpt2(Gpt2::SMALL).batch(512);
     let run_toml = run_toml.set("sync.preset", "dense").set("parallel.plan", "fixed");

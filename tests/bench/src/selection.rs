@@ -1,4 +1,4 @@
-//! Seconds of a back-propagation that goes on with some of its gradients, against one with all.
+//! Seconds of a back-propagation with some of its gradients, compared with all.
 
 use std::num::NonZeroU32;
 
@@ -17,7 +17,7 @@ use crate::kit::stats::{in_turns, median};
 /// Backward passes before the measured ones: the first allocate.
 const WARM_UP: i64 = 3;
 
-/// Back-propagation that goes on with some of its gradients
+/// Back-propagation with some of its gradients
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Layers with biases and rectifiers between them.
 struct Network {
     layers: Vec<[Tensor; 2]>,
-    /// What comes after the last of them, whose gradient is never cut.
+    /// The layer after them, whose gradient is never cut.
     head: Option<Tensor>,
     layout: Layout,
     x: Tensor,
@@ -51,7 +51,8 @@ struct Network {
 }
 
 impl Network {
-    /// Of these widths, and of classes at the end; 0: no head, and the gradient of what comes in is asked for as well, as within a model.
+    /// Creates a network of these widths, with this many classes; 0: no head, and the input's gradient is
+    /// also computed, as within a model.
     fn new(widths: &[i64], classes: i64, layout: Layout, batch: i64) -> Result<Self, TchError> {
         tch::manual_seed(1);
         let layer = |pair: &[i64]| {
@@ -71,7 +72,7 @@ impl Network {
         })
     }
 
-    /// None: libtorch's own products.
+    /// `None`: libtorch's own products.
     fn loss(&self, selection: Option<Selection>) -> Result<Tensor, TchError> {
         let mut x = self.x.shallow_clone();
         for [weight, bias] in &self.layers {
@@ -88,7 +89,7 @@ impl Network {
         x.f_mul(&self.gradient)?.f_sum(Kind::Float)
     }
 
-    /// Seconds of a backward pass.
+    /// Returns the seconds of a backward pass.
     fn backward(&self, selection: Option<Selection>) -> Result<f64> {
         let loss = self.loss(selection)?;
         seconds_of(|| {
@@ -122,7 +123,7 @@ impl Network {
         Ok(())
     }
 
-    /// Those of a backward pass.
+    /// Counts the multiplications of a backward pass.
     fn multiplications(&self, selection: Option<Selection>) -> Result<f64, TchError> {
         let loss = self.loss(selection)?;
         let backward = || Tensor::f_run_backward(&[&loss], &self.leaves(), false, false);

@@ -1,4 +1,5 @@
-//! The processor's seconds of training until a small byte-level model has a given loss, with samples that are selected and with all, and bytes of gradients that are columns.
+//! CPU seconds until a small byte-level model reaches a given loss, with selected samples and with all; and
+//! bytes of gradients in columns.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -23,14 +24,14 @@ use crate::kit::figures::figure;
 use crate::kit::recorder::Recorder;
 use crate::kit::selected_step::step_on_selected;
 
-/// Samples that a step trains on, about.
+/// Samples that a step trains on, approximately.
 const TRAINED: f64 = 32.0;
 const SEQUENCE: u32 = 64;
 const SEED: u64 = 7;
-/// Held out of the text, so that what is left is gone through several times.
+/// Held-out share of the text, so that the rest takes several epochs.
 const HELD_OUT: f64 = 0.9;
 
-/// Training on samples that are selected, and gradients that are columns
+/// Training on selected samples, and gradients in columns
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -47,21 +48,21 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 struct Bench {
-    /// The prepared text, which is read while training goes on.
+    /// The prepared text, which is read during training.
     _cache: TempDir,
     data: Dataset,
     validation: Vec<Batch>,
     spec: ModelSpec,
-    /// Of the training with all samples.
+    /// Steps of the training with all samples.
     steps: u64,
     evaluate_every: u64,
 }
 
-/// A way to train.
+/// Result of a training.
 struct Trained {
     /// By evaluation: seconds of training before it, and the loss.
     losses: Vec<(Duration, f32)>,
-    /// Of the samples that were looked at.
+    /// Share of the examined samples.
     share: f64,
 }
 
@@ -97,7 +98,7 @@ impl Bench {
         Ok(Engine::new(&self.spec, train, self.steps, SEED, tch::Device::Cpu, NonZeroU32::new(1))?)
     }
 
-    /// Time to the loss that training with all samples ends with.
+    /// Measures the time to the final loss of training with all samples.
     fn samples(&self) -> Result<()> {
         let all = self.train(None)?;
         let target = all.losses.last().context("an evaluation")?.1;
@@ -119,7 +120,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The same number of steps and of samples that are trained on, from the same parameters. Evaluations take no time.
+    /// Trains the same number of steps and samples from the same parameters. Evaluations are not timed.
     fn train(&self, selective: Option<&SelectiveBackwardConfig>) -> Result<Trained> {
         let train = TrainConfig { learning_rate: 3e-3, micro_batch: 32, ..TrainConfig::default() };
         let mut engine = self.engine(&train)?;
@@ -169,7 +170,7 @@ impl Bench {
         recorder.print_known(case, &figures);
     }
 
-    /// Bytes of a gradient's frames in f32, where products go on with these shares of their columns.
+    /// Measures the bytes of a gradient's frames in f32, where products use these shares of their columns.
     fn columns(&self) -> Result<()> {
         for keep in [0.04, 0.06, 0.1, 0.16] {
             let sparse =

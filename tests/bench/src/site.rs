@@ -1,4 +1,4 @@
-//! A site of two brings its updates together over the loopback, in a ring over TCP and as frames over QUIC, in turns.
+//! Reduction in a site of two over loopback, in a ring over TCP and as frames over QUIC, alternating.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -26,14 +26,14 @@ const VALUES: usize = 40 << 18;
 const FRAGMENT: usize = 1 << 18;
 const RUN: RunId = RunId([0xbf; 16]);
 
-/// Two ways in which a site of two brings its updates together
+/// Two methods of reduction in a site of two
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
 }
 
-/// Measures both ways in turns.
+/// Measures both methods in alternation.
 pub fn run(args: &Args) -> Result<()> {
     let identities = identities(RUN, 2)?;
     let mut ring = Ring::join(&identities)?;
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Both members of a ring, and their vectors.
+/// Both members of a ring, with their vectors.
 struct Ring(Vec<(RingCollective, Vec<f32>)>);
 
 impl Ring {
@@ -90,7 +90,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow::anyhow!("a member panicked"))?
 }
 
-/// Both members as the transport joins them, and their vectors.
+/// Both members, connected by the transport, with their vectors.
 struct Frames {
     runtime: Runtime,
     members: [(WorkerId, BulkSender, mpsc::Receiver<ReceivedFrame>); 2],
@@ -126,7 +126,7 @@ impl Frames {
         Ok(Self { runtime, members, values: vec![1.0; VALUES], mean: vec![0.0; VALUES / 2] })
     }
 
-    /// Each sends half of its vector, as the synchroniser would, and averages what it receives with its own.
+    /// Each sends half of its vector, like the synchroniser, and averages the received half with its own.
     fn reduce(&mut self) -> Result<()> {
         let Self { runtime, members, values, mean } = self;
         runtime.block_on(async {

@@ -24,14 +24,14 @@ pub struct Args {
     quick: Quick,
 }
 
-/// Measures steps as they are, and steps whose gradient goes through the host.
+/// Measures plain steps, and steps whose gradient passes through the host.
 pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     let steps: u32 = args.quick.choose(3, 30);
     let mut engine = engine(steps.into())?;
     let batch = batch();
     let mut gradient = Vec::new();
-    // The second is the dense strategy's way.
+    // The second is the path of the dense strategy.
     let ways = ["step_s", "step_through_host_s"];
     let seconds = in_turns(&ways, -i64::from(WARM_UP)..steps.into(), |way, turn| {
         let step = (turn + i64::from(WARM_UP)).unsigned_abs();

@@ -1,4 +1,4 @@
-//! A benchmark that is ended before its time. It is among the whole runs, as it starts one.
+//! An interrupted benchmark. Part of the whole runs, as it starts one.
 #![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn a_benchmark_that_is_asked_to_end_leaves_no_process_behind() {
         if children.len() == PROCESSES {
             break;
         }
-        // Processes of another one appear: nothing wakes this one.
+        // Polls, as another process's children do not wake this one.
         std::thread::park_timeout(Duration::from_millis(50));
     }
     assert_eq!(children.len(), PROCESSES, "{}", bench.log_tail());
@@ -41,11 +41,11 @@ fn a_benchmark_that_is_asked_to_end_leaves_no_process_behind() {
     assert_eq!(left, ["bench.log"], "runs have folders of their own, which go as well");
 }
 
-/// Where the system tells of the processes that one has started.
+/// Returns the /proc folders of a process's children.
 fn children_of(process: u32) -> Vec<PathBuf> {
     let parent = format!("PPid:\t{process}\n");
     let is_child = |path: &PathBuf| {
-        // Others end meanwhile.
+        // Others may end meanwhile.
         std::fs::read_to_string(path.join("status")).is_ok_and(|status| status.contains(&parent))
     };
     std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path()).filter(is_child).collect()

@@ -1,87 +1,89 @@
-//! What one direction of a link is like, and its `key=value` notation.
+//! Properties of one direction of a link, and their `key=value` notation.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A drop-tail queue is at least this long by default: some 43 full packets, so that slow or short links still
-/// take a burst.
+/// Minimum default length of a drop-tail queue: about 43 full packets, so that slow or short links still
+/// absorb a burst.
 const QUEUE_BYTES_DEFAULT_MIN: u64 = 64 << 10;
 
-/// Most bytes that one link may hold in its queue and on its way: what the emulator's memory is bounded by.
+/// Maximum bytes of one link in its queue and in flight, which bounds the emulator's memory.
 const HELD_BYTES_MAX: u64 = 1 << 30;
 
-/// 1 Gbit/s: fast enough not to matter unless the caller says so, and within what the relay carries.
+/// 1 Gbit/s: fast enough to be irrelevant by default, and within the relay's capacity.
 const RATE_BYTES_PER_S_DEFAULT: u64 = 125_000_000;
 
-/// An Ethernet path: what a WAN without tunnels carries.
+/// Ethernet's, as in a WAN without tunnels.
 const MTU_BYTES_DEFAULT: u64 = 1500;
 
 /// One direction of a link.
 ///
-/// Its notation is a list such as `rate_mbit=50,delay_ms=20,loss_percent=0.1`; what is not named keeps its
-/// default.
+/// Its notation is a list such as `rate_mbit=50,delay_ms=20,loss_percent=0.1`; other keys keep their
+/// defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
     /// Bytes per second, IP headers included (`rate_mbit`, 1000 by default).
     pub rate_bytes_per_s: u64,
     /// One-way propagation delay (`delay_ms`, 0 by default).
     pub delay: Duration,
-    /// Largest delay on top, which wanders between 0 and this without reordering (`jitter_ms`, 0 by default).
+    /// Maximum additional delay, which varies between 0 and this without reordering (`jitter_ms`, 0 by
+    /// default).
     pub jitter: Duration,
     /// Share of packets lost on the wire, 0 to 1 (`loss_percent`, 0 by default).
     pub loss: f64,
-    /// Mean number of packets lost in a row; `None` means that losses are independent (`loss_burst`).
+    /// Mean number of consecutive lost packets; `None`: independent losses (`loss_burst`).
     pub loss_burst_packets: Option<f64>,
-    /// Share of packets held back so that later ones overtake them, 0 to 1 (`reorder_percent`, 0 by default).
+    /// Share of packets delayed so that later ones overtake them, 0 to 1 (`reorder_percent`, 0 by default).
     pub reorder: f64,
-    /// Longest time that a reordered packet is held back (`reorder_ms`, 5 by default).
+    /// Maximum delay of a reordered packet (`reorder_ms`, 5 by default).
     pub reorder_hold: Duration,
-    /// Drop-tail limit of what waits for the wire, in bytes; `None` means the larger of the rate times twice
-    /// the delay and 64 KiB (`queue_kib`).
+    /// Drop-tail limit of the queue, in bytes; `None`: the larger of the rate times twice the delay and 64
+    /// KiB (`queue_kib`).
     pub queue_limit_bytes: Option<u64>,
-    /// Bytes that an idle link passes on at once, as a shaper with a token bucket of that depth does; its rate over any longer time is the same. 0 is a wire,
-    /// on which each packet takes its length over the rate (`burst_kib`, 0 by default).
+    /// Bytes that an idle link forwards at once, like a token-bucket shaper of that depth, with the same rate
+    /// in the long term. 0 is a wire, on which each packet takes its length over the rate (`burst_kib`, 0 by
+    /// default).
     pub burst_bytes: u64,
-    /// Longest IP packet; a longer one is dropped (`mtu`, 1500 by default).
+    /// Maximum IP packet; a longer one is dropped (`mtu`, 1500 by default).
     pub mtu_bytes: u64,
 }
 
-/// A link that cannot be, or a notation that cannot be read.
+/// Errors of link properties and their notation.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// An item without `=`.
     #[error("`{0}` is not KEY=VALUE")]
     NotAPair(String),
-    /// A key that no link has.
+    /// An unknown key.
     #[error("no link has `{key}`; did you mean `{nearest}`?")]
     UnknownKey {
         /// The key as given.
         key: String,
-        /// The known key most like it.
+        /// The most similar known key.
         nearest: &'static str,
     },
-    /// A value that is no number, or one outside the key's range.
+    /// A value that is not a number, or outside the key's range.
     #[error("`{key}={value}`: {expected}")]
     BadValue {
         /// The key.
         key: String,
         /// The value as given.
         value: String,
-        /// What would be right.
+        /// Expected value.
         expected: &'static str,
     },
-    /// Loss in bursts of this mean length cannot reach this share.
+    /// Bursts of this mean length cannot reach this loss share.
     #[error("a loss share of {loss} needs bursts longer than {burst} packets on average")]
     BurstTooShort {
-        /// The share asked for.
+        /// Requested share.
         loss: f64,
-        /// The mean burst length asked for.
+        /// Requested mean burst length.
         burst: f64,
     },
-    /// Rate, delays and queue together would hold too many bytes in memory.
+    /// Rate, delays and queue together would occupy too much memory.
     #[error("rate, delays and queue would hold {held_bytes} bytes in memory; the limit is {HELD_BYTES_MAX}")]
     HoldsTooMuch {
-        /// What the link could hold at once.
+        /// Maximum bytes that the link could hold.
         held_bytes: u64,
     },
 }
@@ -118,13 +120,13 @@ impl LinkConfig {
         "mtu",
     ];
 
-    /// The drop-tail limit in bytes.
+    /// Returns the drop-tail limit in bytes.
     pub fn queue_bytes(&self) -> u64 {
         self.queue_limit_bytes
             .unwrap_or_else(|| self.bytes_in(self.delay.saturating_mul(2)).max(QUEUE_BYTES_DEFAULT_MIN))
     }
 
-    /// Sets one key of the notation. The result is not yet validated as a whole.
+    /// Sets one key of the notation, without validating the whole.
     ///
     /// # Errors
     /// An unknown key, or a value outside its range.
@@ -147,7 +149,7 @@ impl LinkConfig {
         Ok(())
     }
 
-    /// Checks what no single key can: that bursts reach the loss share, and that memory stays bounded.
+    /// Checks constraints across keys: bursts must reach the loss share, and memory must be bounded.
     ///
     /// # Errors
     /// [`ConfigError::BurstTooShort`] or [`ConfigError::HoldsTooMuch`].

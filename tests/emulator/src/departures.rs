@@ -1,12 +1,12 @@
-//! Packets on their way, ordered by when they arrive.
+//! Packets in flight, ordered by arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// A queue of packets by arrival time; those of the same instant keep the order in which they were put in.
+/// A queue of packets by arrival time; those of the same time keep their order of insertion.
 ///
-/// It has no limit of its own: each link accepts no more than its queue and its delay hold
+/// It is unlimited: each link bounds its packets by its queue and its delay
 /// ([`super::LinkConfig::validated`]).
 #[derive(Debug)]
 pub(super) struct Departures<T> {
@@ -31,12 +31,12 @@ impl<T> Departures<T> {
         self.next_sequence += 1;
     }
 
-    /// When the next packet arrives.
+    /// Returns the arrival time of the next packet.
     pub(super) fn next_at(&self) -> Option<Duration> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 
-    /// Takes the next packet that has arrived by `now`.
+    /// Removes the next packet that has arrived by `now`.
     pub(super) fn pop_due(&mut self, now: Duration) -> Option<T> {
         if self.next_at()? > now {
             return None;

@@ -1,14 +1,14 @@
-//! Delay that wanders.
+//! Slowly varying delay.
 
 use std::time::Duration;
 
 use rand::Rng;
 
-/// Extra delay that wanders between 0 and a maximum, and never reorders.
+/// Additional delay that varies between 0 and a maximum and never reorders.
 ///
-/// It is a line through random points that lie twice the maximum apart in time, so its slope is at most ½ either
-/// way: of two packets the later one always arrives later. That is how a queue elsewhere on the path behaves,
-/// unlike a fresh draw for each packet, which reorders or, once put back in order, turns into a constant.
+/// It follows a line through random points, twice the maximum apart in time, so its slope is at most ½: of
+/// two packets the later one always arrives later. A queue elsewhere on the path behaves like this, unlike
+/// independent draws per packet, which reorder or, once sorted, become a constant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JitterProcess {
     segment: Option<Segment>,
@@ -23,7 +23,8 @@ struct Segment {
 }
 
 impl JitterProcess {
-    /// The extra delay of a packet that leaves the queue at `departure`; departures never decrease.
+    /// Returns the additional delay of a packet that leaves the queue at `departure`; departures never
+    /// decrease.
     pub(super) fn at<R: Rng + ?Sized>(
         &mut self,
         departure: Duration,

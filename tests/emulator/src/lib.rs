@@ -1,8 +1,8 @@
 //! A WAN in user space: links with a rate, a delay and faults, under UDP relays or a pair of TUN devices.
 //!
-//! [`LinkState`] is the model: pure, fed with the time and a random number generator. [`Link`] shares one
+//! [`LinkState`] is the model: pure, driven by time and a random number generator. [`Link`] shares one
 //! between threads and reads the clock. [`udp::Relays`] and [`tun::TunPair`] move real packets through links.
-//! `docs/emulator.md` is the design.
+//! `docs/emulator.md` describes the design.
 #![forbid(unsafe_code)]
 
 pub mod tun;

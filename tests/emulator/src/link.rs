@@ -1,4 +1,4 @@
-//! A link that threads share and change while packets run through it.
+//! A link shared by threads, and changeable while packets pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{ConfigError, LinkConfig, LinkState, LinkStats, Verdict, clock};
 
-/// A handle to one direction of a link. Clones are the same link, so any number of relays may share it, as the
+/// A handle to one direction of a link. Clones share it, so any number of relays can use it, like the
 /// machines of a site share its WAN.
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -18,19 +18,19 @@ pub struct Link {
 #[derive(Debug)]
 struct Inner {
     state: LinkState,
-    /// The link's own generator: what one link loses does not depend on the traffic of another.
+    /// The link's own generator: its losses do not depend on the traffic of other links.
     rng: ChaCha8Rng,
-    /// Packets that somebody on the way has kept.
+    /// Packets captured by the observer.
     heard: Vec<Box<[u8]>>,
-    /// Bytes of which that one still keeps.
+    /// Bytes that it may still capture.
     hears_bytes: usize,
 }
 
 impl Link {
-    /// An idle, healthy link. The same `seed`, `name` and sequence of packets give the same losses.
+    /// Creates an idle, healthy link. The same `seed`, `name` and sequence of packets give the same losses.
     ///
     /// # Errors
-    /// A configuration that does not pass [`LinkConfig::validated`].
+    /// The configuration does not pass [`LinkConfig::validated`].
     pub fn new(name: &str, config: LinkConfig, seed: u64) -> Result<Self, ConfigError> {
         let rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name));
         let inner =
@@ -38,12 +38,12 @@ impl Link {
         Ok(Self { name: name.into(), inner: Arc::new(Mutex::new(inner)) })
     }
 
-    /// The name it was made with.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The link as it is now.
+    /// Returns the current configuration.
     pub fn config(&self) -> LinkConfig {
         self.lock().state.config().clone()
     }
@@ -51,14 +51,14 @@ impl Link {
     /// Changes the link, see [`LinkState::reconfigure`].
     ///
     /// # Errors
-    /// A configuration that does not pass [`LinkConfig::validated`]; the link then stays as it is.
+    /// The configuration does not pass [`LinkConfig::validated`]; the link is then unchanged.
     pub fn reconfigure(&self, config: LinkConfig) -> Result<(), ConfigError> {
         let config = config.validated()?;
         self.lock().state.reconfigure(clock::now(), config);
         Ok(())
     }
 
-    /// Drops everything that is offered from now on. What is on its way still arrives.
+    /// Drops all packets offered from now on. Packets in flight still arrive.
     pub fn partition(&self) {
         self.lock().state.partition();
     }
@@ -73,24 +73,24 @@ impl Link {
         self.lock().state.is_partitioned()
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> LinkStats {
         self.lock().state.stats()
     }
 
-    /// From now on, somebody on the way keeps the packets that reach it, lost ones too, as long as those have no more bytes in all.
+    /// Captures packets that reach the link from now on, including lost ones, up to this total size.
     pub fn listen(&self, bytes_max: usize) {
         let inner = &mut *self.lock();
         (inner.heard, inner.hears_bytes) = (Vec::new(), bytes_max);
     }
 
-    /// The packets that were kept, which are taken away: of UDP, what a datagram holds.
+    /// Returns and removes the captured packets; of UDP, the datagrams' contents.
     #[must_use]
     pub fn heard(&self) -> Vec<Box<[u8]>> {
         std::mem::take(&mut self.lock().heard)
     }
 
-    /// Settles the fate of a packet that reaches the link now, with so many bytes of headers around it.
+    /// Decides the fate of a packet that reaches the link now, with this many bytes of headers around it.
     pub(super) fn offer(&self, now: std::time::Duration, packet: &[u8], header_bytes: u64) -> Verdict {
         let inner = &mut *self.lock();
         if let Some(left) = inner.hears_bytes.checked_sub(packet.len()) {
@@ -101,12 +101,12 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The state is consistent between any two statements, so a panic elsewhere leaves nothing to mend.
+        // The state is consistent between any two statements, so a panic elsewhere needs no repair.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// FNV-1a (Fowler, Noll, Vo), 64 bits: spreads names over seeds the same way on every machine.
+/// FNV-1a (Fowler, Noll, Vo), 64 bits: maps names to seeds equally on every machine.
 fn fnv1a(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

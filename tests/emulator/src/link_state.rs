@@ -10,7 +10,7 @@ use super::{LinkConfig, LinkStats};
 
 const NANOS_PER_S: u128 = 1_000_000_000;
 
-/// What becomes of a packet that was offered to a link.
+/// Fate of a packet offered to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It arrives at this time.
@@ -19,14 +19,14 @@ pub enum Verdict {
     Dropped(DropReason),
 }
 
-/// Why a packet never arrives.
+/// Reason why a packet never arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
     /// The link is partitioned.
     Partition,
     /// The packet is longer than the MTU.
     Oversize,
-    /// The drop-tail queue has no room for it.
+    /// The drop-tail queue is full.
     QueueFull,
     /// The wire lost it.
     Loss,
@@ -34,18 +34,19 @@ pub enum DropReason {
 
 /// One direction of a link: a drop-tail queue, a wire of a fixed rate or a token bucket, then a delay.
 ///
-/// A packet's fate is settled when it is offered: [`LinkState::offer`] computes when the wire would be free, so
-/// pacing needs no timer and its rate is exact, to the nanosecond, over any number of packets. Later changes of
-/// the link touch later packets only. Times are since any fixed origin and never decrease from call to call.
+/// A packet's fate is decided when it is offered: [`LinkState::offer`] computes when the wire would be free,
+/// so pacing needs no timer and its rate is exact, to the nanosecond, over any number of packets. Later
+/// changes of the link affect later packets only. Times are relative to any fixed origin and never decrease
+/// from call to call.
 #[derive(Clone, Debug)]
 pub struct LinkState {
     config: LinkConfig,
     partitioned: bool,
-    /// When the wire has sent all that is queued.
+    /// Time at which the wire has sent the queue.
     wire_free_at: Duration,
-    /// What `wire_free_at` was rounded down by, in nanoseconds divided by the rate.
+    /// Rounding of `wire_free_at`, in nanoseconds divided by the rate.
     wire_free_remainder: u128,
-    /// Arrival of the latest packet that was not held back: those after it do not overtake it.
+    /// Arrival of the latest packet that was not reordered: later ones do not overtake it.
     last_arrival: Duration,
     loss: LossProcess,
     jitter: JitterProcess,
@@ -53,7 +54,7 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// An idle, healthy link.
+    /// Creates an idle, healthy link.
     pub fn new(config: LinkConfig) -> Self {
         Self {
             config,
@@ -67,7 +68,7 @@ impl LinkState {
         }
     }
 
-    /// Settles the fate of a packet of `len_bytes` (IP headers included) that reaches the link at `now`.
+    /// Decides the fate of a packet of `len_bytes` (IP headers included) that reaches the link at `now`.
     pub fn offer<R: Rng + ?Sized>(&mut self, now: Duration, len_bytes: u64, rng: &mut R) -> Verdict {
         let verdict = self.decide(now, len_bytes, rng);
         self.stats.offered.add(len_bytes);
@@ -82,8 +83,8 @@ impl LinkState {
         verdict
     }
 
-    /// Changes the link. What waits in the queue keeps its size in bytes, so packets from now on wait for it at
-    /// the new rate; packets already accepted keep their arrival times and are not overtaken.
+    /// Changes the link. Queued data keeps its size in bytes, so packets from now on wait for it at the new
+    /// rate; accepted packets keep their arrival times and are not overtaken.
     pub fn reconfigure(&mut self, now: Duration, config: LinkConfig) {
         let waiting_bytes = self.waiting_bytes(now);
         self.wire_free_at = now;
@@ -92,7 +93,7 @@ impl LinkState {
         self.occupy_wire(waiting_bytes);
     }
 
-    /// Drops everything offered from now on, until [`LinkState::heal`].
+    /// Drops all packets offered from now on, until [`LinkState::heal`].
     pub fn partition(&mut self) {
         self.partitioned = true;
     }
@@ -102,7 +103,7 @@ impl LinkState {
         self.partitioned = false;
     }
 
-    /// The link as it is now.
+    /// Returns the current configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
@@ -112,12 +113,13 @@ impl LinkState {
         self.partitioned
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> LinkStats {
         self.stats
     }
 
-    /// Bytes that have not left for the wire at `now`, the packet being sent included; with a bucket, also those that it passed on and that still count against it.
+    /// Returns the bytes not yet sent at `now`, including the packet being sent; with a bucket, also those
+    /// forwarded that still count against it.
     pub fn waiting_bytes(&self, now: Duration) -> u64 {
         let nanos = self.wire_free_at.saturating_sub(now).as_nanos();
         let bytes = nanos * u128::from(self.config.rate_bytes_per_s) / NANOS_PER_S;
@@ -154,7 +156,7 @@ impl LinkState {
         self.wire_free_at = self.wire_free_at.saturating_add(Duration::from_nanos(nanos));
     }
 
-    /// What the bucket's bytes take at the link's rate.
+    /// Time of the bucket's bytes at the link's rate.
     fn burst(&self) -> Duration {
         let nanos =
             u128::from(self.config.burst_bytes) * NANOS_PER_S / u128::from(self.config.rate_bytes_per_s);

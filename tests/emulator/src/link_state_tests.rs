@@ -39,13 +39,13 @@ fn an_idle_wire_delivers_after_serialisation_and_delay() {
     assert_eq!(link.offer(micros(5000), PACKET, &mut rng), Verdict::DeliverAt(micros(5000 + 1000 + 20_000)));
 }
 
-/// A megabyte a second, and a bucket of two packets.
+/// A megabyte per second, and a bucket of two packets.
 #[test]
 fn a_bucket_passes_its_bytes_on_at_once_and_all_that_follows_at_the_rate() {
     let (mut link, mut rng) = link("rate_mbit=8,delay_ms=10,burst_kib=1.953125");
     let arrivals = [0, 0, 0, 0, 1500].map(|at| link.offer(micros(at), 1000, &mut rng));
     assert_eq!(arrivals, [10_000, 10_000, 11_000, 12_000, 13_000].map(|at| Verdict::DeliverAt(micros(at))));
-    // Idle for two milliseconds, it has room for two again, and no more after an hour.
+    // After two idle milliseconds it holds two again, and no more after an hour.
     for second in [4, 3600] {
         let now = Duration::from_secs(second);
         let arrivals = [0, 0, 0].map(|_| link.offer(now, 1000, &mut rng));
@@ -53,7 +53,7 @@ fn a_bucket_passes_its_bytes_on_at_once_and_all_that_follows_at_the_rate() {
     }
 }
 
-/// Two packets pass at once, one waits, and the queue has no room for another.
+/// Two packets pass at once, one waits, and the queue is full.
 #[test]
 fn what_a_bucket_has_passed_on_takes_no_room_in_the_queue() {
     let (mut link, mut rng) = link("rate_mbit=8,burst_kib=1.953125,queue_kib=1");
@@ -138,7 +138,7 @@ fn a_reordered_packet_is_overtaken_by_later_ones_but_held_no_longer_than_asked()
         inversions += u32::from(at < last);
         last = last.max(at);
     }
-    // A tenth is held back, 1.5 ms on average, which is some 15 packets: most of what follows arrives before it.
+    // A tenth is delayed by 1.5 ms on average, about 15 packets: most of the next ones arrive earlier.
     assert!(inversions > 5000, "{inversions} inversions");
 }
 

@@ -1,4 +1,4 @@
-//! Which packets the wire loses.
+//! Losses on the wire.
 
 use rand::Rng;
 
@@ -7,8 +7,8 @@ use super::LinkConfig;
 /// The loss process of one link: independent losses, or bursts.
 ///
 /// Bursts follow a two-state Markov chain that loses every packet in its bad state (the simplified model of
-/// Gilbert 1960): with mean burst length b and share p it leaves the bad state with probability 1/b and enters
-/// it with p / (b (1 − p)), so that its stationary share of bad packets is p.
+/// Gilbert 1960). With mean burst length b and share p it leaves the bad state with probability 1/b and
+/// enters it with p / (b (1 − p)), so that its stationary share of bad packets is p.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LossProcess {
     in_burst: bool,
@@ -60,7 +60,7 @@ mod tests {
         let losses = losses("loss_percent=2,loss_burst=8");
         let bursts = losses.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
         let mean_burst = losses.iter().filter(|lost| **lost).count() as f64 / bursts;
-        // Some 2,500 bursts of geometric length: 5 standard deviations are 5·√56/√2500 = 0.75 packets.
+        // About 2,500 bursts of geometric length: 5 standard deviations are 5·√56/√2500 = 0.75 packets.
         assert!((mean_burst - 8.0).abs() < 0.75, "mean burst {mean_burst}");
         assert!((share(&losses) - 0.02).abs() < 0.003, "share {}", share(&losses));
     }

@@ -1,4 +1,4 @@
-//! What a link has done so far.
+//! Counters of a link.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Count {
     /// Number of packets.
     pub packets: u64,
-    /// Their lengths' sum.
+    /// Sum of their lengths.
     pub bytes: u64,
 }
 
@@ -18,19 +18,19 @@ impl Count {
     }
 }
 
-/// The counters of one link since it was made. `offered` is the sum of all the others.
+/// The counters of one link since its creation. `offered` is the sum of all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkStats {
-    /// What senders handed to the link.
+    /// Packets from senders.
     pub offered: Count,
-    /// What arrives at the other end; counted when it is accepted, so up to a queue and a delay early.
+    /// Packets that arrive at the other end; counted on acceptance, so up to a queue and a delay early.
     pub delivered: Count,
-    /// Lost on the wire, after it took its time there.
+    /// Lost on the wire, after occupying it.
     pub lost: Count,
-    /// Dropped because the queue was full.
+    /// Dropped by the full queue.
     pub queue_dropped: Count,
-    /// Dropped because the link was partitioned.
+    /// Dropped by the partition.
     pub partition_dropped: Count,
-    /// Dropped because it was longer than the MTU.
+    /// Longer than the MTU.
     pub oversize_dropped: Count,
 }

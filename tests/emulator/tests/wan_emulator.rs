@@ -1,4 +1,4 @@
-//! The `wan-emulator` binary as scripts use it.
+//! The `wan-emulator` binary as used by scripts.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// A running emulator, its commands and its answers.
+/// A running emulator, its commands and its replies.
 struct Emulator {
     child: Child,
     commands: ChildStdin,

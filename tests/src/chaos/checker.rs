@@ -1,4 +1,4 @@
-//! What statuses of a run must not say.
+//! Checks statuses of a run for violated invariants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use longhaul_proto::control::message::AUDIT_MAX;
 use serde_json::Value;
 
-/// A promise that a run did not keep.
+/// An invariant violated by a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
     /// Replicas differ after a round.
@@ -15,106 +15,108 @@ pub enum Violation {
     /// One round has two hashes.
     #[error("parity: round {round} had the hash {before}, and has {now}")]
     Rewritten {
-        /// Which.
+        /// Round.
         round: u64,
-        /// As a status before told it.
+        /// Hash in an earlier status.
         before: String,
-        /// As the newest tells it.
+        /// Hash in the newest status.
         now: String,
     },
-    /// What was sent and what is kept are not what there was.
+    /// Sent values and residual do not add up to the input.
     #[error(
-        "conservation: what a worker has sent and what it keeps differ from what there was by {0:e} of a fragment's largest value"
+        "conservation: a worker's sent values and residual differ from the input by {0:e} of a fragment's largest value"
     )]
     Unbalanced(f64),
     /// Positions of the sample stream count twice.
     #[error("exactly once: {0} positions count twice")]
     Duplicates(u64),
-    /// Positions of the sample stream neither count nor are to be given out again.
+    /// Positions of the sample stream neither count nor await reassignment.
     #[error(
-        "exactly once: of {given_out} positions that were given out {applied} count, and {waiting} are given out again"
+        "exactly once: of {given_out} assigned positions {applied} count, and {waiting} await reassignment"
     )]
     Unaccounted {
-        /// For rounds that are applied everywhere.
+        /// Positions assigned for rounds that are applied everywhere.
         given_out: u64,
-        /// Those that count.
+        /// Positions that count.
         applied: u64,
-        /// Those that are to be given out again.
+        /// Positions awaiting reassignment.
         waiting: u64,
     },
-    /// Something that may only grow.
+    /// A value that may only grow has decreased.
     #[error("nothing applied is lost: {what} went from {before} back to {now}")]
     Backwards {
-        /// What.
+        /// Name of the value.
         what: &'static str,
-        /// As it was.
+        /// Previous value.
         before: u64,
-        /// As it is.
+        /// Present value.
         now: u64,
     },
     /// No new round within a limit.
     #[error("progress: no round after {round} for {:.1} s, {what}", stood.as_secs_f64())]
     Stalled {
-        /// The newest that is applied.
+        /// Newest applied round.
         round: u64,
-        /// For how long.
+        /// Time without a new round.
         stood: Duration,
-        /// What had happened.
+        /// Preceding event.
         what: String,
     },
-    /// More generations than what happened explains, as where two processes throw each other out.
+    /// More generations than the events explain, as if two processes replaced each other in turns.
     #[error("generations: {count} since a cache folder was copied, and {most} are explained")]
     Unsettled {
-        /// How many.
+        /// Generations.
         count: u64,
-        /// How many there may be.
+        /// Maximum expected.
         most: u64,
     },
-    /// A checkpoint that is listed and not as it was to be written.
+    /// A listed checkpoint is damaged.
     #[error("atomic checkpoints: worker {worker} has one that is damaged: {what}")]
     Damaged {
-        /// Whose.
+        /// Owner.
         worker: usize,
-        /// What is wrong with it.
+        /// Damage.
         what: String,
     },
-    /// A process that was to go on has ended, or the other way round.
+    /// A process has ended unexpectedly, or not ended as expected.
     #[error("ends: {0}")]
     Ended(String),
 }
 
-/// Rounds whose hashes are remembered.
+/// Rounds whose hashes are kept.
 const HASHES_KEPT: usize = 1024;
 
-/// Generations that a fault makes, at most, from its beginning until all train again: who comes and who goes begins one, and may need a second try at either.
+/// Maximum generations of a fault, from its start until all train again: each departure and return starts
+/// one, and may need a retry.
 const GENERATIONS_OF_A_FAULT: u64 = 6;
 
-/// Watches the statuses of a run, in order.
+/// Checks the statuses of a run, in order.
 #[derive(Debug, Default)]
 pub struct Checker {
     round: u64,
     generation: u64,
     counted: u64,
-    /// Whether some worker has ever looked whether what it sends and keeps adds up; a coordinator that was started again does not remember.
+    /// Whether any worker has audited its sent values and residual; a restarted coordinator does not
+    /// remember.
     has_audited: bool,
-    /// Whether the coordinator may know less than it did.
+    /// Whether the coordinator may know less than before.
     is_reminded: bool,
-    /// The newest round before which somebody has a checkpoint.
+    /// Round of the newest checkpoint.
     checkpoint: u64,
-    /// While the run makes anew what was lost with all processes: the round that it may not fall behind.
+    /// While the run recovers from the loss of all processes: the round that it must reach again.
     restored: Option<u64>,
-    /// The first round that was told after that.
+    /// First round reported after that.
     remembered: Option<u64>,
     hashes: BTreeMap<u64, String>,
-    /// When the newest round was first seen as applied.
+    /// Time at which the newest round was first reported as applied.
     since: Duration,
 }
 
 impl Checker {
-    /// Looks at a status that was read at `now`; one that nobody answered (null) says nothing.
+    /// Checks a status read at `now`; null (no response) is ignored.
     ///
     /// # Errors
-    /// The promise that it breaks.
+    /// The violated invariant.
     pub fn look(&mut self, status: &Value, now: Duration) -> Result<(), Violation> {
         if status.is_null() {
             return Ok(());
@@ -129,7 +131,8 @@ impl Checker {
         }
         self.look_at_parity(&status["parity"])?;
         let round = status["round"].as_u64().unwrap_or(0);
-        // At first it is what the coordinator has written down, which may be less than it had told, and less than the checkpoint.
+        // At first the coordinator reports its stored round, which may be less than it had reported, and less
+        // than the checkpoint.
         if let Some(before) = self.restored
             && *self.remembered.get_or_insert(round) != round
             && round < before
@@ -140,11 +143,12 @@ impl Checker {
                 now: round,
             });
         }
-        // While nobody trains there is none; the next one has a higher number all the same.
+        // Without training workers none is reported; the next one is still higher.
         let generation =
             status["generation"].as_u64().filter(|number| *number > 0).unwrap_or(self.generation);
         if self.is_reminded {
-            // What it has written down may be newer than the checkpoint that it goes back to, and than what was told before: it goes on with another generation.
+            // Its stored round may be newer than the checkpoint, and than the last report; it continues with
+            // another generation.
             let is_back = match self.restored {
                 Some(_) => round > self.round && generation > self.generation,
                 None => round >= self.round,
@@ -163,41 +167,42 @@ impl Checker {
         grows("the number of samples that count", &mut self.counted, samples(status))
     }
 
-    /// The coordinator was started again: it knows what it has written down, and hears the rest from the workers. Until it says as much as before, it is behind and
-    /// not wrong; where it stays behind, no round is new.
+    /// Notes a restart of the coordinator, which knows its stored state and receives the rest from workers.
+    /// Until it has caught up, it is behind and not wrong; while it stays behind, no round is new.
     pub fn coordinator_restarted(&mut self) {
         self.is_reminded = true;
     }
 
-    /// Every process was started again: the run goes on from its newest checkpoint, or a later one that nobody had told of, and makes the rounds after that anew. No hash of those is as
-    /// it was.
+    /// Notes a restart of all processes: the run resumes from its newest checkpoint, or a later unreported
+    /// one, and repeats the rounds after that, with other hashes.
     pub fn everybody_restarted(&mut self) {
         self.is_reminded = true;
         (self.restored, self.remembered) = (Some(self.checkpoint), None);
     }
 
-    /// Rounds that are applied everywhere.
+    /// Returns the rounds applied everywhere.
     #[must_use]
     pub fn round(&self) -> u64 {
         self.round
     }
 
-    /// When the newest of those was first seen.
+    /// Returns the time at which the newest of those was first reported.
     #[must_use]
     pub fn since(&self) -> Duration {
         self.since
     }
 
-    /// The newest generation that a status has told.
+    /// Returns the newest generation reported.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether so many faults explain the generations since that one: two processes with one identity would begin one after the other.
+    /// Checks that this many faults explain the generations since then: two processes with one identity would
+    /// start one after another.
     ///
     /// # Errors
-    /// There are more.
+    /// More generations have started.
     pub fn is_settled(&self, since: u64, faults: u64) -> Result<(), Violation> {
         let (count, most) = (self.generation.saturating_sub(since), GENERATIONS_OF_A_FAULT * faults);
         if count > most {
@@ -206,16 +211,17 @@ impl Checker {
         Ok(())
     }
 
-    /// Samples that count, the most that a status has told.
+    /// Returns the maximum of counted samples reported.
     #[must_use]
     pub fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Whether a run that has ended, whose steps have so many samples, is finished with all replicas equal after its last round, and with no more samples than its steps had.
+    /// Checks that an ended run, with `batch` samples per step, is finished with equal replicas after its
+    /// last round, and no more samples than its steps had.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The discrepancy.
     pub fn ended(&self, status: &Value, batch: u64) -> Result<(), Violation> {
         let wrong = |what: String| Err(Violation::Ended(what));
         if status["phase"] != "finished" {
@@ -258,10 +264,10 @@ impl Checker {
     }
 }
 
-/// Whether each position of the sample stream that was given out for rounds that are applied everywhere counts once, or is to be given out again.
+/// Checks that each position assigned for rounds applied everywhere counts once or awaits reassignment.
 ///
 /// # Errors
-/// It does not.
+/// The check fails.
 pub fn exactly_once(status: &Value) -> Result<(), Violation> {
     let number = |key| status["ledger"][key].as_u64().unwrap_or(0);
     let (applied, waiting) = (number("positions_applied"), number("waiting"));
@@ -275,7 +281,7 @@ pub fn exactly_once(status: &Value) -> Result<(), Violation> {
     Ok(())
 }
 
-/// The newest round before which a checkpoint was written, and said to be.
+/// Returns the round of the newest successful checkpoint.
 fn newest_checkpoint(status: &Value) -> u64 {
     let checkpoints = status["checkpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
     let written = checkpoints.iter().filter(|checkpoint| checkpoint["error"].is_null());
@@ -309,7 +315,7 @@ mod tests {
         })
     }
 
-    /// A run that has been at round 5, and then says this.
+    /// A run at round 5 that then reports this.
     fn after(change: impl FnOnce(&mut Value)) -> Result<(), Violation> {
         let mut checker = Checker::default();
         let mut now = status(5);
@@ -336,7 +342,7 @@ mod tests {
             checker.look(&now, Duration::from_secs(1))
         };
         let look = |checker: &mut Checker, round, hash: &str| look_in(checker, anew, round, hash);
-        // The coordinator may have written down more than it had told.
+        // The coordinator may have stored more than it had reported.
         for written_down in [5, 6] {
             let mut checker = with_a_checkpoint();
             assert_eq!(look_in(&mut checker, anew - 1, written_down, "5"), Ok(()));
@@ -382,7 +388,7 @@ mod tests {
         }
     }
 
-    /// It says less at first; but a round that it tells again has the same hash.
+    /// It reports less at first; but a round reported again has the same hash.
     #[test]
     fn a_coordinator_that_was_started_again_may_be_behind_until_it_has_heard_from_workers() {
         let mut checker = Checker::default();
@@ -428,7 +434,7 @@ mod tests {
         }
     }
 
-    /// Until it has caught up in all, no round is new.
+    /// Until it has caught up entirely, no round is new.
     #[test]
     fn a_coordinator_that_stays_behind_makes_no_progress() {
         let mut checker = Checker::default();

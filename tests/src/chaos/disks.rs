@@ -1,4 +1,4 @@
-//! What workers have written down.
+//! Checkpoints on workers' disks.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,11 @@ use serde_json::Value;
 
 use crate::cluster::binary;
 
-/// A checkpoint in a worker's folder that is not as it was to be written, as `coordinator checkpoints verify` tells; none where all are whole, or there is no folder.
+/// Returns a damaged checkpoint in a worker's folder, by `coordinator checkpoints verify`; `None`: all are
+/// intact, or the folder is missing.
 ///
 /// # Errors
-/// It does not answer.
+/// The command fails.
 pub fn damaged_checkpoint(folder: &Path) -> Result<Option<String>> {
     if !folder.is_dir() {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! A run to which things happen: a seeded list of faults, and checks of what the run promises. `tests/docs/chaos.md` is the design.
+//! Fault injection into a run: a seeded list of faults, and checks of the run's invariants.
+//! `tests/docs/chaos.md` describes the design.
 
 mod checker;
 mod disks;

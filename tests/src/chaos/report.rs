@@ -1,4 +1,4 @@
-//! What a soak has shown, in numbers.
+//! Results of a soak test, as figures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 
 use super::Kind;
 
-/// What a soak has shown.
+/// Results of a soak test.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     seed: u64,
     workers: usize,
     faults: BTreeMap<Kind, Seen>,
-    /// Samples that counted a second, without faults and with them.
+    /// Counted samples per second, without and with faults.
     calm_per_s: Option<f64>,
     stormy_per_s: Option<f64>,
     loss: Option<f64>,
-    /// Since when somebody has been on the way back, after which fault.
+    /// Start of an ongoing recovery, and its fault.
     healing: Option<(Kind, Duration)>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Seen {
     count: u32,
-    /// From its beginning to the next round that was applied, in seconds.
+    /// Seconds from the start of a fault to the next applied round.
     went_on_s: Vec<f64>,
-    /// From its end to when all trained, in seconds; only of those after which nothing else happened before that.
+    /// Seconds from the end of a fault until all train, without other faults meanwhile.
     rejoined_s: Vec<f64>,
-    /// Samples that counted from its beginning to the next fault's, and how long that was.
+    /// Samples counted from its start to the next fault's, and that time.
     passed: (u64, Duration),
-    /// For how long workers could not take part, summed over them.
+    /// Time for which workers could not take part, summed over them.
     away: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Seen {
         Self { passed, away: self.away + other.away, ..Self::default() }
     }
 
-    /// The share of all workers' time that was theirs who could take part.
+    /// Returns the share of all workers' time in which they could take part.
     fn there(&self, workers: usize) -> Option<f64> {
         let all = self.passed.1.as_secs_f64() * workers as f64;
         (all > 0.0).then(|| 1.0 - self.away.as_secs_f64() / all)
@@ -57,13 +57,13 @@ impl Report {
         self.healing = None;
     }
 
-    /// From the beginning of a fault to the next one's.
+    /// Records the samples from the start of a fault to the next one's.
     pub(super) fn passed(&mut self, kind: Kind, samples: u64, took: Duration) {
         let passed = &mut self.faults.entry(kind).or_default().passed;
         *passed = (passed.0 + samples, passed.1 + took);
     }
 
-    /// A fault kept so many workers from taking part for so long.
+    /// Records that a fault kept this many workers from taking part for this time.
     pub(super) fn kept_away(&mut self, kind: Kind, workers: usize, took: Duration) {
         self.faults.entry(kind).or_default().away += took * u32::try_from(workers).unwrap_or(u32::MAX);
     }
@@ -95,7 +95,8 @@ impl Report {
         self.loss = loss;
     }
 
-    /// Samples that counted in a second with faults, over those without: in breaks, where there were any, as a machine may become faster or slower meanwhile.
+    /// Returns counted samples per second with faults, relative to those without: in breaks, if any, as the
+    /// machine's speed may drift.
     #[must_use]
     pub fn throughput_kept(&self) -> Option<f64> {
         let Some(breaks) = self.in_breaks() else { return Some(self.stormy_per_s? / self.calm_per_s?) };
@@ -103,7 +104,7 @@ impl Report {
         Some(rate(samples, took)? / breaks)
     }
 
-    /// The share of all workers' time that was theirs whom no fault kept from taking part: of throughput, more than that cannot be kept by anybody.
+    /// Returns the share of all workers' time not lost to faults, an upper bound of the throughput.
     #[must_use]
     pub fn workers_there(&self) -> Option<f64> {
         self.all_faults().there(self.workers)
@@ -114,7 +115,7 @@ impl Report {
         faults.fold(Seen::default(), |sum, (_, seen)| sum.and(seen))
     }
 
-    /// How many faults there were.
+    /// Returns the number of faults.
     #[must_use]
     pub fn faults(&self) -> u32 {
         self.faults.iter().filter(|(kind, _)| **kind != Kind::Nothing).map(|(_, seen)| seen.count).sum()
@@ -125,7 +126,7 @@ impl Report {
         rate(samples, took)
     }
 
-    /// A line for each figure.
+    /// Returns one line per figure.
     #[must_use]
     pub fn lines(&self) -> Vec<Value> {
         let line = |case: &str, metric: &str, value: f64, unit: &str| json!({"bench": "chaos", "case": case, "metric": metric, "value": value, "unit": unit});

@@ -1,18 +1,18 @@
-//! The run that chaos happens to.
+//! The run under fault injection.
 
 use longhaul_run_toml::RunToml;
 
 use crate::small_run::small_run;
 
-/// Samples of a step for each worker.
+/// Samples per step for each worker.
 pub const BATCH: usize = 4;
 
-/// How often a run exchanges what.
+/// Pace of exchanges.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Steps from one exchange to the next.
     pub every: u64,
-    /// Steps after which a result is waited for.
+    /// Steps until a result is awaited.
     pub overlap: u64,
 }
 
@@ -23,7 +23,7 @@ impl Default for Pace {
     }
 }
 
-/// Steps between checkpoints, about.
+/// Approximate steps between checkpoints.
 const CHECKPOINT_STEPS: u64 = 100;
 
 /// A small model, and more steps than there is time for.

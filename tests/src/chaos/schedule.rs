@@ -1,4 +1,4 @@
-//! Which faults happen when, as a pure function of a seed.
+//! Schedule of faults, as a pure function of a seed.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -8,48 +8,50 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What can happen.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// `kill -9` of a worker, which is started again.
+    /// `kill -9` of a worker, and restart.
     Kill,
-    /// A worker is stopped (SIGSTOP), and goes on.
+    /// A worker is paused (SIGSTOP), then continued.
     Freeze,
-    /// A worker is asked to leave (SIGTERM), and started again.
+    /// A worker is asked to leave (SIGTERM), and restarted.
     Leave,
-    /// A site's link carries nothing.
+    /// A site's link is cut.
     Cut,
-    /// Nothing comes into a site.
+    /// The link into a site is cut.
     CutIn,
-    /// Nothing leaves a site.
+    /// The link out of a site is cut.
     CutOut,
     /// A site's link has a twentieth of its rate.
     Slow,
-    /// Three packets in ten are lost, ten in a row.
+    /// Three packets in ten are lost, ten consecutive ones at a time.
     Loss,
-    /// `kill -9` of the coordinator, which is started again.
+    /// `kill -9` of the coordinator, and restart.
     Coordinator,
-    /// A worker's checkpoints have nowhere to go.
+    /// A worker's checkpoint folder is unusable.
     NoDisk,
-    /// The disk that a worker's checkpoints are on is full.
+    /// The disk of a worker's checkpoints is full.
     FullDisk,
-    /// A worker's calendar jumps, ahead or back, by less than what certificates allow clocks to differ by, and back again.
+    /// A worker's calendar jumps, ahead or back, within the clock difference that certificates tolerate, and
+    /// back again.
     Calendar,
-    /// The cache folder of a worker that trains is copied, and another process started from the copy, which is asked to leave (SIGTERM) later.
+    /// The cache folder of a training worker is copied, and another process started from the copy, which is
+    /// asked to leave (SIGTERM) later.
     CopiedCache,
-    /// A worker's output goes into a pipe whose reader goes away.
+    /// A worker's output goes into a pipe whose reader closes.
     ClosedLog,
-    /// A worker is started with a quarter of the memory that it took, and ends, or is killed if that is enough.
+    /// A worker is started with a quarter of its memory, and ends, or is killed if that suffices.
     MemoryLimit,
-    /// The coordinator's calendar is a day ahead, and right again.
+    /// The coordinator's calendar is a day ahead, then right again.
     HeadCalendar,
-    /// All workers are asked to leave (SIGTERM), and started again.
+    /// All workers are asked to leave (SIGTERM), and restarted.
     LeaveAll,
-    /// Every process is stopped (SIGSTOP), and wakes up three hours later by its calendar.
+    /// Every process is paused (SIGSTOP), and resumes with its calendar three hours ahead.
     Sleep,
-    /// `kill -9` of every process, as when the power fails everywhere; all are started again.
+    /// `kill -9` of every process, as in a power failure everywhere; all are restarted.
     Outage,
-    /// Nothing: with what counts meanwhile, what counts beside faults is compared.
+    /// No fault: the reference throughput for the others.
     Nothing,
 }
 
@@ -77,7 +79,7 @@ impl Kind {
         Self::Outage,
     ];
 
-    /// Its word in documents and records.
+    /// Returns its name in documents and records.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -122,7 +124,7 @@ impl Kind {
         }
     }
 
-    /// How long it lasts: shorter and longer than it takes to be noticed.
+    /// Returns the range of its duration: shorter and longer than detection takes.
     fn lasts(self) -> (Duration, Duration) {
         let between = |from: u64, to: u64| (Duration::from_millis(from), Duration::from_millis(to));
         match self {
@@ -133,7 +135,7 @@ impl Kind {
             Self::NoDisk | Self::FullDisk | Self::Calendar | Self::CopiedCache | Self::HeadCalendar => {
                 between(3000, 9000)
             }
-            // By then it is known that the worker was started anew.
+            // By then the restart of the worker is known.
             Self::ClosedLog => between(5000, 9000),
             Self::Sleep => between(1000, 5000),
             Self::Nothing => between(0, 0),
@@ -149,23 +151,23 @@ enum Hits {
     Nobody,
 }
 
-/// Whom it happens to.
+/// A fault with its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A worker, by its place.
+    /// A worker, by index.
     Worker(Kind, usize),
-    /// A site, by its place.
+    /// A site, by index.
     Site(Kind, usize),
     /// The coordinator.
     Coordinator(Kind),
     /// Every process, or every worker.
     Everybody(Kind),
-    /// Nobody.
+    /// No target.
     Nobody,
 }
 
 impl Fault {
-    /// What happens.
+    /// Returns its kind.
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
@@ -176,7 +178,7 @@ impl Fault {
         }
     }
 
-    /// Workers that cannot take part meanwhile, or for a part of that time.
+    /// Returns the workers that cannot take part during all or a part of it.
     #[must_use]
     pub fn takes_out(self, sites: &[usize]) -> Vec<usize> {
         match self {
@@ -193,8 +195,9 @@ impl Fault {
         }
     }
 
-    /// Whether the two may not happen at the same time, whomever they hit. A worker of which there is a copy may have to enrol anew, which takes a coordinator that is
-    /// there and knows the time; and there is one copy at a time. While a coordinator starts again, no worker may fail.
+    /// Whether both may not overlap, whatever their targets. A worker with a copy may have to enrol again,
+    /// which needs a coordinator with the right time; and only one copy may exist. While a coordinator
+    /// restarts, no worker may fail.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {
         let pair = [self, other];
@@ -207,7 +210,8 @@ impl Fault {
 }
 
 impl Fault {
-    /// How many workers cannot take part for all that time. The coordinator is at home in the first site: where that is cut off, it goes on with its workers alone.
+    /// Returns the number of workers that cannot take part during all of it. The coordinator is in the first
+    /// site: when that is cut off, it continues with its workers alone.
     #[must_use]
     pub fn keeps_away(self, sites: &[usize]) -> usize {
         let out = self.takes_out(sites).len();
@@ -233,26 +237,26 @@ impl fmt::Display for Fault {
 /// A fault in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When it begins, after the start of the soak.
+    /// Start, relative to the soak's.
     pub at: Duration,
-    /// For how long.
+    /// Duration.
     pub lasts: Duration,
-    /// What.
+    /// Fault.
     pub fault: Fault,
 }
 
-/// To what faults happen.
+/// Parameters of a schedule.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Workers in each site.
     pub sites: Vec<usize>,
-    /// What may happen.
+    /// Possible kinds.
     pub kinds: Vec<Kind>,
-    /// After so many faults nothing happens for as long as there is between two; none: there is always a fault.
+    /// After this many faults a break as long as the gap between two follows; `None`: no breaks.
     pub break_after: Option<NonZeroUsize>,
 }
 
-/// Faults that begin `gap` apart, of all kinds in turns; the last one is over by the end.
+/// Returns faults that start `gap` apart, of all kinds in turns; the last one ends in time.
 ///
 /// The same arguments give the same faults.
 #[must_use]

@@ -1,4 +1,4 @@
-//! Lets faults happen to a run of real processes, and watches it.
+//! Injects faults into a run of real processes, and checks it.
 
 mod faults;
 
@@ -18,103 +18,108 @@ use super::disks::damaged_checkpoint;
 use super::schedule::{Event, Fault, Kind, Shape, schedule};
 use super::{Checker, Report, Violation};
 
-/// Between looks at a run.
+/// Polling interval of a run.
 const LOOK: Duration = Duration::from_millis(200);
-/// A time without a new round that is worth telling,
+/// Minimum time without a new round worth reporting.
 const STOOD: Duration = Duration::from_secs(1);
-/// and how many times as long as a round takes in calm.
+/// The same as a multiple of a round's usual duration.
 const STOOD_ROUNDS: u32 = 2;
-/// For what comes at a soak's end, and for a worker to leave.
+/// Timeout of the end of a soak, and of a worker's departure.
 const END_MAX: Duration = Duration::from_secs(240);
-/// Longer than calendars go on in a soak in which all sleep now and then.
+/// Longer than calendars advance in a soak with sleeps.
 const TOKEN_LIFE: &str = "366d";
 
-/// What is to happen to a run.
+/// Configuration of a soak.
 #[derive(Clone, Debug)]
 pub struct SoakConfig {
-    /// The run. Each of its workers is to have a folder of its own for checkpoints and its own calendar, and the run more steps than it can make.
+    /// The run. Each worker needs its own checkpoint folder and calendar, and the run more steps than it can
+    /// make.
     pub cluster: ClusterConfig,
-    /// Samples of each of its steps.
+    /// Samples per step.
     pub batch: u64,
-    /// Draws the faults.
+    /// Seed of the faults.
     pub seed: u64,
-    /// What may happen.
+    /// Possible kinds.
     pub kinds: Vec<Kind>,
-    /// How long the run is watched before anything happens.
+    /// Time before the first fault.
     pub calm: Duration,
-    /// After so many faults there is a break as long as the gap between two, with which throughput is compared then; none: with the calm before.
+    /// After this many faults a break as long as the gap follows, as reference of the throughput; `None`: the
+    /// reference is the time before the first fault.
     pub break_after: Option<NonZeroUsize>,
-    /// How long things happen.
+    /// Duration of the faults.
     pub duration: Duration,
-    /// From one fault to the next.
+    /// Time from one fault to the next.
     pub gap: Duration,
-    /// A run that applies no new round for so long after a fault has begun or ended stands still.
+    /// Maximum time without a new round after the start or end of a fault.
     pub progress_max: Duration,
 }
 
-/// A run, its faults, and what was seen.
+/// A run, its faults, and its results.
 pub struct Soak {
     config: SoakConfig,
     cluster: Cluster,
     began: Instant,
     checker: Checker,
     report: Report,
-    /// Those to come, the next one last.
+    /// Future faults, the next one last.
     to_come: Vec<Event>,
     active: Vec<Active>,
-    /// By worker: the disk that its checkpoints go to, where that is full.
+    /// By worker: the full disk of its checkpoints.
     full_disks: BTreeMap<usize, FullDisk>,
-    /// By worker: who reads its output, and goes away, where that is in a pipe.
+    /// By worker: the reader of its output, which closes, if that is a pipe.
     readers: BTreeMap<usize, JoinHandle<()>>,
-    /// What calendars that are right are ahead of the machine's, as all have slept, in seconds.
+    /// Seconds by which right calendars are ahead of the machine's, after sleeps.
     calendar_s: i64,
-    /// The newest change, and what it was.
+    /// Time and description of the newest change.
     changed: (Duration, String),
-    /// Workers that train, as the newest status tells.
+    /// Training workers, by the newest status.
     training: usize,
-    /// When the newest round was seen that was told of, and how long one takes in calm.
+    /// Time of the newest reported round, and the usual duration of one.
     told_of: Duration,
     usual: Duration,
-    /// The newest fault, when it began, and what counted then.
+    /// The newest fault, its start, and the samples counted then.
     begun: Option<(Kind, Duration, u64)>,
 }
 
-/// Those of these faults that this user may cause.
+/// Returns those of these faults that this user can cause.
 ///
 /// # Errors
 /// None is left.
-#[allow(clippy::print_stderr, reason = "whoever reads a record should know what did not happen")]
+#[allow(clippy::print_stderr, reason = "readers of a record should know which faults were left out")]
 fn possible(mut kinds: Vec<Kind>) -> Result<Vec<Kind>> {
     if kinds.contains(&Kind::FullDisk) && !FullDisk::is_possible()? {
-        eprintln!("left out: {}, as this user may not mount; run it as root", Kind::FullDisk.word());
+        eprintln!(
+            "skipped: {}, as this user may not mount file systems; run it as root",
+            Kind::FullDisk.word()
+        );
         kinds.retain(|kind| *kind != Kind::FullDisk);
     }
-    ensure!(!kinds.is_empty(), "nothing is left that could happen");
+    ensure!(!kinds.is_empty(), "no possible fault is left");
     Ok(kinds)
 }
 
-/// A fault that goes on.
+/// A fault in progress.
 struct Active {
     fault: Fault,
     began: Duration,
     until: Duration,
-    /// The newest round when it began.
+    /// Newest round at its start.
     round: u64,
-    /// Whether the others have gone on since.
+    /// Whether the others have continued since.
     went_on: bool,
-    /// When the process that is to leave in the end was asked to.
+    /// Time at which the process that leaves last was asked to.
     asked: Option<Duration>,
-    /// The generation when it began, how many faults there had been, with it, and how many others went on.
+    /// Generation at its start, number of faults including it, and number of other active ones.
     generation: u64,
     faults: u32,
     others: usize,
 }
 
 impl Soak {
-    /// Starts the run and waits until everybody trains.
+    /// Starts the run and waits until all workers train.
     ///
     /// # Errors
-    /// What could not be started, and the end of its log.
+    /// A process could not be started; the error ends with its log.
     pub fn start(mut config: SoakConfig) -> Result<Self> {
         config.kinds = possible(config.kinds)?;
         let workers: usize = config.cluster.sites.iter().sum();
@@ -154,10 +159,10 @@ impl Soak {
         })
     }
 
-    /// Watches it in calm, lets everything happen, and ends it. `tell` is told of each fault.
+    /// Measures the run without faults, injects the faults, and ends it. `tell` receives each fault.
     ///
     /// # Errors
-    /// A promise that was broken, with the seed, the newest status and the logs.
+    /// The violated invariant, with the seed, the newest status and the logs.
     pub fn run(mut self, mut tell: impl FnMut(&str)) -> Result<Report> {
         let seed = self.config.seed;
         self.go_through(&mut tell).with_context(|| {
@@ -168,7 +173,7 @@ impl Soak {
 
     fn go_through(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
         self.look()?;
-        // In calm none is to come, however long it is.
+        // No fault begins before, however long this takes.
         let mut to_come = std::mem::take(&mut self.to_come);
         let (before, first) = (self.checker.counted(), self.checker.round());
         self.watch_until(self.config.calm, tell)?;
@@ -179,7 +184,7 @@ impl Soak {
         to_come.iter_mut().for_each(|event| event.at += began);
         self.to_come = to_come;
         self.watch_until(began + self.config.duration, tell)?;
-        // What could not begin in time does not happen.
+        // Faults that could not begin in time are dropped.
         self.to_come.clear();
         while !self.active.is_empty() {
             self.watch_until(self.now() + LOOK, tell)?;
@@ -190,7 +195,7 @@ impl Soak {
         self.end()
     }
 
-    /// Looks, begins and ends faults until then.
+    /// Polls, begins and ends faults until then.
     fn watch_until(&mut self, end: Duration, tell: &mut impl FnMut(&str)) -> Result<()> {
         while self.now() < end {
             interrupt::check()?;
@@ -201,7 +206,7 @@ impl Soak {
             self.begin_due(tell)?;
             self.check_processes()?;
             self.check_progress()?;
-            // Other processes are watched: nothing wakes this one when they change.
+            // Polls, as changes of other processes do not wake this one.
             std::thread::park_timeout(LOOK);
         }
         Ok(())
@@ -251,7 +256,7 @@ impl Soak {
         let now = self.now();
         let mut due = None;
         for at in 0..self.active.len() {
-            // One that has to wait may wait for another one to be healed.
+            // One that has to wait may wait for another one to end.
             if self.active[at].until <= now && self.is_ready_to_heal(at)? {
                 due = Some(at);
                 break;
@@ -269,7 +274,7 @@ impl Soak {
         Ok(())
     }
 
-    /// When others had a round that is newer than a fault, and when all train after it.
+    /// Records the times of the others' first round after a fault, and of all workers training again.
     fn note_recoveries(&mut self, status: &Value) {
         let (round, since) = (self.checker.round(), self.checker.since());
         for active in self.active.iter_mut().filter(|active| !active.went_on && round > active.round) {
@@ -282,7 +287,7 @@ impl Soak {
         }
     }
 
-    /// What counted since the newest fault began is put down to it.
+    /// Assigns the samples counted since its start to the newest fault.
     fn end_of_newest(&mut self) {
         if let Some((kind, began, before)) = self.begun.take() {
             self.report.passed(kind, self.checker.counted() - before, self.now().saturating_sub(began));
@@ -324,7 +329,7 @@ impl Soak {
         }
     }
 
-    /// While the coordinator is away nobody tells of rounds.
+    /// While the coordinator is down no rounds are reported.
     fn check_progress(&self) -> Result<()> {
         let is_told = !self.active.iter().any(|active| {
             matches!(active.fault, Fault::Coordinator(Kind::Coordinator) | Fault::Everybody(_))
@@ -337,7 +342,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Everybody trains again, and some rounds are applied after that.
+    /// Waits until all workers train again and have applied some rounds.
     fn rejoin(&mut self, tell: &mut impl FnMut(&str)) -> Result<()> {
         let workers = self.workers();
         let until = self.now() + END_MAX;
@@ -352,7 +357,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Ends the run in an orderly way, and compares its books.
+    /// Ends the run in order, and compares its counts.
     fn end(&mut self) -> Result<()> {
         let folder = self.cluster.folder().to_owned();
         let mut stop = Process::start_as("coordinator", "stop", &folder, |command| {
@@ -382,7 +387,7 @@ impl Soak {
         self.cluster.worker(worker).with_context(|| format!("worker {worker} has no process"))
     }
 
-    /// Where a worker's checkpoints are, and where they are meanwhile.
+    /// Returns the folder of a worker's checkpoints, and its place while moved away.
     fn checkpoints(&self, worker: usize) -> (PathBuf, PathBuf) {
         let name = |suffix| self.cluster.folder().join(format!("checkpoints-{worker}{suffix}"));
         (name(""), name(".away"))

@@ -1,11 +1,11 @@
-//! Calendars that jump: each process may have its own, by a library that is preloaded into it (`native/calendar.c`).
+//! Adjustable calendars: each process may have its own, by a preloaded library (`native/calendar.c`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The library, and a file for each process, in one folder.
+/// The library, and a file per process, in one folder.
 #[derive(Debug)]
 pub(super) struct Calendars {
     folder: PathBuf,
@@ -15,7 +15,7 @@ impl Calendars {
     /// Compiles the library into this folder.
     ///
     /// # Errors
-    /// There is no C compiler, or what it says.
+    /// The C compiler is missing, or fails.
     pub fn build(folder: &Path) -> Result<Self> {
         let calendars = Self { folder: std::path::absolute(folder)? };
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("native/calendar.c");
@@ -27,7 +27,7 @@ impl Calendars {
         Ok(calendars)
     }
 
-    /// Gives a process that is about to be started the calendar of this name.
+    /// Gives a process to be started the calendar of this name.
     ///
     /// # Errors
     /// Its file cannot be written.
@@ -40,7 +40,7 @@ impl Calendars {
         Ok(())
     }
 
-    /// Sets that calendar so many seconds ahead of the machine's, at once, also for a process that is yet to be started.
+    /// Sets that calendar this many seconds ahead of the machine's, at once, also for future processes.
     ///
     /// # Errors
     /// Its file cannot be written.

@@ -1,17 +1,18 @@
-//! A disk that is nearly full, in the place of a folder.
+//! A nearly full disk in place of a folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 
-/// Room for a file or two of a few lines, and for no checkpoint of any model.
+/// Space for a file or two of a few lines, and for no checkpoint.
 const ROOM: &str = "size=64k";
 
-/// A small file system that is mounted over a folder, so that what was in there is out of sight. Dropping it gives the folder back. It takes root; a harness that is killed leaves it behind, for `umount`.
+/// A small file system mounted over a folder, which hides its content. Dropping it restores the folder. Needs
+/// root; a killed harness leaves it behind, for `umount`.
 #[derive(Debug)]
 pub struct FullDisk {
-    /// None: it is unmounted.
+    /// `None`: unmounted.
     over: Option<PathBuf>,
 }
 
@@ -19,7 +20,7 @@ impl FullDisk {
     /// Mounts one over this folder.
     ///
     /// # Errors
-    /// What `mount` says.
+    /// The error of `mount`.
     pub fn mount(folder: &Path) -> Result<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", ROOM, "tmpfs"]).arg(folder);
@@ -28,24 +29,24 @@ impl FullDisk {
         Ok(Self { over: Some(folder.to_owned()) })
     }
 
-    /// Whether this user may, which is tried in a folder of its own.
+    /// Whether this user may mount, tested in a separate folder.
     ///
     /// # Errors
-    /// That folder cannot be made.
+    /// That folder cannot be created.
     pub fn is_possible() -> Result<bool> {
         let folder = tempfile::tempdir()?;
         Ok(Self::mount(folder.path()).is_ok())
     }
 
-    /// Gives the folder back.
+    /// Restores the folder.
     ///
     /// # Errors
-    /// What `umount` says.
+    /// The error of `umount`.
     pub fn unmount(mut self) -> Result<()> {
         self.give_back()
     }
 
-    /// A worker may have a file open there: the folder is back at once, and the disk goes with the file.
+    /// A worker may have a file open there: the folder is back at once, and the disk ends with the file.
     fn give_back(&mut self) -> Result<()> {
         let Some(folder) = self.over.take() else { return Ok(()) };
         expect(&Command::new("umount").arg("--lazy").arg(&folder).output().context("start umount")?)
@@ -55,7 +56,7 @@ impl FullDisk {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // Whoever looks into the folder finds out.
+        // Users of the folder will notice a failure.
         let _ = self.give_back();
     }
 }

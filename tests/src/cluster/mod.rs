@@ -1,4 +1,4 @@
-//! A whole run on one machine: the real binaries as processes, sites joined by the WAN emulator.
+//! A whole run on one machine: the real binaries as processes, with sites joined by the WAN emulator.
 
 mod calendar;
 mod disk;
@@ -27,16 +27,16 @@ pub use process::{Process, Slowed, binary};
 pub use wan::Wan;
 use worker::Worker;
 
-/// The name of its calendar.
+/// Name of the coordinator's calendar.
 const COORDINATOR: &str = "coordinator";
 
-/// Between looks at a run.
+/// Polling interval of a run.
 const POLL: Duration = Duration::from_millis(50);
 
-/// What to start.
+/// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// The run's `run.toml`. Relative paths in it count from `folder`.
+    /// The run's `run.toml`. Relative paths in it start at `folder`.
     pub run_toml: String,
     /// Workers in each site; the coordinator is in the first.
     pub sites: Vec<usize>,
@@ -44,15 +44,15 @@ pub struct ClusterConfig {
     pub link: LinkConfig,
     /// Seed of the emulator's losses.
     pub seed: u64,
-    /// Where state, caches, checkpoints and logs go.
+    /// Folder of state, caches, checkpoints and logs.
     pub folder: PathBuf,
     /// CPU threads of each worker.
     pub threads: u16,
-    /// Whether each worker has a folder of its own for checkpoints; else all share the run's.
+    /// Whether each worker has its own checkpoint folder; otherwise all share the run's.
     pub own_checkpoints: bool,
-    /// More of each worker's command line.
+    /// Further arguments of each worker.
     pub worker_arguments: Vec<String>,
-    /// Whether each worker has a calendar of its own, which can be made to jump.
+    /// Whether each worker has its own adjustable calendar.
     pub own_calendars: bool,
 }
 
@@ -62,12 +62,12 @@ pub struct Cluster {
     config: ClusterConfig,
     wan: Wan,
     coordinator: Option<Process>,
-    /// All of the run, and one more place at each site, for a copy.
+    /// All workers of the run, and one more slot per site, for a copy.
     workers: Vec<Worker>,
     calendars: Option<Calendars>,
     listen: SocketAddr,
     http: SocketAddr,
-    /// Goes last: processes that live write to it.
+    /// Dropped last: live processes write to it.
     _folder: Option<TempDir>,
 }
 
@@ -75,7 +75,7 @@ impl Cluster {
     /// Starts the coordinator and, once it is ready, all workers.
     ///
     /// # Errors
-    /// What could not be started, and the end of its log.
+    /// A process could not be started; the error ends with its log.
     pub fn start(config: ClusterConfig) -> Result<Self> {
         let mut cluster = Self::start_coordinator_only(config)?;
         for index in 0..cluster.workers_of_run() {
@@ -84,10 +84,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the coordinator, and leaves the workers to [`Self::start_worker`].
+    /// Starts the coordinator; [`Self::start_worker`] starts the workers.
     ///
     /// # Errors
-    /// What could not be started, and the end of its log.
+    /// It could not be started; the error ends with its log.
     pub fn start_coordinator_only(config: ClusterConfig) -> Result<Self> {
         std::fs::create_dir_all(&config.folder)?;
         std::fs::write(config.folder.join("run.toml"), &config.run_toml)?;
@@ -110,13 +110,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// With the folder that it has, which goes with it.
+    /// Keeps the folder until the end.
     #[must_use]
     pub fn with_folder(self, folder: TempDir) -> Self {
         Self { _folder: Some(folder), ..self }
     }
 
-    /// Starts the coordinator (again), and waits until it answers.
+    /// Starts (or restarts) the coordinator, and waits until it responds.
     ///
     /// # Errors
     /// It does not start; the error ends with its log.
@@ -144,28 +144,28 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sets a worker's calendar so many seconds ahead of the machine's.
+    /// Sets a worker's calendar this many seconds ahead of the machine's.
     ///
     /// # Errors
-    /// It was not started with a calendar of its own.
+    /// It has no own calendar.
     pub fn set_calendar(&self, index: usize, ahead_s: i64) -> Result<()> {
         let calendars = self.calendars.as_ref().context("workers have no calendars of their own")?;
         calendars.set(&format!("worker-{index}"), ahead_s)
     }
 
-    /// Sets the coordinator's calendar so many seconds ahead of the machine's.
+    /// Sets the coordinator's calendar this many seconds ahead of the machine's.
     ///
     /// # Errors
-    /// It was not started with a calendar of its own.
+    /// It has no own calendar.
     pub fn set_head_calendar(&self, ahead_s: i64) -> Result<()> {
         let calendars = self.calendars.as_ref().context("the coordinator has no calendar of its own")?;
         calendars.set(COORDINATOR, ahead_s)
     }
 
-    /// The token that the coordinator wrote.
+    /// Returns the token that the coordinator wrote.
     ///
     /// # Errors
-    /// The file is not there.
+    /// The file is missing.
     pub fn token(&self) -> Result<String> {
         let line =
             std::fs::read_to_string(self.config.folder.join("join.txt")).context("read the join line")?;
@@ -173,10 +173,10 @@ impl Cluster {
         token.map(str::to_owned).with_context(|| format!("no token in the join line {line:?}"))
     }
 
-    /// Has a join token made that is good for so long, such as `30d`: who is started from now on joins with it.
+    /// Creates a join token with this lifetime, such as `30d`, for workers started from now on.
     ///
     /// # Errors
-    /// What `coordinator token create` says.
+    /// The error of `coordinator token create`.
     pub fn make_token(&self, life: &str) -> Result<()> {
         let mut create = Command::new(binary("coordinator")?);
         create.args(["token", "create", "--state-dir", "state", "--life", life]);
@@ -187,66 +187,67 @@ impl Cluster {
         Ok(std::fs::write(self.folder().join("join.txt"), output.stdout)?)
     }
 
-    /// Kills a worker as `kill -9` does.
+    /// Kills a worker with `kill -9`.
     pub fn kill_worker(&mut self, index: usize) {
         self.workers[index].process = None;
     }
 
-    /// Kills the coordinator as `kill -9` does.
+    /// Kills the coordinator with `kill -9`.
     pub fn kill_coordinator(&mut self) {
         self.coordinator = None;
     }
 
-    /// A worker's process, while it has one.
+    /// Returns a worker's process, if running.
     pub fn worker(&mut self, index: usize) -> Option<&mut Process> {
         self.workers[index].process.as_mut()
     }
 
-    /// Where a worker takes connections of its peers.
+    /// Returns the address at which a worker accepts its peers.
     #[must_use]
     pub fn worker_address(&self, index: usize) -> SocketAddr {
         self.workers[index].listen
     }
 
-    /// The coordinator's process, while it has one.
+    /// Returns the coordinator's process, if running.
     pub fn coordinator(&mut self) -> Option<&mut Process> {
         self.coordinator.as_mut()
     }
 
-    /// The links between the sites.
+    /// Returns the links between the sites.
     #[must_use]
     pub fn wan(&self) -> &Wan {
         &self.wan
     }
 
-    /// Where the coordinator listens.
+    /// Returns the coordinator's listening address.
     #[must_use]
     pub fn listen(&self) -> SocketAddr {
         self.listen
     }
 
-    /// Where the coordinator answers HTTP.
+    /// Returns the coordinator's HTTP address.
     #[must_use]
     pub fn http(&self) -> SocketAddr {
         self.http
     }
 
-    /// Where everything is.
+    /// Returns the folder of all files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.config.folder
     }
 
-    /// `/api/v1/status`, or null while nobody answers.
+    /// Returns `/api/v1/status`, or null without a response.
     #[must_use]
     pub fn status(&self) -> Value {
         status_at(self.http)
     }
 
-    /// Asks for the status until it satisfies a condition; answers the status that did.
+    /// Polls the status until it satisfies a condition; returns that status.
     ///
     /// # Errors
-    /// The time is up, or a process ended with a failure; the error ends with the last status and the logs. Or the user wishes to stop.
+    /// A timeout, or a process failed; the error ends with the last status and the logs. Or the user
+    /// interrupts.
     pub fn wait_for(
         &mut self,
         what: &str,
@@ -256,7 +257,8 @@ impl Cluster {
         self.look_every(POLL, what, limit, condition)
     }
 
-    /// As [`Self::wait_for`], with that time between looks: each takes a millisecond or two from what is measured.
+    /// As [`Self::wait_for`], with another polling interval: each request takes a millisecond or two from the
+    /// measured processes.
     ///
     /// # Errors
     /// As [`Self::wait_for`].
@@ -279,7 +281,7 @@ impl Cluster {
                 let why = failed.unwrap_or_else(|| format!("waited {limit:?}"));
                 bail!("{why}, for {what}; the status is {status:#}\n{}", self.logs());
             }
-            // Another process is waited for: nothing wakes this one when it changes.
+            // Polls, as changes of other processes do not wake this one.
             std::thread::park_timeout(pause);
         }
     }
@@ -297,7 +299,7 @@ impl Cluster {
         self.coordinator.iter_mut().chain(workers).find_map(Process::failure)
     }
 
-    /// All that every process has said.
+    /// Returns the whole output of every process.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -311,7 +313,7 @@ impl Cluster {
             .collect())
     }
 
-    /// The last lines of every log.
+    /// Returns the last lines of every log.
     #[must_use]
     pub fn logs(&self) -> String {
         let workers = self.workers.iter().filter_map(|worker| worker.process.as_ref());
@@ -319,19 +321,19 @@ impl Cluster {
     }
 }
 
-/// Workers that train, as a status tells.
+/// Returns the number of training workers in a status.
 #[must_use]
 pub fn training(status: &Value) -> usize {
     let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
     members.iter().filter(|member| member["state"] == "training").count()
 }
 
-/// What a coordinator answers there; null while nobody does, or one that does not lead.
+/// Returns a coordinator's status; null without a response, or from a standby.
 fn status_at(http: SocketAddr) -> Value {
     answer(http, "status")
 }
 
-/// `/api/v1/history` of a coordinator, or null while nobody answers.
+/// Returns a coordinator's `/api/v1/history`, or null without a response.
 #[must_use]
 pub fn history_at(http: SocketAddr) -> Value {
     answer(http, "history")
@@ -353,13 +355,14 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Where ports are looked for: below those that systems give to sockets that ask for none, which would take one between its being found free and its use.
+/// Range of ports to try: below those that systems assign automatically, which could be taken before use.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// An address that is free for UDP, and for TCP, where the members of a site meet. No two calls of this process give the same, and others look elsewhere.
+/// Returns an address that is free for UDP, and for TCP, which members of a site use. No two calls of this
+/// process return the same; other processes search elsewhere.
 ///
 /// # Errors
-/// The system gives no socket, or no port is free.
+/// The system provides no socket, or no port is free.
 pub fn free_address() -> io::Result<SocketAddr> {
     static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
@@ -375,7 +378,7 @@ pub fn free_address() -> io::Result<SocketAddr> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no port of {PORTS:?} is free")))
 }
 
-/// What workers compute on: the CPU, or what `LONGHAUL_TEST_DEVICE` names.
+/// Returns the workers' device: the CPU, or that of `LONGHAUL_TEST_DEVICE`.
 #[must_use]
 pub fn device() -> String {
     std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())

@@ -1,4 +1,4 @@
-//! Two coordinators that take over from each other, and workers that know both.
+//! Two coordinators with failover, and workers that know both.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::{POLL, Process, free_address, now, status_at};
 use crate::etcd::EtcdServer;
 use crate::interrupt;
 
-/// How long a coordinator may take to answer, or to hear who leads.
+/// Timeout for a coordinator to respond, or to learn of the leader.
 const START_MAX: Duration = Duration::from_secs(30);
 
 /// Two coordinators with their state in one etcd. Dropping it ends every process.
@@ -21,7 +21,7 @@ pub struct Pair {
     state: String,
     seats: [Seat; 2],
     workers: Vec<Process>,
-    /// Lives as long as they do.
+    /// Lives as long as the coordinators.
     pub etcd: EtcdServer,
 }
 
@@ -33,16 +33,17 @@ struct Seat {
 }
 
 impl Pair {
-    /// Starts etcd and both coordinators in `folder`: the first leads when this returns, and the second waits. None, with a notice: there is no `etcd` on this machine.
+    /// Starts etcd and both coordinators in `folder`: on return the first leads, and the second is on
+    /// standby. `None`, with a notice: this machine has no `etcd`.
     ///
     /// # Errors
-    /// What could not be started, and the end of its log.
+    /// A process could not be started; the error ends with its log.
     pub fn start(folder: &Path, run_toml: &str) -> Result<Option<Self>> {
         std::fs::create_dir_all(folder)?;
         EtcdServer::start(folder)?.map(|etcd| Self::start_on(etcd, folder, run_toml)).transpose()
     }
 
-    /// The same with an etcd that is there already.
+    /// The same with a running etcd.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -59,7 +60,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Starts a coordinator (again).
+    /// Starts (or restarts) a coordinator.
     ///
     /// # Errors
     /// The binary cannot be started.
@@ -76,7 +77,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts a worker at a site of its own, with the join line of the first coordinator.
+    /// Starts a worker at its own site, with the join line of the first coordinator.
     ///
     /// # Errors
     /// The binary cannot be started.
@@ -97,15 +98,15 @@ impl Pair {
         Ok(())
     }
 
-    /// Kills a coordinator as `kill -9` does.
+    /// Kills a coordinator with `kill -9`.
     pub fn kill_coordinator(&mut self, index: usize) {
         self.seats[index].process = None;
     }
 
-    /// Sends a coordinator a signal by its name, such as `STOP`.
+    /// Sends a signal to a coordinator by name, such as `STOP`.
     ///
     /// # Errors
-    /// `kill` says no, or it is dead.
+    /// `kill` fails, or it is not running.
     pub fn signal(&self, index: usize, signal: &str) -> Result<()> {
         match &self.seats[index].process {
             Some(process) => process.signal(signal),
@@ -113,7 +114,7 @@ impl Pair {
         }
     }
 
-    /// What a coordinator answers, if it leads; else null.
+    /// Returns a coordinator's status if it leads; otherwise null.
     #[must_use]
     pub fn status(&self, index: usize) -> Value {
         status_at(self.seats[index].http)
@@ -130,10 +131,10 @@ impl Pair {
         }
     }
 
-    /// Asks a coordinator for its status until that satisfies a condition; answers the status that did.
+    /// Polls a coordinator's status until it satisfies a condition; returns that status.
     ///
     /// # Errors
-    /// The time is up, or a process ended with a failure; the error ends with the logs.
+    /// A timeout, or a process failed; the error ends with the logs.
     pub fn wait_for(
         &mut self,
         index: usize,
@@ -154,7 +155,7 @@ impl Pair {
                 let logs: String = self.processes().map(|process| process.log_tail()).collect();
                 bail!("{why}, for {what}; the status is {status:#}\n{logs}");
             }
-            // Another process is waited for: nothing wakes this one when it changes.
+            // Polls, as changes of other processes do not wake this one.
             std::thread::park_timeout(POLL);
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Lines of a log that an error shows.
+/// Log lines in an error.
 const LOG_TAIL_LINES: usize = 40;
 
 /// A running binary. Dropping it kills it.
@@ -30,7 +30,7 @@ impl Process {
         Self::start_as(binary_name, binary_name, folder, arguments)
     }
 
-    /// The same under a name of its own.
+    /// The same under another name.
     ///
     /// # Errors
     /// The binary is not built, or cannot be started.
@@ -43,7 +43,7 @@ impl Process {
         Self::start_program(&binary(binary_name)?, name, folder, arguments)
     }
 
-    /// The same with any program, such as one that starts ours in surroundings of its own.
+    /// The same for any program, such as a wrapper of ours.
     ///
     /// # Errors
     /// It cannot be started.
@@ -62,29 +62,30 @@ impl Process {
         Ok(Self { name: name.to_owned(), log, child })
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal by its name, such as `STOP`.
+    /// Sends a signal by name, such as `STOP`.
     ///
     /// # Errors
-    /// `kill` says no.
+    /// `kill` fails.
     pub fn signal(&self, signal: &str) -> Result<()> {
         let status = kill(self.id(), signal)?;
         anyhow::ensure!(status.success(), "kill -{signal} {}: {status}", self.name);
         Ok(())
     }
 
-    /// Lets it run for a third of the time only, as if its machine were that slow, until what this returns is dropped; that must be before this process is.
+    /// Slows the process to a third of its speed until the returned value is dropped, which must precede the
+    /// process.
     #[must_use]
     pub fn slow_down(&self) -> Slowed {
         Slowed::begin(self.id())
     }
 
-    /// How it ended, when it has.
+    /// Returns its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -92,7 +93,7 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// It goes on for longer than `limit`; the error ends with its log.
+    /// It runs longer than `limit`; the error ends with its log.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let deadline = super::now() + limit;
         loop {
@@ -101,11 +102,11 @@ impl Process {
             }
             anyhow::ensure!(
                 super::now() < deadline,
-                "{} still runs after {limit:?}\n{}",
+                "{} is still running after {limit:?}\n{}",
                 self.name,
                 self.log_tail()
             );
-            // A child's end wakes nobody here.
+            // Polls, as a child's end does not wake this thread.
             thread::park_timeout(Duration::from_millis(20));
         }
     }
@@ -113,36 +114,36 @@ impl Process {
     /// Waits until it has printed these words.
     ///
     /// # Errors
-    /// It ends without them, or `limit` is over; the error ends with its log.
+    /// It ends without them, or after `limit`; the error ends with its log.
     pub fn wait_for_words(&mut self, words: &str, limit: Duration) -> Result<()> {
         let deadline = super::now() + limit;
         loop {
-            // Asked first, so that the log is complete when it has.
+            // Checked first, so that the log is complete.
             let ended = self.ended().is_some();
             if self.log().contains(words) {
                 return Ok(());
             }
             let waits = !ended && super::now() < deadline;
-            anyhow::ensure!(waits, "{} did not say {words:?}\n{}", self.name, self.log_tail());
-            // A line in a file wakes nobody here.
+            anyhow::ensure!(waits, "{} did not print {words:?}\n{}", self.name, self.log_tail());
+            // Polls, as a line in a file does not wake this thread.
             thread::park_timeout(Duration::from_millis(50));
         }
     }
 
-    /// A description of its failure, when it ended with one.
+    /// Describes its failure, if it failed.
     pub fn failure(&mut self) -> Option<String> {
         self.ended()
             .filter(|status| !status.success())
             .map(|status| format!("{} ended with {status}", self.name))
     }
 
-    /// All that it has printed.
+    /// Returns its output.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The end of its log, headed by its name.
+    /// Returns the end of its log, headed by its name.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let log = self.log();
@@ -154,17 +155,18 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nobody to kill.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Of a tenth of a second and two, a slowed process runs in the first and stands still in the rest: short beside a step of what trains, so that each step is slow.
+/// A slowed process runs for a tenth of a second and pauses for two: short relative to a training step, so
+/// that each step is slow.
 const RUNS: Duration = Duration::from_millis(100);
 const STANDS: Duration = Duration::from_millis(200);
 
-/// A process that runs for a part of the time. Dropped, it lets it run on.
+/// A process that runs for a part of the time. Dropping it restores full speed.
 #[derive(Debug)]
 pub struct Slowed {
     /// Dropped first, which ends the thread.
@@ -178,7 +180,7 @@ impl Slowed {
         let goes_on = move |pause| ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
         let signal = move |signal: &str| kill(id, signal).is_ok_and(|status| status.success());
         let thread = thread::spawn(move || {
-            // Where the process is gone there is nothing to do any more.
+            // Ends if the process has ended.
             while signal("STOP") {
                 let goes_on = goes_on(STANDS) && signal("CONT") && goes_on(RUNS);
                 if !goes_on {
@@ -195,24 +197,24 @@ impl Drop for Slowed {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
+            // A panic has been reported already.
             let _ = thread.join();
         }
     }
 }
 
 fn kill(id: u32, signal: &str) -> io::Result<ExitStatus> {
-    // A process that is gone is nothing to complain of here.
+    // An ended process is no error here.
     Command::new("kill").arg(format!("-{signal}")).arg(id.to_string()).stderr(Stdio::null()).status()
 }
 
-/// The path of a binary of this workspace, beside the one that runs now.
+/// Returns the path of a binary of this workspace, next to the running one.
 ///
 /// # Errors
 /// It is not built.
 pub fn binary(name: &str) -> Result<PathBuf> {
     let here = std::env::current_exe().context("find the running binary")?;
-    // A test lies in `deps`, an example in `examples`, a binary in the folder itself.
+    // A test is in `deps`, an example in `examples`, a binary in the folder itself.
     let found = here.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
     found.with_context(|| {
         format!("{name} is not built; run `cargo build --workspace --bins` with the same profile")

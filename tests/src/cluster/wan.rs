@@ -1,4 +1,4 @@
-//! The links between the sites of a [`super::Cluster`], and the ports that lead over them.
+//! The links between the sites of a [`super::Cluster`], and the relay ports over them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,20 +9,21 @@ use anyhow::{Context, Result};
 use longhaul_emulator::udp::{Access, NotTo, RelayConfig, Relays};
 use longhaul_emulator::{Link, LinkConfig};
 
-/// Two sites share one link in each direction. More than two have an access link each, in and out: a packet crosses the one out of its site and the one into the
-/// other, each with half of the delay and of the losses that are asked for, and all of the rate.
+/// Two sites share one link in each direction. With more, each has an access link, in and out: a packet
+/// crosses the link out of its site and the one into the other, each with half of the configured delay and
+/// losses, and the full rate.
 #[derive(Debug)]
 pub struct Wan {
     link: LinkConfig,
     into: Vec<Link>,
     out_of: Vec<Link>,
-    /// Where other sites reach the coordinator, and each worker.
+    /// Addresses of the coordinator and each worker for other sites.
     coordinator: SocketAddr,
     direct: SocketAddr,
     workers: Vec<SocketAddr>,
-    /// By site, where its access link does not lead.
+    /// By site, the targets unreachable over its access link.
     not_to: Vec<NotTo>,
-    /// Where each worker listens, and at which site.
+    /// Site and listening address of each worker.
     listening: Vec<(usize, SocketAddr)>,
     _relays: Relays,
 }
@@ -82,18 +83,20 @@ impl Wan {
         })
     }
 
-    /// Where a worker of `site` reaches the coordinator, and what it advertises to other sites.
+    /// Returns the coordinator's address for a worker of `site`, and the address that the worker advertises
+    /// to other sites.
     pub(super) fn addresses_for(&self, site: usize, worker: usize) -> (SocketAddr, SocketAddr) {
         (if site == 0 { self.direct } else { self.coordinator }, self.workers[worker])
     }
 
-    /// What each link is like, unless it was changed.
+    /// Returns the configuration of each link, unless changed.
     #[must_use]
     pub fn link(&self) -> &LinkConfig {
         &self.link
     }
 
-    /// From now on, there is no route between workers of these two sites, of three and more; each still reaches all others. None: there is a route between all.
+    /// Removes the route between workers of two sites, of three or more; each still reaches all others.
+    /// `None`: restores all routes.
     pub fn part(&self, sites: Option<(usize, usize)>) {
         let at = |site: usize| {
             self.listening.iter().filter(move |(at, _)| *at == site).map(|&(_, address)| address)
@@ -105,20 +108,20 @@ impl Wan {
         }
     }
 
-    /// The link into a site.
+    /// Returns the link into a site.
     #[must_use]
     pub fn into_site(&self, site: usize) -> &Link {
         &self.into[site]
     }
 
-    /// The link out of a site.
+    /// Returns the link out of a site.
     #[must_use]
     pub fn out_of_site(&self, site: usize) -> &Link {
         &self.out_of[site]
     }
 }
 
-/// Two of these, one after the other, are like the link: independent losses, and delays that add up.
+/// Two of these in series equal the link: losses are independent, and delays add up.
 fn half(link: &LinkConfig) -> LinkConfig {
     LinkConfig {
         delay: link.delay / 2,

@@ -1,4 +1,5 @@
-//! The workers of a [`Cluster`]: started as always, with their output in a pipe, with little memory, or from a copy of another one's cache folder.
+//! The workers of a [`Cluster`]: started normally, with output into a pipe, with little memory, or from a
+//! copy of another one's cache folder.
 
 use std::io::PipeReader;
 use std::net::SocketAddr;
@@ -9,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Cluster, Process, binary, device};
 
-/// Gives a program so many KiB for its data: `sh -c SCRIPT KIB PROGRAM ARGUMENTS`. One that ends for want of memory leaves no core file.
+/// Limits a program's data in KiB: `sh -c SCRIPT KIB PROGRAM ARGUMENTS`. Running out of memory leaves no core
+/// file.
 const LIMITED: &str = "ulimit -c 0; ulimit -d \"$0\" && exec \"$@\"";
 
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(super) struct Worker {
 }
 
 impl Cluster {
-    /// Starts a worker (again), with the cache folder that it had.
+    /// Starts (or restarts) a worker, with its cache folder.
     ///
     /// # Errors
     /// The binary cannot be started.
@@ -28,7 +30,7 @@ impl Cluster {
         self.start_worker_with(index, &[])
     }
 
-    /// The same with more of a command line.
+    /// The same with further arguments.
     ///
     /// # Errors
     /// The binary cannot be started.
@@ -36,10 +38,11 @@ impl Cluster {
         self.start_worker_by(index, &binary("worker")?, arguments, |_| ())
     }
 
-    /// The same with its output in a pipe, and not in its log. Answers the end to read from: where that is closed, nobody reads.
+    /// The same with output into a pipe instead of its log. Returns the reading end: closing it leaves no
+    /// reader.
     ///
     /// # Errors
-    /// There is no pipe, or the binary cannot be started.
+    /// The pipe cannot be created, or the binary cannot be started.
     pub fn start_worker_in_pipe(&mut self, index: usize) -> Result<PipeReader> {
         let (reader, writer) = std::io::pipe().context("make a pipe")?;
         let other = writer.try_clone().context("share a pipe")?;
@@ -60,16 +63,16 @@ impl Cluster {
         })
     }
 
-    /// Where a copy of a worker has its place, after all workers: there is one at each site.
+    /// Returns the index of a worker's copy, after all workers: one per site.
     #[must_use]
     pub fn copy_of(&self, index: usize) -> usize {
         self.workers_of_run() + self.workers[index].site
     }
 
-    /// Starts another worker at the same site, from a copy of the cache folder of one that runs.
+    /// Starts another worker at the same site, from a copy of a running one's cache folder.
     ///
     /// # Errors
-    /// What `cp` says, or the binary cannot be started.
+    /// The error of `cp`, or the binary cannot be started.
     pub fn start_copy_of(&mut self, index: usize) -> Result<()> {
         let copy = self.copy_of(index);
         let run = |program: &str, words: &[&str]| {
@@ -101,12 +104,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// How many there are without copies.
+    /// Returns the number of workers without copies.
     pub(super) fn workers_of_run(&self) -> usize {
         self.config.sites.iter().sum()
     }
 
-    /// By this program, which is the worker or starts it; `begin` has the command first.
+    /// Starts a worker by this program, which is the worker or starts it; `begin` modifies the command first.
     fn start_worker_by(
         &mut self,
         index: usize,

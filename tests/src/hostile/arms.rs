@@ -1,4 +1,4 @@
-//! What attackers have: everything but what only honest members hold.
+//! Attackers' resources: all except honest members' secrets.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustls::RootCertStore;
 
 use super::Target;
 
-/// Where attacks come from: 254 addresses of this machine.
+/// Source addresses of attacks: 254 addresses of this machine.
 const SOURCES: [u8; 3] = [127, 0, 66];
 
 pub(super) struct Arms {
@@ -24,11 +24,11 @@ pub(super) struct Arms {
     pub token: Token,
     /// A worker of the run.
     pub member: Identity,
-    /// One that was.
+    /// A former worker.
     pub kicked: Identity,
-    /// One of another run that has the same number.
+    /// A worker of another run with the same number.
     pub elsewhere: Identity,
-    /// The first datagram of a handshake that somebody has made.
+    /// The first datagram of a recorded handshake.
     pub recorded: Vec<u8>,
 }
 
@@ -50,13 +50,13 @@ impl Arms {
         Ok(Self { target, token, member, kicked, elsewhere, recorded })
     }
 
-    /// An address to attack from.
+    /// Returns an address to attack from.
     pub fn source(&self, random: &mut ChaCha12Rng) -> SocketAddr {
         let [a, b, c] = SOURCES;
         (Ipv4Addr::new(a, b, c, random.random_range(1..255)), 0).into()
     }
 
-    /// A QUIC client there.
+    /// Returns a QUIC client with such an address.
     pub fn endpoint(&self, random: &mut ChaCha12Rng) -> Result<Endpoint> {
         Endpoint::client(self.source(random)).context("open a socket")
     }
@@ -65,7 +65,7 @@ impl Arms {
         UdpSocket::bind(self.source(random)).context("open a socket")
     }
 
-    /// The coordinator, or one of the workers.
+    /// Returns the address of the coordinator, or of a worker.
     pub fn any_door(&self, random: &mut ChaCha12Rng) -> SocketAddr {
         let workers = &self.target.workers;
         let place = random.random_range(0..=workers.len());
@@ -73,7 +73,7 @@ impl Arms {
     }
 }
 
-/// A client that trusts the run's authority, says that it speaks `alpn`, and shows whatever certificate it has.
+/// Returns a client that trusts the run's authority, offers `alpn`, and presents the given certificate.
 pub(super) fn client(trusting: &Identity, alpn: &[u8], shown: Option<&Identity>) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(trusting.authority().clone())?;
@@ -92,7 +92,7 @@ pub(super) fn client(trusting: &Identity, alpn: &[u8], shown: Option<&Identity>)
     Ok(ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
 }
 
-/// The first datagram of a handshake, as who listens on the way has it.
+/// Returns the first datagram of a handshake, as recorded by an eavesdropper.
 pub(super) async fn record(config: &ClientConfig) -> Result<Vec<u8>> {
     let nobody = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into())?;
@@ -104,7 +104,7 @@ pub(super) async fn record(config: &ClientConfig) -> Result<Vec<u8>> {
     Ok(datagram)
 }
 
-/// A worker with the number of `like`, of a run of its own that says it is the same.
+/// Returns a worker with the number of `like`, of another run that claims to be the same.
 #[allow(clippy::disallowed_methods, reason = "TLS reads the same clock")]
 fn stranger(like: &Identity) -> Result<Identity> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();

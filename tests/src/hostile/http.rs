@@ -1,4 +1,4 @@
-//! At the door of the HTTP API.
+//! Attacks on the HTTP API.
 
 use anyhow::{Result, ensure};
 use rand::Rng;
@@ -8,20 +8,20 @@ use tokio::net::TcpStream;
 
 use super::arms::Arms;
 
-/// Calls of one connection.
+/// Requests of one connection.
 const CALLS: usize = 16;
 
-/// Somebody who was turned away at once is no breach.
+/// An immediately refused connection is not a breach.
 async fn connect(arms: &Arms, mut random: ChaCha12Rng) -> Option<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4().ok()?;
     socket.bind(arms.source(&mut random)).ok()?;
     socket.connect(arms.target.http).await.ok()
 }
 
-/// Says something, and waits until the other side hangs up. What it was told meanwhile.
+/// Sends bytes and waits until the peer closes; returns its response.
 async fn until_hung_up(stream: &mut TcpStream, words: &[u8]) -> String {
     let mut told = Vec::new();
-    // Either may find the connection closed already.
+    // The connection may be closed before either.
     let _ = stream.write_all(words).await;
     let _ = stream.read_to_end(&mut told).await;
     String::from_utf8_lossy(&told).into_owned()
@@ -42,7 +42,7 @@ pub(super) async fn no_http(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> 
     Ok(())
 }
 
-/// All may be answered, as who may read may read often.
+/// All may succeed, as readers may read often.
 pub(super) async fn many_calls(arms: &Arms) -> Result<()> {
     let Ok(mut stream) = TcpStream::connect(arms.target.http).await else { return Ok(()) };
     let mut words = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n".repeat(CALLS - 1);

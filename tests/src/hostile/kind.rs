@@ -1,4 +1,4 @@
-//! What is tried.
+//! Kinds of attacks.
 
 use std::fmt;
 
@@ -13,40 +13,40 @@ use super::{http, quic};
 pub enum Kind {
     /// Datagrams of random bytes, to the coordinator or a worker.
     Garbage,
-    /// The first datagram of a handshake that does not go on.
+    /// The first datagram of an incomplete handshake.
     HalfHandshake,
-    /// The first datagram of somebody else's handshake, from another address.
+    /// The first datagram of another's handshake, from another address.
     ReplayedHandshake,
-    /// A protocol that nobody speaks.
+    /// An unknown protocol.
     WrongAlpn,
-    /// No certificate, where one is asked for.
+    /// A missing certificate.
     NoCertificate,
-    /// The certificate of another run, by an authority of its own.
+    /// The certificate of another run, by its own authority.
     OtherRun,
-    /// The certificate of a worker that was kicked.
+    /// The certificate of a kicked worker.
     Kicked,
-    /// A guess of a join token.
+    /// A guessed join token.
     GuessedToken,
-    /// Who is let in to enrol, and says nothing for as long as it may.
+    /// An admitted applicant that stays silent until the timeout.
     SilentApplicant,
-    /// A member that announces a message longer than any.
+    /// A member that announces an oversized message.
     OversizedMessage,
-    /// A member that sends other members what is no frame, and no request.
+    /// A member that sends malformed frames and requests to other members.
     BadFrames,
-    /// A member that takes no part, and sends frames of generations that are or were.
+    /// A non-participating member that sends frames of present and past generations.
     ForeignFrames,
-    /// Headers that never end.
+    /// Endless headers.
     SlowHeaders,
-    /// Bytes that are no HTTP.
+    /// Bytes that are not HTTP.
     NoHttp,
-    /// Many calls one after the other.
+    /// Many requests in sequence.
     ManyCalls,
-    /// A guess of the API's token.
+    /// A guessed API token.
     GuessedApiToken,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 16] = [
         Self::Garbage,
         Self::HalfHandshake,
@@ -66,7 +66,7 @@ impl Kind {
         Self::GuessedApiToken,
     ];
 
-    /// Tries it once. An error is a door that stayed open.
+    /// Tries it once; an error is a breach.
     pub(super) async fn strike(self, arms: &Arms, random: ChaCha12Rng) -> Result<()> {
         match self {
             Self::Garbage => quic::garbage(arms, random).await,

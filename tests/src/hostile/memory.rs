@@ -1,22 +1,22 @@
-//! What a process holds, as Linux counts it.
+//! Memory of a process, as counted by Linux.
 
 use anyhow::{Context, Result};
 
-/// In bytes.
+/// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Now.
+    /// Present.
     pub resident: u64,
-    /// The most that it ever was.
+    /// Peak.
     pub peak: u64,
-    /// What its limit on data (`RLIMIT_DATA`) counts: what it has mapped for itself and may write, used or not.
+    /// As counted by its limit on data (`RLIMIT_DATA`): private writable mappings, used or not.
     pub data: u64,
 }
 
-/// Of a process of this machine.
+/// Returns the memory of a process of this machine.
 ///
 /// # Errors
-/// There is no such process.
+/// The process does not exist.
 pub fn memory_of(process: u32) -> Result<Memory> {
     let path = format!("/proc/{process}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;

@@ -1,5 +1,5 @@
-//! Strangers and bad members at every door of a run that goes on: what each of them tries, and whether it gets what it must not.
-//! `SECURITY.md` says what they can and cannot do.
+//! Attacks by strangers and malicious members on every port of a running run, with checks for breaches.
+//! `SECURITY.md` describes their possibilities.
 
 mod arms;
 mod http;
@@ -25,28 +25,28 @@ pub use memory::{Memory, memory_of};
 use crate::cluster::Cluster;
 use arms::Arms;
 
-/// Attacks that go on at a time.
+/// Concurrent attacks.
 const AT_A_TIME: usize = 192;
-/// Longer than any door gives to somebody who says nothing.
+/// Longer than any port's timeout for a silent peer.
 const STRIKE_MAX: Duration = Duration::from_secs(40);
 
 /// A run under attack.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where workers find the coordinator.
+    /// Coordinator's address for workers.
     pub coordinator: SocketAddr,
-    /// Its HTTP API.
+    /// Address of its HTTP API.
     pub http: SocketAddr,
-    /// What the API asks of who is to write.
+    /// The API's token for write access.
     pub api_token: String,
-    /// Where workers find each other.
+    /// Workers' addresses for each other.
     pub workers: Vec<SocketAddr>,
-    /// A token to join with. Two workers enrol, of which one is kicked.
+    /// A join token. Two workers enrol, of which one is kicked.
     pub join_token: String,
 }
 
 impl Target {
-    /// A run of real processes, with so many workers that have joined.
+    /// Describes a run of real processes, with this many joined workers.
     ///
     /// # Errors
     /// Its tokens cannot be read.
@@ -62,16 +62,16 @@ impl Target {
     }
 }
 
-/// What came of many attacks.
+/// Result of many attacks.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// How many there were of each kind.
+    /// Number of attacks by kind.
     pub made: BTreeMap<Kind, u64>,
-    /// What should not have been: a door that stayed open.
+    /// Breaches.
     pub breaches: Vec<String>,
 }
 
-/// Who attacks: with a certificate that is good, and one that was taken back.
+/// Attackers: one with a valid certificate, and one with a revoked one.
 #[derive(Clone, Debug)]
 pub struct Attackers {
     arms: Arc<Arms>,
@@ -81,15 +81,16 @@ impl Attackers {
     /// Enrols both.
     ///
     /// # Errors
-    /// The coordinator does not let them, or does not kick.
+    /// The coordinator refuses them, or does not kick.
     pub async fn enlist(target: Target) -> Result<Self> {
         Ok(Self { arms: Arc::new(Arms::gather(target).await?) })
     }
 
-    /// Makes so many attacks of all kinds, in an order that follows from `seed`, evenly over `duration`, and waits for the last of them.
+    /// Makes attacks of all kinds, in an order derived from `seed`, evenly over `duration`, and waits for the
+    /// last.
     ///
     /// # Errors
-    /// One could not be made for reasons of this machine's.
+    /// One could not be made because of this machine.
     #[allow(clippy::disallowed_methods, reason = "attacks are made in real time")]
     pub async fn attack(&self, count: u64, duration: Duration, seed: u64) -> Result<Outcome> {
         let mut random = ChaCha12Rng::seed_from_u64(seed);
@@ -98,7 +99,7 @@ impl Attackers {
         for number in 0..count {
             sleep_until(began + duration.mul_f64(number as f64 / count.max(1) as f64)).await;
             let turn = Arc::clone(&turns).acquire_owned().await.context("take a turn")?;
-            // Each in its turn, so that there are of all.
+            // In turns, so that all kinds occur.
             let kind = Kind::ALL[(number % Kind::ALL.len() as u64) as usize];
             *outcome.made.entry(kind).or_default() += 1;
             let (arms, own) = (Arc::clone(&self.arms), ChaCha12Rng::seed_from_u64(random.random()));

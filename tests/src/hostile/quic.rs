@@ -1,4 +1,4 @@
-//! At the doors of coordinator and workers.
+//! Attacks on the QUIC ports of coordinator and workers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use super::arms::{Arms, client, record};
 
 /// Datagrams of random bytes.
 const DATAGRAMS: usize = 8;
-/// Who is turned away hears it within some round trips of this machine, however busy it is.
+/// Timeout of a rejection, which takes some local round trips even on a busy machine.
 const HANG_UP_MAX: Duration = Duration::from_secs(20);
-/// Whoever has not proved its address gets so many times what it has sent,
+/// Maximum reply to an unvalidated address, as a multiple of the bytes received.
 const AMPLIFICATION_MAX: usize = 3;
-/// and a datagram more: quinn sends whole ones as long as there is a byte left.
+/// One more datagram: quinn sends whole ones while any budget is left.
 const DATAGRAM_BYTES: usize = 1200;
-/// Longer than a lost answer is waited for at first (RFC 9002, section 6.2.2: a second).
+/// Longer than the initial timeout of a lost reply (RFC 9002, section 6.2.2: a second).
 const QUIET: Duration = Duration::from_secs(3);
-/// Generations, rounds and fragments of a run that has just begun.
+/// Generations, rounds and fragments of a young run.
 const YOUNG: u64 = 8;
-/// Numbers that workers of a small run have.
+/// Worker numbers of a small run.
 const NUMBERS: u32 = 4;
 
 pub(super) async fn garbage(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
@@ -57,12 +57,14 @@ pub(super) async fn half_handshake(arms: &Arms, mut random: ChaCha12Rng) -> Resu
 }
 
 pub(super) async fn replayed_handshake(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
-    // Several of these are one connection to the coordinator, whose answers all go to one of them, so that nobody can say what each was answered.
+    // Several of these are one connection to the coordinator, whose replies all go to one of them, so
+    // individual replies cannot be told apart.
     arms.socket(&mut random)?.send_to(&arms.recorded, arms.target.coordinator)?;
     Ok(())
 }
 
-/// Sends one datagram from an address that may be anybody's, and counts what it would have sent there (RFC 9000, section 8.1).
+/// Sends one datagram from an unvalidated address, and counts the bytes that would have been sent there (RFC
+/// 9000, section 8.1).
 async fn send_unproved(
     arms: &Arms,
     random: &mut ChaCha12Rng,
@@ -80,7 +82,7 @@ async fn send_unproved(
     let most = AMPLIFICATION_MAX * datagram.len() + DATAGRAM_BYTES;
     ensure!(
         answered <= most,
-        "{} bytes from nobody in particular were answered with {answered}",
+        "{} bytes from an unvalidated address got a reply of {answered}",
         datagram.len()
     );
     Ok(())
@@ -89,7 +91,7 @@ async fn send_unproved(
 pub(super) async fn wrong_alpn(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
     let config = client(&arms.member, b"h3", Some(&arms.member))?;
     let dialled = Dialled::to(arms, &mut random, config).await?;
-    ensure!(dialled.connection.is_none(), "a protocol that nobody speaks was agreed on");
+    ensure!(dialled.connection.is_none(), "an unknown protocol was negotiated");
     Ok(())
 }
 
@@ -105,7 +107,7 @@ pub(super) async fn kicked(arms: &Arms, random: ChaCha12Rng) -> Result<()> {
     intrude(arms, random, Some(&arms.kicked)).await
 }
 
-/// A token of the right number, and another secret.
+/// A token with a valid id and a wrong secret.
 pub(super) async fn guessed_token(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
     let endpoint = arms.endpoint(&mut random)?;
     let guess = Token { id: arms.token.id, ..Token::create(arms.token.authority)? };
@@ -123,7 +125,7 @@ pub(super) async fn silent_applicant(arms: &Arms, mut random: ChaCha12Rng) -> Re
     let dialled = endpoint.connect_with(config, arms.target.coordinator, COORDINATOR_OF_ANY_RUN)?.await;
     let Ok(connection) = dialled else { return Ok(()) };
     if let Ok((mut stream, _receive)) = connection.open_bi().await {
-        // The coordinator may have hung up.
+        // The coordinator may have closed.
         let _ = stream.write_all(b"l").await;
         connection.closed().await;
     }
@@ -139,20 +141,20 @@ pub(super) async fn oversized_message(arms: &Arms, mut random: ChaCha12Rng) -> R
     };
     if let Ok((mut stream, _receive)) = connection.open_bi().await {
         let hello = [b"lngh", &PROTOCOL_VERSION.to_le_bytes()[..], b"\x00"].concat();
-        // The coordinator may hang up in the middle.
+        // The coordinator may close meanwhile.
         let _ = stream.write_all(&[&hello[..], &[0xff; 4096]].concat()).await;
         await_end(&connection).await?;
     }
     Ok(())
 }
 
-/// With a good certificate: each stream is refused, and the connection may stay.
+/// With a valid certificate: each stream is refused, and the connection may stay.
 pub(super) async fn bad_frames(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
     let workers = &arms.target.workers;
     let worker = workers[random.random_range(0..workers.len())];
     let endpoint = arms.endpoint(&mut random)?;
     let config = client(&arms.member, ALPN_DATA, Some(&arms.member))?;
-    // Whoever asks for another worker than the one that listens there is turned away.
+    // A request for another worker than the one listening there is rejected.
     for number in 1..=NUMBERS {
         let name = PeerName::Worker(WorkerId(number)).in_run(arms.member.run());
         let Ok(connection) = endpoint.connect_with(config.clone(), worker, &name)?.await else { continue };
@@ -174,7 +176,7 @@ pub(super) async fn bad_frames(arms: &Arms, mut random: ChaCha12Rng) -> Result<(
     Ok(())
 }
 
-/// With a good certificate, and well formed; but of somebody whom no generation has.
+/// With a valid certificate, and well formed; but from a worker in no generation.
 pub(super) async fn foreign_frames(arms: &Arms, mut random: ChaCha12Rng) -> Result<()> {
     let workers = &arms.target.workers;
     let address = workers[random.random_range(0..workers.len())];
@@ -185,7 +187,7 @@ pub(super) async fn foreign_frames(arms: &Arms, mut random: ChaCha12Rng) -> Resu
         let Ok(connection) = endpoint.connect_with(config.clone(), address, &name)?.await else { continue };
         let sender = BulkSender::new(connection);
         for kind in [FrameKind::Local, FrameKind::Contribution, FrameKind::Result] {
-            // As many values as a fragment of a small model may have, none of which is sensible.
+            // As many values as a fragment of a small model may have, all invalid.
             let body = vec![0x7e; 4 * random.random_range(1..16_384)];
             let meta = FrameMeta {
                 kind,
@@ -196,14 +198,14 @@ pub(super) async fn foreign_frames(arms: &Arms, mut random: ChaCha12Rng) -> Resu
                 weight: 1_000_000,
                 part: 0,
             };
-            // Whether it is taken or not, it must change nothing.
+            // Whether accepted or not, it must change nothing.
             let _ = timeout(HANG_UP_MAX, sender.send(&Frame::new(meta, body.into())?)).await;
         }
     }
     Ok(())
 }
 
-/// A peer that was dialled, or hung up before there was a connection.
+/// A dialled peer, or one that closed before the connection was established.
 struct Dialled {
     connection: Option<Connection>,
     _endpoint: Endpoint,
@@ -223,12 +225,12 @@ impl Dialled {
     }
 }
 
-/// Dials a door, says something at once, and waits until the peer hangs up, which it must.
+/// Dials a port, sends bytes at once, and waits until the peer closes, which it must.
 async fn intrude(arms: &Arms, mut random: ChaCha12Rng, shown: Option<&Identity>) -> Result<()> {
     let alpn = if random.random_bool(0.5) { ALPN_CONTROL } else { ALPN_DATA };
     let dialled = Dialled::to(arms, &mut random, client(&arms.member, alpn, shown)?).await?;
     let Some(connection) = &dialled.connection else { return Ok(()) };
-    // In TLS 1.3 a client is done before the server has seen its certificate, so this is on its way in time.
+    // In TLS 1.3 a client finishes before the server has seen its certificate, so this is sent in time.
     if let Ok(mut stream) = connection.open_uni().await {
         let _ = stream.write_all(b"let me in").await;
     }
@@ -237,8 +239,8 @@ async fn intrude(arms: &Arms, mut random: ChaCha12Rng, shown: Option<&Identity>)
 
 async fn await_end(connection: &Connection) -> Result<()> {
     match timeout(HANG_UP_MAX, connection.closed()).await {
-        Ok(ConnectionError::LocallyClosed) => bail!("it was not the peer that hung up"),
+        Ok(ConnectionError::LocallyClosed) => bail!("the peer did not close the connection"),
         Ok(_) => Ok(()),
-        Err(_) => bail!("the peer did not hang up within {HANG_UP_MAX:?}"),
+        Err(_) => bail!("the peer did not close the connection within {HANG_UP_MAX:?}"),
     }
 }

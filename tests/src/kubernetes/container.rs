@@ -1,4 +1,4 @@
-//! A container as the kubelet would start it.
+//! A container as started by the kubelet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,35 +13,35 @@ use super::{Manifests, expand};
 #[derive(Clone, Copy, Debug)]
 pub struct Container<'a> {
     manifests: &'a Manifests,
-    /// The StatefulSet's name.
+    /// Name of the StatefulSet.
     set: &'a str,
     /// The template's `spec`.
     pub pod: &'a Value,
-    /// The container's entry in it.
+    /// Entry of the container in it.
     pub spec: &'a Value,
 }
 
-/// What only the cluster knows when it starts a container.
+/// Values known only to the cluster at the start of a container.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The address that the pod got.
+    /// Address of the pod.
     pub pod_ip: IpAddr,
-    /// That of its node.
+    /// Address of its node.
     pub node_ip: IpAddr,
-    /// The pod's number in its StatefulSet.
+    /// Number of the pod in its StatefulSet.
     pub index: u32,
-    /// The values of Secrets, by name and key.
+    /// Values of Secrets, by name and key.
     pub secrets: BTreeMap<(String, String), String>,
 }
 
-/// A port that a container or a Service names.
+/// A port of a container or a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// By which probes and Services call it.
+    /// Name for probes and Services.
     pub name: String,
     /// `UDP` or `TCP`.
     pub protocol: String,
-    /// The number.
+    /// Number.
     pub number: u64,
 }
 
@@ -55,10 +55,10 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// Program and arguments, with references expanded.
+    /// Returns program and arguments, with references expanded.
     ///
     /// # Errors
-    /// A command or a variable that cannot be resolved.
+    /// A command or a variable cannot be resolved.
     pub fn command_line(&self, start: &Start) -> Result<Vec<String>> {
         let variables = self.environment(start)?;
         let words = elements(&self.spec["command"]).iter().chain(elements(&self.spec["args"]));
@@ -70,10 +70,10 @@ impl<'a> Container<'a> {
         Ok(words)
     }
 
-    /// The variables that the manifest sets.
+    /// Returns the variables set by the manifest.
     ///
     /// # Errors
-    /// A source that is not there or that this does not know.
+    /// A source is missing or not supported.
     pub fn environment(&self, start: &Start) -> Result<BTreeMap<String, String>> {
         let mut variables = BTreeMap::new();
         for source in elements(&self.spec["envFrom"]) {
@@ -115,18 +115,18 @@ impl<'a> Container<'a> {
         bail!("unknown source {source}")
     }
 
-    /// The ports that it declares.
+    /// Returns the declared ports.
     ///
     /// # Errors
-    /// An entry that is incomplete.
+    /// An entry is incomplete.
     pub fn ports(&self) -> Result<Vec<Port>> {
         elements(&self.spec["ports"]).iter().map(|port| Port::read(port, "containerPort")).collect()
     }
 
-    /// The port of a probe, which must be an HTTP one, and its path.
+    /// Returns the port and path of an HTTP probe.
     ///
     /// # Errors
-    /// When the probe is missing, or names no declared port.
+    /// The probe is missing, or names no declared port.
     pub fn http_probe(&self, probe: &str) -> Result<(Port, &'a str)> {
         let get = &self.spec[probe]["httpGet"];
         let name = text(&get["port"]).with_context(|| format!("{probe} has no named port"))?;
@@ -134,13 +134,13 @@ impl<'a> Container<'a> {
         Ok((port.with_context(|| format!("{probe}: no port {name}"))?, text(&get["path"])?))
     }
 
-    /// Whether the container can write to a path: it lies on a volume that is mounted for writing.
+    /// Whether the container can write to a path: it is on a writable volume.
     #[must_use]
     pub fn can_write(&self, path: &Path) -> bool {
         self.mount(path).is_some_and(|(mount, _)| mount["readOnly"] != true)
     }
 
-    /// Whether what is written to a path outlives the pod: it lies on a claim of the StatefulSet.
+    /// Whether files at a path outlive the pod: it is on a claim of the StatefulSet.
     #[must_use]
     pub fn keeps(&self, path: &Path) -> bool {
         let Some((mount, _)) = self.mount(path) else { return false };
@@ -148,19 +148,19 @@ impl<'a> Container<'a> {
         self.can_write(path) && !elements(&self.pod["volumes"]).iter().any(|v| v["name"] == mount["name"])
     }
 
-    /// The Secret whose volume a path lies on, and the key that the path names.
+    /// Returns the Secret whose volume contains a path, and the key in the path.
     ///
     /// # Errors
-    /// When the path lies elsewhere.
+    /// The path is elsewhere.
     pub fn secret_key<'p>(&self, path: &'p Path) -> Result<(&'a str, &'p str)> {
         let (volume, key) = self.volume_key(path)?;
         Ok((text(&volume["secret"]["secretName"]).context("it is not a Secret's volume")?, key))
     }
 
-    /// The ConfigMap whose volume a path lies on, and the key that the path names.
+    /// Returns the ConfigMap whose volume contains a path, and the key in the path.
     ///
     /// # Errors
-    /// When the path lies elsewhere.
+    /// The path is elsewhere.
     pub fn config_map_key<'p>(&self, path: &'p Path) -> Result<(&'a str, &'p str)> {
         let (volume, key) = self.volume_key(path)?;
         Ok((text(&volume["configMap"]["name"]).context("it is not a ConfigMap's volume")?, key))
@@ -174,10 +174,10 @@ impl<'a> Container<'a> {
         Ok((volume, key.to_str().context("a key is UTF-8")?))
     }
 
-    /// A file that a ConfigMap of the same manifests provides.
+    /// Returns a file from a ConfigMap of the same manifests.
     ///
     /// # Errors
-    /// When it is not there.
+    /// It is missing.
     pub fn file(&self, path: &Path) -> Result<&'a str> {
         let (name, key) = self.config_map_key(path)?;
         let value = self.config_map(name)?.get(key);
@@ -200,10 +200,10 @@ impl<'a> Container<'a> {
 }
 
 impl Port {
-    /// Reads an entry of `ports`, whose number is under `key`.
+    /// Parses an entry of `ports`, whose number is under `key`.
     ///
     /// # Errors
-    /// When a field is missing: also the protocol, whose default is easily forgotten.
+    /// A field is missing, including the protocol, whose default is easily forgotten.
     pub fn read(port: &Value, key: &str) -> Result<Self> {
         let number = port[key].as_u64().with_context(|| format!("{port} has no {key}"))?;
         let (name, protocol) = (text(&port["name"])?.to_owned(), text(&port["protocol"])?.to_owned());
@@ -211,7 +211,7 @@ impl Port {
     }
 }
 
-/// A quantity of CPUs, rounded up as `resourceFieldRef` does with its default divisor.
+/// Returns a quantity of CPUs, rounded up as `resourceFieldRef` does with its default divisor.
 fn whole_cpus(quantity: &str) -> Result<u64> {
     let cpus = match quantity.strip_suffix('m') {
         Some(thousandths) => thousandths.parse::<u64>().map(|thousandths| thousandths.div_ceil(1000)),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// Expands references as the kubelet does: `$(NAME)` becomes the variable's value if there is one and stays as it is
-/// otherwise; `$$` becomes `$` and begins no reference (`third_party/forked/golang/expansion` in Kubernetes).
+/// Expands references as the kubelet does: `$(NAME)` becomes the value of an existing variable and is
+/// otherwise unchanged; `$$` becomes `$` and starts no reference (`third_party/forked/golang/expansion` in
+/// Kubernetes).
 #[must_use]
 pub fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut expanded = String::new();

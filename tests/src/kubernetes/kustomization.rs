@@ -1,6 +1,6 @@
-//! `kustomization.yaml`: the fields that ours use.
+//! `kustomization.yaml`: the fields used by ours.
 //!
-//! Of patches, those that are lists of operations (RFC 6902) on objects of a kind.
+//! Patches are limited to lists of operations (RFC 6902) on objects of a kind.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use super::Manifests;
 use super::patch::{self, Patch};
 
-/// The file's name in every folder.
+/// Name of the file in every folder.
 const FILE: &str = "kustomization.yaml";
 
-/// What a namespace cannot hold.
+/// Kinds without a namespace.
 const CLUSTER_WIDE: [&str; 2] = ["Namespace", "StorageClass"];
 
 #[derive(Debug, Deserialize)]
@@ -63,7 +63,7 @@ struct Options {
     immutable: bool,
 }
 
-/// What `kubectl kustomize <folder>` prints, but for the order.
+/// Returns the output of `kubectl kustomize <folder>`, except for the order.
 pub(super) fn build(folder: &Path) -> Result<Manifests> {
     let mut manifests = Manifests { objects: Vec::new() };
     read_file(folder, ("kustomize.config.k8s.io/v1beta1", "Kustomization"))?
@@ -81,7 +81,7 @@ fn read_file(folder: &Path, version: (&str, &str)) -> Result<Kustomization> {
 }
 
 impl Kustomization {
-    /// In the order of kustomize: a component sees what was there before it.
+    /// In the order of kustomize: a component sees the objects before it.
     fn add_to(&self, manifests: &mut Manifests, folder: &Path) -> Result<()> {
         for resource in &self.resources {
             let path = folder.join(resource);

@@ -1,4 +1,4 @@
-//! The objects that a kustomization stands for.
+//! The objects of a kustomization.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Container, kustomization};
 
-/// The objects that `kubectl apply -k` would send.
+/// The objects sent by `kubectl apply -k`.
 #[derive(Clone, Debug)]
 pub struct Manifests {
     /// In the order of the files.
@@ -15,46 +15,46 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Builds the kustomization in a folder, whose path counts from `deploy/kubernetes` of this checkout.
+    /// Builds the kustomization in a folder, relative to `deploy/kubernetes` of this checkout.
     ///
     /// # Errors
-    /// A file that cannot be read, is not YAML, or uses a field of kustomize that this does not know.
+    /// A file cannot be read, is not YAML, or uses an unsupported field of kustomize.
     pub fn build(folder: impl AsRef<Path>) -> Result<Self> {
         kustomization::build(&Self::root().join(folder))
     }
 
-    /// `deploy/kubernetes` of this checkout.
+    /// Returns `deploy/kubernetes` of this checkout.
     #[must_use]
     pub fn root() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")
     }
 
-    /// Reads a stream of YAML documents.
+    /// Parses a stream of YAML documents.
     ///
     /// # Errors
-    /// The place that is not YAML, or has a key twice.
+    /// The location of invalid YAML, or of a duplicate key.
     pub fn from_yaml(text: &str) -> Result<Self> {
         Ok(Self { objects: serde_saphyr::from_multiple(text).context("read YAML")? })
     }
 
-    /// The objects of a kind.
+    /// Returns the objects of a kind.
     pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.objects.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// One object.
+    /// Returns one object.
     ///
     /// # Errors
-    /// When it is not there.
+    /// It is missing.
     pub fn get(&self, kind: &str, name: &str) -> Result<&Value> {
         let found = self.of_kind(kind).find(|object| object["metadata"]["name"] == name);
         found.with_context(|| format!("there is no {kind} {name}"))
     }
 
-    /// The only container of a StatefulSet's pods.
+    /// Returns the single container of a StatefulSet's pods.
     ///
     /// # Errors
-    /// When the StatefulSet is not there, or has another number of containers.
+    /// The StatefulSet is missing, or has another number of containers.
     pub fn container(&self, stateful_set: &str) -> Result<Container<'_>> {
         Container::only_one_of(self, self.get("StatefulSet", stateful_set)?)
     }

@@ -1,7 +1,7 @@
-//! What `deploy/kubernetes` says, read as a cluster would read it, so that tests can hold it against the real command lines.
+//! `deploy/kubernetes`, parsed like a cluster does, so that tests can compare it with the real command lines.
 //!
-//! [`Manifests::build`] does what `kubectl kustomize` does, for the few fields that our kustomizations use; any other field is an
-//! error. [`Container`] resolves environment, arguments and mounts as the kubelet does.
+//! [`Manifests::build`] works like `kubectl kustomize`, for the few fields that our kustomizations use; any
+//! other field is an error. [`Container`] resolves environment, arguments and mounts as the kubelet does.
 
 mod container;
 mod expansion;

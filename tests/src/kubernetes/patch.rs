@@ -1,4 +1,4 @@
-//! Lists of operations on a JSON value (RFC 6902), as kustomizations have them.
+//! Lists of operations on a JSON value (RFC 6902), as in kustomizations.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ pub(super) struct Patch {
 #[serde(deny_unknown_fields)]
 struct Target {
     kind: String,
-    /// All of that kind, unless it is said.
+    /// All of that kind if absent.
     name: Option<String>,
 }
 
@@ -29,7 +29,7 @@ enum Operation {
     Remove { path: String },
 }
 
-/// Applies a patch to each object that it is meant for. As in kustomize, that may be none.
+/// Applies a patch to each object that matches its target. As in kustomize, none may match.
 pub(super) fn apply(patch: &Patch, objects: &mut [Value]) -> Result<()> {
     let operations: Vec<Operation> = serde_saphyr::from_str(&patch.patch).context("read the operations")?;
     let Target { kind, name } = &patch.target;
@@ -71,7 +71,7 @@ impl Operation {
     }
 }
 
-/// What holds the place that a path names, and the place's own key.
+/// Returns the parent of the place that a path names, and the place's key.
 fn place<'a>(object: &'a mut Value, path: &str) -> Result<(&'a mut Value, String)> {
     let (parent, key) = path.rsplit_once('/').context("a path begins with a slash")?;
     ensure!(!key.contains('~'), "escapes in a path are not supported");

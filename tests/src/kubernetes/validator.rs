@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::pip::Package;
 
-/// It has the schemas of Kubernetes 1.25 to 1.37.
+/// Contains the schemas of Kubernetes 1.25 to 1.37.
 const PACKAGE: Package = Package { name: "kubernetes-validate", version: "1.37.0" };
 
 /// An installed kubernetes-validate.
@@ -19,23 +19,23 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// None, with a notice: it cannot be had from here.
+    /// Returns `None`, with a notice, if it is not available.
     #[must_use]
     pub fn for_a_test() -> Option<Self> {
         PACKAGE.for_a_test().map(|folder| Self { python: folder.join("bin/python3") })
     }
 
-    /// Validates objects strictly (unknown fields are errors) against the schemas of a release of Kubernetes.
+    /// Validates objects strictly (unknown fields are errors) against the schemas of a Kubernetes release.
     ///
     /// # Errors
-    /// What is wrong with the first faulty object, or that a kind or the release is not known.
+    /// The first fault found, or an unknown kind or release.
     pub fn validate(&self, objects: &[Value], kubernetes: &str) -> Result<()> {
         let mut command = Command::new(&self.python);
         command.args(["-m", "kubernetes_validate", "--strict", "--kubernetes-version", kubernetes, "-"]);
         let output = run_with_input(&mut command, &yaml_stream(objects))?;
         let report = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
-        // Kinds that it does not know are only warned of, and for an unknown release it takes an older one.
+        // Unknown kinds only cause warnings, and an unknown release is replaced by an older one.
         let verdict = format!("against version {kubernetes}");
         let passed =
             report.lines().filter(|line| line.starts_with("INFO") && line.ends_with(&verdict)).count();
@@ -44,7 +44,7 @@ impl Validator {
     }
 }
 
-/// JSON is YAML, and a line of dashes parts documents.
+/// JSON is YAML, and a line of dashes separates documents.
 fn yaml_stream(objects: &[Value]) -> String {
     objects.iter().map(|object| format!("---\n{object}\n")).collect()
 }
@@ -52,11 +52,11 @@ fn yaml_stream(objects: &[Value]) -> String {
 fn run_with_input(command: &mut Command, input: &str) -> Result<Output> {
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.context("start kubernetes-validate")?;
-    // It reads all of its input before it writes, so neither side waits for the other. The pipe closes here.
+    // It reads all of its input before it writes, so neither side blocks the other. The pipe closes here.
     let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes()));
     let output = child.wait_with_output().context("wait for kubernetes-validate")?;
     match written {
-        // It may have died before it read; its own words say more.
+        // It may have died before reading; its own output is more informative.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write the manifests"),
         _ => Ok(output),
     }

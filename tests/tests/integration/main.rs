@@ -1,4 +1,4 @@
-//! What needs no run: `deploy` and pages for people.
+//! Tests without a run: `deploy` and documentation.
 
 #![allow(clippy::unwrap_used, reason = "a test's own helpers fail the test")]
 

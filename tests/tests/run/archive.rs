@@ -1,4 +1,4 @@
-//! Runs that outlive all of their machines.
+//! Runs that outlive all their machines.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::faults::assert_exactly_once;
 use crate::scenario::{QUICK_LINK, RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
-/// All workers are killed, and their disks are gone with all that was on them.
+/// Kills all workers and deletes their disks.
 fn lose_all_machines(scenario: &mut Scenario) {
     for worker in 0..2 {
         scenario.cluster.kill_worker(worker);
@@ -19,7 +19,7 @@ fn lose_all_machines(scenario: &mut Scenario) {
     }
 }
 
-/// What `coordinator checkpoints` says of the archive, all of which is whole.
+/// Returns the archive's checkpoints by `coordinator checkpoints`, all of which are intact.
 fn archived(scenario: &Scenario) -> Vec<Value> {
     let folder = scenario.cluster.folder().join("archive");
     let mut command = Command::new(binary("coordinator").unwrap());

@@ -1,4 +1,4 @@
-//! Two minutes and a half of all kinds of faults, one after the other.
+//! Two and a half minutes of all kinds of faults in sequence.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use longhaul_tests::cluster::ClusterConfig;
 use crate::scenario::SLOW_LINK;
 use crate::turns::take_turns_of_many;
 
-/// On a machine that does other things as well.
+/// On a shared machine.
 const PROGRESS_MAX: Duration = Duration::from_secs(60);
 
 #[test]
@@ -38,6 +38,6 @@ fn every_promise_is_kept_while_all_kinds_of_faults_happen() {
         progress_max: PROGRESS_MAX,
     };
     let report = Soak::start(config).unwrap().run(|what| println!("{what}")).unwrap();
-    // Some wait until all train, or for each other: on a slow machine not all have their turn.
+    // Some wait until all train, or for each other: on a slow machine not all occur.
     assert!(report.faults() * 4 >= Kind::ALL.len() as u32 * 3, "only {} faults", report.faults());
 }

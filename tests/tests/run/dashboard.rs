@@ -1,4 +1,5 @@
-//! The dashboard in a real browser, over real processes. Where there is no Chromium, it is skipped with a notice, or fails with `LONGHAUL_EVERY_TOOL`.
+//! The dashboard in a real browser, over real processes. Without Chromium it is skipped with a notice, or
+//! fails with `LONGHAUL_EVERY_TOOL`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +8,16 @@ use longhaul_tests::browser::Browser;
 
 use crate::scenario::{RUN_MAX, Scenario, Setup};
 
-/// A person is to see within so long, in milliseconds, that a worker is dead.
+/// Maximum time until a user sees a worker's death, in milliseconds.
 const DEATH_SEEN_MAX_MS: f64 = 3000.0;
-/// As long as anything may take here, in milliseconds.
+/// Timeout of waits, in milliseconds.
 const WAIT_MS: u64 = RUN_MAX.as_millis() as u64;
-/// What else a page takes to do as it is told, in milliseconds.
+/// Timeout of other reactions of a page, in milliseconds.
 const REACTS_MS: u64 = 20_000;
-/// Losses that are drawn.
+/// Number of losses drawn.
 const LOSSES: &str = "(window.charts.find((chart) => chart.root.isConnected && chart.root.closest('figure').textContent.startsWith('Loss'))\
                       ?.data[1].filter((loss) => loss != null).length ?? 0)";
-/// What the page shows of a worker: whether its state has one of the colours, which have names; and from when on it had which word.
+/// The page's display of a worker: whether its state has a named colour, and since when it has which word.
 const LOOKING: &str = "window.stateOf = (worker) => [...document.querySelectorAll('#workers tbody tr')].find((row) => row.cells[0].textContent === worker)?.querySelector('.state');
     window.isColoured = (worker, name) => {
       const state = window.stateOf(worker);
@@ -45,7 +46,7 @@ fn picture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dashboard-real-{name}.png"))
 }
 
-/// Two workers on each of two sites, for longer than anybody looks; `w3` is the last of them.
+/// Two workers on each of two sites, for longer than any check; `w3` is the last of them.
 fn scenario(alone: bool) -> Scenario {
     let setup =
         Setup { steps: 1_000_000, silent_after_ms: 6000, suspect_after_ms: Some(2000), ..Setup::default() };
@@ -119,7 +120,7 @@ fn buttons_over_a_real_run_do_nothing_without_the_write_token_and_say_what_they_
     browser.click("#ask-yes");
     browser.wait("document.getElementById('phase').textContent === 'paused'", REACTS_MS);
     assert_eq!(scenario.cluster.status()["paused"], true);
-    // The tab keeps the token, and asks whether it is meant.
+    // The tab keeps the token, and asks for confirmation.
     for (press, seen) in [
         (
             "document.getElementById('pause').click()",

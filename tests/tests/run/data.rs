@@ -14,7 +14,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data")
 }
 
-/// Those of `examples/mixture.toml`.
+/// The sources of `examples/mixture.toml`.
 fn mixture() -> String {
     let (text, table) = (examples().join("bible.en.txt.zst"), examples().join("bible.es.parquet"));
     format!(
@@ -22,7 +22,7 @@ fn mixture() -> String {
     )
 }
 
-/// The largest of a worker's shards.
+/// Returns the largest of a worker's shards.
 fn shard(cache: &Path) -> PathBuf {
     let files = fs::read_dir(cache.join("data/shards")).unwrap().map(|entry| entry.unwrap().path());
     files.max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap()
@@ -32,7 +32,7 @@ fn worker(arguments: &[&str], folder: &Path) -> Output {
     Command::new(binary("worker").unwrap()).args(arguments).current_dir(folder).output().unwrap()
 }
 
-/// What a command that succeeds prints.
+/// Returns the output of a successful command.
 fn worker_in(folder: &Path, arguments: &[&str]) -> String {
     let output = worker(arguments, folder);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -52,7 +52,7 @@ fn a_worker_whose_prepared_data_is_damaged_makes_it_again_and_the_mixture_trains
     let shard = shard(&scenario.cluster.folder().join("cache-1"));
     let whole = fs::read(&shard).unwrap();
     let mut damaged = whole.clone();
-    // Somewhere in each of its blocks.
+    // One byte in each of its blocks.
     damaged.chunks_mut(1 << 16).for_each(|part| part[part.len() / 2] ^= 1);
     fs::remove_file(&shard).unwrap();
     fs::write(&shard, damaged).unwrap();
@@ -64,7 +64,7 @@ fn a_worker_whose_prepared_data_is_damaged_makes_it_again_and_the_mixture_trains
     assert!(fs::read(&shard).unwrap() == whole, "the shard is not made again");
 }
 
-/// The folder of images of the worker's tests, each so many times.
+/// Writes the image folder of the worker's tests, with each image this many times.
 fn many_images(folder: &Path, times: u32) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/data/tests/fixtures/images/folder");
     for class in ["circle", "square", "triangle"] {
@@ -78,7 +78,7 @@ fn many_images(folder: &Path, times: u32) {
     }
 }
 
-/// What is prepared, by name.
+/// Returns the prepared files, by name.
 fn prepared(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let parts = ["lists", "shards", "drafts"].map(|part| cache.join("data").join(part));
     let files = parts.iter().flat_map(|part| fs::read_dir(part).unwrap()).map(|entry| entry.unwrap().path());

@@ -1,4 +1,5 @@
-//! Runs of the very files in `examples`: only shorter, and where a file names data that is not in the checkout, on small data of that shape.
+//! Runs of the files in `examples`, shortened, with small data of the same shape where a file names data
+//! outside the checkout.
 
 use std::fs;
 use std::io::Write;
@@ -15,10 +16,10 @@ use toml::{Table, Value};
 use crate::faults::assert_exactly_once;
 use crate::scenario::{Scenario, applied_rounds};
 
-/// What is no run: machines that `coordinator plan` lays one out for, which its tests read.
+/// Not a run: machines for `coordinator plan`, whose tests read it.
 const NO_RUNS: [&str; 1] = ["machines.toml"];
 
-/// Images of a file, and classes of these: a few steps of [`STEPS`] are an epoch.
+/// Images of a file, and their classes: a few steps of [`STEPS`] are an epoch.
 const IMAGES: u32 = 800;
 const CLASSES: u32 = 10;
 /// Pixels of a row, and rows.
@@ -34,7 +35,7 @@ fn example(name: &str) -> Table {
     fs::read_to_string(root().join("examples").join(name)).unwrap().parse().unwrap()
 }
 
-/// A folder with the examples in it, as a clone has them.
+/// Returns a folder with the examples, as in a clone.
 fn checkout() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     symlink(root().join("examples"), folder.path().join("examples")).unwrap();
@@ -51,7 +52,7 @@ fn train(mut run: Table, folder: TempDir) -> Status {
     status
 }
 
-/// Whether a run has learnt something of text: bytes that are as likely as each other have a loss of 5.5.
+/// Checks that a run has learnt from text: equally likely bytes have a loss of 5.5.
 fn assert_it_learns(status: &Status) {
     let loss = status["loss"].as_f64().unwrap();
     assert!(loss < 4.5, "{status:#}");
@@ -85,7 +86,8 @@ fn the_example_of_a_mixture_trains() {
     assert_it_learns(&train(example("mixture.toml"), checkout()));
 }
 
-/// Images as those of Fashion-MNIST, each with a bar where its class says and noise, and their classes.
+/// Writes images like those of Fashion-MNIST, each with noise and a bar at its class's place, and their
+/// classes.
 fn write_images(images: &Path, labels: &Path) {
     let mut noise = 1_u32;
     let (mut pixels, mut classes) = (Vec::new(), Vec::new());
@@ -114,7 +116,7 @@ fn the_example_of_fashion_mnist_trains_on_what_is_hard() {
     let data = run["data"].as_table_mut().unwrap();
     for part in ["sources", "validation"] {
         for source in data[part].as_array_mut().unwrap() {
-            // What is installed elsewhere has its name here.
+            // Files installed elsewhere keep their name here.
             let mut named = |key: &str| {
                 let name = Path::new(source[key].as_str().unwrap()).file_name().unwrap().to_owned();
                 let here = folder.path().join(name);
@@ -125,7 +127,7 @@ fn the_example_of_fashion_mnist_trains_on_what_is_hard() {
         }
     }
     let status = train(run, folder);
-    // After the first epoch one in two of those that a step looks at.
+    // After the first epoch one in two of those that a step examines.
     let share = status["selected_share"].as_f64().unwrap();
     assert!((0.3..0.9).contains(&share), "{status:#}");
 }

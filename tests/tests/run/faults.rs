@@ -1,4 +1,4 @@
-//! Processes that die, freeze, and come back.
+//! Processes that die, freeze, and return.
 
 use std::process::Command;
 
@@ -18,7 +18,8 @@ fn survival_and_exactly_once_hold_when_a_worker_is_killed_and_comes_back() {
     survives_a_death_and_a_return(long());
 }
 
-/// Factors of all matrices, moments and parameters go to the joiner, maybe between the two exchanges of a step.
+/// Factors of all matrices, moments and parameters go to the joiner, possibly between the two exchanges of a
+/// step.
 #[test]
 #[ignore = "nightly: covered by powersgd_follows_the_reference, a_joiner_goes_on_from_what_the_others_hold"]
 fn low_rank_gradients_survive_a_death_and_a_return() {
@@ -26,7 +27,7 @@ fn low_rank_gradients_survive_a_death_and_a_return() {
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
 }
 
-/// Some fragments are due and others are not, and the outer momentum must be the same everywhere.
+/// Some fragments are due and others are not, and the outer momentum must be equal everywhere.
 #[test]
 #[ignore = "nightly: covered by streaming_diloco_follows_the_reference, any_mixture_of_faults_is_survived"]
 fn streaming_with_momentum_survives_a_death_and_a_return() {
@@ -34,7 +35,7 @@ fn streaming_with_momentum_survives_a_death_and_a_return() {
     survives_a_death_and_a_return(Setup { steps: 2500, sync, ..Setup::default() });
 }
 
-/// Owners change, and what their means left behind with them.
+/// Owners change, and the residuals of their means with them.
 #[test]
 #[ignore = "nightly: covered by cocktail_follows_the_reference, any_mixture_of_faults_is_survived"]
 fn two_way_compression_survives_a_death_and_a_return() {
@@ -42,7 +43,7 @@ fn two_way_compression_survives_a_death_and_a_return() {
     survives_a_death_and_a_return(Setup { steps: 500, sync, ..Setup::default() });
 }
 
-/// What waits of columns stays with its worker, and a joiner has none.
+/// Residuals of columns stay with their worker, and a joiner has none.
 #[test]
 #[ignore = "nightly: covered by a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal, a_dense_joiner_replays_what_it_missed_and_says_which_rounds_went_on_without_it"]
 fn columns_of_gradients_survive_a_death_and_a_return() {
@@ -58,7 +59,7 @@ fn a_warmup_of_common_steps_survives_a_death_and_a_return() {
     survives_a_death_and_a_return(Setup { steps: 250, sync, ..Setup::default() });
 }
 
-/// The same after it: who returns needs the second moment that is frozen.
+/// The same after it: the returning worker needs the frozen second moment.
 #[test]
 #[ignore = "nightly: covered by auto_follows_the_reference, moments_that_are_another_workers_alone_or_nowhere_start_from_zero"]
 fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
@@ -67,7 +68,7 @@ fn local_steps_under_a_frozen_moment_survive_a_death_and_a_return() {
     survives_a_death_in(setup, 40);
 }
 
-/// All are killed while a mean is on its way: the step that it waits for is made again.
+/// All are killed while a mean is in flight: the step that waits for it is made again.
 #[test]
 #[ignore = "nightly: covered by dense_with_look_ahead_follows_the_reference, what_is_saved_is_what_comes_back"]
 fn gradients_that_are_a_step_late_go_on_from_a_checkpoint() {
@@ -122,12 +123,12 @@ fn survival_of_a_coordinator_restart_stops_nobody_and_loses_no_round() {
     let generation = back["generation"].as_u64().unwrap();
     let status = scenario.finish();
     assert_eq!(status["generation"].as_u64().unwrap(), generation, "nobody had left: {status:#}");
-    // The grace is shorter than QUIC's idle timeout: the new process told them that their connections are no more.
+    // The grace is shorter than QUIC's idle timeout: the new process has reset their connections.
     assert!(!status["events"].to_string().contains("did not come back in time"), "{status:#}");
     assert_exactly_once(&status);
 }
 
-/// Between two of three sites there is no route any more; the coordinator hears all of them.
+/// Two of three sites have no route between them; the coordinator reaches all.
 #[test]
 fn survival_two_sites_that_cannot_reach_each_other_do_not_hold_the_others_up() {
     let setup = Setup { sites: vec![1, 1, 1], batch: 12, ..long() };
@@ -185,7 +186,7 @@ fn a_drained_run_writes_a_checkpoint_and_releases_everybody() {
     assert!(!runs.is_empty());
 }
 
-/// A folder that cannot be made costs the checkpoint and nothing else, and the status says so.
+/// A folder that cannot be created costs only the checkpoint, and the status reports it.
 #[test]
 fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
     let checkpoint = "every_rounds = 2\ndir = \"run.toml/checkpoints\"";
@@ -195,7 +196,8 @@ fn a_checkpoint_that_cannot_be_written_is_reported_and_training_goes_on() {
     assert!(problems.contains("run.toml/checkpoints"), "{status:#}");
 }
 
-/// The books of the run: of all positions of the data up to the last one that is applied, each counts once, but for those that a departed member took along and that are to be given out again.
+/// Checks the run's accounting: of all positions up to the last applied one, each counts once, except those
+/// of a departed member that await reassignment.
 pub fn assert_exactly_once(status: &Value) {
     exactly_once(status).unwrap_or_else(|violation| panic!("{violation}\n{status:#}"));
     assert!(status["ledger"]["given_out"].as_u64() > Some(0), "nothing was trained on: {status:#}");
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "of 100 positions that were given out 95 count, and 4 are given out again")]
+    #[should_panic(expected = "of 100 assigned positions 95 count, and 4 await reassignment")]
     fn a_position_that_is_missing_is_found() {
         assert_exactly_once(&status(95, 0));
     }
@@ -234,7 +236,7 @@ mod tests {
     }
 }
 
-/// As where a machine is cloned, or a home folder copied to another one.
+/// As after cloning a machine, or copying a home folder.
 #[test]
 fn two_processes_with_one_identity_become_two_workers_and_train() {
     let setup = Setup { sites: vec![2, 1], workers: Some(2), ..long() };
@@ -249,7 +251,7 @@ fn two_processes_with_one_identity_become_two_workers_and_train() {
     cluster.start_worker(1).unwrap();
     let three = cluster.wait_for("all to train", RUN_MAX, |status| training(status) == 3).unwrap();
     let generation = |status: &Value| status["generation"].as_u64().unwrap();
-    // The copy comes, the other one yields to it or it to the other one, and joins as another worker.
+    // The copy and the other yield to each other, and one joins as another worker.
     assert!(generation(&three) <= generation(&before) + 4, "{three:#}");
     let round = applied_rounds(&three);
     let later =

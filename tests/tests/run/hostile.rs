@@ -1,4 +1,4 @@
-//! Strangers and bad members at every door, while honest ones train.
+//! Attacks by strangers and malicious members on every port, while honest ones train.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::scenario::{RUN_MAX, Setup};
 
 /// Some of each kind.
 const ATTACKS: u64 = 20 * Kind::ALL.len() as u64;
-/// Over so long.
+/// Duration of the attacks.
 const DURATION: Duration = Duration::from_secs(20);
-/// What a process may hold more than before: less than the windows of all strangers that are let in at a time.
+/// Maximum growth of a process's memory: less than the windows of all concurrently admitted strangers.
 const GROWTH_MAX: u64 = 64 << 20;
 
 #[test]
@@ -38,7 +38,7 @@ fn strangers_at_every_door_get_nothing_and_the_run_goes_on() {
     assert!(outcome.breaches.is_empty(), "{:#?}", outcome.breaches);
     assert!(outcome.made.len() == Kind::ALL.len() && outcome.made.values().sum::<u64>() == ATTACKS);
 
-    // The line with which others join is the coordinator's to print.
+    // The coordinator prints the join line on purpose.
     let logs = scenario.cluster.whole_logs().unwrap();
     let logs = logs.lines().filter(|line| !line.contains("worker join ")).collect::<Vec<_>>().join("\n");
     assert!(logs.contains("begins with 2 workers"), "the logs are others");
@@ -48,7 +48,7 @@ fn strangers_at_every_door_get_nothing_and_the_run_goes_on() {
     for (before, after) in before.iter().zip(resident()) {
         assert!(after < before + GROWTH_MAX, "{before} bytes became {after}");
     }
-    // Of now: rounds of the time before the attack do not count.
+    // Current rounds: those before the attack do not count.
     let round = scenario.cluster.status()["round"].as_u64().unwrap();
     let went_on = |status: &serde_json::Value| status["round"].as_u64().unwrap_or(0) > round + 2;
     let status = scenario.cluster.wait_for("the run to go on", RUN_MAX, went_on).unwrap();

@@ -1,6 +1,6 @@
 //! Whole runs: real processes, real QUIC, an emulated link between the sites.
 //!
-//! The tests share two cores, so each run is small, and takes its turn (`turns`).
+//! The tests share two cores, so each run is small and takes its turn (`turns`).
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test, and says where")]
 

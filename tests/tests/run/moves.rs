@@ -1,4 +1,4 @@
-//! Parts of the model that go from those who have them to those who are to have them.
+//! Moves of model parts between workers.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::faults::assert_exactly_once;
 use crate::operate::identity_of;
 use crate::scenario::{QUICK_LINK, RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
-/// One copy of the model on two workers, each with a disk of its own, and a third machine that may take the place of one of them.
+/// One replica on two workers, each with its own disk, and a third machine that may replace one of them.
 fn one_copy() -> Setup<'static> {
     Setup {
         steps: 600,
@@ -30,7 +30,7 @@ fn start_two(setup: Setup<'static>) -> Scenario {
     scenario
 }
 
-/// The worker is killed, and its disk is gone with it.
+/// Kills the worker and deletes its disk.
 pub(super) fn lose_for_good(scenario: &mut Scenario, worker: usize) {
     scenario.cluster.kill_worker(worker);
     let disk: PathBuf = scenario.cluster.folder().join(format!("checkpoints-{worker}"));
@@ -41,7 +41,7 @@ pub(super) fn events_of(status: &Value) -> String {
     status["events"].to_string()
 }
 
-/// The part of the worker that is lost is on the disk of the other one: the newcomer fetches it from there.
+/// The lost worker's part is on the other one's disk, from which the newcomer fetches it.
 #[test]
 fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_its_checkpoint() {
     at_once(vec![1, 0], |lost| {
@@ -63,7 +63,8 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
     });
 }
 
-/// Gradients of all parameters are exchanged, so that copies cannot join others that train. Two machines with room for half of the model each are joined by two more.
+/// Gradients of all parameters are exchanged, so replicas cannot join others that train. Two machines with
+/// memory for half of the model each are joined by two more.
 #[test]
 #[ignore = "nightly: covered by machines_that_have_joined_are_made_use_of, a_checkpoint_of_other_parts_is_cut_anew_by_all"]
 fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them() {
@@ -99,7 +100,8 @@ fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them
     assert!(shown.contains("plan       2 × 2"), "{shown}");
 }
 
-/// Across a slow link the model is cut, as gradients are many and activations few. One worker is lost for good, nobody takes its place, and the other has room for the whole model.
+/// Across a slow link the model is divided, as gradients are large and activations small. One worker is lost
+/// permanently without replacement, and the other has memory for the whole model.
 #[test]
 #[ignore = "nightly: covered by who_is_left_with_a_part_takes_the_whole_model_where_it_has_room, a_model_in_parts_goes_on_in_other_parts_with_its_moments"]
 fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
@@ -126,7 +128,7 @@ fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
     assert!(!scenario.cluster.worker(0).unwrap().log().contains("no moments"));
 }
 
-/// Nobody has written a checkpoint yet when the worker is asked to leave, by an operator or by whatever ends its process.
+/// No checkpoint exists yet when the worker is asked to leave, by an operator or by a signal.
 #[test]
 #[ignore = "nightly: covered by the_only_holder_of_a_part_goes_when_another_has_a_copy_and_a_spare_takes_its_place, a_part_goes_from_disk_to_disk_with_the_private_state_of_who_wrote_it"]
 fn who_alone_has_a_part_hands_it_over_before_it_goes() {
@@ -162,7 +164,7 @@ fn who_alone_has_a_part_hands_it_over_before_it_goes() {
     }
 }
 
-/// Two machines have a model in two parts; one gets a third of its time from then on, and gives blocks away.
+/// Two machines have a model in two parts; one is then slowed to a third, and gives blocks away.
 #[test]
 #[ignore = "nightly: covered by a_machine_that_becomes_slow_gets_a_smaller_part_of_the_model"]
 fn a_machine_that_becomes_slow_gets_a_smaller_part() {

@@ -1,4 +1,4 @@
-//! What an operator does to a run that goes on.
+//! Operator commands on a running run.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -17,36 +17,37 @@ use serde_json::Value;
 use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Scenario, Setup};
 
-/// Who is to end a connection has done so long before.
+/// Timeout for a peer to close a connection.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A run that nobody finishes by chance, and in which nobody is taken for lost: who is out was put out.
+/// A run that does not finish by chance, and in which no worker counts as lost: workers leave only on
+/// commands.
 fn long() -> Setup<'static> {
     Setup { steps: 100_000, sites: vec![2, 2], checkpoint: "every_rounds = 1000", ..Setup::reproducible() }
 }
 
-/// Who a worker's process is, as it keeps it in its cache folder.
+/// Returns a worker's identity from its cache folder.
 pub fn identity_of(scenario: &Scenario, index: usize) -> Identity {
     let workers = scenario.cluster.folder().join(format!("cache-{index}/workers"));
     let run = fs::read_dir(workers).unwrap().next().unwrap().unwrap().path();
     Identity::load(&run.join("0")).unwrap().unwrap()
 }
 
-/// A connection to a worker's data port.
+/// Connects to a worker's data port.
 async fn dial(endpoint: &Endpoint, as_whom: &Identity, to: WorkerId, at: SocketAddr) -> Connection {
     let client = transport::client_config(data_client(as_whom).unwrap());
     let name = PeerName::Worker(to).in_run(as_whom.run());
     endpoint.connect_with(client, at, &name).unwrap().await.unwrap()
 }
 
-/// Whether a peer has hung up as on somebody who is not of the run.
+/// Whether a peer has closed the connection as that of a stranger.
 async fn is_put_out(connection: &Connection) -> bool {
     let closed = tokio::time::timeout(CLOSED_WITHIN, connection.closed()).await;
     let stranger = CloseCode::Stranger.into();
     matches!(closed, Ok(ConnectionError::ApplicationClosed(close)) if close.error_code == stranger)
 }
 
-/// Every file of the record, decided again.
+/// Replays every file of the record of decisions.
 pub fn replay_all(scenario: &Scenario) {
     let folder = scenario.cluster.folder().join("state/decisions");
     let files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
@@ -81,7 +82,7 @@ async fn a_kicked_worker_is_cut_off_by_the_coordinator_and_by_every_peer() {
     let name = kicked.worker().to_string();
     let said = scenario.told(&["kick", &name]);
     assert!(said.contains("out of the run for good") && said.contains("token revoke"), "{said}");
-    // Its peers hang up on it, and do not take it again.
+    // Its peers close its connections, and refuse new ones.
     for connection in &connections {
         assert!(is_put_out(connection).await, "{}", scenario.cluster.logs());
     }
@@ -93,7 +94,7 @@ async fn a_kicked_worker_is_cut_off_by_the_coordinator_and_by_every_peer() {
     let process = scenario.cluster.worker(1).unwrap();
     assert!(!process.wait(RUN_MAX).unwrap().success());
     assert!(process.log().contains("its certificate is revoked"), "{}", process.log());
-    // Nor is it taken as the worker that it was, when it is started again.
+    // It is also refused as the former worker after a restart.
     scenario.cluster.start_worker(1).unwrap();
     let process = scenario.cluster.worker(1).unwrap();
     assert!(!process.wait(RUN_MAX).unwrap().success());
@@ -110,7 +111,8 @@ async fn a_kicked_worker_is_cut_off_by_the_coordinator_and_by_every_peer() {
     replay_all(&scenario);
 }
 
-/// When a line of a log was written, since midnight; none: there is no line with all of these words. Of several, the last.
+/// Returns the time of a log line since midnight; `None`: no line has all of these words. Of several, the
+/// last.
 fn written(log: &str, words: &[&str]) -> Option<Duration> {
     let line = log.lines().rfind(|line| words.iter().all(|word| line.contains(word)))?;
     // 2026-03-01T12:00:00.250000Z
@@ -120,7 +122,7 @@ fn written(log: &str, words: &[&str]) -> Option<Duration> {
     Some(Duration::from_secs_f64(60.0 * (60.0 * hours + minutes) + seconds))
 }
 
-/// How long after it was kicked a worker was still connected with anybody, by the logs of all: they have one clock.
+/// Returns how long a kicked worker was still connected to any peer, by all logs, which share a clock.
 fn cut_off_after(scenario: &mut Scenario, kicked: usize, peers: &[usize], name: &str) -> Duration {
     const DAY: Duration = Duration::from_secs(86_400);
     let peer = format!("peer={name}");
@@ -138,14 +140,15 @@ fn cut_off_after(scenario: &mut Scenario, kicked: usize, peers: &[usize], name: 
     let began = written(&log, &[name, "was taken out of the run by the operator"]).unwrap();
     let took = |end: Duration| match end.checked_sub(began) {
         Some(took) => took,
-        // After midnight; or a peer has written its line before the coordinator wrote its own.
+        // After midnight; or a peer has logged before the coordinator.
         None if began - end > DAY / 2 => end + DAY - began,
         None => Duration::ZERO,
     };
     ends.into_iter().map(took).max().unwrap()
 }
 
-/// That an operator is rid of a worker within a second is a promise. On a machine that does other things as well a process may wait longer for its turn: one of three kicks has to keep it.
+/// Closing all connections of a kicked worker within a second is a promise. On a shared machine a process may
+/// be delayed: one of three kicks must keep it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kicked_worker_is_connected_with_nobody_a_second_later() {
     const CUT_OFF_MAX: Duration = Duration::from_secs(1);
@@ -191,7 +194,7 @@ fn what_happens_appears_to_who_follows_the_events_until_interrupted() {
     scenario.cluster.start_worker(0).unwrap();
     follower.wait_for_words("joined from site site-0", RUN_MAX).unwrap();
     assert!(!follower.log().contains("was taken out of the run"), "{}", follower.log());
-    // What comes now comes to one that follows already.
+    // Later events reach the running follower.
     scenario.told(&["kick", &identity_of(&scenario, 0).worker().to_string()]);
     follower.wait_for_words("was taken out of the run by the operator", RUN_MAX).unwrap();
     scenario.cluster.kill_worker(0);
@@ -201,7 +204,7 @@ fn what_happens_appears_to_who_follows_the_events_until_interrupted() {
     let second = identity_of(&scenario, 1).worker();
     follower.wait_for_words(&format!("{second} joined from site site-0"), RUN_MAX).unwrap();
     assert!(follower.ended().is_none(), "{}", follower.log());
-    // Not SIGINT, which a process in the background of a shell is told to ignore.
+    // Not SIGINT, which a shell's background processes ignore.
     follower.signal("TERM").unwrap();
     follower.wait(CLOSED_WITHIN).unwrap();
     let joined = follower.log().lines().filter(|line| line.contains("joined from site")).count();
@@ -226,10 +229,12 @@ fn a_worker_drains_and_a_pause_outlives_the_coordinator() {
     assert!(scenario.told(&["status"]).contains("paused"));
     scenario.cluster.kill_coordinator();
     scenario.cluster.start_coordinator().unwrap();
-    // Who has not heard of the restart before the others were waited for long enough comes back as a new one, and takes part when the run goes on.
+    // A worker that missed the restart for too long returns as a new one, and takes part when the run
+    // continues.
     let here = |status: &Value| members(status, "training") + members(status, "ready") == 3;
     scenario.cluster.wait_for("all to come back", RUN_MAX, here).unwrap();
-    // What devices did since the books were last written down is forgotten; nobody does more, and no round is lost or made.
+    // Device counters since the last stored state are lost; no worker does more, and no round is lost or
+    // added.
     let (tokens_after, round_after) = stand_still(&mut scenario);
     assert!(
         tokens_after <= tokens && round_after == round,
@@ -245,8 +250,8 @@ fn a_worker_drains_and_a_pause_outlives_the_coordinator() {
     replay_all(&scenario);
 }
 
-/// Waits until a paused run's workers tell the same over many looks, while heartbeats come; answers what they have done, and the newest round. Those that train do more between two
-/// of them.
+/// Waits until a paused run's workers report equal counters over many polls, while heartbeats arrive; returns
+/// the counters and the newest round. Training workers would report more between two polls.
 fn stand_still(scenario: &mut Scenario) -> (u64, u64) {
     let (mut before, mut same) = (u64::MAX, 0);
     let still = |status: &Value| {

@@ -1,4 +1,4 @@
-//! Copies of the model on several workers each.
+//! Replicas over several workers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use longhaul_tests::cluster::training;
 use crate::faults::assert_exactly_once;
 use crate::scenario::{QUICK_LINK, RUN_MAX, Scenario, Setup, applied_rounds, at_once};
 
-/// Every step is exchanged, and nothing is rounded: what comes out is what one worker with the whole model would have made of the same samples.
+/// Every step is exchanged without rounding: the result equals that of one worker with the whole model and
+/// the same samples.
 pub(super) const EXACT: &str =
     "preset = \"dense\"\nfragment_values = 8192\ndeadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
 
@@ -28,7 +29,7 @@ pub fn dense(sites: &[usize], parallel: &'static str) -> Setup<'static> {
     }
 }
 
-/// The loss on the held-out text, and the parameters, of a run of 50 steps.
+/// Returns the loss on held-out text, and the parameters, of a run of 50 steps.
 pub fn trained(setup: Setup<'_>) -> (f64, Vec<f32>) {
     let mut scenario = setup.start();
     let status = scenario.finish();
@@ -38,7 +39,7 @@ pub fn trained(setup: Setup<'_>) -> (f64, Vec<f32>) {
     (status["validation_loss"].as_f64().unwrap(), parameters)
 }
 
-/// The folders of the last checkpoint, of all parts.
+/// Returns the folders of the last checkpoint, of all parts.
 pub fn last_checkpoints(scenario: &Scenario) -> Vec<PathBuf> {
     let folder = scenario.cluster.folder().join("checkpoints");
     let mut found = Vec::new();
@@ -60,7 +61,7 @@ pub(super) fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// All tensors of the parts, by name.
+/// Returns all tensors of the parts, sorted by name.
 fn parameters_in(folders: &[PathBuf]) -> Vec<f32> {
     let mut tensors = Vec::new();
     for folder in folders {
@@ -76,8 +77,9 @@ fn parameters_in(folders: &[PathBuf]) -> Vec<f32> {
     tensors.into_iter().flat_map(|(_, values)| values).collect()
 }
 
-/// Sums of the same numbers in another order differ in their last bits, and AdamW divides by the root of a second moment, which makes more of that where gradients are small: a
-/// fiftieth of one step of the learning rate that these runs reach. A part that is missing, late or wrong makes a thousand times that.
+/// Sums in another order differ in their last bits, and AdamW's division by the root of a second moment
+/// amplifies that for small gradients. The tolerance is a fiftieth of one step at the maximum learning rate
+/// of these runs. A missing, late or wrong part causes a thousand times that.
 pub fn assert_close(name: &str, one: &(f64, Vec<f32>), other: &(f64, Vec<f32>)) {
     assert_eq!(one.1.len(), other.1.len(), "{name}");
     let furthest = one.1.iter().zip(&other.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -111,7 +113,8 @@ fn a_model_in_parts_learns_what_the_whole_model_learns() {
     at_once(in_parts.into(), |(name, setup)| assert_close(name, &alone, &trained(setup)));
 }
 
-/// Milliseconds that each worker has told of, by kind: computing, waiting, for data, for checkpoints, encoding, bubble, and what was encoded besides.
+/// Returns the milliseconds reported by each worker, by kind: computing, waiting, for data, for checkpoints,
+/// encoding, bubble, and parallel encoding.
 fn spent(history: &Value) -> BTreeMap<String, [u64; 7]> {
     let mut sums = BTreeMap::new();
     for interval in history["activity"].as_array().into_iter().flatten() {
@@ -124,7 +127,8 @@ fn spent(history: &Value) -> BTreeMap<String, [u64; 7]> {
     sums
 }
 
-/// Two copies in two parts, one on each site, which exchange what they compress. Who has another one speak for it tells what it did each few seconds; the run goes on for as long as that takes.
+/// Two replicas in two parts, one on each site, with compressed exchange. Workers with a reporter send their
+/// counters every few seconds; the run lasts long enough.
 #[test]
 #[ignore = "nightly: covered by what_a_rank_waits_for_its_neighbours_within_a_step_is_bubble"]
 fn workers_tell_bubbles_and_encoding_apart_from_other_waiting_and_no_moment_counts_twice() {
@@ -156,11 +160,12 @@ fn workers_tell_bubbles_and_encoding_apart_from_other_waiting_and_no_moment_coun
     assert!(share > 0.0 && share < 1.0, "{status:#}");
 }
 
-/// 0.12 million parameters, of which `dense` keeps 82 bytes each, 9.7 MB, and activations of four sequences of 1.6 MB.
+/// 0.12 million parameters, of which `dense` keeps 82 bytes each, 9.7 MB, and activations of four sequences
+/// of 1.6 MB.
 #[test]
 #[ignore = "nightly: covered by what_does_not_fit_is_refused_with_what_would_help, who_has_too_little_memory_has_all_tell_what_they_can_do"]
 fn a_model_that_is_too_large_for_one_worker_trains_on_two() {
-    // On a GPU a parameter takes less of the memory that is limited.
+    // On a GPU a parameter takes less of the limited memory.
     if cluster::device() != "cpu" {
         return;
     }
@@ -181,7 +186,7 @@ fn a_model_that_is_too_large_for_one_worker_trains_on_two() {
     scenario.finish();
     drop(scenario);
 
-    // Nobody says how: the workers tell what they can do, and the coordinator makes the plan.
+    // Without a plan in the file the workers report their capabilities, and the coordinator plans.
     let mut scenario = limited(&[1, 1], "").start();
     let status = scenario.finish();
     assert_eq!(status["parts"], 2, "{status:#}");
@@ -189,12 +194,12 @@ fn a_model_that_is_too_large_for_one_worker_trains_on_two() {
     assert!(log.contains("the plan: 1 × 2"), "{log}");
 }
 
-/// Two copies in two parts, one on each site, as the demo trains them.
+/// Two replicas in two parts, one on each site, as in the demo.
 fn hybrid() -> Setup<'static> {
     Setup { steps: 1500, parallel: "stages = 2", checkpoint: "every_rounds = 20", ..Setup::default() }
 }
 
-/// Of two copies on so many workers each, one dies with a worker and comes back with it; the other goes on.
+/// One of two replicas is lost with a worker and returns with it; the other continues.
 pub(super) fn lose_a_copy_for_a_while(scenario: &mut Scenario, workers: usize) {
     scenario.wait_for_round(3);
     scenario.cluster.kill_worker(1);
@@ -215,8 +220,9 @@ fn a_worker_of_a_copy_dies_and_its_copy_comes_back_with_it() {
     assert_exactly_once(&status);
 }
 
-/// Who is left of a copy has no part in the run until there are enough for another one: here, until a second copy has lost a worker as well. Nobody stands by for it, nobody comes, and the plan
-/// stays; the copy that is whole does not stop.
+/// The rest of a replica has no part in the run until enough workers for another one exist: here, until a
+/// second replica has lost a worker as well. No spare exists, no worker joins, and the plan stays; the
+/// complete replica continues.
 #[test]
 fn those_who_are_left_of_two_copies_make_one_and_the_whole_one_does_not_wait_for_them() {
     let setup = Setup { steps: 20_000, sites: vec![2, 2, 2], checkpoint: "every_rounds = 200", ..hybrid() };
@@ -229,7 +235,7 @@ fn those_who_are_left_of_two_copies_make_one_and_the_whole_one_does_not_wait_for
     let status = scenario.cluster.wait_for("two copies to go on", RUN_MAX, four).unwrap();
     assert!(status["problems"].to_string().contains("1 workers wait for others"), "{status:#}");
     let round = applied_rounds(&status);
-    // Who waits ends what it did with the other one, and joins again.
+    // A waiting worker ends its work of the old replica, and joins again.
     let go_on = |status: &Value| four(status) && applied_rounds(status) >= round + 5;
     scenario.cluster.wait_for("two copies to train while one waits", RUN_MAX, go_on).unwrap();
 
@@ -255,7 +261,8 @@ fn in_state(status: &Value, state: &str) -> usize {
     members.map_or(0, |members| members.iter().filter(|member| member["state"] == state).count())
 }
 
-/// Clipped gradients of rounds that it has missed cannot be applied by one rank of a copy alone, so the copy comes in when all begin anew together, from what those who trained on have written then.
+/// One rank of a replica cannot apply clipped gradients of missed rounds alone, so the replica joins when all
+/// restart from the checkpoints of the training workers.
 #[test]
 #[ignore = "nightly: covered by copies_join_others_only_where_what_they_have_missed_can_be_made_up_for, a_copy_that_cannot_join_while_others_train_comes_in_when_all_begin_anew"]
 fn a_copy_that_cannot_join_alone_comes_in_when_all_begin_anew() {
@@ -282,7 +289,7 @@ fn a_copy_that_cannot_join_alone_comes_in_when_all_begin_anew() {
     }
 }
 
-/// What a model in a folder goes on with.
+/// Returns a continuation by the model in a folder.
 pub fn sampled(folder: &Path) -> Output {
     let mut command = Command::new(binary("worker").unwrap());
     command.arg("sample").args(["--prompt", "In the", "--tokens", "20", "--threads", "1"]);
@@ -309,7 +316,7 @@ fn a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("In the"), "{output:?}");
 
-    // A part that is on another machine.
+    // A part on another machine.
     let checkpoints = last_checkpoints(&scenario);
     std::fs::remove_dir_all(checkpoints[1].parent().unwrap()).unwrap();
     let output = sampled(&folder);

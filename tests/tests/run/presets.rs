@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::scenario::{RUN_MAX, Setup, at_once};
 
-/// What makes a preset fit a run of a minute: its own rhythm is for thousands of steps.
+/// Adapts a preset to a run of a minute: its own pace is for thousands of steps.
 fn sync(preset: SyncPreset) -> &'static str {
     match preset {
         SyncPreset::Auto => "preset = \"auto\"\nwarmup_rounds = 20",
@@ -31,9 +31,10 @@ fn learning_rate(preset: SyncPreset) -> f64 {
     }
 }
 
-/// Some twenty-fifth above the loss on held-out text that a preset ends with: however slow the machine is, nobody is left out of a round, and
-/// most presets end with the same loss each time. Two vary by a fourteenth: `cocktail` has random masks, each run its own, and `sparse-local` ends
-/// before its rounds have brought what they hold back.
+/// About a twenty-fifth above a preset's final loss on held-out text. On a machine of any speed no member is
+/// left out of a round, and most presets end with equal losses each time. Two vary by a fourteenth:
+/// `cocktail` has random masks, which differ per run, and `sparse-local` ends before its rounds have sent
+/// their residuals.
 fn loss_max(preset: SyncPreset) -> f64 {
     match preset {
         SyncPreset::Demo => 3.0,
@@ -53,19 +54,19 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
         let sync = format!("{}\nfragment_values = 16384\n{deadlines}", sync(preset));
         let mut scenario = Setup {
             steps: 60,
-            // One that reduces within itself, and one that has nothing to reduce.
+            // One site with a reduction, and one without.
             sites: vec![2, 1],
             batch: 12,
             width: 64,
             learning_rate: learning_rate(preset),
-            // Over a few hundred tokens alone, the loss of `cocktail` varies by a tenth.
+            // Over only a few hundred tokens, the loss of `cocktail` varies by a tenth.
             evaluate_batches: 64,
             sync: &sync,
             silent_after_ms: 240_000,
             ..Setup::default()
         }
         .start();
-        // Parity is asserted there.
+        // It asserts parity.
         let status = scenario.finish();
         let loss = status["validation_loss"].as_f64().unwrap();
         // 256 byte values: ln 256 = 5.55 before training; the frequencies of letters alone give about 3.1.
@@ -75,7 +76,7 @@ fn every_preset_trains_and_keeps_all_replicas_equal() {
     });
 }
 
-/// The mean of a step arrives while the next one is computed, where the parameters will be.
+/// The mean of a step arrives while the next one is computed at the predicted parameters.
 #[test]
 #[ignore = "nightly: covered by dense_with_look_ahead_follows_the_reference"]
 fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
@@ -86,8 +87,8 @@ fn gradients_that_look_ahead_train_and_keep_all_replicas_equal() {
     assert!(loss < 4.2, "the loss is {loss}");
 }
 
-/// A mean that is compressed again, both ways in few bits: what either side leaves behind comes later. Of all values, and of those that
-/// somebody has sent.
+/// A recompressed mean, both ways in few bits: residuals of either side are sent later. Over all values, and
+/// over those sent by any site.
 #[test]
 #[ignore = "nightly: covered by sparse_local_both_ways_follows_the_reference_between_two_members, sparse_local_with_unions_follows_the_reference"]
 fn two_way_compression_trains_and_keeps_all_replicas_equal() {
@@ -103,7 +104,8 @@ fn two_way_compression_trains_and_keeps_all_replicas_equal() {
     }
 }
 
-/// The same run, over two links, one with two hundred times the rate of the other: a machine that is slow at the time has more of it for each step.
+/// The same run over two links, one with two hundred times the rate of the other: a slow machine has more
+/// bandwidth per step.
 #[test]
 fn the_bits_of_a_value_follow_the_link() {
     let wan_bytes = |link| {
@@ -126,7 +128,8 @@ fn the_bits_of_a_value_follow_the_link() {
     assert!(fast > 2.0 * slow, "{fast} bytes over the fast link, {slow} over the slow one");
 }
 
-/// Steps of a few milliseconds, and round trips of a hundred: the warm-up shows it, and the rest of the run has fewer rounds.
+/// Steps of a few milliseconds, and round trips of a hundred: the warm-up measures them, and the rest of the
+/// run has fewer rounds.
 #[test]
 #[ignore = "nightly: covered by long_round_trips_move_rounds_apart_after_the_warmup"]
 fn rounds_move_apart_where_round_trips_are_long() {
@@ -141,7 +144,8 @@ fn rounds_move_apart_where_round_trips_are_long() {
     assert!(loss < 4.2, "the loss is {loss}");
 }
 
-/// The same, where the warm-up has seen short round trips, and they become long after it: members report it, and the coordinator moves rounds apart.
+/// The same, but round trips become long only after the warm-up: members report it, and the coordinator
+/// spaces rounds out.
 #[test]
 #[ignore = "nightly: covered by a_link_that_becomes_slow_moves_rounds_apart_and_one_that_recovers_brings_them_back"]
 fn rounds_move_apart_when_a_link_becomes_slow_after_the_warmup() {

@@ -1,4 +1,4 @@
-//! The promises of the design that a whole run can show, each under its name.
+//! Promises of the design that a whole run can demonstrate, each under its name.
 
 use crate::scenario::Setup;
 
@@ -23,7 +23,8 @@ fn parity_holds_for_dense_too() {
     scenario.finish();
 }
 
-/// Each member's half of a batch is a micro-batch of the single process. Halves are exact, and two of them are added in one order.
+/// Each member's half of a batch is a micro-batch of the single process. Halving is exact, and both halves
+/// are added in one order.
 #[test]
 fn dense_over_two_members_equals_a_single_process_on_the_joint_batch_bit_for_bit() {
     let train = |sites: &[usize]| {
@@ -36,7 +37,7 @@ fn dense_over_two_members_equals_a_single_process_on_the_joint_batch_bit_for_bit
     assert_eq!(train(&[1, 1]), joint);
 }
 
-/// A run that is killed as a whole and started again from its checkpoint ends with the very bits of one that was not.
+/// A run killed as a whole and resumed from its checkpoint ends with the same bits as an uninterrupted one.
 #[test]
 fn a_run_resumed_from_its_checkpoint_ends_with_the_same_bits_as_one_that_went_through() {
     let setup = || Setup { steps: 400, checkpoint: "every_rounds = 20", ..Setup::reproducible() };

@@ -1,4 +1,5 @@
-//! Plans that go over to tensor groups of another size while the run goes on, so that each worker's share of the model is cut anew.
+//! Plans that change to tensor groups of another size during a run, so that each worker's share of the model
+//! is divided anew.
 
 use std::path::PathBuf;
 
@@ -22,8 +23,9 @@ const EVERY: u64 = 20;
 const SHARED: &str = "1 × 2, layer by layer";
 const WHOLE: &str = "1 × 1";
 
-/// A run of one copy of the model: with wide layers and two sequences in a step, two copies would exchange many times the bytes that two members sum, and in one micro-batch the parts of a
-/// pipeline do not compute at the same time. So two workers share each layer, and one has all of it.
+/// A run of one replica: with wide layers and two sequences per step, two replicas would exchange many times
+/// the bytes that two members sum, and with one micro-batch the parts of a pipeline do not compute in
+/// parallel. Two workers therefore share each layer, and a single one has the whole model.
 fn one_copy(workers: usize) -> Setup<'static> {
     Setup {
         steps: 100_000,
@@ -46,7 +48,8 @@ fn is_planned(status: &Value, plan: &str) -> bool {
     status["plan"].as_str().is_some_and(|told| told.starts_with(&format!("the plan: {plan} (")))
 }
 
-/// Waits until so many workers train under a plan, and have applied another round. Returns how many are applied.
+/// Waits until this many workers train under a plan and have applied another round. Returns the number of
+/// applied rounds.
 fn wait_for_plan(scenario: &mut Scenario, plan: &str, workers: usize) -> u64 {
     let is_so = |status: &Value| training(status) == workers && is_planned(status, plan);
     let status = scenario.cluster.wait_for(plan, RUN_MAX, is_so).unwrap();
@@ -61,7 +64,7 @@ fn stop(scenario: &mut Scenario) -> Value {
     scenario.cluster.wait_until_finished(RUN_MAX).unwrap()
 }
 
-/// The folders of the checkpoints before a round, of all workers.
+/// Returns the folders of all workers' checkpoints before a round.
 fn folders_before(scenario: &Scenario, round: u64) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     collect(scenario.cluster.folder(), &mut folders);
@@ -70,7 +73,8 @@ fn folders_before(scenario: &Scenario, round: u64) -> Vec<PathBuf> {
     folders
 }
 
-/// The whole model before a round, out of all that workers have written of it. What several of them have must have the same bits.
+/// Returns the whole model before a round, from all checkpoints of workers. Values in several of them must
+/// have equal bits.
 fn model_before(scenario: &Scenario, round: u64, whole: &ModelSpec) -> Vec<f32> {
     let empty = |of: &ParameterSpec| vec![f32::NAN; of.count() as usize];
     let mut model: Vec<(String, Vec<f32>)> =
@@ -92,8 +96,10 @@ fn model_before(scenario: &Scenario, round: u64, whole: &ModelSpec) -> Vec<f32> 
     values
 }
 
-/// Of two that share each layer one is lost for good, with its disk: who is left makes whole layers of both shares, of which it has a copy of the other one. Then another worker joins, the run moves, and each takes a
-/// share again: the newcomer's comes straight from who has the whole model. What it has learnt then is what one worker has that never moved, with the same samples in each step.
+/// One of two workers that share each layer is lost permanently, with its disk: the other makes whole layers
+/// of both shares, as it has a copy of the lost one. Then another worker joins, the run is re-planned, and
+/// each takes a share again: the newcomer gets its share from the worker with the whole model. The result
+/// then equals that of one worker that never moved, with the same samples in each step.
 #[test]
 #[ignore = "nightly: covered by a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew, a_model_whose_layers_are_shared_goes_on_with_other_shares_and_in_other_parts"]
 fn a_copy_goes_from_a_tensor_group_to_one_worker_and_back_and_learns_what_one_worker_learns() {
@@ -108,7 +114,7 @@ fn a_copy_goes_from_a_tensor_group_to_one_worker_and_back_and_learns_what_one_wo
 
     scenario.cluster.start_worker(2).unwrap();
     let round = wait_for_plan(&mut scenario, SHARED, 2);
-    // The second checkpoint of the new shares, so that all of them were trained with for a while.
+    // The second checkpoint of the new shares, so that all of them were trained for a while.
     let compared = (round / EVERY + 2) * EVERY;
     scenario.wait_for_round(compared);
     let status = stop(&mut scenario);
@@ -126,15 +132,18 @@ fn a_copy_goes_from_a_tensor_group_to_one_worker_and_back_and_learns_what_one_wo
     let [began, alone] = unmoved(1, compared, &whole);
     let (apart, unavoidable) = (mean_difference(&moved, &alone), mean_difference(&shared, &alone));
     let way = mean_difference(&alone, &began);
-    // Two members sum in another order than one, runs of two do not all sum alike, and AdamW's first steps go by the signs of gradients, small ones too: a shared run that never moves is
-    // 10 to 16 % of the way apart from one worker's, and this one was 1.0 to 1.6 times as far. A share in the wrong place would be as far apart as training went.
+    // Two members sum in another order than one, runs of two do not all sum alike, and AdamW's first steps
+    // follow the signs of even small gradients. A shared run that never moves deviates from one worker's by
+    // 10 to 16 % of the training distance, and this one by 1.0 to 1.6 times as much. A misplaced share would
+    // deviate by the whole training distance.
     assert!(
         apart < 3.0 * unavoidable && apart < 0.5 * way,
         "{apart} apart, a run that never moved {unavoidable}, where training went {way} since round {EVERY}; moved at {round}, compared at {compared}"
     );
 }
 
-/// The model before the first checkpoint's round and before another round, in a run that stays as it was planned at first.
+/// Returns the model before the first checkpoint's round and before another round, in a run that keeps its
+/// plan.
 fn unmoved(workers: usize, round: u64, whole: &ModelSpec) -> [Vec<f32>; 2] {
     let mut scenario = Setup { sites: vec![workers], ..one_copy(workers) }.start();
     scenario.wait_for_round(round);

@@ -1,4 +1,4 @@
-//! Runs in which some machines have none of the training data.
+//! Runs with machines that lack the training data.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::faults::assert_exactly_once;
 use crate::scenario::{RUN_MAX, Scenario, Setup};
 
-/// In the configuration of these runs: a file that is nowhere. Who has the text says where with `--data`.
+/// A missing file in the configuration of these runs. Workers with the text give its place with `--data`.
 const NOWHERE: &str = "path = \"nowhere/text.txt.zst\"";
 const REMOTE: [&str; 2] = ["--data", "remote"];
 
@@ -19,13 +19,13 @@ fn text() -> String {
     example_text().to_str().unwrap().to_owned()
 }
 
-/// Bytes of the shards of a worker that has made them.
+/// Returns the bytes of a worker's shards.
 fn shard_bytes(scenario: &Scenario, index: usize) -> u64 {
     let shards = scenario.cluster.folder().join(format!("cache-{index}/data/shards"));
     fs::read_dir(shards).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// Bytes that were fetched from other sites, and within sites.
+/// Returns the bytes fetched from other sites, and within sites.
 fn fetched(status: &Value) -> (u64, u64) {
     (status["data_wan_bytes"].as_u64().unwrap_or(0), status["data_lan_bytes"].as_u64().unwrap_or(0))
 }
@@ -34,7 +34,7 @@ fn here(status: &Value) -> usize {
     status["members"].as_array().map_or(0, Vec::len)
 }
 
-/// Two workers of two sites, the second of which comes first: its end.
+/// Runs two workers of two sites, the second of which starts first, to the end.
 fn run_of_two(second: &[&str], looks: impl FnOnce(&mut Scenario)) -> (Value, Scenario) {
     let mut scenario = Setup { sources: NOWHERE, ..Setup::reproducible() }.start_coordinator();
     let text = text();
@@ -62,21 +62,22 @@ fn a_worker_without_any_file_waits_for_one_that_has_the_data_and_trains_the_same
     assert_exactly_once(&one);
     assert_eq!(one["parity"]["hash"], both["parity"]["hash"], "it has trained on something else");
     let (wan, lan) = fetched(&one);
-    // Each of its blocks came with the head of its shard, which is small.
+    // Each of its blocks came with the small head of its shard.
     let whole = shard_bytes(&scenario, 0);
     assert!(wan > 0 && wan < whole + whole / 100 && lan == 0, "{wan} and {lan} of {whole} bytes");
 }
 
-/// The link carries text for who has none, updates, and all that workers and the coordinator say to each other.
+/// The link carries text for workers without it, updates, and all messages between workers and the
+/// coordinator.
 #[test]
 fn strangers_on_the_way_read_nothing_of_a_run() {
-    /// What a stranger knows that hears it, in bytes.
+    /// Length of a known plaintext that an eavesdropper searches for, in bytes.
     const WINDOW: usize = 12;
-    /// Of a datagram, before what is encrypted: flags and a connection's number.
+    /// Unencrypted start of a datagram: flags and a connection id.
     const HEADER: usize = 1 + 20;
     let bytes = zstd::decode_all(fs::File::open(text()).unwrap()).unwrap();
     let tokens: Vec<u8> = bytes.iter().flat_map(|byte| u16::from(*byte).to_le_bytes()).collect();
-    // Whatever is two of these long has one of them in it, wherever it begins.
+    // A match of two of these lengths contains an aligned one.
     let known: HashSet<&[u8]> = [&bytes, &tokens].into_iter().flat_map(|text| text.chunks(WINDOW)).collect();
     let mut heard = Vec::new();
     run_of_two(&REMOTE, |scenario| {
@@ -91,7 +92,8 @@ fn strangers_on_the_way_read_nothing_of_a_run() {
         assert_eq!(told.map(String::from_utf8_lossy), None);
         packet.iter().skip(HEADER).for_each(|byte| counts[usize::from(*byte)] += 1);
     }
-    // Text, tokens, indices and parameters are full of small numbers, or of some exponents; what is encrypted has all bytes as often.
+    // Text, tokens, indices and parameters are full of small numbers, or of a few exponents; encrypted bytes
+    // are uniform.
     let (least, most) = (*counts.iter().min().unwrap(), *counts.iter().max().unwrap());
     assert!(least > 2000, "too little was heard: {counts:?}");
     assert!(most - least < least / 4, "{least} to {most}: {counts:?}");
@@ -132,7 +134,7 @@ fn a_worker_without_data_goes_on_with_another_holder_when_the_one_that_it_fetche
     let whole = |scenario: &Scenario| shard_bytes(scenario, 0);
     let begun =
         scenario.cluster.wait_for("some data to come", RUN_MAX, |status| fetched(status).0 > 0).unwrap();
-    // Whichever it is that gives: one of the two, and then the other one is alone with it.
+    // The worker that gives the data is one of the two; the other is then alone with it.
     scenario.cluster.kill_worker(0);
     let before = fetched(&begun).0;
     assert!(before < whole(&scenario), "all came before anybody could die");

@@ -1,4 +1,4 @@
-//! Certificates that are renewed while their workers train.
+//! Renewal of certificates during training.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::turns::take_turn;
 /// More than half the life of a certificate, and less than all of it.
 const AHEAD_S: i64 = 13 * 3600;
 
-/// Who the first worker is, and its certificate.
+/// Returns the first worker's number and certificate.
 fn identity(folder: &Path) -> (u32, Vec<u8>) {
     let runs: Vec<_> = std::fs::read_dir(folder.join("cache-0/workers")).unwrap().collect();
     let [run] = runs.as_slice() else { panic!("{runs:?}") };
@@ -20,7 +20,7 @@ fn identity(folder: &Path) -> (u32, Vec<u8>) {
     (identity.worker().0, identity.certificate().to_vec())
 }
 
-/// A worker at each of two sites. All have calendars of their own.
+/// A worker at each of two sites. All have their own calendars.
 fn two_sites(folder: &Path) -> ClusterConfig {
     ClusterConfig {
         run_toml: run_toml(2, Pace::default()).to_string(),
@@ -38,7 +38,7 @@ fn two_sites(folder: &Path) -> ClusterConfig {
 /// Longer than certificates and join tokens live.
 const SLEPT_S: i64 = 30 * 3600;
 
-/// A machine that wakes up finds its calendar so much further on, and its coordinator has not been started anew.
+/// After a sleep the machine's calendar has advanced, while its coordinator was not restarted.
 #[test]
 fn a_coordinator_whose_machine_has_slept_lets_workers_in_with_a_new_token() {
     let _turn = take_turn();
@@ -75,7 +75,7 @@ fn a_certificate_past_half_its_life_is_renewed_and_its_worker_goes_on_with_the_n
     let all = cluster.wait_for("both to train", RUN_MAX, |status| training(status) == 2).unwrap();
     let before = identity(folder.path());
     cluster.set_calendar(0, AHEAD_S).unwrap();
-    // It looks at its certificate when it speaks to a coordinator anew, and each ten minutes.
+    // It checks its certificate on each new connection to a coordinator, and every ten minutes.
     cluster.kill_coordinator();
     cluster.start_coordinator().unwrap();
     let renewed = |folder: &Path| {
@@ -86,7 +86,7 @@ fn a_certificate_past_half_its_life_is_renewed_and_its_worker_goes_on_with_the_n
         .wait_for("a new certificate", RUN_MAX, |status| training(status) == 2 && renewed(folder.path()))
         .unwrap();
     assert_eq!(back["generation"], all["generation"], "nobody was given up");
-    // Who comes anew is dialled with it, and sees it.
+    // A new worker is dialled with it, and sees it.
     cluster.kill_worker(1);
     cluster.start_worker(1).unwrap();
     let again =

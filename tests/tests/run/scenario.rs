@@ -1,4 +1,4 @@
-//! A small run that every test starts from.
+//! The small run that all tests start from.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -15,41 +15,41 @@ use tempfile::TempDir;
 
 use crate::turns::{Turn, take_all_turns, take_turn, take_turns_of_many};
 
-/// The longest that a run of these may take, on a machine that does other things as well.
+/// Timeout of these runs, on a shared machine.
 pub const RUN_MAX: Duration = Duration::from_secs(600);
 
-/// A link over which a round takes long enough for something to happen to a worker and for it to come back, and over which workers leave
-/// the machine to other runs meanwhile.
+/// A link with rounds long enough for a worker to be lost and return, and with waiting times that leave the
+/// machine to other runs.
 pub const SLOW_LINK: &str = "rate_mbit=50,delay_ms=100,loss_percent=0.1";
 
-/// A run of more workers takes the turns of several.
+/// A run of more workers takes several turns.
 const WORKERS_OF_A_TURN: usize = 4;
 
-/// A link that pipelines across sites wait for several times in each step.
+/// A link for pipelines across sites, which wait for it several times per step.
 pub const QUICK_LINK: &str = "rate_mbit=200,delay_ms=2";
 
-/// A run and the folder that goes with it.
+/// A run with its folder.
 pub struct Scenario {
     pub cluster: Cluster,
     _folder: TempDir,
     _turn: Option<Turn<'static>>,
 }
 
-/// What differs between tests.
+/// Parameters of tests.
 pub struct Setup<'a> {
     pub steps: u64,
-    /// The line for `[run]` that gives the seed; none: the usual one.
+    /// The line of `[run]` with the seed; empty: the default one.
     pub seed: &'a str,
     pub sites: Vec<usize>,
-    /// `run.workers`, where those are not all.
+    /// `run.workers`, if not all.
     pub workers: Option<usize>,
     /// Each direction of each link.
     pub link: &'a str,
-    /// The line for `[data]` that names the sources; none: the English text of the examples.
+    /// The line of `[data]` with the sources; empty: the English text of the examples.
     pub sources: &'a str,
-    /// More lines for `[data]`.
+    /// Further lines of `[data]`.
     pub data: &'static str,
-    /// Lines for `[data.image]`, and then the model is a perceptron; none: it is a model of language.
+    /// Lines of `[data.image]`, with a perceptron; `None`: a language model.
     pub images: Option<&'a str>,
     /// Of the model, like the next.
     pub layers: u32,
@@ -57,33 +57,33 @@ pub struct Setup<'a> {
     /// Of `[train]`, like the next two.
     pub batch: u32,
     pub micro_batch: u32,
-    /// Its peak.
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// Of `micro_batch` sequences each: what is held out for the loss at the end.
+    /// Batches of `micro_batch` held-out sequences for the final loss.
     pub evaluate_batches: u32,
-    /// How steps are divided among workers.
+    /// Division of steps among workers.
     pub shares: &'a str,
-    /// Lines for `[train.selective_backward]`; none: the run has no such table.
+    /// Lines of `[train.selective_backward]`; `None`: no such table.
     pub selective: Option<&'a str>,
-    /// Lines for `[train.sparse_backward]`; none: the run has no such table.
+    /// Lines of `[train.sparse_backward]`; `None`: no such table.
     pub sparse: Option<&'a str>,
-    /// Lines for `[parallel]`.
+    /// Lines of `[parallel]`.
     pub parallel: &'a str,
-    /// Lines for `[sync]`.
+    /// Lines of `[sync]`.
     pub sync: &'a str,
-    /// Lines for `[privacy]`; none: the run has no such table.
+    /// Lines of `[privacy]`; `None`: no such table.
     pub privacy: Option<&'a str>,
-    /// Lines for `[checkpoint]`.
+    /// Lines of `[checkpoint]`.
     pub checkpoint: &'static str,
-    /// Whether each worker has a folder of its own for them, as on a machine of its own.
+    /// Whether each worker has its own checkpoint folder, as on its own machine.
     pub own_checkpoints: bool,
-    /// A worker that has said nothing for so long is taken out.
+    /// Maximum silence of a worker.
     pub silent_after_ms: u64,
-    /// The least of that, of whoever is heard regularly; none: it is as long.
+    /// Minimum of that, with regular heartbeats; `None`: equal.
     pub suspect_after_ms: Option<u64>,
-    /// More of each worker's command line.
+    /// Further arguments of each worker.
     pub worker_arguments: &'a [&'a str],
-    /// Whether no other run goes meanwhile, as what is tested depends on how fast the machine is.
+    /// Whether no other run may run in parallel, as the result depends on the machine's speed.
     pub alone: bool,
 }
 
@@ -121,7 +121,8 @@ impl Default for Setup<'_> {
 }
 
 impl Setup<'_> {
-    /// However slow the machine is, nobody is left out of a round or taken for lost: the same run gives the same bits.
+    /// On a machine of any speed, no worker is left out of a round or counts as lost: the same run gives the
+    /// same bits.
     pub fn reproducible() -> Self {
         let sync = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384\n\
                     deadline_floor_ms = 240000\ndeadline_ceiling_ms = 240000";
@@ -144,7 +145,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Starts workers one after the other: they are numbered in the order of joining, share a batch in that order, and sums are taken in it.
+    /// Starts workers one after the other: they are numbered in the order of joining, share a batch in that
+    /// order, and sums are taken in it.
     pub fn start_in_order(self) -> Scenario {
         let workers: usize = self.sites.iter().sum();
         let mut scenario = self.start_coordinator();
@@ -163,7 +165,7 @@ impl Setup<'_> {
         Scenario { _turn: Some(self.take_turn()), ..self.gather() }
     }
 
-    /// Starts the coordinator alone, for workers that never come to train: that takes no turn.
+    /// Starts the coordinator alone, without taking a turn, for workers that never train.
     pub fn gather(self) -> Scenario {
         let (config, folder) = self.prepare();
         let cluster = Cluster::start_coordinator_only(config).unwrap();
@@ -240,7 +242,8 @@ fn cluster_config(folder: &Path, run_toml: String, sites: Vec<usize>, link: &str
 }
 
 impl Scenario {
-    /// Starts a run of any configuration, with a worker at each of two sites, in a folder from which its relative paths count.
+    /// Starts a run of any configuration, with a worker at each of two sites, in a folder to which its paths
+    /// are relative.
     pub fn start_in(folder: TempDir, run_toml: String) -> Self {
         let turn = Some(take_turn());
         let config = cluster_config(folder.path(), run_toml, vec![1, 1], Setup::default().link);
@@ -248,7 +251,7 @@ impl Scenario {
         Self { cluster, _folder: folder, _turn: turn }
     }
 
-    /// What a command of the coordinator prints, when it succeeds.
+    /// Returns the output of a successful command of the coordinator.
     pub fn told(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(binary("coordinator").unwrap());
         let state = self.cluster.folder().join("state");
@@ -263,7 +266,7 @@ impl Scenario {
         self.cluster.wait_for(&what, RUN_MAX, |status| applied_rounds(status) >= round).unwrap()
     }
 
-    /// Waits until the run is finished, and checks what every finished run must satisfy.
+    /// Waits until the run is finished, and checks the invariants of every finished run.
     pub fn finish(&mut self) -> Value {
         let status = self.cluster.wait_until_finished(RUN_MAX).unwrap();
         assert_eq!(status["parity"]["equal"], true, "replicas differ: {status:#}");
@@ -272,10 +275,10 @@ impl Scenario {
     }
 }
 
-/// Does the same with each, as many at once as there are turns.
+/// Runs `work` on each item, as many in parallel as there are turns.
 ///
 /// # Panics
-/// It does with one of them.
+/// It panics on an item.
 pub fn at_once<S: Send, T: Send>(all: Vec<S>, work: impl Fn(S) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(|| work(one))).collect();
@@ -284,7 +287,7 @@ pub fn at_once<S: Send, T: Send>(all: Vec<S>, work: impl Fn(S) -> T + Sync) -> V
     })
 }
 
-/// Rounds that are applied, as the status tells.
+/// Returns the number of applied rounds in the status.
 pub fn applied_rounds(status: &Value) -> u64 {
     status["round"].as_u64().unwrap_or(0)
 }

@@ -5,7 +5,8 @@ use serde_json::Value;
 use crate::faults::assert_exactly_once;
 use crate::scenario::{Setup, applied_rounds};
 
-/// One sample a step for each, of which one in seventeen is selected at most once there are losses to compare with: most steps train on nothing.
+/// One sample per step for each, of which at most one in seventeen is selected once losses for comparison
+/// exist: most steps train on nothing.
 const HARDLY_ANY: &str = "beta = 16\nhistory = 32\nfull_epochs = 0";
 
 fn selected_share(status: &Value) -> f64 {
@@ -61,7 +62,8 @@ fn the_stages_of_a_copy_train_on_what_the_last_one_selects() {
     assert!((0.1..0.9).contains(&selected_share(&status)), "{status:#}");
 }
 
-/// What is selected is decided by the seed and by losses, whoever computes them: two runs of one seed select the same, and another seed something else.
+/// Selection depends on the seed and the losses only, on any worker: two runs of one seed select the same,
+/// and another seed differs.
 fn assert_the_seed_decides(selective: &str, epochs: u64) {
     const SAMPLES: usize = 240;
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +102,7 @@ fn two_runs_of_a_seed_that_select_by_new_losses_end_with_the_same_bits() {
     assert_the_seed_decides("beta = 2\nhistory = 32\nfull_epochs = 0", 2);
 }
 
-/// From the second epoch on by what was known from the one before.
+/// From the second epoch on by the losses of the previous one.
 #[test]
 #[ignore = "nightly: covered by a_run_with_the_same_seed_selects_the_same_and_chance_goes_by_position_not_by_who_asks, all_samples_of_the_first_epochs_are_selected_and_their_losses_are_what_is_compared_with"]
 fn two_runs_of_a_seed_that_select_by_losses_of_an_epoch_before_end_with_the_same_bits() {
@@ -131,6 +133,6 @@ fn a_run_that_sends_columns_of_gradients_sends_less_and_keeps_replicas_equal() {
     let (dense_bytes, dense_loss) = run("");
     let (bytes, loss) = run("selection = \"columns\"\nresult = \"bundle\"");
     assert!(bytes < 0.56 * dense_bytes, "{bytes} of {dense_bytes}");
-    // The same gradients, added up in another order.
+    // The same gradients, added in another order.
     assert!((loss - dense_loss).abs() < 0.01, "{loss} and {dense_loss}");
 }

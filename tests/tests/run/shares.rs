@@ -1,4 +1,4 @@
-//! Workers that are not equally fast.
+//! Workers of unequal speed.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::faults::assert_exactly_once;
 use crate::operate::identity_of;
 use crate::scenario::{RUN_MAX, Setup, applied_rounds};
 
-/// How many sequences of a step each of two workers computes, as people are told; none: as many as the other.
+/// Returns the reported sequences per step of each of two workers; `None`: equal shares.
 fn parts(status: &Value, of: [&str; 2]) -> Option<[u64; 2]> {
     let events = status["events"].as_array()?;
     let told = events.iter().rev().find_map(|event| {
@@ -20,7 +20,8 @@ fn parts(status: &Value, of: [&str; 2]) -> Option<[u64; 2]> {
     Some(of.map(part))
 }
 
-/// One of two equal machines has a third of its time for the run, and nobody is waited for in the end. Speeds are of what was computed, so this takes a model for which computing takes the time.
+/// One of two equal machines is slowed to a third, and the other does not wait for it in the end. Shares
+/// follow computing speed, so this needs a model that spends its time computing.
 #[test]
 fn a_worker_that_computes_slowly_has_a_smaller_part_of_each_step() {
     let setup = Setup {
@@ -41,7 +42,7 @@ fn a_worker_that_computes_slowly_has_a_smaller_part_of_each_step() {
     let status = scenario.cluster.wait_for("the slow worker to have less to do", RUN_MAX, is_spared).unwrap();
     let [most, least] = parts(&status, [&fast, &slow]).unwrap();
     assert!(most + least == 16 && least >= 1, "{status:#}");
-    // Rounds go on with those parts.
+    // Rounds continue with those shares.
     let round = applied_rounds(&status);
     scenario.wait_for_round(round + 3);
     drop(slowed);

@@ -1,4 +1,4 @@
-//! What the members of one site do together before anything leaves it.
+//! Reduction among the members of one site before data leaves it.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use longhaul_tests::cluster;
 
 use crate::scenario::{Scenario, Setup};
 
-/// The worker's word for a ring that carried something.
+/// The worker's message about the first completed ring.
 const REDUCED: &str = "the first reduction with the members of this site is done";
 
-/// Its word for a round of which some was reduced, and left, while the rest was computed.
+/// Its message about a round partly reduced and sent while the rest was computed.
 const IN_PARTS: &str = "the first round that this site reduced in parts is done";
 
-/// Whether each worker's log has these words.
+/// Whether each worker's log contains these words.
 fn said(scenario: &Scenario, words: &str, workers: usize) -> Vec<bool> {
     let log = |worker: usize| scenario.cluster.folder().join(format!("worker-{worker}.log"));
     (0..workers).map(|worker| fs::read_to_string(log(worker)).unwrap().contains(words)).collect()
@@ -30,7 +30,7 @@ fn members_of_a_site_reduce_over_a_ring_and_replicas_stay_equal() {
 #[test]
 #[ignore = "nightly: covered by fragments_of_a_site_of_two_leave_before_the_rest_is_computed"]
 fn gradients_leave_a_site_of_several_while_they_are_computed() {
-    // Of a GPU they leave at the end of the step.
+    // On a GPU they leave at the end of the step.
     if cluster::device() != "cpu" {
         return;
     }

@@ -1,4 +1,4 @@
-//! Workers of which another one of their site says that they are alive.
+//! Workers that report signs of life for others of their site.
 
 use longhaul_tests::cluster::training;
 use serde_json::Value;
@@ -7,22 +7,22 @@ use crate::faults::assert_exactly_once;
 use crate::operate::{identity_of, replay_all};
 use crate::scenario::{RUN_MAX, Scenario, Setup, applied_rounds};
 
-/// A worker's word for another one that speaks for it for the first time.
+/// A worker's message when another one first reports for it.
 const SPOKEN_FOR: &str = "another worker of this site says that this one is alive";
 
-/// One site of one worker, and one of three, whose places are 1 to 3.
+/// One site of one worker, and one of three, with indices 1 to 3.
 fn three_together() -> Scenario {
     Setup { steps: 100_000, sites: vec![1, 3], checkpoint: "every_rounds = 1000", ..Setup::default() }.start()
 }
 
-/// The places of the three, by their numbers: the first one speaks for the others.
+/// Returns the indices of the three, by their numbers: the first one reports for the others.
 fn by_number(scenario: &Scenario) -> [usize; 3] {
     let mut places = [1, 2, 3];
     places.sort_by_key(|place| identity_of(scenario, *place).worker());
     places
 }
 
-/// Waits until a worker has said so often that another one speaks for it.
+/// Waits until a worker has logged this many times that another one reports for it.
 fn wait_until_spoken_for(scenario: &mut Scenario, place: usize, times: usize) {
     let log = scenario.cluster.folder().join(format!("worker-{place}.log"));
     let has_said =
@@ -30,14 +30,14 @@ fn wait_until_spoken_for(scenario: &mut Scenario, place: usize, times: usize) {
     scenario.cluster.wait_for("a worker to be spoken for", RUN_MAX, has_said).unwrap();
 }
 
-/// Who was taken out as it was silent.
+/// Returns the workers removed for silence.
 fn silent(status: &Value) -> Vec<String> {
     let events = status["events"].as_array().unwrap().iter();
     let of_silence = events.filter(|event| event["text"].as_str().unwrap().contains("is gone: silent for"));
     of_silence.map(|event| event["worker"].as_str().unwrap().to_owned()).collect()
 }
 
-/// All train, two are spoken for, and the speaker stops to speak: it alone is taken out, and another one speaks after it.
+/// All train, one reports for two others, and stops: it alone is removed, and another one takes over.
 fn loses_its_speaker(scenario: &mut Scenario, stop: impl FnOnce(&mut Scenario, usize)) -> (usize, Value) {
     scenario.wait_for_round(3);
     let [first, second, third] = by_number(scenario);

@@ -25,7 +25,7 @@ fn write_program(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The page's script, with an address of this test's own, and one thread for each worker.
+/// Returns the page's script, with this test's own address, and one thread per worker.
 fn job(page: &str) -> String {
     let (_, rest) = page.split_once("```bash\n").unwrap();
     let (script, _) = rest.split_once("```").unwrap();
@@ -55,7 +55,7 @@ fn a_batch_job_that_comes_to_its_time_limit_goes_on_in_the_next_one() {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{}:{path}", folder.path().display(), programs.parent().unwrap().display());
 
-    // The first job is ended before the first checkpoint (every 20 rounds) of its run.
+    // The first job ends before the first checkpoint (every 20 rounds) of its run.
     for (name, begins) in
         [("first", "w1 joined from site"), ("second", "goes on from the checkpoint before r")]
     {

@@ -1,4 +1,4 @@
-//! Coordinators that take over from each other, with a real etcd.
+//! Failover between coordinators, with a real etcd.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn run_toml() -> RunToml {
     setup.run_toml().set("faults.reconnect_grace_ms", 60_000)
 }
 
-/// Two coordinators of a run that two workers train. None: there is no etcd on this machine.
+/// Two coordinators of a run with two workers. `None`: this machine has no etcd.
 fn pair() -> Option<(Pair, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     let mut pair = Pair::start(folder.path(), &run_toml().to_string()).unwrap()?;
@@ -35,7 +35,8 @@ fn begin(pair: &mut Pair) {
     pair.wait_for(0, "the run to begin", RUN_MAX, trains).unwrap();
 }
 
-/// The run goes on under the second coordinator as if nothing had been: the same generation, so that no worker was given up, and no round is lost.
+/// The run continues under the second coordinator in the same generation, so that no worker and no round is
+/// lost.
 fn goes_on_to_its_end(pair: &mut Pair, before: &Value) {
     let back = pair.wait_for(1, "the workers to be back", RUN_MAX, |s| training(s) == 2).unwrap();
     assert_eq!((&back["generation"], &back["run"]), (&before["generation"], &before["run"]), "{back:#}");
@@ -76,13 +77,13 @@ fn survival_of_a_frozen_leader_it_leads_no_more_when_it_thaws() {
     pair.wait_for_words(0, "another coordinator leads").unwrap();
     assert!(pair.status(0).is_null(), "it answers for a run that it does not lead");
     goes_on_to_its_end(&mut pair, &before);
-    // It is there for the next turn.
+    // It is ready for the next failover.
     pair.kill_coordinator(1);
     let again = pair.wait_for(0, "the first coordinator to lead again", RUN_MAX, |s| !s.is_null()).unwrap();
     assert_eq!(again["phase"], "finished", "{again:#}");
 }
 
-/// `coordinator up` with its records there; `name` is that of its log and of its state directory.
+/// Starts `coordinator up` with its state there; `name` is that of its log and of its state directory.
 fn stand(folder: &Path, name: &str, state: &str) -> Process {
     let process = Process::start_as("coordinator", name, folder, |command| {
         command.args(["up", "--config", "run.toml", "--state", state, "--state-dir", name]);
@@ -91,7 +92,7 @@ fn stand(folder: &Path, name: &str, state: &str) -> Process {
     process.unwrap()
 }
 
-/// etcd asks for certificates of clients, and shows one itself.
+/// etcd requires certificates of clients, and presents one.
 #[test]
 fn over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificates_hears_what_to_do() {
     let folder = tempfile::tempdir().unwrap();

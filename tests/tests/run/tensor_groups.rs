@@ -1,4 +1,4 @@
-//! Copies of the model whose layers several workers of a site share.
+//! Replicas whose layers several workers of a site share.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::faults::assert_exactly_once;
 use crate::pipelines::{assert_close, dense, last_checkpoints, lose_a_copy_for_a_while, sampled, trained};
 use crate::scenario::{Scenario, Setup, at_once};
 
-/// The model of `Setup`, of this width.
+/// Returns the model of `Setup` with this width.
 pub(super) fn model_of(width: u32) -> ModelSpec {
     let config = ModelConfig {
         kind: ModelKind::Gpt2,
@@ -28,7 +28,7 @@ pub(super) fn model_of(width: u32) -> ModelSpec {
     ModelSpec::resolve(&config, 256).unwrap()
 }
 
-/// The values of a share's file, by name.
+/// Returns a tensor of a share's file.
 pub(super) fn tensor(folder: &Path, name: &str) -> Vec<f32> {
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -36,7 +36,8 @@ pub(super) fn tensor(folder: &Path, name: &str) -> Vec<f32> {
     tensor.data().as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// The whole model of the last checkpoint, of so many parts that are shared by two each, tensors sorted by name.
+/// Returns the whole model of the last checkpoint, from parts shared by two each, with tensors sorted by
+/// name.
 fn put_together(folders: &[PathBuf], stages: u32) -> Vec<f32> {
     let whole = model_of(32);
     let parallel = ParallelConfig { stages, tensor: 2, ..ParallelConfig::default() };
@@ -73,19 +74,20 @@ fn trained_in_groups(setup: Setup<'_>, stages: u32) -> (f64, Vec<f32>) {
     (status["validation_loss"].as_f64().unwrap(), put_together(&last_checkpoints(&scenario), stages))
 }
 
-/// Replicas × tensor ∈ {1×tp2, 2×tp2}. Partial sums of two members are added in another order than one process adds; what that makes of 50 steps is `assert_close`'s tolerance, as of pipelines.
+/// Replicas × tensor ∈ {1×tp2, 2×tp2}. Partial sums of two members are added in another order than in one
+/// process; the tolerance for 50 steps is that of `assert_close`, as for pipelines.
 #[test]
 fn a_model_whose_layers_are_shared_learns_what_the_whole_model_learns() {
     let alone = trained(dense(&[1], ""));
     let across = [("1 x 1 x tp2", vec![2]), ("2 x 1 x tp2", vec![2, 2])];
-    // Each worker meets its group and those of its site with the same share at one door.
+    // Each worker uses one port for its group and for those of its site with the same share.
     let beside = [("2 x 1 x tp2, on one site", vec![4])];
     at_once(across.into_iter().chain(beside).collect(), |(name, sites)| {
         assert_close(name, &alone, &trained_in_groups(dense(&sites, "tensor = 2"), 1));
     });
 }
 
-/// Replicas × stages × tensor: a stage on each of two sites, both stages on one, and two copies of that.
+/// Replicas × stages × tensor: a stage on each of two sites, both stages on one, and two replicas of that.
 #[test]
 #[ignore = "nightly: covered by stages_of_tensor_groups_train_as_one_engine_with_the_whole_model_does, a_model_whose_layers_are_shared_learns_what_the_whole_model_learns"]
 fn a_model_in_parts_whose_layers_are_shared_learns_what_the_whole_model_learns() {
@@ -104,7 +106,7 @@ fn a_model_in_parts_whose_layers_are_shared_learns_what_the_whole_model_learns()
     at_once(both.into(), |(name, setup)| assert_close(name, &alone, &trained_in_groups(setup, 2)));
 }
 
-/// Two copies, each shared by the two workers of a site.
+/// Two replicas, each shared by the two workers of a site.
 fn groups() -> Setup<'static> {
     Setup { steps: 1500, parallel: "tensor = 2", checkpoint: "every_rounds = 20", ..Setup::default() }
 }
@@ -120,8 +122,9 @@ pub(super) fn assert_members_never_part(scenario: &Scenario) {
     assert!(!logs.contains("has a different gradient of replicated parameters"), "{logs}");
 }
 
-/// What is cut and what all members hold is sparsified, quantised and late in different sync groups; with each norm, members compare what all hold. Where the first one's outcome is not handed on,
-/// the run ends with what this test looks for.
+/// Divided and replicated parameters are sparsified, quantised and delayed in different sync groups; with
+/// each norm, members compare the replicated ones. If the first one's result is not forwarded, the run ends
+/// with the message that this test searches for.
 #[test]
 #[ignore = "nightly: covered by members_whose_replicated_gradients_differ_are_told_so_and_change_nothing, copies_and_parts_round_each_in_their_own_way_and_members_of_one_copy_alike"]
 fn members_do_not_part_where_updates_are_compressed() {
@@ -163,7 +166,8 @@ fn a_run_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them(
     goes_on_and_is_sampled(groups());
 }
 
-/// One copy, a stage on each site. What goes there in eight bits is rounded at random, in the same way by both members.
+/// One replica, a stage on each site. Values sent there in eight bits are rounded at random, equally by both
+/// members.
 #[test]
 #[ignore = "nightly: covered by a_run_in_parts_goes_on_from_their_checkpoints_and_is_sampled_from_them, a_model_whose_layers_are_shared_goes_on_with_other_shares_and_in_other_parts"]
 fn a_run_of_stages_of_tensor_groups_goes_on_from_its_checkpoints_and_is_sampled_from_them() {
@@ -174,7 +178,7 @@ fn stages() -> Setup<'static> {
     Setup { parallel: "stages = 2\ntensor = 2", ..groups() }
 }
 
-/// Two copies in two parts that are shared by two each, and gradients in factors of low rank.
+/// Two replicas in two parts shared by two each, and gradients in low-rank factors.
 #[test]
 #[ignore = "nightly: covered by powersgd_follows_the_reference, a_norm_that_is_clipped_is_that_of_all_stages_and_their_members"]
 fn stages_of_tensor_groups_do_not_part_where_gradients_are_of_low_rank() {

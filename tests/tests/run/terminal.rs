@@ -1,4 +1,4 @@
-//! A worker that a person has started on a terminal.
+//! A worker on a user's terminal.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What workers write down of what they did.
+//! Traces of workers' activity.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::scenario::{RUN_MAX, Scenario, Setup};
 /// The worker's word for a trace, which ends with its place.
 const WRITTEN: &str = "trace of this worker's recent activity written";
 
-/// The trace that a worker has said it has written.
+/// Returns the trace that a worker has reported.
 fn trace_of(scenario: &mut Scenario, worker: usize) -> Value {
     let folder = scenario.cluster.folder().to_owned();
     let process = scenario.cluster.worker(worker).unwrap();
@@ -48,7 +48,7 @@ fn a_worker_tells_what_it_does_when_it_is_asked_and_trains_on() {
 #[test]
 #[ignore = "nightly: covered by a_thread_that_panics_leaves_a_trace_of_what_it_did"]
 fn a_worker_that_fails_leaves_a_trace_behind() {
-    // Whose loss is no number before long.
+    // The loss becomes NaN soon.
     let mut scenario = Setup { learning_rate: 1e12, ..Setup::reproducible() }.start();
     let trace = trace_of(&mut scenario, 0);
     assert!(trace["otherData"]["why"].as_str().unwrap().contains("diverged"), "{}", trace["otherData"]);

@@ -1,18 +1,19 @@
-//! Turns of the machine: so many runs go at once.
+//! Turns of the machine, which bound the concurrent runs.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::thread;
 
-/// Runs that go at once at least. A small run of four processes waits for its links most of the time: on two cores its workers used a sixth of one each.
+/// Minimum concurrent runs. A small run of four processes waits for its links most of the time: on two cores
+/// its workers used a sixth of one each.
 const TURNS_MIN: usize = 6;
-/// Of a run of many processes.
+/// Turns of a run of many processes.
 const TURNS_OF_MANY: usize = 2;
-/// On a larger machine.
+/// Cores per turn, on a larger machine.
 const CORES_PER_TURN: usize = 2;
 
-/// Those of this machine.
+/// Turns of this machine.
 static TURNS: LazyLock<Turns> = LazyLock::new(|| {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     Turns::new(TURNS_MIN.max(cores / CORES_PER_TURN))
@@ -28,13 +29,13 @@ pub fn take_turns_of_many() -> Turn<'static> {
     TURNS.take(TURNS_OF_MANY)
 }
 
-/// Waits until no other run has a turn or waits for one, for a test that depends on how fast this machine is.
+/// Waits until no other run has a turn or waits for one, for a test that depends on this machine's speed.
 pub fn take_all_turns() -> Turn<'static> {
     TURNS.take(TURNS.count)
 }
 
-/// A number of turns. Those who ask get theirs in the order in which they asked, so that nobody who asks for several waits for ever. Who
-/// asks for all is overtaken by those who do not: it would hold them up until the running ones have ended.
+/// A number of turns, served in the order of requests, so that no request for several waits for ever.
+/// Requests for all are overtaken by others: they would block them until the running ones have ended.
 struct Turns {
     count: usize,
     state: Mutex<State>,
@@ -43,23 +44,23 @@ struct Turns {
 
 struct State {
     free: usize,
-    /// Of who asks next.
+    /// Ticket of the next request.
     next_ticket: u64,
-    /// Those who wait for some, in the order of their tickets,
+    /// Waiting requests for some, in the order of their tickets.
     some: VecDeque<u64>,
-    /// and those who wait for all.
+    /// Waiting requests for all.
     all: VecDeque<u64>,
 }
 
 impl State {
-    /// Whether it is the turn of the one with this ticket, who asks for so many.
+    /// Whether the request with this ticket, for `count` turns, is served next.
     fn serves(&self, ticket: u64, count: usize) -> bool {
         let next = self.some.front().or_else(|| self.all.front());
         next == Some(&ticket) && count <= self.free
     }
 }
 
-/// Turns that somebody has. They are given back when this is dropped.
+/// Turns taken, returned on drop.
 pub struct Turn<'a> {
     turns: &'a Turns,
     count: usize,
@@ -104,14 +105,15 @@ mod tests {
 
     use super::*;
 
-    /// Waits until so many have asked.
+    /// Waits until this many requests were made.
     fn wait_until_asked(turns: &Turns, count: u64) {
         while turns.state.lock().unwrap().next_ticket < count {
             thread::yield_now();
         }
     }
 
-    /// What those say who ask for so many of three turns, one after the other, while somebody has all: each gives its turns back at once.
+    /// Returns the order of these requests for some of three turns, made in sequence while another holds all:
+    /// each returns its turns at once.
     fn order(asked: &[(usize, &'static str)]) -> Vec<&'static str> {
         let turns = Turns::new(3);
         let (said, order) = mpsc::channel();

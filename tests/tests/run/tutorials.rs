@@ -1,5 +1,5 @@
-//! The book's tutorials, done as they stand there: each file is written, each command of ours is given, and prints what the page says. What is another here than on
-//! a reader's machines are addresses; and workers compute with one thread.
+//! Runs the book's tutorials as written: each file is written, and each of our commands is run and prints the
+//! page's output. Only addresses differ, and workers compute with one thread.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,11 +13,11 @@ use tempfile::TempDir;
 
 use crate::turns::take_turn;
 
-/// For what a command is to print, and for its end.
+/// Timeout of a command's output, and of its end.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Commands that go on until the run ends.
+/// Commands that run until the run ends.
 const STAYING: [&str; 2] = ["up", "join"];
-/// What a reader gives once more where it does not show yet what the page says.
+/// Commands that a reader repeats until they show the page's output.
 const LOOKS: [&str; 3] = ["status", "members", "events"];
 
 #[test]
@@ -41,16 +41,16 @@ fn a_page_that_says_what_is_not_printed_is_found() {
     Reader::new().follows("\n```console\n$ coordinator --version\ncoordinators without number\n```\n");
 }
 
-/// Somebody in the folder of a clone, with a terminal for each command that stays.
+/// A reader in the folder of a clone, with a terminal for each long-running command.
 pub struct Reader {
     /// With the words of their commands.
     staying: Vec<(Vec<String>, Process)>,
     coordinator: SocketAddr,
     http: SocketAddr,
-    /// Where the worker of a machine listens, by the machine's name.
+    /// Listening addresses of workers, by machine name.
     workers: BTreeMap<String, SocketAddr>,
     given: usize,
-    /// Goes last: processes that live write to it.
+    /// Dropped last: live processes write to it.
     folder: TempDir,
 }
 
@@ -86,7 +86,7 @@ impl Reader {
     fn gives(&mut self, command: &Command) {
         let subcommand = command.words.get(1).map_or("", String::as_str);
         if STAYING.contains(&subcommand) {
-            // Who gives the same command again has seen the one before end.
+            // A reader repeats a command only after the previous one has ended.
             for (_, before) in self.staying.iter_mut().filter(|(words, _)| *words == command.words) {
                 let ended = before.wait(LIMIT).unwrap();
                 assert!(ended.success(), "{}", before.log_tail());
@@ -128,7 +128,7 @@ impl Reader {
         .unwrap()
     }
 
-    /// What stands for a word of the page here.
+    /// Returns the local replacement of a word of the page.
     fn here(&mut self, machine: &str, word: &str) -> String {
         let worker_of = match word {
             "127.0.0.1:4800" | "0.0.0.0:4800" | "head.example.org:4800" => {
@@ -155,7 +155,7 @@ fn until(mut is_so: impl FnMut() -> bool) -> bool {
         if waited > LIMIT {
             return false;
         }
-        // Another process prints: nothing wakes this one.
+        // Polls, as another process's output does not wake this one.
         std::thread::park_timeout(pause);
         waited += pause;
     }

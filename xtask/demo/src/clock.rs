@@ -1,8 +1,8 @@
-//! The one place that reads a clock.
+//! The only reader of a clock.
 
 use std::time::Instant;
 
-/// The time now.
+/// Returns the current time.
 #[allow(clippy::disallowed_methods, reason = "the demo is all effects: it times what it runs")]
 pub fn now() -> Instant {
     Instant::now()

@@ -1,9 +1,9 @@
-//! The processes of two sites and what joins them.
+//! The processes of two sites and the emulated links between them.
 //!
-//! Each worker advertises to the other site a port of the emulator that leads to it. The coordinator stands in
-//! site a: the workers of site b reach it through the emulator too, so that all that crosses sites shares the link.
+//! Each worker advertises a port of the emulator to the other site. The coordinator is in site a: the workers
+//! of site b reach it through the emulator too, so that all traffic between sites shares the link.
 //!
-//! What somebody kills is started again: a run survives that, and a demo is the place to try it.
+//! Killed processes are restarted: a run survives that, and the demo invites users to try it.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -23,13 +23,13 @@ use crate::{Options, Plan};
 /// Sites of a demo: two, `a` and `b`.
 pub const SITES: u32 = 2;
 
-/// The name of the coordinator's process.
+/// Name of the coordinator's process.
 const COORDINATOR: &str = "coordinator";
 
-/// What the name of every worker's process begins with.
+/// Prefix of workers' process names.
 const WORKER_PREFIX: &str = "worker-";
 
-/// How often one process is started again. Whoever kills by hand tires sooner; what crashes by itself must fail.
+/// Maximum restarts of one process: more than manual kills, while crash loops must fail.
 const RESTARTS_MAX: u32 = 5;
 
 /// A running demo.
@@ -40,14 +40,14 @@ pub struct Cluster {
     programs: Vec<Program>,
 }
 
-/// A process that can be started again.
+/// A restartable process.
 struct Program {
     name: String,
     command: Command,
     restarts: u32,
 }
 
-/// A worker to be started.
+/// A worker to start.
 struct Worker {
     site: &'static str,
     name: String,
@@ -55,7 +55,7 @@ struct Worker {
 }
 
 impl Cluster {
-    /// Starts the emulator, the coordinator and, once that answers, the workers.
+    /// Starts the emulator, the coordinator and, once that responds, the workers.
     pub fn start(
         programs: &Programs,
         folder: &Folder,
@@ -90,7 +90,7 @@ impl Cluster {
             let mut command = worker_command(programs, folder, worker, &token, *join, *advertise)?;
             command.arg("--checkpoint-dir").arg(match options.plan {
                 Plan::Data => folder.create_worker_dir(&worker.name)?.join("checkpoints"),
-                // The parts of a model are of use side by side.
+                // Sampling needs all parts of a model in one place.
                 Plan::Hybrid => folder.shared_checkpoints(),
             });
             cluster.launch(&format!("{WORKER_PREFIX}{}", worker.name), command)?;
@@ -104,11 +104,11 @@ impl Cluster {
         Ok(())
     }
 
-    /// Looks at all processes, and starts again those that were killed, unless the last known status says that the run is
-    /// finished. Returns what happened, in a sentence each.
+    /// Checks all processes and restarts killed ones, unless the last known status reports the run as
+    /// finished. Returns a sentence per event.
     ///
     /// # Errors
-    /// A process gave up by itself, or was killed too often; the error shows the end of its log.
+    /// A process failed by itself, or was killed too often; the error shows the end of its log.
     pub fn tend(&mut self, last: Option<&Status>) -> Result<Vec<String>> {
         let finished = last.is_some_and(Status::is_finished);
         let mut happened = Vec::new();
@@ -124,30 +124,30 @@ impl Cluster {
         Ok(happened)
     }
 
-    /// Whether a worker was still there when the processes were last looked at.
+    /// Whether a worker was running at the last check.
     pub fn has_workers(&self) -> bool {
         self.group.running().any(|name| name.starts_with(WORKER_PREFIX))
     }
 
-    /// How the run goes; none while the coordinator does not answer.
+    /// Returns the status of the run; `None` while the coordinator does not respond.
     ///
     /// # Errors
-    /// It answers something else.
+    /// The response is invalid.
     pub fn status(&self) -> Result<Option<Status>> {
         status::ask(self.http).context("ask the coordinator how it goes")
     }
 
-    /// What crossed the links so far.
+    /// Returns the traffic over the links so far.
     pub fn link_counters(&mut self) -> Result<LinkCounters> {
         self.emulator.counters()
     }
 }
 
 impl Program {
-    /// Starts the program again if it was killed; says so. Nothing is to be said of a worker that is done.
+    /// Restarts the program if it was killed, and reports it. The normal end of a worker is not reported.
     fn resume(&mut self, ended: &Ended, group: &mut Group) -> Result<Option<String>> {
-        // A worker that leaves in good order has done its part, or was asked to go: it stays away. The coordinator waits for
-        // more questions when the run is finished, so it was asked to go.
+        // A worker that leaves in order has done its part, or was asked to go: it stays away. The coordinator
+        // serves requests after the run is finished, so it was asked to go.
         if ended.status.success() && self.name.starts_with(WORKER_PREFIX) {
             return Ok(None);
         }
@@ -216,7 +216,7 @@ fn read_token(folder: &Folder) -> Result<String> {
     token_in(&text).map(str::to_owned).with_context(|| format!("{} holds no join token", path.display()))
 }
 
-/// The token alone, or what follows `--token` in a whole `worker join` line.
+/// Returns a bare token, or the one after `--token` in a whole `worker join` line.
 fn token_in(text: &str) -> Option<&str> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words.as_slice() {

@@ -1,4 +1,4 @@
-//! The WAN emulator, which answers one line of JSON for each line it is sent.
+//! The WAN emulator, which replies with one line of JSON to each line.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::Options;
 use crate::group::Group;
 use crate::programs::Programs;
 
-/// The name of its process.
+/// Name of its process.
 pub const EMULATOR: &str = "wan-emulator";
 
 /// A running emulator with one link in each direction between two sites.
@@ -24,13 +24,13 @@ pub struct Emulator {
 /// Bytes in both directions, with UDP and IP headers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinkCounters {
-    /// What arrived at the other side.
+    /// Bytes that arrived.
     pub delivered_bytes: u64,
-    /// What was lost on the wire or dropped before it.
+    /// Bytes lost on the wire or dropped before it.
     pub lost_bytes: u64,
 }
 
-/// The first line of the emulator.
+/// First line of the emulator.
 #[derive(Deserialize)]
 struct Ready {
     relays: Vec<Relay>,
@@ -42,7 +42,8 @@ struct Relay {
 }
 
 impl Emulator {
-    /// Starts a relay for each target, over the link pair named with it; returns where the relays listen.
+    /// Starts a relay for each target, over the link pair named with it; returns the relays' listening
+    /// addresses.
     pub fn start(
         group: &mut Group,
         programs: &Programs,
@@ -64,14 +65,14 @@ impl Emulator {
         let mut emulator = Self { commands, answers };
         let ready = match emulator.read_line() {
             Ok(line) => line,
-            // It ended without a word: its log says why.
+            // It ended silently: its log contains the reason.
             Err(error) => bail!("{}", group.wait_for_last()?.map_or(error.to_string(), |it| it.describe())),
         };
         let ready: Ready = serde_json::from_str(&ready).with_context(|| format!("read {ready:?}"))?;
         Ok((emulator, ready.relays.iter().map(|relay| relay.listen).collect()))
     }
 
-    /// What crossed the links so far.
+    /// Returns the traffic over the links so far.
     pub fn counters(&mut self) -> Result<LinkCounters> {
         writeln!(self.commands, "stats").context("ask the emulator for its counters")?;
         let line = self.read_line()?;

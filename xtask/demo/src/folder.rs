@@ -1,4 +1,4 @@
-//! The folder that a demo works in.
+//! The demo's folder.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 /// Marks a folder as a demo's own, which the next demo may empty.
 const MARKER: &str = ".longhaul-demo";
 
-/// Not worth keeping once a demo has succeeded. The state directory is: `coordinator view` shows the run from it.
+/// Removed after a successful demo. The state directory stays: `coordinator view` shows the run from it.
 const TRANSIENT: [&str; 2] = ["caches", "join.txt"];
 
 /// An absolute folder with the layout of a demo.
@@ -18,10 +18,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Creates the folder, or empties the one that an earlier demo left.
+    /// Creates the folder, or empties that of an earlier demo.
     ///
     /// # Errors
-    /// The folder holds something that no demo put there.
+    /// The folder contains files that are not a demo's.
     pub fn create(dir: &Path) -> Result<Self> {
         let root = std::path::absolute(dir).with_context(|| format!("find {}", dir.display()))?;
         if root.join(MARKER).is_file() {
@@ -38,32 +38,32 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The folder itself, where the coordinator runs.
+    /// Returns the folder, in which the coordinator runs.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The output of each process.
+    /// Returns the folder of the processes' logs.
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")
     }
 
-    /// The run's configuration.
+    /// Returns the path of the run's configuration.
     pub fn run_toml(&self) -> PathBuf {
         self.root.join("run.toml")
     }
 
-    /// Where the coordinator keeps the run.
+    /// Returns the coordinator's state directory.
     pub fn state(&self) -> PathBuf {
         self.root.join("state")
     }
 
-    /// Where the coordinator writes how to join.
+    /// Returns the file to which the coordinator writes the join line.
     pub fn join_file(&self) -> PathBuf {
         self.root.join("join.txt")
     }
 
-    /// The cache of one worker. Each stands for a machine of its own.
+    /// Returns the cache folder of one worker, which represents a separate machine.
     pub fn cache(&self, worker: &str) -> PathBuf {
         self.caches().join(worker)
     }
@@ -72,19 +72,19 @@ impl Folder {
         self.root.join("caches")
     }
 
-    /// The folder that one worker runs in, and keeps its checkpoints in.
+    /// Creates the folder in which one worker runs and keeps its checkpoints.
     pub fn create_worker_dir(&self, worker: &str) -> Result<PathBuf> {
         let dir = self.root.join("workers").join(worker);
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         Ok(dir)
     }
 
-    /// A folder for the checkpoints of all workers, as on a disk that they share.
+    /// Returns a folder for the checkpoints of all workers, like a shared disk.
     pub fn shared_checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
 
-    /// Frees what nobody needs after a success. State, checkpoints and logs stay.
+    /// Removes unneeded files after a success. State, checkpoints and logs stay.
     pub fn remove_caches(&self) -> Result<()> {
         for name in TRANSIENT {
             let path = self.root.join(name);

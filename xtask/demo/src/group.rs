@@ -1,7 +1,7 @@
 //! The demo's processes, which die with it.
 //!
-//! All are in one process group whose leader is a shell that reads from a pipe of ours. Whatever ends this
-//! process, SIGKILL included, closes the pipe; the shell then kills its group. No process has to take part in that,
+//! All are in one process group whose leader is a shell that reads from a pipe of ours. Any end of this
+//! process, including SIGKILL, closes the pipe; the shell then kills its group. No other process takes part,
 //! and a reused process id cannot be hit, because the group lives as long as its leader.
 
 use std::fs::{self, File};
@@ -12,16 +12,16 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Signals that the terminal or the user sends are for the demo; the leader goes when the pipe closes.
+/// Signals from the terminal or the user are for the demo; the leader ends when the pipe closes.
 const LEADER_SCRIPT: &str = "trap '' HUP INT TERM; cat > /dev/null; kill -KILL 0";
 
-/// Lines of a log that a failure shows.
+/// Log lines shown on a failure.
 const LOG_LINES_SHOWN: usize = 20;
 
 /// Processes that end when this value is dropped, or when this process ends in any way.
 pub struct Group {
     leader: Child,
-    /// Closing it is the leader's cue.
+    /// Closing it ends the leader.
     lifeline: Option<ChildStdin>,
     running: Vec<Process>,
     logs: PathBuf,
@@ -33,17 +33,17 @@ struct Process {
     child: Child,
 }
 
-/// A process that is no longer there.
+/// An ended process.
 pub struct Ended {
-    /// The name that it was started under.
+    /// Name of the process.
     pub name: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     log: PathBuf,
 }
 
 impl Group {
-    /// An empty group; the output of its processes goes to files in `logs`.
+    /// Creates an empty group; the output of its processes goes to files in `logs`.
     pub fn new(logs: &Path) -> Result<Self> {
         let mut leader = Command::new("sh")
             .args(["-c", LEADER_SCRIPT])
@@ -57,21 +57,21 @@ impl Group {
         Ok(Self { leader, lifeline, running: Vec::new(), logs: logs.to_path_buf() })
     }
 
-    /// Starts a process that nobody talks to. One that is started again goes on in its old log.
+    /// Starts a process without input. A restarted one appends to its log.
     pub fn spawn(&mut self, name: &str, command: &mut Command) -> Result<()> {
         let output = self.open_log(name)?;
         command.stdin(Stdio::null()).stdout(output.try_clone().context("share a log file")?);
         self.spawn_logged(name, command, output).map(|_| ())
     }
 
-    /// Starts a process whose standard input and output are pipes; only its errors go to the log.
+    /// Starts a process with piped standard input and output; only its errors go to the log.
     pub fn spawn_piped(&mut self, name: &str, command: &mut Command) -> Result<&mut Child> {
         let output = self.open_log(name)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         self.spawn_logged(name, command, output)
     }
 
-    /// Takes out the processes that have ended since the last call.
+    /// Removes and returns the processes that have ended since the last call.
     pub fn take_ended(&mut self) -> Result<Vec<Ended>> {
         let mut ended = Vec::new();
         let mut running = Vec::with_capacity(self.running.len());
@@ -88,7 +88,7 @@ impl Group {
         Ok(ended)
     }
 
-    /// Waits until the process that was started last has ended.
+    /// Waits for the end of the process started last.
     pub fn wait_for_last(&mut self) -> Result<Option<Ended>> {
         let Some(mut process) = self.running.pop() else { return Ok(None) };
         let status = process.child.wait().with_context(|| format!("wait for {}", process.name))?;
@@ -96,7 +96,7 @@ impl Group {
         Ok(Some(Ended { name: process.name, status, log }))
     }
 
-    /// The names of the processes that had not ended when they were last looked at.
+    /// Returns the names of the processes still running at the last check.
     pub fn running(&self) -> impl Iterator<Item = &str> {
         self.running.iter().map(|process| process.name.as_str())
     }
@@ -126,7 +126,7 @@ impl Group {
 }
 
 impl Ended {
-    /// How it ended, with the end of its log.
+    /// Describes its end, with the end of its log.
     pub fn describe(&self) -> String {
         let tail = match fs::read(&self.log) {
             Ok(bytes) => last_lines(&String::from_utf8_lossy(&bytes)),
@@ -139,7 +139,7 @@ impl Ended {
 impl Drop for Group {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        // Both only fail for a process that was reaped before, and then there is nothing left to do.
+        // Both fail only for a reaped process, with nothing left to do.
         let _: io::Result<ExitStatus> = self.leader.wait();
         for process in &mut self.running {
             let _: io::Result<ExitStatus> = process.child.wait();
@@ -166,7 +166,7 @@ mod tests {
     fn dropping_the_group_ends_its_processes_and_their_children() {
         let dir = tempfile::tempdir().unwrap();
         let mut group = Group::new(dir.path()).unwrap();
-        // The grandchild holds the pipe open as long as it lives, and ignores a polite signal.
+        // The grandchild keeps the pipe open while it lives, and ignores a polite signal.
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM INT; sleep 1000 & echo started; wait"]);
         let child = group.spawn_piped("stubborn", &mut command).unwrap();

@@ -1,5 +1,5 @@
-//! One question to an HTTP server on this machine (RFC 9112). No client library: nothing here is encrypted, redirected or kept
-//! open, and the demo is compiled before a newcomer sees anything.
+//! One request to an HTTP server on this machine (RFC 9112). There is no client library: nothing here is
+//! encrypted, redirected or kept open, and the demo should compile fast.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// An answer comes from this machine; one that takes longer is asked for again.
+/// Timeout of an answer, after which the request is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Every answer begins with it.
+/// Start of every answer.
 const PROTOCOL: &[u8] = b"HTTP/1.";
 
-/// The longest answer that is read, in bytes. A status of 128 workers has a tenth of it.
+/// Maximum length of an answer, in bytes. A status of 128 workers has a tenth of it.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
-/// The body of an answer; none where nobody answers in time, or whoever does ends in the middle.
+/// The body of an answer; `None`: no answer in time, or an incomplete one.
 ///
 /// # Errors
-/// The answer is not of status 200, not HTTP, or too long.
+/// Returns an error if the answer is not of status 200, not HTTP, or too long.
 pub fn get(server: SocketAddr, path: &str) -> Result<Option<Vec<u8>>> {
-    // HTTP/1.0 asks for a body that ends with the connection, in one piece.
+    // HTTP/1.0 requests a body that ends with the connection, in one piece.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n");
     match exchange(server, &request) {
         Ok(answer) => body(answer).with_context(|| format!("ask http://{server}{path}")),
-        // It is being started, or started again.
+        // The server is starting or restarting.
         Err(_) => Ok(None),
     }
 }
@@ -40,7 +40,7 @@ fn exchange(server: SocketAddr, request: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The bytes after the headers; none of an answer that was cut off, as by the death of the server.
+/// Returns the bytes after the headers; `None`: the answer was cut off, as by the death of the server.
 fn body(mut answer: Vec<u8>) -> Result<Option<Vec<u8>>> {
     const END_OF_HEADERS: &[u8] = b"\r\n\r\n";
     ensure!((answer.len() as u64) < ANSWER_BYTES_MAX, "the answer has {ANSWER_BYTES_MAX} bytes or more");
@@ -56,7 +56,7 @@ fn body(mut answer: Vec<u8>) -> Result<Option<Vec<u8>>> {
     Ok(is_whole.then_some(body))
 }
 
-/// Bytes of the body, where the headers say it.
+/// The length of the body in bytes, if the headers contain it.
 fn length(head: &str) -> Option<usize> {
     let mut headers = head.lines().filter_map(|line| line.split_once(':'));
     let (_, length) = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;

@@ -1,4 +1,4 @@
-//! Signals, as events between two looks at the run.
+//! Signals as events between two polls of the run.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
@@ -8,30 +8,30 @@ use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// How often the coordinator is asked how it goes: often enough for a bar to look alive.
+/// Interval between two polls of the coordinator, short enough for a smooth progress bar.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The user's wishes to stop.
+/// The user's interrupts.
 pub struct Interrupts(Receiver<()>);
 
 impl Interrupts {
-    /// From here on a signal is an event, so that the processes are ended in an orderly way.
+    /// Turns signals into events from now on, so that the processes end in order.
     pub fn watch() -> Result<Self> {
         let (sender, receiver) = sync_channel(1);
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("watch for signals")?;
         thread::spawn(move || {
             for _ in &mut signals {
-                // A full channel holds an interrupt that was not looked at yet; one is enough.
+                // A full channel already holds an unread interrupt; one is enough.
                 let _ = sender.try_send(());
             }
         });
         Ok(Self(receiver))
     }
 
-    /// Waits for the next moment to look.
+    /// Waits until the next poll.
     ///
     /// # Errors
-    /// The user wishes to stop.
+    /// Returns an error if the user interrupts.
     pub fn pause(&self) -> Result<()> {
         match self.0.recv_timeout(POLL_INTERVAL) {
             Err(RecvTimeoutError::Timeout) => Ok(()),

@@ -1,8 +1,9 @@
 //! Two sites on this machine with a slow link between them train one model.
 //!
-//! The processes are those of a real run, with the WAN emulator in the provider's place. However the demo ends, none of them
-//! outlives it: see `group.rs`. It needs the programs and the folder `examples`, and neither a checkout nor a compiler, so that
-//! the tarball and the Python package carry it (`longhaul-demo`); `cargo xtask demo` builds the programs first.
+//! The processes are those of a real run, with the WAN emulator in the place of the provider's network. All
+//! of them end with the demo, however it ends: see `group.rs`. The demo needs the programs and the folder
+//! `examples`, but no checkout and no compiler, so the tarball and the Python package contain it
+//! (`longhaul-demo`). `cargo xtask demo` builds the programs first.
 
 #![forbid(unsafe_code)]
 
@@ -38,9 +39,9 @@ use crate::summary::Summary;
 pub use crate::parts::Parts;
 pub use crate::programs::Programs;
 
-/// How to train, whoever built the programs.
+/// Options of the training.
 #[derive(Args)]
-// The name is taken by the options of xtask that these go with.
+// An option group of xtask, flattened beside this one, has the default name.
 #[group(id = "demo")]
 pub struct Options {
     /// Workers in each of the two sites.
@@ -55,33 +56,35 @@ pub struct Options {
     /// Round-trip time of the link, in milliseconds.
     #[arg(long, default_value_t = 40.0)]
     pub rtt_ms: f64,
-    /// Packets that the link loses, in percent.
+    /// Packets lost on the link, in percent.
     #[arg(long, default_value_t = 0.1)]
     pub loss: f64,
-    /// Steps to train [default: those of examples/demo.toml].
+    /// Training steps [default: those of examples/demo.toml].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub steps: Option<u32>,
-    /// Folder of state, checkpoints and logs; an earlier demo's is emptied [default: longhaul-demo].
+    /// Folder of state, checkpoints and logs; emptied if an earlier demo used it [default: longhaul-demo].
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }
 
-/// How the workers share the work.
+/// Distribution of the work among the workers.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Plan {
-    /// Each has the whole model, and samples of its own.
+    /// Each has the whole model and its own samples.
     Data,
-    /// Two have a copy of the model together, half of it each, and compute as a pipeline.
+    /// Two share a copy of the model, half each, as a pipeline.
     Hybrid,
 }
 
-/// The prompt for the trained model: the beginning of the training text's first verse.
+/// The prompt for the trained model: the start of the training text's first verse.
 const PROMPT: &str = "In the beginning";
 
-/// Trains, and prints a summary; `default_dir` is for a user who named no folder, and `examples` holds the run and its text.
+/// Trains and prints a summary. `default_dir` applies if the user names no folder; `examples` holds the run
+/// and its text.
 ///
 /// # Errors
-/// A process that could not be started or failed, with the end of its log; a run that did not end as it should.
+/// Returns an error if a process cannot start or fails, with the end of its log, or if the run ends in
+/// another state than it should.
 pub fn run(
     programs: &Programs,
     examples: &Path,
@@ -117,8 +120,8 @@ fn train(programs: &Programs, folder: &Folder, options: &Options, parts: &mut Pa
     Summary::new(&status, ended - started, cluster.link_counters()?)
 }
 
-/// Shows how the run goes, and keeps it going, until it is finished or nobody is left; returns the last status, and the time of
-/// the first loss.
+/// Shows the progress and restarts processes until the run is finished or no worker is left. Returns the last
+/// status and the time of the first loss.
 fn watch(cluster: &mut Cluster, interrupts: &Interrupts) -> Result<(Status, Option<Instant>)> {
     let mut progress = Progress::new();
     let mut last: Option<Status> = None;
@@ -134,7 +137,7 @@ fn watch(cluster: &mut Cluster, interrupts: &Interrupts) -> Result<(Status, Opti
         for line in cluster.tend(last.as_ref())? {
             progress.say(&line);
         }
-        // Asked once more, as the workers may have finished after the last answer.
+        // One more request: the workers may have finished after the last answer.
         if !cluster.has_workers()
             && let Some(status) = cluster.status()?
         {

@@ -1,4 +1,4 @@
-//! `longhaul-demo`: the demo with programs that somebody built.
+//! `longhaul-demo`: the demo with programs that are already built.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Text for people, set as a paragraph.
+//! Text set as a paragraph.
 
 use std::fmt::Write as _;
 
-/// Characters in a line, as a terminal usually has them.
+/// Characters in a line: the usual width of a terminal.
 const LINE_CHARS: usize = 80;
 
-/// Breaks a text at spaces into indented lines. A last word that may be cut off gives way to an ellipsis.
+/// Breaks a text at spaces into indented lines. An ellipsis replaces a last word that may be incomplete.
 pub fn set(text: &str, indent: &str) -> String {
     let mut paragraph = String::new();
     for line in whole_words(text).lines() {

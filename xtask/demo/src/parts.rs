@@ -1,14 +1,14 @@
-//! How long each part of a demo took.
+//! Durations of the parts of a demo.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Parts in the order in which they were done.
+/// Parts in chronological order.
 #[derive(Debug, Default)]
 pub struct Parts(Vec<(&'static str, Duration)>);
 
 impl Parts {
-    /// Adds a part that is over.
+    /// Adds a finished part.
     pub fn add(&mut self, name: &'static str, took: Duration) {
         self.0.push((name, took));
     }

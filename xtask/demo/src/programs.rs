@@ -1,11 +1,11 @@
-//! The programs that a demo runs.
+//! The programs of a demo.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// All that a demo starts.
+/// All programs that a demo starts.
 pub const NAMES: [&str; 4] = ["coordinator", "worker", "worker-torch", "wan-emulator"];
 
 /// A folder with the coordinator, the worker and the WAN emulator.
@@ -14,10 +14,10 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those of a folder.
+    /// Returns the programs of a folder.
     ///
     /// # Errors
-    /// Names the one that is missing.
+    /// Names the missing one.
     pub fn of(dir: PathBuf) -> Result<Self> {
         for name in NAMES {
             ensure!(
@@ -29,27 +29,27 @@ impl Programs {
         Ok(Self { dir })
     }
 
-    /// A command that runs one of them.
+    /// Creates a command that runs one of them.
     pub fn command(&self, name: &str) -> Command {
         Command::new(self.dir.join(name))
     }
 
-    /// The line that opens the dashboard of a state directory.
+    /// The command line that opens the dashboard of a state directory.
     pub fn view_line(&self, state: &Path) -> String {
         let program = self.dir.join(NAMES[0]);
         format!("{} view --state-dir {}", from_here(&program).display(), from_here(state).display())
     }
 
-    /// Lets the model in a checkpoint continue a text.
+    /// Continues a text with the model in a checkpoint.
     ///
     /// # Errors
-    /// With the worker's words.
+    /// Contains the worker's output.
     pub fn sample(&self, checkpoint: &Path, prompt: &str) -> Result<String> {
         let mut command = self.command("worker");
         command.arg("sample").arg("--checkpoint").arg(checkpoint).args(["--prompt", prompt]);
-        // A small model is clearer when it takes fewer risks.
+        // A small model is clearer at a lower temperature.
         command.args(["--temperature", "0.7"]);
-        // A position of it is less work than the meeting of two threads.
+        // One position is less work than the synchronisation of two threads.
         command.args(["--threads", "1"]);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
         if !output.status.success() {
@@ -63,7 +63,7 @@ impl Programs {
     }
 }
 
-/// The path as a user would type it: shorter, when it is below the working directory.
+/// Returns the path relative to the working directory, if it is below it.
 pub fn from_here(path: &Path) -> &Path {
     std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
 }

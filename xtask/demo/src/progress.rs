@@ -1,20 +1,20 @@
-//! The lines that show how the demo goes.
+//! The progress lines of the demo.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::said;
 use crate::status::{Event, Severity, Status};
 
-/// Without a terminal, a line is printed each time so much of the run is done.
+/// Number of lines printed over the whole run without a terminal.
 const PLAIN_LINES: u64 = 20;
 
-/// The bar, and below it two lines of figures. All fit into 80 columns.
+/// The bar, with two lines of figures below it. All fit into 80 columns.
 const TEMPLATE: &str = "{elapsed_precise} {bar:36.cyan/blue} step {pos}/{len}{prefix}\n  {msg}";
 
-/// Where the figures are broken on a terminal.
+/// Line break between the figures on a terminal.
 const LINE_BREAK: &str = "\n  ";
 
-/// A bar on a terminal, a line now and then elsewhere.
+/// A bar on a terminal, occasional lines elsewhere.
 pub struct Progress {
     bar: ProgressBar,
     phase: String,
@@ -23,7 +23,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows nothing yet.
+    /// Creates an empty display.
     pub fn new() -> Self {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
@@ -32,7 +32,7 @@ impl Progress {
         Self { bar, phase: String::new(), plain_lines_printed: 0, events_shown_to_unix_ms: 0 }
     }
 
-    /// Says something that stays: above the bar, or as a line among lines.
+    /// Prints a permanent line: above the bar, or among the other lines.
     pub fn say(&self, line: &str) {
         if self.bar.is_hidden() {
             said::tell(line);
@@ -62,12 +62,12 @@ impl Progress {
         self.bar.set_message(join([speed.as_str(), &traffic], LINE_BREAK));
     }
 
-    /// Draws what was shown last, which may have come too soon after the one before to be drawn.
+    /// Draws the last status, which may have followed the previous one too soon to be drawn.
     pub fn finish(self) {
         self.bar.abandon();
     }
 
-    /// What went wrong since the last look, oldest first. The rest is in the coordinator's log.
+    /// Returns the problems since the last call, oldest first. The rest is in the coordinator's log.
     fn news(&mut self, events: &[Event]) -> Vec<String> {
         let mut news: Vec<&Event> =
             events.iter().filter(|event| event.at_unix_ms > self.events_shown_to_unix_ms).collect();
@@ -87,7 +87,8 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if !self.bar.is_hidden() {
-            // Not drawn once more: the terminal's echo of a Ctrl-C has moved the cursor, and the bar would be there twice.
+            // Not drawn again: the terminal's echo of a Ctrl-C has moved the cursor, so the bar would appear
+            // twice.
             self.bar.set_draw_target(ProgressDrawTarget::hidden());
             said::tell("");
         }
@@ -104,7 +105,7 @@ fn time_left(status: &Status) -> String {
     }
 }
 
-/// How fast it learns, and what that sends.
+/// Returns the speed and the traffic as text.
 fn describe(status: &Status) -> (String, String) {
     let mut speed = vec![status.phase.clone()];
     speed.extend(status.loss.map(|loss| format!("loss {loss:.3}")));

@@ -1,4 +1,4 @@
-//! The demo's `run.toml`: the example with the user's wishes put in.
+//! The demo's `run.toml`: the example with the user's options.
 
 use std::fs;
 use std::path::Path;

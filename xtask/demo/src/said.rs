@@ -1,14 +1,14 @@
-//! Lines for people. That nobody reads them any more (`| head`) ends nothing.
+//! Lines of output. A closed reader (`| head`) does not end the demo.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// A line of output.
+/// Prints a line of output.
 pub fn print(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// A line about how it goes.
+/// Prints a line about the progress.
 pub fn tell(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }

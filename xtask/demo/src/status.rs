@@ -1,4 +1,4 @@
-//! What the coordinator's `/api/v1/status` says, as far as the demo shows it.
+//! The fields of the coordinator's `/api/v1/status` that the demo shows.
 
 use std::net::SocketAddr;
 
@@ -7,15 +7,15 @@ use serde::Deserialize;
 
 use crate::http;
 
-/// Where a coordinator tells it.
+/// Path of the status.
 const PATH: &str = "/api/v1/status";
 
-/// How the run goes. What is not known yet is absent.
+/// The state of the run. Unknown values are absent.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Status {
     /// `gathering`, `preparing`, `training`, `draining` or `finished`.
     pub phase: String,
-    /// Steps in the rounds that are applied everywhere.
+    /// Steps of the rounds applied everywhere.
     pub step: u64,
     /// Steps of the whole run.
     pub steps: u64,
@@ -30,16 +30,16 @@ pub struct Status {
     /// The same over the whole run.
     #[serde(default)]
     pub tokens_per_s_mean: Option<f64>,
-    /// The share of the speed without any network that was reached over the last seconds, 0 to 1.
+    /// The share of the speed without any network over the last seconds, 0 to 1.
     pub share_of_local_speed: Option<f64>,
     /// The same over the whole run.
     #[serde(default)]
     pub share_of_local_speed_mean: Option<f64>,
     /// Bytes sent to other sites.
     pub wan_bytes: u64,
-    /// What the same rounds would have sent as dense f32.
+    /// Bytes that the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
-    /// How many times less was sent than that.
+    /// Ratio of `dense_bytes` to `wan_bytes`.
     pub bytes_ratio: Option<f64>,
     /// Seconds to the end at the present speed.
     pub eta_s: Option<f64>,
@@ -47,7 +47,7 @@ pub struct Status {
     pub parity: Option<Parity>,
     /// Newest first.
     pub checkpoints: Vec<Checkpoint>,
-    /// What happened lately.
+    /// Recent events.
     pub events: Vec<Event>,
 }
 
@@ -58,28 +58,28 @@ impl Status {
     }
 }
 
-/// Something that happened in the run.
+/// An event of the run.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Event {
     /// Unix time in milliseconds.
     pub at_unix_ms: u64,
-    /// How much it matters.
+    /// Severity of the event.
     pub severity: Severity,
-    /// Whom it concerns.
+    /// The worker concerned.
     pub worker: Option<String>,
-    /// A sentence, or the rest of one that begins with the worker.
+    /// A sentence, or its rest after the worker's name.
     pub text: String,
 }
 
-/// How much an event matters.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The run goes its way.
+    /// Normal operation.
     Info,
-    /// Something went wrong, and the run copes.
+    /// A problem that the run handles.
     Warning,
-    /// A promise is broken, or a person must act.
+    /// A guarantee is broken, or someone must act.
     Error,
 }
 
@@ -94,19 +94,19 @@ pub struct Parity {
     pub equal: bool,
 }
 
-/// A checkpoint that a worker wrote, or could not write.
+/// A checkpoint that a worker wrote or failed to write.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Checkpoint {
-    /// Where, on the worker's machine.
+    /// Path on the worker's machine.
     pub path: String,
-    /// Why it is not there.
+    /// Reason for a failure.
     pub error: Option<String>,
 }
 
-/// The status of the coordinator at this address; none while nobody answers.
+/// Returns the status of the coordinator at this address; `None`: no answer.
 ///
 /// # Errors
-/// The answer is not a status.
+/// Returns an error if the answer is not a status.
 pub fn ask(coordinator: SocketAddr) -> Result<Option<Status>> {
     let Some(body) = http::get(coordinator, PATH)? else { return Ok(None) };
     serde_json::from_slice(&body).context("read the coordinator's status").map(Some)

@@ -1,4 +1,4 @@
-//! What a demo ends with.
+//! The summary at the end of a demo.
 
 use std::fmt;
 use std::path::Path;
@@ -21,10 +21,10 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Checks that the run ended as it should.
+    /// Checks that the run ended correctly.
     ///
     /// # Errors
-    /// It is not finished, replicas differ, or there is no checkpoint.
+    /// Returns an error if it is not finished, replicas differ, or there is no checkpoint.
     pub fn new(status: &Status, duration: Duration, link: LinkCounters) -> Result<Self> {
         ensure!(status.is_finished(), "the workers ended while the run was {}; see their logs", status.phase);
         let parity = status.parity.clone().context("no round was compared between the replicas")?;

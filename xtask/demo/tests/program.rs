@@ -1,4 +1,4 @@
-//! `longhaul-demo` as who has unpacked the tarball meets it.
+//! `longhaul-demo` as in an unpacked tarball.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

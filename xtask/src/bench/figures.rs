@@ -1,4 +1,4 @@
-//! What benchmarks print: one JSON object a line.
+//! The output of benchmarks: one JSON object per line.
 
 use serde::Deserialize;
 
@@ -11,11 +11,11 @@ pub struct Figure {
     pub bench: String,
     /// The case within it: a row.
     pub case: String,
-    /// What was measured: a column.
+    /// The measured quantity: a column.
     pub metric: String,
     /// The measurement.
     pub value: f64,
-    /// Its unit; empty where there is none, or where the metric's name says it.
+    /// Its unit; empty if there is none or the metric's name contains it.
     #[serde(default)]
     pub unit: String,
 }
@@ -64,7 +64,7 @@ fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     distinct
 }
 
-/// Whole numbers as they are, others with about four significant digits.
+/// Formats whole numbers unchanged, others with about four significant digits.
 fn format_value(value: f64) -> String {
     let magnitude = value.abs();
     if value.fract() == 0.0 || magnitude >= 1000.0 {

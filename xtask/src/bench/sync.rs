@@ -1,11 +1,11 @@
-//! What only `cargo xtask bench sync` accepts.
+//! The options of `cargo xtask bench sync` alone.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
-/// Handed on to the benchmark.
+/// Options passed on to the benchmark.
 #[derive(Args)]
 #[command(next_help_heading = "Options of `sync`")]
 pub struct SyncOptions {
@@ -18,30 +18,30 @@ pub struct SyncOptions {
     /// Steps of the runs of `whole`: 1500,6000.
     #[arg(long, value_name = "LIST")]
     steps: Option<String>,
-    /// Append figures to this file, and measure nothing that is in it: an interrupted run goes on where it was.
+    /// Append figures to this file, and skip those already in it: an interrupted run continues.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Start no case that might not be over by then.
+    /// Start no case that might end later.
     #[arg(long)]
     hours: Option<f64>,
-    /// Measure nothing: draw what is in this file.
+    /// Measure nothing; plot this file.
     #[arg(long, value_name = "FILE", requires = "out")]
     plot: Option<PathBuf>,
-    /// Folder of the pictures.
+    /// Folder of the plots.
     #[arg(long, value_name = "FOLDER", requires = "plot")]
     out: Option<PathBuf>,
 }
 
 impl SyncOptions {
-    /// Whether figures are drawn and none measured.
+    /// Whether to plot without measuring.
     pub fn is_plot(&self) -> bool {
         self.plot.is_some()
     }
 
-    /// The same for the benchmark, which runs in the checkout's root.
+    /// Returns the arguments for the benchmark, which runs in the checkout's root.
     ///
     /// # Errors
-    /// A path is not UTF-8, or there is no working directory that it could count from.
+    /// Returns an error if a path is not UTF-8, or if a relative path has no working directory.
     pub fn arguments(&self) -> Result<Vec<String>> {
         let path = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let values = [

@@ -1,4 +1,4 @@
-//! Tests of which target is given which options.
+//! Tests of the options of each target.
 
 use clap::{CommandFactory, Parser};
 

@@ -1,7 +1,8 @@
-//! The power of the chaos harness: bugs that a run must not have, put back one at a time, each of which it has to find.
+//! The sensitivity of the chaos harness: known bugs are put back one at a time, and the harness has to find
+//! each.
 //!
-//! Each is a patch in `tests/known_bugs`. It is applied to a copy of the working tree, never to the tree itself; the copy has a target folder of its own, so the first bug takes
-//! as long as a first build.
+//! Each is a patch in `tests/known_bugs`, applied to a copy of the working tree, never to the tree itself.
+//! The copy has its own target folder, so the first bug takes as long as a first build.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,32 +17,32 @@ use crate::bench::build_binaries;
 use crate::checkout::Checkout;
 use crate::clock;
 
-/// Where they are, from the root of a checkout.
+/// Their folder, relative to the root of a checkout.
 const FOLDER: &str = "tests/known_bugs";
 
-/// A bug, and what is to find it.
+/// A bug and the check that should find it.
 #[derive(Debug, PartialEq, Eq)]
 struct KnownBug {
     name: String,
     patch: PathBuf,
-    /// What is wrong with it.
+    /// Its description.
     what: String,
     found_by: FoundBy,
 }
 
-/// What is to find a bug.
+/// The check that should find a bug.
 #[derive(Debug, PartialEq, Eq)]
 enum FoundBy {
-    /// One of these checks of the harness, which is given these arguments.
+    /// One of these checks of the harness, run with these arguments.
     Chaos { checks: Vec<String>, arguments: Vec<String> },
-    /// One of these seeds of the simulations: no status of a run tells.
+    /// One of these seeds of the simulations; no status of a run shows the bug.
     Simulation(Seeds),
     /// A test of the simulation with members, with these seeds.
     Members(Seeds),
 }
 
 impl KnownBug {
-    /// Reads a patch, which begins with lines that say what it is.
+    /// Reads a patch, which starts with lines that describe it.
     fn read(patch: &Path) -> Result<Self> {
         let text = fs::read_to_string(patch).with_context(|| format!("read {}", patch.display()))?;
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -59,7 +60,7 @@ impl KnownBug {
         Ok(Self { name, patch: patch.to_owned(), what: needed("What:")?.to_owned(), found_by })
     }
 
-    /// All of a checkout, by name.
+    /// Returns all bugs of a checkout, by name.
     fn all(root: &Path) -> Result<Vec<Self>> {
         let folder = root.join(FOLDER);
         let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
@@ -70,10 +71,10 @@ impl KnownBug {
         patches.iter().map(|patch| Self::read(patch)).collect()
     }
 
-    /// Puts it into the sources under `root`.
+    /// Applies it to the sources under `root`.
     fn apply(&self, root: &Path, only_look: bool) -> Result<()> {
         let mut git = Command::new("git");
-        // Within a repository git would leave out what is not below the current folder of its working tree.
+        // Within a repository git would skip files outside the current folder of its working tree.
         git.current_dir(root).env("GIT_CEILING_DIRECTORIES", root.parent().unwrap_or(root));
         git.args(["apply", "--whitespace=nowarn"]).args(only_look.then_some("--check")).arg(&self.patch);
         let output = git.output().context("start git")?;
@@ -86,7 +87,7 @@ impl KnownBug {
         Ok(())
     }
 
-    /// Those with which simulations are to find it.
+    /// Returns the seeds of the simulations that should find it.
     fn seeds(&self) -> Option<Seeds> {
         match self.found_by {
             FoundBy::Simulation(seeds) => Some(seeds),
@@ -94,7 +95,8 @@ impl KnownBug {
         }
     }
 
-    /// Lets what is to find it look at a checkout that has it; what found it, or why nothing did.
+    /// Runs its check on a checkout that contains it. Returns the check that found it, or the reason why none
+    /// did.
     fn look(&self, copy: &Checkout, log: &Path) -> Result<Result<String, String>> {
         match &self.found_by {
             FoundBy::Chaos { checks, arguments } => {
@@ -115,7 +117,7 @@ impl KnownBug {
     }
 }
 
-/// What the harness makes of a bug: the check that found it, if it is one of those that should.
+/// The result of the harness for a bug: the check that found it, if it is one of the expected ones.
 fn verdict(checks: &[String], has_passed: bool, log: &str) -> Result<String, String> {
     if has_passed {
         return Err("every promise was kept".to_owned());
@@ -124,16 +126,16 @@ fn verdict(checks: &[String], has_passed: bool, log: &str) -> Result<String, Str
     found.cloned().ok_or_else(|| format!("the harness ended with another error, see its log:\n{}", tail(log)))
 }
 
-/// The end of a log, for people.
+/// Returns the end of a log, for people.
 fn tail(log: &str) -> String {
     let lines: Vec<_> = log.lines().collect();
     lines[lines.len().saturating_sub(5)..].join("\n")
 }
 
-/// Puts each bug back, or those named, and lets chaos find it.
+/// Puts each bug back, or the named ones, and runs chaos on it.
 ///
 /// # Errors
-/// One is not found, or does not fit the sources any more.
+/// Returns an error if one is not found, or if its patch no longer applies.
 pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
     let bugs = KnownBug::all(checkout.root())?;
     if let Some(unknown) = names.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
@@ -144,7 +146,7 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
     let copy = Checkout::copy(work.join("checkout"));
     let mut missed = Vec::new();
     let wanted = || bugs.iter().filter(|bug| names.is_empty() || names.contains(&bug.name));
-    // A simulation says that something is wrong, and not that it is this: without the bug it must find nothing.
+    // A simulation reports a failure, not its cause: without the bug it must find nothing.
     let seeds: BTreeSet<_> = wanted().filter_map(KnownBug::seeds).collect();
     if !seeds.is_empty() {
         mirror(checkout, copy.root())?;
@@ -176,7 +178,7 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the harness of the copy; answers whether it found nothing.
+/// Runs the harness of the copy. Returns whether it found nothing.
 fn soak(copy: &Checkout, arguments: &[String], log: &Path) -> Result<bool> {
     let file = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
     let mut command = Command::new(copy.root().join("target/release/chaos"));

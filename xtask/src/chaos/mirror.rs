@@ -10,14 +10,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::checkout::Checkout;
 
-/// The only thing in the copy that git does not know and that outlives a mirroring, beside what cargo builds.
+/// The only files in the copy that git does not know and a mirroring keeps: cargo's output.
 const TARGET: &str = "target";
 
-/// Makes `copy` what the working tree is: files that git knows or would take, and the link to libtorch. Files that are the same already are not touched, so that cargo builds only
-/// what differs; files that are there and not in the tree are removed.
+/// Mirrors the working tree into `copy`: files that git knows or would add, and the link to libtorch.
+/// Unchanged files are not touched, so cargo builds only the differences. Files that are not in the tree are
+/// removed.
 ///
 /// # Errors
-/// The tree is no git checkout, or a file cannot be copied.
+/// Returns an error if the tree is no git checkout, or if a file cannot be copied.
 pub fn mirror(checkout: &Checkout, copy: &Path) -> Result<()> {
     let files = files(checkout.root())?;
     for file in &files {
@@ -33,7 +34,7 @@ pub fn mirror(checkout: &Checkout, copy: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is in the tree, from its root; what was deleted and not committed is not.
+/// Returns the files of the tree, relative to its root, without deleted ones that are not committed.
 fn files(root: &Path) -> Result<BTreeSet<PathBuf>> {
     let listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let output = Command::new("git").current_dir(root).args(listed).output().context("start git")?;

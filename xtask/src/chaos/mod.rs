@@ -1,4 +1,5 @@
-//! `cargo xtask chaos`: faults of all kinds while a run trains, and whether it keeps its promises. The harness is a binary of the end-to-end tests.
+//! `cargo xtask chaos`: injects faults of all kinds into a training run and checks its guarantees. The
+//! harness is a binary of the end-to-end tests.
 
 mod known_bugs;
 mod mirror;
@@ -15,10 +16,10 @@ use crate::bench::build_binaries;
 use crate::checkout::Checkout;
 use crate::setup;
 
-/// What `cargo xtask chaos` accepts; what is not given is as the harness has it.
+/// Options of `cargo xtask chaos`; the harness has the defaults.
 #[derive(Args)]
 pub struct Options {
-    /// How long things happen [default: 2].
+    /// Duration of the faults [default: 2].
     #[arg(long)]
     minutes: Option<f64>,
     /// The same seed gives the same faults at the same times [default: 1].
@@ -30,37 +31,39 @@ pub struct Options {
     /// Seconds from one fault to the next [default: 10].
     #[arg(long)]
     gap: Option<f64>,
-    /// Seconds before the first one, in which the run's speed without faults is measured [default: 15].
+    /// Seconds before the first fault, in which the speed without faults is measured [default: 15].
     #[arg(long)]
     calm: Option<f64>,
-    /// After so many faults nothing happens once, and throughput is compared with that of these breaks.
+    /// Pause after this number of faults, and compare the throughput of these pauses.
     #[arg(long, value_name = "FAULTS")]
     break_after: Option<NonZeroUsize>,
     /// Steps from one exchange to the next, of some 25 ms each [default: 4].
     #[arg(long)]
     every: Option<u64>,
-    /// Steps after which the result of an exchange is waited for [default: 1].
+    /// Steps between an exchange and the use of its result [default: 1].
     #[arg(long)]
     overlap: Option<u64>,
-    /// Seconds without a new round that are too many [default: 30].
+    /// Maximum seconds without a new round [default: 30].
     #[arg(long)]
     progress_max: Option<f64>,
-    /// Only these faults, such as `kill,freeze,cut`; a word that there is not lists all.
+    /// Only these faults, such as `kill,freeze,cut`; an unknown word lists all.
     #[arg(long)]
     only: Option<String>,
     /// Each direction of each link, such as `rate_mbit=50,delay_ms=10,loss_percent=0.1`.
     #[arg(long)]
     link: Option<String>,
-    /// Keep everything here, logs included.
+    /// Keep all files here, including logs.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Put bugs back one at a time, all of `tests/known_bugs` or those named, and see whether chaos finds them. The first takes as long as a first build.
+    /// Put bugs back one at a time, all of `tests/known_bugs` or the named ones, and check that chaos finds
+    /// them. The first takes as long as a first build.
     #[arg(long, value_name = "NAMES", num_args = 0..=1, value_delimiter = ',', require_equals = true, exclusive = true)]
     known_bugs: Option<Vec<String>>,
-    /// Virtual time instead of real processes: the simulations of the round protocol and of the run, one seed after the other.
+    /// Virtual time instead of real processes: the simulations of the round protocol and of the run, one seed
+    /// after the other.
     #[arg(long)]
     simulated: bool,
-    /// Which seeds [default: 0..100000].
+    /// The seeds [default: 0..100000].
     #[arg(long, value_name = "FROM..TO", requires = "simulated")]
     seeds: Option<simulated::Seeds>,
 }
@@ -87,10 +90,11 @@ impl Options {
     }
 }
 
-/// Builds all binaries, and runs the harness.
+/// Builds all binaries and runs the harness.
 ///
 /// # Errors
-/// They do not build, or a promise was broken, there or by a seed; or a known bug was not found.
+/// Returns an error if they do not build, if a guarantee was broken, in the harness or by a seed, or if a
+/// known bug was not found.
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if options.simulated {
         if let Some(other) = options.arguments().first() {

@@ -1,4 +1,5 @@
-//! Chaos in virtual time: seeds of the simulations of the round protocol and of a run, many more than the tests have.
+//! Chaos in virtual time: seeds of the simulations of the round protocol and of a run, many more than in the
+//! tests.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,12 @@ use serde_json::Value;
 use crate::checkout::Checkout;
 use crate::clock;
 
-/// Seeds that one process tries: some seconds.
+/// Seeds per process: some seconds.
 const CHUNK: u64 = 1000;
 
-/// From so many seeds on, two minutes of a compiler that optimises are less than what they save. Checks that only tests have stay.
+/// From this number of seeds on, two minutes of optimised compilation pay off. Checks of test builds stay on.
 const OPTIMISED_FROM: u64 = 20_000;
-/// What the simulations spend their time in.
+/// The packages that take most of the simulations' time.
 const OPTIMISED: [&str; 5] =
     ["longhaul-common", "longhaul-proto", "longhaul-run", "longhaul-member", "longhaul-sim"];
 
@@ -28,14 +29,14 @@ struct Simulation {
     what: &'static str,
     /// The package's folder.
     folder: &'static str,
-    /// What cargo builds.
+    /// The cargo target.
     target: &'static [&'static str],
     test: &'static str,
-    /// Of so many seeds it tries one: each takes so much longer.
+    /// Tries one seed of this number, as each takes that much longer.
     one_in: u64,
 }
 
-/// The coordinator and its members as they ship, with codecs and checkpoints.
+/// The release coordinator and members, with codecs and checkpoints.
 const MEMBERS: Simulation = Simulation {
     what: "the run",
     folder: "coordinator/sim",
@@ -55,7 +56,7 @@ const SIMULATIONS: [Simulation; 2] = [
     MEMBERS,
 ];
 
-/// From one to another, without the other.
+/// Seeds from one to another, without the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seeds {
     from: u64,
@@ -75,7 +76,7 @@ impl FromStr for Seeds {
 }
 
 impl Seeds {
-    /// The first of them, one of so many.
+    /// The first seeds, one part in `share`.
     fn one_in(self, share: u64) -> Self {
         Self { from: self.from, to: self.from + (self.to - self.from).div_ceil(share) }
     }
@@ -90,7 +91,8 @@ impl Default for Seeds {
 /// Runs all simulations over these seeds.
 ///
 /// # Errors
-/// They do not build, or some seed breaks a promise: which, and how to replay it.
+/// Returns an error if they do not build, or if a seed breaks a guarantee: the error names the seed and the
+/// command to replay it.
 pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
     for simulation in &SIMULATIONS {
         let began = clock::now();
@@ -110,10 +112,10 @@ pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
     Ok(())
 }
 
-/// Which simulation finds that a promise is broken by one of these seeds; none: they all hold.
+/// Returns the simulation in which one of these seeds breaks a guarantee; `None`: all hold.
 ///
 /// # Errors
-/// They do not build.
+/// Returns an error if they do not build.
 pub fn broken(checkout: &Checkout, seeds: Seeds) -> Result<Option<&'static str>> {
     for simulation in &SIMULATIONS {
         if !simulation.run_in(checkout, seeds.one_in(simulation.one_in))?.is_empty() {
@@ -123,10 +125,10 @@ pub fn broken(checkout: &Checkout, seeds: Seeds) -> Result<Option<&'static str>>
     Ok(None)
 }
 
-/// The test of the simulation with members that fails where these are the seeds; none: all hold.
+/// Returns the test of the simulation with members that fails with these seeds; `None`: all hold.
 ///
 /// # Errors
-/// It does not build.
+/// Returns an error if it does not build.
 pub fn broken_with_members(checkout: &Checkout, seeds: Seeds) -> Result<Option<String>> {
     let binary = build(checkout, &MEMBERS, seeds)?;
     let mut command = Command::new(&binary);
@@ -144,13 +146,14 @@ pub fn broken_with_members(checkout: &Checkout, seeds: Seeds) -> Result<Option<S
 }
 
 impl Simulation {
-    /// Builds it, and tries these seeds.
+    /// Builds it and tries these seeds.
     fn run_in(&self, checkout: &Checkout, seeds: Seeds) -> Result<Vec<String>> {
         let binary = build(checkout, self, seeds)?;
         self.run(&binary, &checkout.root().join(self.folder), seeds)
     }
 
-    /// In parts, as many at once as there are cores; what those said that failed. After a failure no new part begins.
+    /// Runs the seeds in parts, one per core at a time. Returns the output of the failed parts. After a
+    /// failure no new part starts.
     fn run(&self, binary: &Path, folder: &Path, seeds: Seeds) -> Result<Vec<String>> {
         let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} seeds, {eta} left")
             .context("lay out the progress")?;
@@ -188,14 +191,14 @@ impl Simulation {
         command.current_dir(folder).args([self.test, "--exact"]).stdin(Stdio::null());
         let output = command.env("LONGHAUL_SEEDS", format!("{from}..{to}")).output();
         let output = output.with_context(|| format!("start {}", binary.display()))?;
-        // A test of another name would be none that fails.
+        // With another test name, no test would fail.
         let said = String::from_utf8_lossy(&output.stdout);
         ensure!(said.contains("running 1 test"), "{} has no test {}", binary.display(), self.test);
         Ok(output)
     }
 }
 
-/// Builds the tests; their binary.
+/// Builds the tests and returns their binary.
 fn build(checkout: &Checkout, simulation: &Simulation, seeds: Seeds) -> Result<PathBuf> {
     let mut command = checkout.cargo();
     if seeds.to - seeds.from >= OPTIMISED_FROM {
@@ -210,7 +213,7 @@ fn build(checkout: &Checkout, simulation: &Simulation, seeds: Seeds) -> Result<P
     executable_in(&String::from_utf8_lossy(&output.stdout)).context("cargo names no binary of the tests")
 }
 
-/// The last binary that cargo's messages name.
+/// Returns the last binary in cargo's messages.
 fn executable_in(messages: &str) -> Option<PathBuf> {
     let read = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     read.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()

@@ -1,4 +1,4 @@
-//! Builds the programs of the demo, and tells how far that is.
+//! Builds the programs of the demo and shows the progress.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, stderr};
@@ -15,10 +15,10 @@ use crate::checkout::Checkout;
 pub const PACKAGES: [&str; 4] =
     ["longhaul-coordinator", "longhaul-worker", "longhaul-worker-launch", "longhaul-emulator"];
 
-/// Without a terminal, a line is printed each time so many crates are done.
+/// Without a terminal, a line is printed each time this number of crates is done.
 const CRATES_A_LINE: usize = 25;
 
-/// The part of a line of `cargo build --message-format json` that is read here.
+/// The parts of a line of `cargo build --message-format json` used here.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -27,10 +27,10 @@ struct Message {
     fresh: bool,
 }
 
-/// Builds, and returns the folder of the programs. On a terminal cargo draws its own bar of crates.
+/// Builds the programs and returns their folder. On a terminal cargo draws its own progress bar.
 ///
 /// # Errors
-/// When they do not build; the compiler has said why.
+/// Returns an error if they do not build; the compiler prints the cause.
 pub fn programs(checkout: &Checkout, profile: Profile) -> Result<PathBuf> {
     let (name, folder) = match profile {
         Profile::Demo => ("demo", "demo"),
@@ -41,7 +41,8 @@ pub fn programs(checkout: &Checkout, profile: Profile) -> Result<PathBuf> {
     command.args(["build", "--locked", "--profile", name, "--bins"]);
     match profile {
         Profile::Demo => select(&mut command),
-        // From the whole workspace, as other features of shared dependencies would be chosen for some packages alone.
+        // The whole workspace: for some packages alone, cargo would select other features of shared
+        // dependencies.
         Profile::Release | Profile::Dev => command.arg("--workspace"),
     };
     let is_terminal = stderr().is_terminal();
@@ -68,7 +69,7 @@ fn select(command: &mut Command) -> &mut Command {
     command.arg("--no-default-features").args(PACKAGES.iter().flat_map(|package| ["--package", package]))
 }
 
-/// How many crates the programs are made of.
+/// Returns the number of crates in the programs.
 fn crates(checkout: &Checkout, profile: Profile) -> Result<usize> {
     let mut command = checkout.cargo();
     command.args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
@@ -81,12 +82,12 @@ fn crates(checkout: &Checkout, profile: Profile) -> Result<usize> {
         bail!("cargo tree failed: {}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    // A package is listed once for each that depends on it, with a mark at all but the first.
+    // A package is listed once for each dependent package, with a mark on all but the first.
     let names = text.lines().filter_map(|line| line.split(" (").next()).filter(|name| !name.is_empty());
     Ok(names.collect::<BTreeSet<_>>().len())
 }
 
-/// Crates that are done, of all.
+/// Number of compiled crates, of all.
 struct Progress {
     all: usize,
     done: BTreeSet<String>,
@@ -99,7 +100,8 @@ impl Progress {
         Self { all, done: BTreeSet::new(), has_compiled: false, said: 0 }
     }
 
-    /// Takes a line of cargo's; a line to print, each time some more crates are done. Silent where nothing is compiled.
+    /// Reads a line of cargo's output. Returns a line to print each time some more crates are done, and
+    /// nothing if no crate is compiled.
     fn heard(&mut self, line: &str) -> Option<String> {
         let message: Message = serde_json::from_str(line).ok()?;
         if message.reason != "compiler-artifact" {

@@ -1,4 +1,4 @@
-//! The tarball: the same bytes whenever it is given the same files, whoever packs them and when.
+//! The tarball: the same files give the same bytes, independent of user and time.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -13,15 +13,15 @@ use crate::dist::sums;
 
 /// Packs `root` under its own name, as a gzip of a tar in the order of the names.
 ///
-/// Everything is owned by user and group 0 and dated `time_s` (Unix), and may be read by everybody; what its owner may start,
-/// everybody may.
+/// All files belong to user and group 0, have the time `time_s` (Unix) and are readable by all. Files
+/// executable by their owner are executable by all.
 ///
 /// # Errors
-/// When a file cannot be read or the tarball cannot be written.
+/// Returns an error if a file cannot be read or the tarball cannot be written.
 pub fn pack(root: &Path, tarball: &Path, time_s: u64) -> Result<()> {
     let name = root.file_name().context("the folder to pack has no name")?;
     let file = File::create(tarball).with_context(|| format!("create {}", tarball.display()))?;
-    // Without a file name and a time of its own.
+    // Without a file name and a time.
     let gzip = GzBuilder::new().write(BufWriter::new(file), Compression::default());
     let mut builder = Builder::new(gzip);
     for path in sums::files_below(root)? {

@@ -1,4 +1,4 @@
-//! The bill of materials: CycloneDX 1.6 (ECMA-424) in JSON, by what cargo and the pinned wheels say.
+//! The bill of materials: CycloneDX 1.6 (ECMA-424) in JSON, based on cargo's metadata and the pinned wheels.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use crate::dist::packages::{Package, Packages, SHIPPED};
 use crate::dist::sums;
 use crate::setup::pins::Wheel;
 
-/// How its file's name ends. By it, tools know the format.
+/// End of its file name, by which tools recognise the format.
 pub const FILE: &str = "bom.cdx.json";
-/// The package that libtorch is in.
+/// The package that contains libtorch.
 const WORKER: &str = SHIPPED[1];
-/// What all of it is called.
+/// Name of the whole.
 const WHOLE: &str = "longhaul";
 
-/// The document. It is the same whenever it is made of the same things.
+/// Returns the document. It is the same for the same contents.
 ///
 /// # Errors
-/// When a program or a library of `root` cannot be read.
+/// Returns an error if a program or a library of `root` cannot be read.
 pub fn document(packages: &Packages, libtorch: &Libtorch, root: &Path, time_s: u64) -> Result<String> {
     let mut components: Vec<Value> = packages.iter().map(of_package).collect();
     components.extend(of_libtorch(libtorch));
@@ -52,7 +52,7 @@ pub fn document(packages: &Packages, libtorch: &Libtorch, root: &Path, time_s: u
     Ok(text)
 }
 
-/// A UUID of version 8 (RFC 9562) made of what it names.
+/// Returns a UUID of version 8 (RFC 9562), a hash of the document.
 fn name_of(document: &Value) -> String {
     let mut bytes: [u8; 32] = Sha256::digest(document.to_string()).into();
     bytes[6] = (bytes[6] & 0x0f) | 0x80;
@@ -68,14 +68,14 @@ fn of_package(package: &Package) -> Value {
         "bom-ref": package.reference(),
         "name": package.name,
         "version": package.version,
-        // What builds the programs and is not in them.
+        // Packages that build the programs but are not in them.
         "scope": if package.builds_only { "excluded" } else { "required" },
         "licenses": [match &package.license {
             Some(expression) => json!({ "expression": as_spdx(expression) }),
             None => json!({ "license": { "name": "see licences/rust.txt" } }),
         }],
     });
-    // Ours are nowhere else.
+    // Longhaul's packages are in no registry.
     if package.source.is_some() {
         component["purl"] =
             format!("pkg:cargo/{}@{}", package.name, package.version.replace('+', "%2B")).into();
@@ -89,12 +89,12 @@ fn of_package(package: &Package) -> Value {
     component
 }
 
-/// Cargo's older form, `MIT/Apache-2.0`, as an expression of SPDX.
+/// Converts cargo's older form, `MIT/Apache-2.0`, to an SPDX expression.
 fn as_spdx(expression: &str) -> String {
     expression.split('/').map(str::trim).collect::<Vec<_>>().join(" OR ")
 }
 
-/// The wheels that are in it, or, of one that the user brought along, its version and no more.
+/// Returns its wheels, or only the version of the user's own libtorch.
 fn of_libtorch(libtorch: &Libtorch) -> Vec<Value> {
     let wheels = libtorch.wheels();
     if wheels.is_empty() {
@@ -128,7 +128,7 @@ fn reference_of_torch(libtorch: &Libtorch) -> String {
     libtorch.wheels().first().map_or_else(|| format!("libtorch@{}", libtorch.version()), of_pypi)
 }
 
-/// The programs and libraries as they are.
+/// Returns the programs and libraries.
 fn of_files(root: &Path) -> Result<Vec<Value>> {
     let mut components = Vec::new();
     for path in sums::files_below(root)? {
@@ -166,7 +166,7 @@ fn dependencies(packages: &Packages, libtorch: &Libtorch, whole: &str) -> Vec<Va
     dependencies
 }
 
-/// Seconds since 1970 as RFC 3339 writes them.
+/// Formats seconds since 1970 according to RFC 3339.
 fn in_utc(time_s: u64) -> String {
     const DAY_S: u64 = 24 * 60 * 60;
     let (days, second) = (time_s / DAY_S, time_s % DAY_S);
@@ -174,7 +174,8 @@ fn in_utc(time_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The date that is `days` after 1970-01-01, by counting years from March, so that a leap day is the last of its year.
+/// Returns the date that is `days` after 1970-01-01. Years start in March, so that a leap day is the last of
+/// its year.
 fn date(days: u64) -> (u64, u64, u64) {
     // Days from 0000-03-01 to 1970-01-01, and in 400, 100, 4 years and one.
     const TO_1970: u64 = 719_468;

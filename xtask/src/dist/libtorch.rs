@@ -1,4 +1,4 @@
-//! The libtorch that goes with the worker.
+//! The libtorch packed with the worker.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use anyhow::{Context, Result, ensure};
 use crate::checkout::Checkout;
 use crate::setup::pins::{LICENCES_DIR, Variant, Wheel};
 
-/// A libtorch that a worker was linked to.
+/// A libtorch that a worker is linked to.
 pub struct Libtorch {
     folder: PathBuf,
     version: String,
     cuda: bool,
-    /// Whether it was assembled from the pinned wheels, and is no other of the user's.
+    /// Whether it was assembled from the pinned wheels, rather than the user's own.
     pinned: bool,
 }
 
 impl Libtorch {
-    /// That of a checkout.
+    /// Returns the libtorch of a checkout.
     ///
     /// # Errors
-    /// When it does not say its version.
+    /// Returns an error if its version cannot be read.
     pub fn of(checkout: &Checkout) -> Result<Self> {
         let own = checkout.own_libtorch();
         let pinned = own.is_none();
@@ -44,12 +44,12 @@ impl Libtorch {
         &self.version
     }
 
-    /// What the tarball's name says of it: nothing on CPUs.
+    /// Returns its suffix in the tarball's name: empty on CPUs.
     pub fn suffix(&self) -> &'static str {
         if self.cuda { "-cuda" } else { "" }
     }
 
-    /// The wheels that it comes from; none where the user brought it along.
+    /// Returns its wheels; empty for the user's own.
     pub fn wheels(&self) -> &'static [Wheel] {
         match (self.pinned, self.cuda) {
             (false, _) => &[],
@@ -58,10 +58,10 @@ impl Libtorch {
         }
     }
 
-    /// The folder with its licences.
+    /// Returns the folder with its licences.
     ///
     /// # Errors
-    /// When there are none, without which it may not be given out.
+    /// Returns an error if there are none; distribution requires them.
     pub fn licences(&self) -> Result<PathBuf> {
         let licences = self.folder.parent().unwrap_or_else(|| Path::new("/")).join(LICENCES_DIR);
         ensure!(

@@ -1,4 +1,4 @@
-//! The licences of what others wrote: most of them want their text to go with the programs.
+//! The licences of third-party code: most require their text to accompany the programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,15 +11,15 @@ use crate::dist::libtorch::Libtorch;
 use crate::dist::packages::{Package, Packages};
 use crate::dist::sums;
 
-/// How the names of such files begin, in lower case.
+/// Starts of the names of licence files, in lower case.
 const BEGINNINGS: [&str; 6] = ["license", "licence", "copying", "copyright", "notice", "unlicense"];
-/// Between texts.
+/// Separator of texts.
 const RULE: &str = "--------------------------------------------------------------------------------";
 
-/// Writes `rust.txt`, and copies what libtorch came with.
+/// Writes `rust.txt` and copies libtorch's licences.
 ///
 /// # Errors
-/// When a text cannot be read, or libtorch came without any.
+/// Returns an error if a text cannot be read, or if libtorch has none.
 pub fn collect(packages: &Packages, libtorch: &Libtorch, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context("create the folder of licences")?;
     fs::write(folder.join("rust.txt"), of_packages(packages.iter())?)
@@ -35,7 +35,7 @@ pub fn collect(packages: &Packages, libtorch: &Libtorch, folder: &Path) -> Resul
     Ok(())
 }
 
-/// Each text once, after the packages that came with it.
+/// Returns each text once, after the names of its packages.
 fn of_packages<'a>(packages: impl Iterator<Item = &'a Package>) -> Result<String> {
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut list = String::new();
@@ -44,7 +44,7 @@ fn of_packages<'a>(packages: impl Iterator<Item = &'a Package>) -> Result<String
         writeln!(list, "{}: {licence}", package.reference()).expect("a String takes every text");
         let found = texts_of(package)?;
         if found.is_empty() {
-            // Then it is the expression that counts, and who they are.
+            // In this case the expression and the authors have to suffice.
             let from = package.repository.as_deref().unwrap_or("crates.io");
             let authors = package.authors.join(", ");
             writeln!(list, "    (no text in the package; {from}; {authors})")

@@ -1,4 +1,4 @@
-//! The packages of Rust that are in what is given out.
+//! The Rust packages in the released programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::checkout::Checkout;
 
-/// The packages that the programs are in.
+/// The packages of the programs.
 pub const SHIPPED: [&str; 5] = [
     "longhaul-coordinator",
     "longhaul-worker",
@@ -21,30 +21,30 @@ pub const SHIPPED: [&str; 5] = [
 /// A package.
 #[derive(Debug, Deserialize)]
 pub struct Package {
-    /// What cargo calls it.
+    /// Cargo's identifier.
     pub id: String,
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its licence as an SPDX expression, or nearly so.
+    /// Its licence as an SPDX expression, or nearly.
     pub license: Option<String>,
-    /// Its licence's file, if it has one of its own.
+    /// Its own licence file, if it has one.
     pub license_file: Option<PathBuf>,
-    /// Where it is developed.
+    /// Its repository.
     pub repository: Option<String>,
-    /// Who wrote it.
+    /// Its authors.
     pub authors: Vec<String>,
-    /// The registry that it is from; none: it is ours.
+    /// Its registry; `None`: a package of Longhaul.
     pub source: Option<String>,
     manifest_path: PathBuf,
     /// The SHA-256 of its archive at the registry, in hexadecimal.
     #[serde(skip)]
     pub checksum: Option<String>,
-    /// The ids of what it needs.
+    /// The ids of its dependencies.
     #[serde(skip)]
     pub needs: BTreeSet<String>,
-    /// Whether it is needed to build the programs and is not in them.
+    /// Whether it is needed only to build the programs.
     #[serde(skip)]
     pub builds_only: bool,
 }
@@ -61,12 +61,12 @@ impl Package {
     }
 }
 
-/// All that the programs need, in the order of names and versions.
+/// All dependencies of the programs, ordered by name and version.
 pub struct Packages {
     packages: Vec<Package>,
 }
 
-/// The part of `cargo metadata` that is read here.
+/// The parts of `cargo metadata` used here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -92,11 +92,11 @@ struct Need {
 
 #[derive(Deserialize)]
 struct NeedKind {
-    /// None is an ordinary dependency.
+    /// `None`: an ordinary dependency.
     kind: Option<String>,
 }
 
-/// The part of Cargo.lock that is read here.
+/// The parts of Cargo.lock used here.
 #[derive(Deserialize)]
 struct Lock {
     package: Vec<LockedPackage>,
@@ -110,10 +110,10 @@ struct LockedPackage {
 }
 
 impl Packages {
-    /// What the programs of a checkout need on a platform.
+    /// Returns the dependencies of a checkout's programs on a platform.
     ///
     /// # Errors
-    /// When cargo does not say.
+    /// Returns an error if cargo does not list them.
     pub fn shipped(checkout: &Checkout, platform: &str) -> Result<Self> {
         let output = checkout
             .cargo()
@@ -127,7 +127,7 @@ impl Packages {
         Self::read(&output.stdout, &lock, &SHIPPED)
     }
 
-    /// What packages of these names need, by what cargo wrote.
+    /// Reads the dependencies of the named packages from cargo's output.
     fn read(metadata: &[u8], lock: &str, names: &[&str]) -> Result<Self> {
         let metadata: Metadata =
             serde_json::from_slice(metadata).context("read what cargo metadata printed")?;
@@ -164,15 +164,15 @@ impl Packages {
         Ok(Self { packages })
     }
 
-    /// All of them.
+    /// Returns all packages.
     pub fn iter(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter()
     }
 
-    /// Longhaul's own version.
+    /// Returns Longhaul's version.
     ///
     /// # Errors
-    /// When none of its packages is there.
+    /// Returns an error if none of its packages is present.
     pub fn version(&self) -> Result<&str> {
         let ours = self.iter().find(|package| package.name == SHIPPED[0]);
         Ok(&ours.with_context(|| format!("there is no {}", SHIPPED[0]))?.version)
@@ -183,7 +183,7 @@ fn has(need: &Need, wanted: impl Fn(Option<&str>) -> bool) -> bool {
     need.dep_kinds.iter().any(|it| wanted(it.kind.as_deref()))
 }
 
-/// The ids of what is needed, however far down, by needs of the kinds that are wanted.
+/// Returns the ids of all direct and indirect dependencies of the wanted kinds.
 fn reached(
     nodes: &BTreeMap<&str, &Node>,
     roots: &[&str],

@@ -1,4 +1,4 @@
-//! What the tarball's programs and libraries need of the machine, by their own headers.
+//! The machine's requirements for the tarball's programs and libraries, read from their headers.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +13,14 @@ use object::{Endianness, ReadCache, ReadRef};
 
 use crate::dist::sums;
 
-/// Libraries that the tarball does not have, and the newest versions of their symbols that something in it wants.
+/// Libraries missing from the tarball, with the newest versions of their symbols that it requires.
 #[derive(Debug, Default)]
 pub struct Requirements {
-    /// By the library's name: the newest of each family of versions, such as `GLIBC_2.34`.
+    /// By library name: the newest of each family of versions, such as `GLIBC_2.34`.
     libraries: BTreeMap<String, Vec<String>>,
 }
 
-/// What one file needs.
+/// Requirements of one file.
 #[derive(Debug, Default)]
 struct Needs {
     libraries: BTreeSet<String>,
@@ -29,10 +29,10 @@ struct Needs {
 }
 
 impl Requirements {
-    /// Those of all files below a folder.
+    /// Returns the requirements of all files below a folder.
     ///
     /// # Errors
-    /// When a program or a library cannot be read.
+    /// Returns an error if a program or a library cannot be read.
     pub fn of(root: &Path) -> Result<Self> {
         let mut needs = Needs::default();
         let mut there = BTreeSet::new();
@@ -60,19 +60,19 @@ impl Requirements {
         Self { libraries }
     }
 
-    /// The libraries' names, with the newest versions wanted of each.
+    /// Returns the library names with the newest versions required.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.libraries.iter().map(|(name, versions)| (name.as_str(), versions.as_slice()))
     }
 
-    /// The newest version of the C library that is needed, as `(2, 34)`.
+    /// Returns the newest required version of the C library, as `(2, 34)`.
     pub fn glibc(&self) -> Option<(u32, u32)> {
         let versions = self.libraries.values().flatten();
         let of_glibc = versions.filter_map(|version| version.strip_prefix("GLIBC_")?.split_once('.'));
         of_glibc.filter_map(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?))).max()
     }
 
-    /// As a table for the page.
+    /// Formats a table for the page.
     pub fn table(&self) -> String {
         let mut text = String::from("| library | with |\n| --- | --- |\n");
         for (name, versions) in self.iter() {
@@ -82,12 +82,12 @@ impl Requirements {
     }
 }
 
-/// `GLIBC` of `GLIBC_2.34`.
+/// Returns `GLIBC` for `GLIBC_2.34`.
 fn family(version: &str) -> &str {
     version.rsplit_once('_').map_or(version, |(family, _)| family)
 }
 
-/// By the numbers after the family's name.
+/// Orders by the numbers after the family's name.
 fn order(one: &str, other: &str) -> Ordering {
     let numbers = |version: &str| -> Vec<u32> {
         let (_, numbers) = version.rsplit_once('_').unwrap_or(("", version));
@@ -96,10 +96,10 @@ fn order(one: &str, other: &str) -> Ordering {
     numbers(one).cmp(&numbers(other))
 }
 
-/// Adds what a file needs, if it is one that the loader reads.
+/// Adds the requirements of a file, if the loader reads it.
 fn read(path: &Path, needs: &mut Needs) -> Result<()> {
     let file = ReadCache::new(File::open(path).context("open it")?);
-    // Other files are none of the loader's business.
+    // The loader reads no other files.
     if !(&file).read_bytes_at(0, 4).is_ok_and(|magic| magic == object::elf::ELFMAG) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What lies where in the tarball.
+//! Layout of the tarball.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use crate::dist::libtorch::Libtorch;
 use crate::dist::requirements::Requirements;
 use crate::dist::sums;
 
-/// The programs that are given out.
+/// The released programs.
 pub const PROGRAMS: [&str; 5] = ["coordinator", "worker", "worker-torch", "wan-emulator", "longhaul-demo"];
-/// Those that only the tarball has, to try things with: `install.sh` puts them on no machine.
+/// Programs of the tarball for experiments: `install.sh` does not install them.
 const TO_TRY: [&str; 2] = [PROGRAMS[3], PROGRAMS[4]];
-/// What of the checkout lies beside the programs.
+/// Files of the checkout placed beside the programs.
 const FILES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "examples"];
 
-/// Fills `root` with everything that does not have to be worked out.
+/// Fills `root` with all files that are copied rather than generated.
 ///
 /// # Errors
-/// When a program is missing, or does not run here.
+/// Returns an error if a program is missing or does not run here.
 pub fn lay_out(checkout: &Checkout, libtorch: &Libtorch, programs: &Path, root: &Path) -> Result<()> {
     for program in PROGRAMS {
         if !programs.join(program).is_file() {
@@ -37,7 +37,7 @@ pub fn lay_out(checkout: &Checkout, libtorch: &Libtorch, programs: &Path, root: 
         .arg(programs)
         .arg("--root")
         .arg(&installed)
-        // A worker that is to be given out knows no libtorch but one beside it, which is not there yet.
+        // A released worker finds only a libtorch beside itself, not yet present.
         .env("LD_LIBRARY_PATH", libtorch.lib())
         .stdin(Stdio::null())
         .output()
@@ -45,7 +45,7 @@ pub fn lay_out(checkout: &Checkout, libtorch: &Libtorch, programs: &Path, root: 
     if !output.status.success() {
         bail!("deploy/install.sh failed: {}", String::from_utf8_lossy(&output.stderr));
     }
-    // Into /usr/local there; here, the folder itself is what /usr/local is.
+    // The installation goes into /usr/local below its root; its contents belong directly in this folder.
     let local = installed.join("usr/local");
     for entry in fs::read_dir(&local).with_context(|| format!("list {}", local.display()))? {
         let entry = entry.context("list what was installed")?;
@@ -61,7 +61,7 @@ pub fn lay_out(checkout: &Checkout, libtorch: &Libtorch, programs: &Path, root: 
     Ok(())
 }
 
-/// Copies a file, or a folder with what is in it.
+/// Copies a file, or a folder with its contents.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let files: Vec<(PathBuf, PathBuf)> = match from.is_dir() {
         true => sums::files_below(from)?.iter().map(|path| (from.join(path), to.join(path))).collect(),
@@ -75,10 +75,10 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the page that goes with it, from `deploy/dist/README.md`.
+/// Writes the tarball's README from `deploy/dist/README.md`.
 ///
 /// # Errors
-/// When it cannot be read or written.
+/// Returns an error if it cannot be read or written.
 pub fn write_readme(checkout: &Checkout, name: &str, requirements: &Requirements, root: &Path) -> Result<()> {
     let text = fs::read_to_string(checkout.root().join("deploy/dist/README.md"))
         .context("read deploy/dist/README.md")?;
@@ -86,10 +86,10 @@ pub fn write_readme(checkout: &Checkout, name: &str, requirements: &Requirements
     fs::write(root.join("README.md"), text).context("write README.md")
 }
 
-/// Starts every program from where it lies, and finds out whether it does.
+/// Checks that every program starts from its place.
 ///
 /// # Errors
-/// With what the program, or the loader, says.
+/// Contains the output of the program or the loader.
 pub fn prove(root: &Path) -> Result<()> {
     for program in PROGRAMS {
         let path = root.join("bin").join(program);

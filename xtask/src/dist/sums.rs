@@ -1,4 +1,4 @@
-//! `SHA256SUMS`, as `sha256sum --check` reads it.
+//! `SHA256SUMS`, in the format of `sha256sum --check`.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -11,20 +11,20 @@ use sha2::{Digest as _, Sha256};
 /// The file's name.
 pub const FILE: &str = "SHA256SUMS";
 
-/// Writes the sums of all files below a folder into it.
+/// Writes the checksums of all files below a folder into it.
 ///
 /// # Errors
-/// When one cannot be read, or the list cannot be written.
+/// Returns an error if one cannot be read, or if the list cannot be written.
 pub fn write(root: &Path) -> Result<()> {
     let names: Result<Vec<_>> =
         files_below(root)?.iter().filter(|path| *path != Path::new(FILE)).map(|path| as_text(path)).collect();
     write_of(root, &names?)
 }
 
-/// Writes the sums of these files of a folder into it.
+/// Writes the checksums of these files of a folder into it.
 ///
 /// # Errors
-/// When one cannot be read, or the list cannot be written.
+/// Returns an error if one cannot be read, or if the list cannot be written.
 pub fn write_of(folder: &Path, names: &[String]) -> Result<()> {
     let mut lines = String::new();
     for name in names {
@@ -33,10 +33,10 @@ pub fn write_of(folder: &Path, names: &[String]) -> Result<()> {
     fs::write(folder.join(FILE), lines).with_context(|| format!("write {FILE}"))
 }
 
-/// A file's SHA-256, in lower-case hexadecimal.
+/// Returns a file's SHA-256, in lower-case hexadecimal.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Returns an error if it cannot be read.
 pub fn of_file(path: &Path) -> Result<String> {
     let mut hasher = Sha256::new();
     File::open(path)
@@ -45,15 +45,15 @@ pub fn of_file(path: &Path) -> Result<String> {
     Ok(in_hexadecimal(&hasher.finalize()))
 }
 
-/// Bytes as lower-case hexadecimal.
+/// Formats bytes as lower-case hexadecimal.
 pub fn in_hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All files below a folder, relative to it and in the order of their names.
+/// Returns all files below a folder, relative to it and ordered by name.
 ///
 /// # Errors
-/// When a folder cannot be listed.
+/// Returns an error if a folder cannot be listed.
 pub fn files_below(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::new()];
@@ -63,7 +63,7 @@ pub fn files_below(root: &Path) -> Result<Vec<PathBuf>> {
         for entry in entries {
             let entry = entry.with_context(|| format!("list {}", listed.display()))?;
             let path = folder.join(entry.file_name());
-            // What a link leads to is given out, if it is a file.
+            // The target of a link is packed, if it is a file.
             match fs::metadata(entry.path()).with_context(|| format!("look at {}", path.display()))?.is_dir()
             {
                 true => folders.push(path),
@@ -75,10 +75,10 @@ pub fn files_below(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A path as UTF-8, which all that we give out is.
+/// Returns a path as UTF-8; all packed paths are.
 ///
 /// # Errors
-/// When it is not.
+/// Returns an error if it is not UTF-8.
 pub fn as_text(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("the name of {} is not UTF-8", path.display()))?;
     Ok(text.to_owned())
@@ -102,7 +102,7 @@ mod tests {
             command.output().unwrap().status.success()
         };
         write(folder.path()).unwrap();
-        // Again, with the list there.
+        // Again, with the list present.
         write(folder.path()).unwrap();
         let text = fs::read_to_string(folder.path().join(FILE)).unwrap();
         let names: Vec<_> = text.lines().map(|line| line.split_once("  ").unwrap().1).collect();

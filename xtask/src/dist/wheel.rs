@@ -1,7 +1,7 @@
-//! The Python package with the programs in it, as a wheel (PEP 427): `pip install` and no compiler.
+//! The Python package with the programs, as a wheel (PEP 427): `pip install` without a compiler.
 //!
-//! libtorch is in it, as in the tarball, and not a dependency on PyPI's torch: that one brings 2.7 GB of CUDA's libraries to
-//! machines that have no GPU, and its version would have to be this one to the letter. Decision 0071.
+//! It contains libtorch, like the tarball, instead of a dependency on PyPI's torch, which brings 2.7 GB of
+//! CUDA libraries to machines without a GPU and would have to match this version exactly. Decision 0071.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -18,24 +18,24 @@ use crate::checkout::Checkout;
 use crate::dist::requirements::Requirements;
 use crate::dist::sums;
 
-/// The folder of the package that the programs and all that goes with them are in.
+/// The folder of the package with the programs and their files.
 const BUNDLE: &str = "longhaul/bundle";
-/// The package's sources, from the root of a checkout.
+/// The package's sources, relative to the root of a checkout.
 const PACKAGE: &str = "deploy/python/longhaul";
-/// Kinds of files that the package consists of.
+/// Extensions of the package's files.
 const SOURCES: [&str; 2] = ["py", "typed"];
 
-/// A wheel that is being written: its files, and the lines of `RECORD`.
+/// A wheel being written: its files, and the lines of `RECORD`.
 struct Wheel {
     zip: ZipWriter<BufWriter<File>>,
     record: String,
     options: SimpleFileOptions,
 }
 
-/// Packs what is laid out in `root`, with the package's sources, into a wheel in `out`; its path.
+/// Packs the contents of `root`, with the package's sources, into a wheel in `out`. Returns its path.
 ///
 /// # Errors
-/// A file that cannot be read or written, or programs that name no version of the C library.
+/// Returns an error if a file cannot be read or written, or if the programs name no version of the C library.
 pub fn pack(
     checkout: &Checkout,
     root: &Path,
@@ -70,7 +70,7 @@ pub fn pack(
     Ok(path)
 }
 
-/// As PEP 600 has it: any Linux whose C library is this new.
+/// Returns the tag of PEP 600: any Linux with a C library of this version or newer.
 fn platform_tag(requirements: &Requirements) -> Result<String> {
     ensure!(cfg!(target_arch = "x86_64"), "wheels are made on x86-64");
     let (major, minor) = requirements.glibc().context("no program says which C library it needs")?;
@@ -90,7 +90,7 @@ fn metadata(version: &str, readme: &str) -> String {
 impl Wheel {
     fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
-        // Always the same time, so that the same files are the same bytes.
+        // A fixed time, so that the same files give the same bytes.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Deflated)
             .last_modified_time(zip::DateTime::default());
@@ -121,7 +121,7 @@ impl Wheel {
         Ok(())
     }
 
-    /// A line of `RECORD`: no name that is given out has a comma or a quote.
+    /// Adds a line of `RECORD`: no packed name has a comma or a quote.
     fn remember(&mut self, name: &str, hash: &[u8], length: u64) {
         writeln!(self.record, "{name},sha256={},{length}", url_safe_base64(hash))
             .expect("a String takes every text");
@@ -135,7 +135,7 @@ impl Wheel {
     }
 }
 
-/// What is written through it is hashed and counted.
+/// A writer that hashes and counts.
 struct Summed<'a, W> {
     inner: &'a mut W,
     hash: Sha256,
@@ -155,7 +155,7 @@ impl<W: Write> Write for Summed<'_, W> {
     }
 }
 
-/// RFC 4648, section 5, without padding, as `RECORD` has it.
+/// RFC 4648, section 5, without padding, as in `RECORD`.
 fn url_safe_base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
@@ -176,7 +176,8 @@ mod tests {
 
     use super::*;
 
-    /// Programs that say what they were asked for, in place of those that take minutes to build: pip and Python decide on the rest.
+    /// Programs that print their arguments replace those that take minutes to build; pip and Python are the
+    /// real ones.
     #[test]
     fn pip_installs_a_wheel_whose_record_is_right_and_its_command_starts_a_program() {
         let folder = tempfile::tempdir().unwrap();
@@ -188,7 +189,7 @@ mod tests {
         let program = root.join("bin/longhaul-demo");
         fs::write(&program, "#!/bin/sh\necho demo \"$@\"\n").unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        // Of a program of this machine: its C library.
+        // A program of this machine, for its C library.
         let needs = folder.path().join("needs");
         fs::create_dir(&needs).unwrap();
         fs::copy("/usr/bin/env", needs.join("env")).unwrap();
@@ -216,7 +217,7 @@ mod tests {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("there is no command 'dmeo'"));
     }
 
-    /// Each file of a wheel is in its `RECORD` with the hash and the length that it has.
+    /// Each file of a wheel is in its `RECORD` with its hash and length.
     const RECORD_IS_RIGHT: &str = r#"
 import base64, csv, hashlib, io, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])

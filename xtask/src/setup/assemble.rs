@@ -1,4 +1,4 @@
-//! Turning verified wheels into a libtorch folder, all or nothing.
+//! Assembles verified wheels into a complete libtorch folder, or none.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -13,19 +13,19 @@ use crate::setup::cache::remove_dir_if_present;
 use crate::setup::fetch::VerifiedWheel;
 use crate::setup::pins::{LIBTORCH_VERSION, LICENCES_DIR, Variant, Wheel};
 
-/// The folder below an assembled one that `LIBTORCH` has to name.
+/// The folder below an assembled one to which `LIBTORCH` points.
 pub const TORCH_DIR: &str = "torch";
 
-/// Libraries that the linker or the loader asks for by these names, whatever the variant.
+/// Libraries that the linker or the loader requests under these names, in both variants.
 const LIBRARIES: [&str; 5] = ["libc10.so", "libgomp.so", "libgomp.so.1", "libtorch.so", "libtorch_cpu.so"];
 
 /// The script that reads wheels.
 const UNPACK: &str = include_str!("unpack.py");
 
-/// What systems say of a full disk (`ENOSPC`, `EDQUOT`).
+/// Error messages of systems for a full disk (`ENOSPC`, `EDQUOT`).
 const FULL_DISK: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
 
-/// Whether an earlier setup finished here and nobody took files away since.
+/// Whether an earlier setup finished here and all its files are still present.
 pub fn is_complete(assembled: &Path, variant: Variant) -> bool {
     let torch = assembled.join(TORCH_DIR);
     let single_files_present = variant
@@ -42,7 +42,7 @@ pub fn is_complete(assembled: &Path, variant: Variant) -> bool {
 
 /// Unpacks the wheels beside `assembled` and renames the result into place.
 ///
-/// The rename comes after the data is on disk, so that `assembled` is whole or absent whenever power fails.
+/// The rename follows after the data is on disk, so `assembled` is complete or absent after a power failure.
 pub fn assemble(wheels: &[VerifiedWheel], assembled: &Path, variant: Variant) -> Result<()> {
     let partial = assembled.with_extension("partial");
     remove_dir_if_present(&partial)?;
@@ -69,8 +69,8 @@ pub fn assemble(wheels: &[VerifiedWheel], assembled: &Path, variant: Variant) ->
     Ok(())
 }
 
-/// Writes the kept parts of one wheel, and its licences, below `target`. Python unpacks: pip needs it before, and a crate would be compiled before anything else can be
-/// done.
+/// Writes the kept parts of one wheel, and its licences, below `target`. Python unpacks them: pip requires it
+/// anyway, and a crate would have to be compiled first.
 fn unpack(path: &Path, wheel: &Wheel, target: &Path) -> Result<()> {
     eprintln!("{} {}: unpacking", wheel.name, wheel.version);
     let names = python("list", path, String::new()).context("read its table of contents")?;
@@ -91,7 +91,7 @@ fn python(what: &str, wheel: &Path, input: String) -> Result<String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("start python3")?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Why it does not read on, if it does not, is among its own words.
+        // If it stops reading, its output contains the reason.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().context("wait for python3")?;
@@ -101,7 +101,8 @@ fn python(what: &str, wheel: &Path, input: String) -> Result<String> {
     String::from_utf8(output.stdout).context("a name is not UTF-8")
 }
 
-/// Where an entry of the wheel goes, if it is kept. A name that would climb out of the target, or end a line, is not.
+/// Returns the destination of an entry of the wheel, if it is kept. A name with a path out of the target or a
+/// line break is not.
 fn destination(entry: &str, wheel: &Wheel) -> Option<PathBuf> {
     let climbs = Path::new(entry).components().any(|part| !matches!(part, std::path::Component::Normal(_)));
     if climbs || entry.contains(char::is_control) {
@@ -120,13 +121,15 @@ fn destination(entry: &str, wheel: &Wheel) -> Option<PathBuf> {
         .or_else(|| licence(entry, wheel))
 }
 
-/// Likewise for a licence, which lies among what the wheel says of itself (PEP 639). Whoever gives the libraries out needs it.
+/// Returns the same for a licence, which is part of the wheel's metadata (PEP 639). Distribution of the
+/// libraries requires it.
 fn licence(entry: &str, wheel: &Wheel) -> Option<PathBuf> {
     let (_, name) = entry.split_once(".dist-info/licenses/")?;
     Some(Path::new(LICENCES_DIR).join(wheel.name).join(name))
 }
 
-/// Adds what no wheel has: the unversioned libgomp, the version file, and on the CPU an empty `libtorch.so`.
+/// Adds the files missing from all wheels: the unversioned libgomp, the version file, and on the CPU an empty
+/// `libtorch.so`.
 fn complete(partial: &Path, variant: Variant) -> Result<()> {
     let torch = partial.join(TORCH_DIR);
     let lib = torch.join("lib");
@@ -137,8 +140,8 @@ fn complete(partial: &Path, variant: Variant) -> Result<()> {
     fs::write(torch.join("build-version"), LIBTORCH_VERSION).context("write build-version")
 }
 
-/// torch's own `libtorch.so` holds nothing but a dependency on the CUDA library, which the CPU set leaves out;
-/// `tch` links against the name all the same.
+/// torch's own `libtorch.so` contains only a dependency on the CUDA library, absent from the CPU set, but
+/// `tch` links against the name.
 fn empty_library(path: &Path) -> Result<()> {
     let output = Command::new("cc")
         .args(["-shared", "-nostdlib", "-Wl,-soname,libtorch.so", "-x", "c", "/dev/null", "-o"])
@@ -158,7 +161,7 @@ fn empty_library(path: &Path) -> Result<()> {
     }
 }
 
-/// One `syncfs` for ten thousand small headers, where an `fsync` each would take minutes.
+/// One `syncfs` for ten thousand small headers; an `fsync` for each would take minutes.
 fn sync_file_system(dir: &Path) -> Result<()> {
     let status = Command::new("sync").arg("-f").arg(dir).status().context("run sync -f")?;
     if !status.success() {

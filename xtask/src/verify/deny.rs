@@ -7,7 +7,7 @@ use anyhow::bail;
 use crate::checkout::Checkout;
 use crate::verify::step::{Report, Step};
 
-/// Checks the policy of `deny.toml`, and advisories where their database can be had.
+/// Checks the policy of `deny.toml`, and advisories if their database is available.
 pub fn steps(checkout: &Checkout, required: bool) -> Vec<Report> {
     let policy = Step::new("cargo-deny: policy");
     if !is_installed(checkout) {

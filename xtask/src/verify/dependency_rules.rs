@@ -1,24 +1,25 @@
-//! What crates must never know, as ARCHITECTURE.md lists among its invariants, asserted with `cargo tree`.
+//! Forbidden dependencies of crates, listed in ARCHITECTURE.md among its invariants, asserted with `cargo
+//! tree`.
 
 use anyhow::{Context, Result, bail};
 
 use crate::checkout::Checkout;
 
-/// A crate of the workspace, and packages that may not be among its dependencies, however far down.
+/// A crate of the workspace, and packages forbidden among its direct and indirect dependencies.
 struct Rule {
     crate_name: &'static str,
     tree: Tree,
     never_knows: &'static [&'static str],
 }
 
-/// Which dependencies are looked at.
+/// The dependencies to check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tree {
-    /// With all features, and those of tests.
+    /// With all features, and with those of tests.
     Whole,
-    /// Its own alone, without those of tests.
+    /// Only direct ones, without those of tests.
     Direct,
-    /// Without optional features, as `cargo xtask demo` compiles it before anything is seen, and as benchmarks are built that need no libtorch.
+    /// Without optional features, as for `cargo xtask demo` and for benchmarks that do not need libtorch.
     Least,
 }
 
@@ -77,7 +78,7 @@ const fn least(crate_name: &'static str, never_knows: &'static [&'static str]) -
 }
 
 impl Tree {
-    /// What `cargo tree` is told.
+    /// Returns the arguments of `cargo tree`.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Whole => &["--all-features", "--edges", "normal,build,dev"],
@@ -90,7 +91,7 @@ impl Tree {
 /// Checks every rule.
 ///
 /// # Errors
-/// Names each forbidden dependency that is there, with the command that shows how it came in.
+/// Names each forbidden dependency, with the command that shows its path.
 pub fn check(checkout: &Checkout) -> Result<()> {
     let mut violations = Vec::new();
     for rule in &RULES {

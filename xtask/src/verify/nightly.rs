@@ -1,4 +1,4 @@
-//! What takes hours, and what a change to the protocol should have seen once: `cargo xtask test --nightly`.
+//! Tests of several hours, to run once for a change to the protocol: `cargo xtask test --nightly`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::checkout::Checkout;
 use crate::verify::step::{Report, Step};
 use crate::verify::tests::{self, Which};
 
-/// Half an hour of faults to real processes, seeds of both simulations, and bugs put back.
+/// Half an hour of faults in real processes, seeds of both simulations, and known bugs.
 const CHAOS: [(&str, &[&str]); 3] = [
     ("chaos: 100,000 simulated seeds", &["chaos", "--simulated"]),
     ("chaos: half an hour of faults", &["chaos", "--minutes", "30", "--seed", "7"]),
@@ -22,10 +22,10 @@ const FUZZED: [(&str, &[&str]); 2] = [
     ("worker", &["idx", "image", "lines", "peer", "webdataset"]),
 ];
 
-/// How long each target is fuzzed.
+/// Fuzzing time of each target.
 const FUZZ: &str = "-max_total_time=120";
 
-/// Runs them, one after the other.
+/// Runs the steps one after the other.
 pub fn steps(checkout: &Checkout, notices: &Path) -> Vec<Report> {
     let mut reports = vec![Step::new("whole runs of the night").checked(|| {
         let timed = tests::run(checkout, Which::Night, notices)?;
@@ -60,7 +60,7 @@ fn run_fuzz(checkout: &Checkout) -> Result<()> {
         for target in targets {
             let mut command = Command::new("cargo");
             command.current_dir(checkout.root().join(folder)).env("LD_LIBRARY_PATH", &libraries);
-            // Inputs that it keeps go into the folder of its corpus, which git ignores.
+            // Cargo saves interesting inputs in the folder of the corpus, which git ignores.
             command.args(["+nightly", "fuzz", "run", target, "--", FUZZ, "-malloc_limit_mb=64"]);
             let status = command.stdin(Stdio::null()).status().context("start cargo fuzz")?;
             ensure!(status.success(), "fuzzing {target}: {status}");

@@ -1,4 +1,4 @@
-//! What tests say that they do not do on this machine: it scrolls by while they run, so it is shown once more at the end.
+//! Notices of tests about parts skipped on this machine, repeated at the end because they scroll by earlier.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The variable with which tests are told of the file. `longhaul_tests::tools` writes into it.
+/// The variable that gives tests the path of the file. `longhaul_tests::tools` writes into it.
 pub const NOTICES: &str = "LONGHAUL_NOTICES";
 
-/// A file that tests add lines to. Dropping this removes it.
+/// A file to which tests append lines, removed on drop.
 pub struct Notices(PathBuf);
 
 impl Notices {
     /// # Errors
-    /// The system's folder for temporary files takes none.
+    /// Returns an error if the temporary folder is not writable.
     pub fn begin() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("longhaul-notices-{}", std::process::id()));
         fs::write(&path, "").with_context(|| format!("write {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -29,7 +29,7 @@ impl Notices {
     /// Prints each notice once.
     ///
     /// # Errors
-    /// The file cannot be read any more.
+    /// Returns an error if the file cannot be read.
     pub fn show(&self) -> Result<()> {
         let text = fs::read_to_string(&self.0).with_context(|| format!("read {}", self.0.display()))?;
         let lines: BTreeSet<&str> = text.lines().collect();
@@ -40,7 +40,7 @@ impl Notices {
 
 impl Drop for Notices {
     fn drop(&mut self) {
-        // It lies among temporary files.
+        // It is a temporary file.
         let _ = fs::remove_file(&self.0);
     }
 }

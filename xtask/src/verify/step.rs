@@ -1,4 +1,4 @@
-//! One step of the verification: announced, timed, and loud only when it fails.
+//! One step of the verification: announced, timed, and silent unless it fails.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,14 +11,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::clock;
 
-/// How a step ended.
+/// Outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
     Passed,
     /// It did not pass.
     Failed,
-    /// It could not run here, and a notice said why.
+    /// It could not run here, and printed a notice.
     Skipped,
 }
 
@@ -32,17 +32,17 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What the closing table says of a step.
+/// A step's row in the closing table.
 pub struct Report {
     /// The step's name.
     pub name: &'static str,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Its duration.
     pub duration: Duration,
 }
 
-/// A step that has been announced and whose clock runs.
+/// An announced step, being timed.
 pub struct Step {
     name: &'static str,
     started: Instant,
@@ -60,7 +60,7 @@ impl Step {
         self.checked(|| run_captured(command))
     }
 
-    /// Runs a command whose output is shown as it comes.
+    /// Runs a command and streams its output.
     pub fn streamed(self, command: &mut Command) -> Report {
         self.checked(|| {
             let status =
@@ -72,7 +72,7 @@ impl Step {
         })
     }
 
-    /// Runs a check of our own and shows its error.
+    /// Runs an internal check and prints its error.
     pub fn checked(self, check: impl FnOnce() -> Result<()>) -> Report {
         let outcome = match check() {
             Ok(()) => Outcome::Passed,
@@ -84,7 +84,7 @@ impl Step {
         self.report(outcome)
     }
 
-    /// Gives the step up, saying why.
+    /// Skips the step with a notice.
     pub fn skipped(self, notice: &str) -> Report {
         println!("notice: {notice}");
         self.report(Outcome::Skipped)
@@ -97,7 +97,7 @@ impl Step {
     }
 }
 
-/// Runs a command; its error, if it fails, is the output it wrote.
+/// Runs a command; on failure the error contains its output.
 fn run_captured(command: &mut Command) -> Result<()> {
     // One pipe for both streams keeps their lines in order.
     let (mut reader, writer) = pipe().context("make a pipe")?;
@@ -107,7 +107,8 @@ fn run_captured(command: &mut Command) -> Result<()> {
         .stderr(writer)
         .spawn()
         .with_context(|| format!("start {}", typed(command)))?;
-    // The command holds the pipe's writing end until it is told otherwise, and reading would not end.
+    // The command holds the writing end until its streams are replaced; without that, reading would never
+    // end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut output = Vec::new();
     let read = reader.read_to_end(&mut output);
@@ -119,7 +120,7 @@ fn run_captured(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The command as one would type it, to repeat a step by hand.
+/// Formats the command for a shell, to repeat a step by hand.
 fn typed(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let words: Vec<_> =

@@ -1,4 +1,4 @@
-//! The tests themselves: built in one go with one set of features, run by cargo, and timed.
+//! The tests: built at once with one set of features, run by cargo, and timed.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, pipe};
@@ -15,23 +15,25 @@ use crate::checkout::Checkout;
 use crate::verify::notices::NOTICES;
 use crate::verify::timed::Timed;
 
-/// For collectors of OpenTelemetry: on in every step that compiles, so that nothing is compiled twice.
+/// For OpenTelemetry collectors: enabled in every step that compiles, so that nothing is compiled twice.
 pub const FEATURES: &str = "longhaul-coordinator/otel,longhaul-worker/otel";
-/// Has cargo start each test program in a way that says of which package it is, and with the variable that makes the harness of stable Rust
-/// time its tests. The compiler must not see it: build scripts watch it, and half of all crates would be compiled anew.
+/// Makes cargo start each test program with a line that names its package, and with the variable that makes
+/// the stable test harness time its tests. The compiler must not see the variable: build scripts watch it, so
+/// half of all crates would be recompiled.
 const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'echo "tests of $CARGO_PKG_NAME" && RUSTC_BOOTSTRAP=1 exec "$0" "$@"']"#;
 
-/// Tests of a program that go at once at least: many wait for a clock or a link, and cores are idle meanwhile.
+/// Minimum number of parallel tests of a program: many wait for a clock or a link, with idle cores.
 const THREADS_MIN: usize = 4;
-/// Whole runs take turns, and those that want the machine to themselves wait for all others: a thread that waits for its turn costs nothing.
+/// Whole runs take turns, and those that require an idle machine wait for all others: a waiting thread costs
+/// nothing.
 const THREADS_OF_RUNS: usize = 16;
 /// The program of whole runs.
 const RUNS: &str = "run";
 
-/// Which tests.
+/// The tests to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// Those of libraries and programs.
+    /// Unit tests of libraries and programs.
     Units,
     /// All that CI runs.
     All,
@@ -40,8 +42,10 @@ pub enum Which {
 }
 
 impl Which {
-    /// Of cargo: what is built. Examples are checked by clippy and never linked; documentation has no code that runs. `--tests` means all targets with tests, those of libraries and
-    /// programs as well, and builds the programs that the others start; `--bins` would link a harness for programs that have no test.
+    /// Returns cargo's options for the targets to build. Examples are checked by clippy and never linked;
+    /// documentation contains no runnable code. `--tests` selects all targets with tests, including libraries
+    /// and programs, and builds the programs that others start; `--bins` would link a harness for programs
+    /// without tests.
     fn targets(self) -> &'static [&'static str] {
         match self {
             Self::Units => &["--workspace", "--lib", "--bins"],
@@ -51,18 +55,18 @@ impl Which {
     }
 }
 
-/// Compiles and links all that [`run`] starts.
+/// Compiles and links everything that [`run`] starts.
 pub fn build(checkout: &Checkout, which: Which) -> Command {
     let mut command = checkout.cargo();
     command.args(["test", "--locked", "--features", FEATURES, "--no-run"]).args(which.targets());
     command
 }
 
-/// Tests that one cargo runs, program by program.
+/// Tests of one cargo call, program by program.
 struct Part {
-    /// Of cargo: which programs.
+    /// Options of cargo that select the programs.
     targets: Vec<String>,
-    /// Of the harness: which tests.
+    /// Options of the harness that select the tests.
     selection: &'static [&'static str],
     threads: usize,
 }
@@ -80,10 +84,10 @@ impl Part {
     }
 }
 
-/// Runs the tests, shows what they print as it comes, and returns how long each took.
+/// Runs the tests, streams their output, and returns their durations.
 ///
 /// # Errors
-/// One failed.
+/// Returns an error if one failed.
 pub fn run(checkout: &Checkout, which: Which, notices: &Path) -> Result<Timed> {
     let mut timed = Timed::default();
     for together in parts(checkout, which)? {
@@ -103,7 +107,8 @@ pub fn run(checkout: &Checkout, which: Which, notices: &Path) -> Result<Timed> {
     Ok(timed)
 }
 
-/// What goes at once, one after the other: those of libraries compute, while those of programs often wait; whole runs go by themselves.
+/// Returns groups of parts; the parts of a group run in parallel. Library tests compute while those of
+/// programs often wait; whole runs are separate.
 fn parts(checkout: &Checkout, which: Which) -> Result<Vec<Vec<Part>>> {
     Ok(match which {
         Which::Units => vec![vec![Part::new(["--lib", "--bins"])]],
@@ -115,7 +120,7 @@ fn parts(checkout: &Checkout, which: Which) -> Result<Vec<Vec<Part>>> {
     })
 }
 
-/// Cargo's options for all programs that have tests, without libraries and whole runs.
+/// Returns cargo's options for all programs with tests, except libraries and whole runs.
 fn programs_with_tests(checkout: &Checkout) -> Result<BTreeSet<String>> {
     let output =
         checkout.cargo().args(["metadata", "--no-deps", "--locked", "--format-version", "1"]).output();
@@ -142,9 +147,9 @@ fn run_part(checkout: &Checkout, part: Part, notices: &Path) -> Result<Timed> {
     let threads = part.threads.to_string();
     command.args(["--", "-Z", "unstable-options", "--report-time", "--test-threads", &threads]);
     command.args(part.selection);
-    // It would go before the one above.
+    // This variable has priority over the option above.
     command.env_remove("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER").env(NOTICES, notices);
-    // One pipe for both streams: cargo says on one which program's tests follow on the other.
+    // One pipe for both streams: cargo announces on one the program whose tests print on the other.
     let (reader, writer) = pipe().context("make a pipe")?;
     let mut child = command
         .stdin(Stdio::null())
@@ -152,7 +157,8 @@ fn run_part(checkout: &Checkout, part: Part, notices: &Path) -> Result<Timed> {
         .stderr(writer)
         .spawn()
         .context("start cargo test")?;
-    // The command holds the pipe's writing end until it is told otherwise, and reading would not end.
+    // The command holds the writing end until its streams are replaced; without that, reading would never
+    // end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut timed = Timed::default();
     for line in BufReader::new(reader).split(b'\n') {

@@ -1,13 +1,13 @@
-//! How long tests took, read from what their harness prints.
+//! Durations of tests, read from the output of their harness.
 
 use std::fmt::Write as _;
 
 use crate::table;
 
-/// Tests that the closing table lists.
+/// Tests in the closing table.
 const SLOWEST: usize = 10;
 
-/// A test, and the program that it is in.
+/// A test and its program.
 #[derive(Debug, Clone, PartialEq)]
 struct Test {
     name: String,
@@ -15,17 +15,17 @@ struct Test {
     seconds: f64,
 }
 
-/// The tests that have ended so far.
+/// The finished tests.
 #[derive(Debug, Default)]
 pub struct Timed {
-    /// The one that runs.
+    /// The current program.
     program: String,
     tests: Vec<Test>,
     failed: Vec<String>,
 }
 
 impl Timed {
-    /// Takes a line of `cargo test -- --report-time`.
+    /// Reads a line of `cargo test -- --report-time`.
     pub fn read(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(program) = line.trim_start().strip_prefix("Running ") {
@@ -39,7 +39,7 @@ impl Timed {
             }
             return;
         }
-        // Cargo's closing list of programs: one that was killed named no test.
+        // Cargo's closing list of programs: a killed program named no test.
         if line.trim_start().starts_with("`-p ") {
             self.failed.push(line.trim().to_owned());
         }
@@ -57,7 +57,7 @@ impl Timed {
         }
     }
 
-    /// Takes `tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`.
+    /// Reads `tests/integration/main.rs (target/debug/deps/integration-0123456789abcdef)`.
     fn begin(&mut self, program: &str) {
         let path = program.rsplit_once('(').map_or(program, |(_, path)| path.trim_end_matches(')'));
         let file = path.rsplit('/').next().unwrap_or(path);
@@ -65,13 +65,13 @@ impl Timed {
         name.clone_into(&mut self.program);
     }
 
-    /// Adds what another cargo ran.
+    /// Adds the results of another cargo call.
     pub fn add(&mut self, other: Self) {
         self.tests.extend(other.tests);
         self.failed.extend(other.failed);
     }
 
-    /// Adds what is no test.
+    /// Adds a failure other than a test.
     pub fn fail(&mut self, what: String) {
         self.failed.push(what);
     }
@@ -81,7 +81,7 @@ impl Timed {
         !self.failed.is_empty()
     }
 
-    /// A line for each test that failed, and for each program.
+    /// Returns a line for each failed test and program.
     pub fn failures(&self) -> String {
         self.failed.iter().fold(String::new(), |mut text, name| {
             // Writing to a string cannot fail.
@@ -90,7 +90,7 @@ impl Timed {
         })
     }
 
-    /// Tables of the slowest tests, and of the programs that they are in.
+    /// Returns tables of the slowest tests and of their programs.
     pub fn tables(&self) -> String {
         let mut tests: Vec<&Test> = self.tests.iter().collect();
         tests.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));

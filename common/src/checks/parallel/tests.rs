@@ -61,7 +61,7 @@ fn a_copy_of_the_model_has_as_many_seats_as_its_tensor_group_has_members() {
     assert!(message.contains("must divide 1"), "one head cannot be divided: {message}");
 }
 
-/// Later members of a group hold nothing of an embedding or a head.
+/// Later members of a group have no part of an embedding or a head.
 #[test]
 fn stages_of_tensor_groups_have_so_many_times_as_many_seats_and_a_layer_each() {
     let of = |parallel: &str| {

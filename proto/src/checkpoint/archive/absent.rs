@@ -1,4 +1,4 @@
-//! In place of the archive, where the program is built without the feature `object-storage`: none is ever opened.
+//! Archive stub for builds without the feature `object-storage`: no archive can be opened.
 
 use std::convert::Infallible;
 
@@ -7,13 +7,13 @@ use longhaul_common::id::{Round, RunId};
 
 use super::{ArchiveError, Archived, Content, Manifest, Part, Verified};
 
-/// There is none.
+/// Never constructed.
 #[derive(Clone, Debug)]
 pub struct Archive {
     never: Infallible,
 }
 
-/// There is none.
+/// Never constructed.
 #[derive(Debug)]
 pub struct Upload {
     never: Infallible,

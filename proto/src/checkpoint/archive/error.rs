@@ -1,42 +1,42 @@
-//! Why an archive could not be read or written.
+//! Errors of reading and writing archives.
 
 use std::error::Error;
 
-/// A checkpoint that is not in the archive as it should be.
+/// A failure of an archive operation.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The place cannot be reached.
+    /// The storage cannot be reached or refuses.
     #[error("{operation} {place}: {source}{remedy}")]
     Storage {
-        /// What was tried.
+        /// Operation attempted.
         operation: &'static str,
-        /// On what.
+        /// Place it addressed.
         place: String,
-        /// What the storage says.
+        /// Error of the storage.
         source: Box<dyn Error + Send + Sync>,
-        /// What to do about it, after a semicolon; or nothing.
+        /// Remedy, after a semicolon; may be empty.
         remedy: &'static str,
     },
-    /// This program has no archive of any kind.
+    /// This build supports no archive.
     #[error(
         "this program was built without an archive of checkpoints, which {place} is: build it with `--features object-storage` (`cargo build --release` has all)"
     )]
     NotBuilt {
-        /// What was to be opened.
+        /// Archive to open.
         place: String,
     },
-    /// Something is there and is not what was written.
+    /// An object is missing or differs from the bytes written.
     #[error("{place} is damaged: {reason}")]
     Damaged {
-        /// What.
+        /// Object or checkpoint.
         place: String,
-        /// What is wrong.
+        /// Difference found.
         reason: String,
     },
 }
 
 impl ArchiveError {
-    /// Whether what is there will not become right by trying again.
+    /// Whether a retry cannot help, because the stored object itself is damaged.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })

@@ -1,4 +1,4 @@
-//! What an archive says of a checkpoint.
+//! Manifest of an archived checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,52 +8,52 @@ use serde::{Deserialize, Serialize};
 
 use super::PIECE_BYTES_MAX;
 
-/// A part of the model at a round: `round-000120.json`. All vectors are f32 in little-endian order.
+/// A part of the model at a round: `round-000120.json`. All vectors are f32, little-endian.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// In hexadecimal.
+    /// Run, in hexadecimal.
     pub run: String,
-    /// The round that follows the ones it contains.
+    /// First round not contained.
     pub next_round: Round,
-    /// The step that follows.
+    /// First step not contained.
     pub next_step: u64,
-    /// The generation in which it was written; 0 in those of releases that did not say.
+    /// Generation that wrote it; 0 in manifests of older releases.
     #[serde(default)]
     pub generation: Generation,
     /// Hash of the synchronised state, in hexadecimal.
     pub state_hash: String,
-    /// The version of the worker that wrote it.
+    /// Version of the worker that wrote it.
     pub software: String,
-    /// Which part of the model it is, from 0,
+    /// Part of the model, from 0.
     pub rank: u32,
-    /// of how many.
+    /// Number of parts.
     pub parts: u32,
-    /// Its blocks, as starts and ends of chunks; none: all of them.
+    /// Blocks, as starts and ends of chunks; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Vec<(u32, u32)>>,
-    /// Where it is of a member of a tensor group: how many there are, and which it is, from 0. None: all of each layer is here.
+    /// Size of the tensor group and rank in it, from 0; `None`: each layer is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<(u32, u32)>,
-    /// What the model is, in Hugging Face's words (`config.json`).
+    /// Model in the format of Hugging Face's `config.json`.
     pub model: String,
-    /// The content of `tokenizer.json`, if there is one.
+    /// Content of `tokenizer.json`, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Content>,
-    /// In the order of [`ModelSpec::synchronised`].
+    /// Parameters, in the order of [`ModelSpec::synchronised`].
     pub parameters: Content,
-    /// What else is the same on all workers, by name.
+    /// Other replicated state, by name.
     pub shared: BTreeMap<String, Content>,
-    /// The state of one of the workers that had this part; none: it is nobody else's to see.
+    /// State of one worker that had this part; `None`: omitted, as readers must not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<Private>,
 }
 
-/// What a worker alone has.
+/// State local to one worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Private {
-    /// Which worker.
+    /// Worker.
     pub worker: WorkerId,
     /// Numbers by name.
     pub counters: BTreeMap<String, u64>,
@@ -61,13 +61,13 @@ pub struct Private {
     pub vectors: BTreeMap<String, Content>,
 }
 
-/// A string of bytes, cut into pieces.
+/// A byte string in pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Content {
-    /// Its length.
+    /// Length.
     pub bytes: u64,
-    /// One after the other.
+    /// Pieces in order.
     pub pieces: Vec<Piece>,
 }
 
@@ -75,32 +75,33 @@ pub struct Content {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
-    /// Its length.
+    /// Length.
     pub bytes: u64,
-    /// In hexadecimal.
+    /// BLAKE3, in hexadecimal.
     pub blake3: String,
 }
 
 impl Manifest {
-    /// What of the whole model it is of; none: of nothing that there could be.
+    /// Returns the part of the model that it covers; `None`: no possible part.
     #[must_use]
     pub fn part_of(&self, model: &ModelSpec) -> Option<ModelSpec> {
         crate::checkpoint::part_of(model, self.chunks.as_deref(), self.share)
     }
 
-    /// All that it names.
+    /// Returns all contents.
     pub fn contents(&self) -> impl Iterator<Item = &Content> {
         let private = self.private.iter().flat_map(|private| private.vectors.values());
         self.tokenizer.iter().chain([&self.parameters]).chain(self.shared.values()).chain(private)
     }
 
-    /// All objects that it names, each once.
+    /// Returns each object once.
     #[must_use]
     pub fn pieces(&self) -> BTreeSet<&Piece> {
         self.contents().flat_map(|content| &content.pieces).collect()
     }
 
-    /// Why it cannot be one, if so: no document may make a reader take more memory than a piece has, or look for an object elsewhere.
+    /// Returns the reason to reject it, if any: a manifest must not make a reader allocate more than a piece,
+    /// or look outside the archive.
     #[must_use]
     pub fn objection(&self) -> Option<String> {
         let is_hash = |text: &str| {

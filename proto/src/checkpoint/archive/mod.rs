@@ -1,11 +1,12 @@
-//! Checkpoints of a run in one place that all its workers reach, a folder or object storage.
+//! Checkpoints of a run in a folder or object storage that all workers reach.
 //!
 //! ```text
-//! <place>/<run>/part-1-of-2/round-000120.json      what the checkpoint is: written last, and whole or not at all
-//! <place>/<run>/part-1-of-2/pieces/<BLAKE3>        its bytes, cut by fragment; what is there is not stored again
+//! <place>/<run>/part-1-of-2/round-000120.json      the manifest: written last, atomically
+//! <place>/<run>/part-1-of-2/pieces/<BLAKE3>        the bytes, cut by fragment; pieces already present are not stored again
 //! ```
 //!
-//! Reads and writes are bounded by the storage's timeouts and retries; no object is larger than a piece, so nothing is ever half an object.
+//! Timeouts and retries of the storage bound all requests. No object exceeds a piece, and none is stored in
+//! part.
 
 mod error;
 mod manifest;
@@ -22,10 +23,10 @@ pub use stored::{Archive, Upload};
 use longhaul_common::config::ArchiveLocation;
 use longhaul_common::id::{Round, RunId};
 
-/// Bytes of a piece, at most: a fragment has an eighth of it by default.
+/// Maximum bytes of a piece. A fragment has an eighth of it by default.
 pub const PIECE_BYTES_MAX: u64 = 8 << 20;
 
-/// Whether this program has archives at all, before anything is done that needs one.
+/// Checks that this build supports archives.
 ///
 /// # Errors
 /// [`ArchiveError::NotBuilt`]
@@ -39,30 +40,30 @@ pub fn require(location: &ArchiveLocation) -> Result<(), ArchiveError> {
 /// A part of the model of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// Which run.
+    /// Run.
     pub run: RunId,
-    /// Of how many parts it is,
+    /// Number of parts.
     pub parts: u32,
-    /// and which, from 0.
+    /// Index, from 0.
     pub rank: u32,
 }
 
-/// A checkpoint of a part that is complete.
+/// A complete checkpoint of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Archived {
-    /// Of what.
+    /// Part.
     pub part: Part,
-    /// The round that follows the ones it contains.
+    /// First round not contained.
     pub next_round: Round,
 }
 
-/// What came of reading all of a checkpoint.
+/// Result of verifying a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Pieces that are as they were written.
+    /// Intact pieces.
     pub pieces: u64,
-    /// Their bytes.
+    /// Bytes of the intact pieces.
     pub bytes: u64,
-    /// What is not, and why.
+    /// Damaged objects, with reasons.
     pub damaged: Vec<String>,
 }

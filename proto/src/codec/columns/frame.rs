@@ -1,4 +1,4 @@
-//! Updates of columns as frames, and back.
+//! Encoding of column updates as frames.
 
 use super::{ColumnPart, ColumnUpdate, MatrixStretch, value_count};
 use crate::codec::code_stream::{CodeDecoder, CodeEncoder};
@@ -11,19 +11,19 @@ use crate::codec::reader::Reader;
 use crate::codec::value_blocks::ValueBlocks;
 use crate::codec::{CodecSpec, DecodeError, EncodeError, FRAGMENT_VALUES_MAX, Rounding, Selection};
 
-/// What stands for columns in the byte of the selection.
+/// Marks columns in the byte of the selection.
 pub(in crate::codec) const TAG: u8 = 3;
 
-/// Matrices that a fragment has a part of, at most: more than the deepest models have in all.
+/// Maximum matrices that overlap a fragment: more than the deepest models have in total.
 const PARTS_MAX: usize = 1 << 16;
 
-/// Columns of all matrices of a fragment, at most: a fragment of so many values has no more with a value in it.
+/// Maximum columns of all matrices of a fragment: each has at least one of the fragment's values.
 const COLUMNS_MAX: u64 = FRAGMENT_VALUES_MAX as u64;
 
 const PACKED: u8 = 0;
 const ENTROPY: u8 = 1;
 
-/// Writes frames of columns; its memory is used again.
+/// Encodes frames of columns; reuses its memory.
 #[derive(Debug)]
 pub(in crate::codec) struct ColumnEncoder {
     positions: PositionEncoder,
@@ -44,7 +44,7 @@ impl ColumnEncoder {
         }
     }
 
-    /// Appends the frame of an update, and returns its values as the receiver will read them.
+    /// Appends the frame of an update and returns its values as the receiver will decode them.
     pub fn encode(
         &mut self,
         spec: &CodecSpec,
@@ -92,7 +92,7 @@ impl ColumnEncoder {
     }
 }
 
-/// What makes an update unfit to be sent.
+/// Rejects an update that cannot be sent.
 fn check(update: &ColumnUpdate) -> Result<(), EncodeError> {
     let len = update.len();
     let columns: u64 = update.parts.iter().map(|part| u64::from(part.stretch.columns)).sum();
@@ -104,7 +104,7 @@ fn check(update: &ColumnUpdate) -> Result<(), EncodeError> {
     bad.map_or(Ok(()), |index| Err(EncodeError::NonFinite { index }))
 }
 
-/// The columns of all matrices one after the other: how many there are, and which of them change.
+/// Numbers the columns of all matrices consecutively: returns their count and the changed ones.
 fn positions_of(parts: &[ColumnPart]) -> (u32, Vec<u32>) {
     let mut positions = Vec::new();
     let mut base = 0;
@@ -138,7 +138,7 @@ fn read_stretch(reader: &mut Reader<'_>) -> Option<MatrixStretch> {
     })
 }
 
-/// Reads frames of columns; its memory is used again.
+/// Decodes frames of columns; reuses its memory.
 #[derive(Debug)]
 pub(in crate::codec) struct ColumnDecoder {
     positions: Vec<u32>,
@@ -150,7 +150,7 @@ impl ColumnDecoder {
         Self { positions: Vec::new(), codes: CodeDecoder::new() }
     }
 
-    /// The update of `expected_len` values that a frame with [`TAG`] holds.
+    /// Decodes a frame with [`TAG`] into an update of `expected_len` values.
     pub fn decode(&mut self, frame: &[u8], expected_len: usize) -> Result<ColumnUpdate, DecodeError> {
         let truncated = DecodeError::Truncated { need: frame.len() + 1, have: frame.len() };
         let mut reader = Reader { rest: frame };
@@ -180,13 +180,13 @@ impl ColumnDecoder {
     }
 }
 
-/// What a frame says before its columns.
+/// Header of a frame, before its columns.
 struct Head {
     format: crate::codec::ValueFormat,
     coding: u8,
     coded_bytes: usize,
     stretches: Vec<MatrixStretch>,
-    /// Columns of all matrices, and those of them that change.
+    /// Columns of all matrices, and the changed ones.
     space: u32,
     kept: usize,
 }
@@ -217,7 +217,7 @@ impl Head {
         if count > PARTS_MAX.min(expected_len) {
             return Err(DecodeError::Columns);
         }
-        // Each takes bytes of the frame, and each column a value of the fragment.
+        // Each entry takes bytes of the frame, and each column a value of the fragment.
         let mut stretches = Vec::with_capacity(count.min(have / STRETCH_BYTES));
         for _ in 0..count {
             stretches.push(read_stretch(reader).ok_or(DecodeError::Columns)?);
@@ -245,7 +245,7 @@ fn parts_of(stretches: &[MatrixStretch], positions: &[u32]) -> Vec<ColumnPart> {
     stretches.iter().map(part).collect()
 }
 
-/// A section that has just so many bytes.
+/// Returns a section of exactly `bytes` bytes.
 fn exactly(section: &[u8], bytes: usize, have: usize) -> Result<&[u8], DecodeError> {
     let need = have + bytes - section.len().min(have + bytes);
     match section.len() {

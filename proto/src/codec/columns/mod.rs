@@ -1,4 +1,4 @@
-//! Updates that change whole columns of matrices.
+//! Updates of whole columns of matrices.
 
 mod frame;
 mod select;
@@ -7,26 +7,26 @@ mod stretch;
 pub(in crate::codec) use self::frame::{ColumnDecoder, ColumnEncoder, TAG};
 pub use self::stretch::MatrixStretch;
 
-/// A change of some columns of matrices, and of all that lies outside of the matrices.
+/// A change of some columns of matrices, and of all values outside the matrices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnUpdate {
     len: u32,
-    /// In order, apart.
+    /// Ordered, disjoint.
     parts: Vec<ColumnPart>,
-    /// In the order of the fragment, but that those of a matrix come column by column.
+    /// In the order of the fragment, except that values of a matrix are ordered by column.
     values: Vec<f32>,
 }
 
-/// A matrix, as far as a fragment has it, and which of its columns change.
+/// The stretch of a matrix in a fragment, with its changed columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnPart {
-    /// Where it is.
+    /// Place.
     pub stretch: MatrixStretch,
-    /// Which change: ascending, each with a value in the fragment at least.
+    /// Changed columns: ascending, each with at least one value in the fragment.
     pub columns: Vec<u32>,
 }
 
-/// Where neighbouring values of an update belong: what lies before the matrix of this number, or after the last one; or a column of it.
+/// Block of a value: before the matrix of this number (or after the last one), or a column of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Before(usize),
@@ -34,7 +34,7 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// By which blocks are in order.
+    /// Returns the sort key of blocks.
     fn place(self) -> (usize, Option<u32>) {
         match self {
             Self::Before(part) => (part, None),
@@ -44,15 +44,15 @@ impl Key {
 }
 
 impl ColumnUpdate {
-    /// Of a fragment of `len` values. None where matrices overlap or reach beyond it, where columns are no ascending ones that have values here, or where there are not as many
-    /// values as they and what lies outside of them have.
+    /// Creates an update of a fragment of `len` values. `None`: matrices overlap or exceed the fragment,
+    /// columns are not ascending or have no value here, or the number of values is wrong.
     #[must_use]
     pub fn new(len: u32, parts: Vec<ColumnPart>, values: Vec<f32>) -> Option<Self> {
         let count = value_count(len, &parts)?;
         (count == values.len()).then_some(Self { len, parts, values })
     }
 
-    /// Parameters in the fragment.
+    /// Returns the number of parameters in the fragment.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len as usize
@@ -64,19 +64,19 @@ impl ColumnUpdate {
         self.len == 0
     }
 
-    /// The matrices, and which of their columns change.
+    /// Returns the matrices with their changed columns.
     #[must_use]
     pub fn parts(&self) -> &[ColumnPart] {
         &self.parts
     }
 
-    /// Each value that may not be zero, in the order of [`Self::for_each`].
+    /// Returns each value that may differ from zero, in the order of [`Self::for_each`].
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Calls `each` with the index of each value in the fragment, and the value: always in the same order.
+    /// Calls `each` with the index in the fragment and the value, always in the same order.
     pub fn for_each(&self, mut each: impl FnMut(usize, f32)) {
         let mut rest = self.values.iter();
         for key in keys(&self.parts) {
@@ -87,9 +87,9 @@ impl ColumnUpdate {
         }
     }
 
-    /// `decay` times this update, and another one of the same matrices, added; a column that only one of them has is what that has.
+    /// Returns `decay` times this update plus `other`. A column absent from one of them counts as zero there.
     ///
-    /// None where they are of other matrices.
+    /// `None`: the matrices differ.
     #[must_use]
     pub fn plus(&self, decay: f32, other: &Self) -> Option<Self> {
         if !self.is_like(other) {
@@ -116,16 +116,16 @@ impl ColumnUpdate {
         }
     }
 
-    /// `weight` times this update.
+    /// Returns `weight` times this update.
     #[must_use]
     pub fn scaled(mut self, weight: f32) -> Self {
         self.values.iter_mut().for_each(|value| *value *= weight);
         self
     }
 
-    /// Of a dense update, with these matrices: the columns that are not all zeros.
+    /// Returns the non-zero columns of a dense update with these matrices.
     ///
-    /// None where the matrices are not of such a fragment.
+    /// `None`: the matrices do not fit the fragment.
     #[must_use]
     pub fn from_dense(dense: &[f32], stretches: &[MatrixStretch]) -> Option<Self> {
         let len = u32::try_from(dense.len()).ok()?;
@@ -145,7 +145,7 @@ impl ColumnUpdate {
         Self::new(len, parts, values)
     }
 
-    /// All values of the fragment: zeros where nothing changes.
+    /// Returns all values of the fragment, with zeros where nothing changes.
     #[must_use]
     pub fn to_dense(&self) -> Vec<f32> {
         let mut dense = vec![0.0; self.len()];
@@ -153,7 +153,7 @@ impl ColumnUpdate {
         dense
     }
 
-    /// Whether both are of the same matrices at the same places.
+    /// Whether both have the same matrices at the same places.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let alike =
@@ -161,7 +161,7 @@ impl ColumnUpdate {
         self.len == other.len && alike
     }
 
-    /// Columns and what lies between matrices, with their values, ascending.
+    /// Returns columns and stretches between matrices, with their values, ascending.
     fn blocks(&self) -> impl Iterator<Item = (Key, &[f32])> {
         let mut rest = self.values.as_slice();
         keys(&self.parts).map(move |key| {
@@ -172,13 +172,13 @@ impl ColumnUpdate {
     }
 }
 
-/// Makes an update block by block, in order.
+/// Builds an update block by block, in order.
 struct Builder {
     update: ColumnUpdate,
 }
 
 impl Builder {
-    /// Of the same matrices as another one.
+    /// Starts an update of the same matrices.
     fn new(like: &ColumnUpdate) -> Self {
         let empty = |part: &ColumnPart| ColumnPart { stretch: part.stretch, columns: Vec::new() };
         let parts = like.parts.iter().map(empty).collect();
@@ -193,7 +193,7 @@ impl Builder {
     }
 }
 
-/// The blocks of an update, ascending; what lies before a matrix may be nothing.
+/// Returns the blocks of an update, ascending; a block before a matrix may be empty.
 fn keys(parts: &[ColumnPart]) -> impl Iterator<Item = Key> + '_ {
     let of_part = |(at, part): (usize, &'_ ColumnPart)| {
         let columns = part.columns.clone().into_iter().map(move |column| Key::Column(at, column));
@@ -202,7 +202,7 @@ fn keys(parts: &[ColumnPart]) -> impl Iterator<Item = Key> + '_ {
     parts.iter().enumerate().flat_map(of_part).chain([Key::Before(parts.len())])
 }
 
-/// Where the values of a block are in the fragment.
+/// Returns the place of a block's values in the fragment.
 fn place_of(len: u32, parts: &[ColumnPart], key: Key) -> stretch::Place {
     match key {
         Key::Column(part, column) => parts[part].stretch.place(column),
@@ -214,7 +214,7 @@ fn place_of(len: u32, parts: &[ColumnPart], key: Key) -> stretch::Place {
     }
 }
 
-/// How many values such an update has; none where it cannot be.
+/// Returns the number of values of such an update; `None`: not possible.
 fn value_count(len: u32, parts: &[ColumnPart]) -> Option<usize> {
     let (mut end, mut count) = (0_u64, u64::from(len));
     for ColumnPart { stretch, columns } in parts {

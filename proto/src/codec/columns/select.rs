@@ -1,10 +1,11 @@
-//! Which columns are sent, where more wait than may be.
+//! Selection of the columns to send, when more are pending than permitted.
 
 use super::{Builder, ColumnUpdate, Key};
 
 impl ColumnUpdate {
-    /// Of each matrix so many columns at most, and all that lies outside of matrices; and the columns that are kept back: those with the smallest sums of magnitudes, of equal ones the later ones. What
-    /// lies outside is zero in what is kept back.
+    /// Splits off at most `most` columns of each matrix, with all values outside matrices, from the columns
+    /// kept back. Kept back are columns with the smallest sums of magnitudes, the later of equal ones. Values
+    /// outside matrices are zero in the rest.
     pub(crate) fn split(&self, most: &[usize]) -> (Self, Self) {
         let mut ranked: Vec<Vec<(f64, u32)>> = vec![Vec::new(); self.parts.len()];
         for (key, values) in self.blocks() {
@@ -40,7 +41,7 @@ impl ColumnUpdate {
         (sent.update, back.update)
     }
 
-    /// Without columns of zeros.
+    /// Removes columns of zeros.
     pub(crate) fn compact(&self) -> Self {
         let mut compact = Builder::new(self);
         for (key, values) in self.blocks() {
@@ -51,12 +52,12 @@ impl ColumnUpdate {
         compact.update
     }
 
-    /// How many columns of each matrix change.
+    /// Returns the number of changed columns of each matrix.
     pub(crate) fn column_counts(&self) -> Vec<usize> {
         self.parts.iter().map(|part| part.columns.len()).collect()
     }
 
-    /// With other values, in the same order.
+    /// Replaces the values, in the same order.
     pub(crate) fn map_values(&self, mut values: impl FnMut(usize, f32) -> f32) -> Self {
         let values = self.values.iter().enumerate().map(|(at, value)| values(at, *value)).collect();
         Self { len: self.len, parts: self.parts.clone(), values }

@@ -1,21 +1,21 @@
-//! Where the columns of a matrix lie in a fragment.
+//! Places of a matrix's columns in a fragment.
 
 use std::ops::Range;
 
-/// What a fragment has of a matrix: neighbouring values of it, perhaps neither its first nor its last ones.
+/// A run of adjacent values of a matrix in a fragment; may lack its first or last values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixStretch {
-    /// Index in the fragment of the first of them.
+    /// Index of the first value in the fragment.
     pub start: u32,
-    /// How many they are.
+    /// Number of values.
     pub len: u32,
-    /// Values of the matrix before the first of them.
+    /// Values of the matrix before the first one here.
     pub offset: u64,
     /// Columns of the matrix.
     pub columns: u32,
     /// Values of a column.
     pub rows: u32,
-    /// Whether the values of a column follow each other, as in [out, in]; otherwise those of a row do.
+    /// Whether the values of a column are adjacent, as in [out, in]; otherwise those of a row are.
     pub by_column: bool,
 }
 
@@ -34,7 +34,7 @@ impl Place {
 }
 
 impl MatrixStretch {
-    /// Whether the matrix has so many values, and the fragment of `len` values too.
+    /// Whether the matrix and the fragment of `len` values contain the stretch.
     pub(super) fn fits(&self, len: u32) -> bool {
         let size = u64::from(self.columns) * u64::from(self.rows);
         let end = self.offset.checked_add(u64::from(self.len));
@@ -45,7 +45,7 @@ impl MatrixStretch {
         u64::from(self.start) + u64::from(self.len)
     }
 
-    /// The values of a column that are here: none, if it has none.
+    /// Returns the place of a column's values in the stretch; may be empty.
     pub(super) fn place(&self, column: u32) -> Place {
         let (column, columns, rows) = (u64::from(column), u64::from(self.columns), u64::from(self.rows));
         let (from, to) = (self.offset, self.offset + u64::from(self.len));
@@ -59,11 +59,11 @@ impl MatrixStretch {
             (row_at(from) * columns + column, self.columns, row_at(to) - row_at(from))
         };
         let at = first.saturating_sub(from) + u64::from(self.start);
-        // Where there are values, they are in the fragment, whose indices have 32 bits.
+        // Values are in the fragment, whose indices have 32 bits.
         Place { first: if count > 0 { at as u32 } else { 0 }, step, count: count as u32 }
     }
 
-    /// Which values of a column are here.
+    /// Returns the rows of a column that are in the stretch.
     #[must_use]
     pub fn rows_here(&self, column: u32) -> Range<usize> {
         let (column, columns, rows) = (u64::from(column), u64::from(self.columns), u64::from(self.rows));
@@ -76,7 +76,7 @@ impl MatrixStretch {
         first as usize..(first + count) as usize
     }
 
-    /// The columns that have values here, of these.
+    /// Returns the columns of these that have values in the stretch.
     #[must_use]
     pub fn present(&self, columns: &[u32]) -> Vec<u32> {
         columns.iter().copied().filter(|&column| self.place(column).count > 0).collect()
@@ -87,7 +87,7 @@ impl MatrixStretch {
 mod tests {
     use super::*;
 
-    /// Against a list of all places, for each cut of a small matrix.
+    /// Compares with a list of all places, for each cut of a small matrix.
     #[test]
     fn each_column_is_found_wherever_the_fragment_begins_and_ends() {
         let (columns, rows) = (5_u32, 4_u32);

@@ -1,11 +1,12 @@
-//! Updates of columns against the dense ones that they stand for.
+//! Column updates compared with equivalent dense ones.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::codec::{CodecSpec, DecodeError, Decoder, EncodeError, Encoder, Selection, Update, ValueFormat};
 
-/// Forty values: three outside, the end of a matrix by columns [5 of 3 values], two outside, a piece of one by rows [4 of 7 columns], the rest outside.
+/// Forty values: three outside, the end of a matrix by columns [5 of 3 values], two outside, a piece of one
+/// by rows [4 of 7 columns], the rest outside.
 fn stretches() -> Vec<MatrixStretch> {
     vec![
         MatrixStretch { start: 3, len: 10, offset: 5, columns: 5, rows: 3, by_column: true },
@@ -15,7 +16,7 @@ fn stretches() -> Vec<MatrixStretch> {
 
 const LEN: usize = 40;
 
-/// An update with values outside, and in these columns.
+/// An update of the values outside and of these columns.
 fn update(seed: u64, columns: [&[u32]; 2]) -> ColumnUpdate {
     let parts: Vec<ColumnPart> = stretches()
         .into_iter()
@@ -42,7 +43,7 @@ fn decoded(frame: &[u8]) -> Result<ColumnUpdate, DecodeError> {
 fn an_update_of_columns_is_the_dense_one_with_zeros_elsewhere() {
     let update = update(1, [&[1, 4], &[0, 2, 6]]);
     let dense = update.to_dense();
-    // Of the first matrix column 1 is cut: its values 3 to 5, of which only 5 is here; column 4 is there whole.
+    // Column 1 of the first matrix is cut: of its values 3 to 5 only 5 is here. Column 4 is complete.
     assert_ne!(dense[3], 0.0);
     assert_eq!(dense[4..10], [0.0; 6]);
     assert_eq!(ColumnUpdate::from_dense(&dense, &stretches()).unwrap().to_dense(), dense);
@@ -106,7 +107,7 @@ fn exact_formats_bring_back_what_went_in_and_leave_nothing() {
     }
 }
 
-/// With decay 1, for each format: Σ sent + residual = Σ input, and no more columns are sent than were computed.
+/// With decay 1, for each format: Σ sent + residual = Σ input, and no more columns are sent than computed.
 #[test]
 fn error_feedback_on_columns_loses_nothing() {
     let columns: [[&[u32]; 2]; 4] = [[&[1, 4], &[0, 2]], [&[2], &[1, 2]], [&[3, 4], &[5]], [&[1], &[6, 0]]];

@@ -7,7 +7,7 @@ use super::scales::{append_absmax, scale};
 use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
-/// What is reconstructed for each code, at scale 1: c = 0..7, then with the sign bit.
+/// Reconstructed value of each code at scale 1: c = 0..7, then with the sign bit.
 const LEVELS: [f32; 16] = {
     let magnitudes = [0.0, 1.0 / 64.0, 1.0 / 32.0, 1.0 / 16.0, 0.125, 0.25, 0.5, 1.0];
     let mut levels = [0.0; 16];
@@ -20,11 +20,11 @@ const LEVELS: [f32; 16] = {
     levels
 };
 
-/// Midpoints between neighbouring magnitudes: c is how many of them a magnitude reaches.
+/// Midpoints between adjacent magnitudes: c is the number of midpoints that a magnitude reaches.
 const MIDPOINTS: [f32; 7] =
     [1.0 / 128.0, 1.5 / 64.0, 1.5 / 32.0, 1.5 / 16.0, 1.5 / 8.0, 1.5 / 4.0, 1.5 / 2.0];
 
-/// The biased exponent of 2^-7, which c = 0 would stand for.
+/// The biased exponent of 2^-7, which c = 0 corresponds to.
 const EXPONENT_OF_ZERO: u32 = 127 - 7;
 
 /// c of three bits, and the sign.
@@ -52,17 +52,18 @@ impl NumberFormat for E3M0 {
     }
 }
 
-/// The nearest magnitude to a value in −1..=1, and its sign.
+/// Returns the code of the magnitude nearest to a value in −1..=1, and the sign.
 fn code(value: f32) -> u8 {
     let c: u8 = MIDPOINTS.iter().map(|&midpoint| u8::from(value.abs() >= midpoint)).sum();
     c | u8::from(value < 0.0) << 3
 }
 
-/// One of the two magnitudes next to a value in −1..=1, so that their expectation is the value, and its sign.
+/// Returns the code of one of the two magnitudes adjacent to a value in −1..=1, so that the expectation is
+/// the value, and the sign.
 fn code_at_random(value: f32, noise: Noise, index: usize) -> u8 {
     let magnitude = value.abs();
-    // Between two powers of two the mantissa says how far it is to the upper one: a random mantissa carries into the
-    // exponent as often as that.
+    // Between two powers of two the mantissa gives the distance to the upper one: a random mantissa carries
+    // into the exponent with that probability.
     let carried = (magnitude.to_bits() + (noise.bits(index) >> 9)) >> 23;
     let power = carried.wrapping_sub(EXPONENT_OF_ZERO).min(7) as u8;
     let lowest = u8::from(magnitude * 64.0 > noise.unit(index));

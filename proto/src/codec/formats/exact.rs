@@ -3,7 +3,7 @@
 use super::packing::{all_below, append, read};
 use super::{BlockShape, NumberFormat};
 
-/// Values as they are.
+/// Unchanged values.
 #[derive(Debug)]
 pub(super) struct F32;
 

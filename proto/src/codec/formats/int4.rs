@@ -6,10 +6,10 @@ use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
 const STEPS: i16 = 7;
-/// A code is this much more than its step.
+/// Offset of a code from its step.
 const ZERO: u8 = 8;
 
-/// A step and [`ZERO`].
+/// A step plus [`ZERO`].
 #[derive(Debug)]
 pub(super) struct Int4;
 

@@ -1,7 +1,7 @@
-//! Number formats: how kept values become bytes, and bytes values again.
+//! Number formats: conversion of kept values to bytes and back.
 //!
-//! A format is a file with a type that implements [`NumberFormat`], a line in the registry below, and a line in the list of
-//! [`ValueFormat`], which gives it its name in configurations.
+//! A format is a file with a type that implements [`NumberFormat`], a line in the registry below, and a line
+//! in the list of [`ValueFormat`], which names it in configurations.
 
 mod bf16;
 mod e3m0;
@@ -29,31 +29,33 @@ use self::two_bit::TwoBit;
 use super::ValueFormat;
 use super::random::Noise;
 
-/// One number format. A block is its scales (bf16) and then its codes, packed from the least significant bit.
+/// One number format. A block consists of its scales (bf16) and its codes, packed from the least significant
+/// bit.
 ///
-/// Reconstruction multiplies and looks up, in f32 and unfused, so that its bits are the same everywhere. Callers ask for
-/// whole blocks or sections, so that loops over values are compiled for each format.
+/// Reconstruction multiplies and looks up, in f32 and unfused, so that its bits are the same on all machines.
+/// Callers pass whole blocks or sections, so that loops over values are compiled for each format.
 pub(super) trait NumberFormat: Debug + Sync {
-    /// How its blocks are divided.
+    /// Returns the division of its blocks.
     fn shape(&self) -> BlockShape;
 
     /// Appends a block of finite values, rounded to nearest. `magnitudes` is scratch memory.
     fn quantise(&self, block: &[f32], magnitudes: &mut Vec<u32>, out: &mut Vec<u8>);
 
-    /// Appends a block of finite values, rounded to one of two neighbours, so that the expectation is the value.
+    /// Appends a block of finite values, each rounded to one of two neighbours, so that the expectation is
+    /// the value.
     fn quantise_at_random(&self, _block: &[f32], _noise: Noise, _out: &mut Vec<u8>) {
         unreachable!("`CodecSpec::validate` refuses stochastic rounding to {self:?}")
     }
 
-    /// Writes what a block stands for, of which `scales` are the first bytes.
+    /// Reconstructs a block, which starts with `scales`.
     fn reconstruct(&self, scales: &[u8], codes: &[u8], out: &mut [f32]);
 
-    /// Whether everything that a block stands for is finite.
+    /// Whether the block contains only finite numbers.
     fn is_finite(&self, scales: &[u8], _codes: &[u8]) -> bool {
         scales::are_finite(scales)
     }
 
-    /// Appends values in blocks, rounded to nearest or, where there is `noise`, at random.
+    /// Appends values in blocks, rounded to nearest or, with `noise`, at random.
     fn quantise_all(
         &self,
         values: &[f32],
@@ -70,7 +72,7 @@ pub(super) trait NumberFormat: Debug + Sync {
         }
     }
 
-    /// The first block of so many bytes that stands for a number that is not finite.
+    /// Returns the index of the first block of `block_bytes` bytes with a number that is not finite.
     fn first_not_finite(&self, section: &[u8], block_bytes: usize) -> Option<usize> {
         let BlockShape { scale_bytes, .. } = self.shape();
         section.chunks(block_bytes).position(|block| {
@@ -80,31 +82,31 @@ pub(super) trait NumberFormat: Debug + Sync {
     }
 }
 
-/// How a format's blocks are divided.
+/// Division of a format's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockShape {
     /// Bits of a value's code.
     pub code_bits: usize,
-    /// Values in a block; none if scales are for as many values as the selection brings together.
+    /// Values in a block; `None`: scales apply to the groups of the selection.
     pub values: Option<usize>,
-    /// Bytes of a block's scales, which come before its codes.
+    /// Bytes of a block's scales, which precede its codes.
     pub scale_bytes: usize,
-    /// The codes, if they can be entropy-coded: few enough different ones that are not about equally likely.
+    /// The codes, if entropy coding pays: few and of unequal probability.
     pub codes: Option<Codes>,
 }
 
 impl BlockShape {
-    /// Values that need no scale.
+    /// Values without a scale.
     const fn plain(code_bits: usize) -> Self {
         Self { code_bits, values: Some(PLAIN_BLOCK_VALUES), scale_bytes: 0, codes: None }
     }
 
-    /// Values beside the scale of their absolute maximum.
+    /// Values with a scale of their absolute maximum.
     const fn bucket(code_bits: usize, codes: Codes) -> Self {
         Self { code_bits, values: Some(BUCKET_VALUES), scale_bytes: scales::SCALE_BYTES, codes: Some(codes) }
     }
 
-    /// Values that the selection brings together, beside their scales.
+    /// Groups of the selection, with their scales.
     const fn group(code_bits: usize, scale_bytes: usize) -> Self {
         Self { code_bits, values: None, scale_bytes, codes: None }
     }
@@ -113,31 +115,30 @@ impl BlockShape {
 /// Codes that can be entropy-coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Codes {
-    /// Of four bits, two in a byte.
+    /// Four bits, two codes in a byte.
     Nibbles,
-    /// Of eight bits, of which neighbours are about equally likely.
+    /// Eight bits; adjacent codes are about equally likely.
     Bytes,
 }
 
-/// Declares the formats: the byte that stands for each in a frame, and its type, which has the name that it has in the list
-/// of configurations.
+/// Declares the formats: the tag in a frame, and the type, named as in the list of configurations.
 macro_rules! registry {
     ($($tag:literal => $format:ident,)*) => {
-        /// What there is to a format.
+        /// Returns the implementation of a format.
         pub(super) fn of(format: ValueFormat) -> &'static dyn NumberFormat {
             match format {
                 $(ValueFormat::$format => &$format,)*
             }
         }
 
-        /// The byte that stands for a format in a frame.
+        /// Returns the tag of a format in a frame.
         pub(super) fn wire_tag(format: ValueFormat) -> u8 {
             match format {
                 $(ValueFormat::$format => $tag,)*
             }
         }
 
-        /// The format that a frame's byte stands for.
+        /// Returns the format of a tag in a frame.
         pub(super) fn of_wire_tag(tag: u8) -> Option<ValueFormat> {
             match tag {
                 $($tag => Some(ValueFormat::$format),)*
@@ -159,7 +160,8 @@ registry! {
     8 => Nf4,
 }
 
-/// Values in a block of a format without scales: any number would do, this one keeps scratch memory in the L1 cache.
+/// Values in a block of a format without scales. The number is arbitrary; this one keeps scratch memory in
+/// the L1 cache.
 const PLAIN_BLOCK_VALUES: usize = 1024;
 
 /// Values that share the scale of their absolute maximum.

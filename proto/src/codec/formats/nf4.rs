@@ -1,4 +1,4 @@
-//! Sixteen levels where values that are normally distributed lie about equally often.
+//! Sixteen levels that normally distributed values occupy about equally often.
 //!
 //! T. Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023 (arXiv 2305.14314), section 3 and appendix E.
 
@@ -7,7 +7,7 @@ use super::scales::{append_absmax, scale};
 use super::{BlockShape, Codes, NumberFormat};
 use crate::codec::random::Noise;
 
-/// What is reconstructed for each code, at scale 1: quantiles of the normal distribution, between them zero.
+/// Reconstructed value of each code at scale 1: quantiles of the normal distribution, with zero between them.
 const LEVELS: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -29,7 +29,7 @@ const LEVELS: [f32; 16] = [
 
 const GAPS: usize = LEVELS.len() - 1;
 
-/// Midpoints between neighbouring levels: a code is how many of them a value reaches.
+/// Midpoints between adjacent levels: a code is the number of midpoints that a value reaches.
 const MIDPOINTS: [f32; GAPS] = {
     let mut midpoints = [0.0; GAPS];
     let mut gap = 0;
@@ -40,7 +40,7 @@ const MIDPOINTS: [f32; GAPS] = {
     midpoints
 };
 
-/// How far it is from each level to the next.
+/// Distance from each level to the next.
 const WIDTHS: [f32; GAPS] = {
     let mut widths = [0.0; GAPS];
     let mut gap = 0;
@@ -76,13 +76,14 @@ impl NumberFormat for Nf4 {
     }
 }
 
-/// The nearest level to a value in −1..=1.
+/// Returns the level nearest to a value in −1..=1.
 fn code(value: f32) -> u8 {
     MIDPOINTS.iter().map(|&midpoint| u8::from(value >= midpoint)).sum()
 }
 
-/// One of the two levels next to a value in −1..=1, so that their expectation is the value: all gaps below the value are
-/// passed, and its own by the share of it that lies below the value. Zero stays zero, as `unit` is between 0 and 1.
+/// Returns one of the two levels adjacent to a value in −1..=1, so that the expectation is the value. All
+/// gaps below the value count, and its own gap with the probability of the share below the value. Zero stays
+/// zero, as `unit` is between 0 and 1.
 fn code_at_random(value: f32, unit: f32) -> u8 {
     let gaps = LEVELS.iter().zip(&WIDTHS);
     gaps.map(|(&level, &width)| u8::from(value >= level + unit * width)).sum()
@@ -92,7 +93,7 @@ fn code_at_random(value: f32, unit: f32) -> u8 {
 mod tests {
     use super::*;
 
-    /// The normal distribution function, by the series of its integral.
+    /// The normal distribution function, as the series of its integral.
     fn normal_below(x: f64) -> f64 {
         let (mut term, mut sum, mut n) = (x, x, 1.0);
         while term.abs() > 1e-17 {
@@ -112,7 +113,7 @@ mod tests {
         low
     }
 
-    /// As appendix E defines them: seven quantiles below zero, zero, and eight above.
+    /// Checks the definition of appendix E: seven quantiles below zero, zero, and eight above.
     #[test]
     fn the_levels_are_quantiles_of_the_normal_distribution() {
         const OUTERMOST: f64 = 0.967_708_3;

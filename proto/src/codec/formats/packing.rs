@@ -1,9 +1,9 @@
-//! Codes of whole bytes, and codes of less than a byte, low bits first.
+//! Codes of whole bytes, and of less than a byte, low bits first.
 
-/// Values that are packed at a time.
+/// Values packed at a time.
 const PACKED_VALUES: usize = 128;
 
-/// Appends `BYTES` for each value. `code` is given a value's index and the value.
+/// Appends `BYTES` for each value. `code` receives the index and the value.
 pub(super) fn append<const BYTES: usize>(
     values: &[f32],
     out: &mut Vec<u8>,
@@ -35,7 +35,7 @@ pub(super) fn append_packed<const PER_BYTE: usize>(
         let place = |(i, code): (usize, &u8)| (code & ((1 << bits) - 1)) << (i * bits);
         codes.iter().enumerate().map(place).fold(0, |byte, placed| byte | placed)
     };
-    // Codes first and then bytes: each of the two loops vectorises.
+    // Codes first, then bytes: both loops vectorise.
     for (chunk, values) in values.chunks(PACKED_VALUES).enumerate() {
         let mut codes = [0; PACKED_VALUES];
         for (index, (slot, &value)) in codes.iter_mut().zip(values).enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn append_packed<const PER_BYTE: usize>(
     }
 }
 
-/// Reads codes of 8 / `PER_BYTE` bits as the levels they stand for.
+/// Reads codes of 8 / `PER_BYTE` bits as their levels.
 pub(super) fn read_packed<const PER_BYTE: usize>(bytes: &[u8], out: &mut [f32], levels: &[f32; 16]) {
     let bits = 8 / PER_BYTE;
     let level = |byte: u8, i: usize| levels[usize::from(byte >> (i * bits)) & ((1 << bits) - 1)];
@@ -58,7 +58,7 @@ pub(super) fn read_packed<const PER_BYTE: usize>(bytes: &[u8], out: &mut [f32], 
     }
 }
 
-/// The levels of a format with fewer than four bits.
+/// Returns the table of levels of a format with fewer than four bits.
 pub(super) fn few_levels<const COUNT: usize>(levels: [f32; COUNT]) -> [f32; 16] {
     std::array::from_fn(|code| levels[code % COUNT])
 }

@@ -1,4 +1,4 @@
-//! The sign alone, with the mean magnitude of a block.
+//! The sign, with the mean magnitude of a block.
 
 use super::packing::{append_packed, few_levels, read_packed};
 use super::scales::{SCALE_BYTES, append_scale, mean_scale, scale};

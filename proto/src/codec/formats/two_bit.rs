@@ -30,7 +30,7 @@ impl NumberFormat for TwoBit {
     }
 }
 
-/// The means of the smaller and of the larger half of the magnitudes, as bf16 represents them. Of an odd number the
+/// Returns the means of the smaller and of the larger half of the magnitudes, as bf16. Of an odd number the
 /// middle one counts as large.
 fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32) {
     magnitudes.clear();
@@ -39,7 +39,7 @@ fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32) {
     let upper_count = block.len() - lower_count;
     let pivot = nth_smallest(magnitudes, lower_count);
 
-    // The sums do not depend on how the search permutes. Values equal to the pivot fall to both halves, as many as each then lacks.
+    // The sums do not depend on the permutation of the search. Values equal to the pivot fill both halves up.
     let Halves { lower, upper, below, above } = Halves::of(block, pivot);
     let pivot = f64::from(f32::from_bits(pivot));
     let lower = lower + (lower_count - below) as f64 * pivot;
@@ -47,7 +47,7 @@ fn half_means(block: &[f32], magnitudes: &mut Vec<u32>) -> (f32, f32) {
     (mean_scale(lower / lower_count.max(1) as f64), mean_scale(upper / upper_count as f64))
 }
 
-/// What lies on either side of a pivot.
+/// Sums and counts on either side of a pivot.
 struct Halves {
     lower: f64,
     upper: f64,
@@ -57,7 +57,7 @@ struct Halves {
 
 impl Halves {
     fn of(block: &[f32], pivot: u32) -> Self {
-        /// Sums side by side, for the vector units; their number is part of the result.
+        /// Parallel sums for the vector units; their number affects the result.
         const LANES: usize = 8;
         let (mut lower, mut upper) = ([0.0_f64; LANES], [0.0_f64; LANES]);
         let (mut below, mut above) = ([0_u32; LANES], [0_u32; LANES]);
@@ -83,15 +83,15 @@ impl Halves {
     }
 }
 
-/// The key with `n` keys below it in ascending order; permutes them.
+/// Returns the key with `n` keys below it in ascending order; permutes the keys.
 fn nth_smallest(keys: &mut Vec<u32>, mut n: usize) -> u32 {
-    /// Fewer are partitioned at once.
+    /// Fewer keys are partitioned at once.
     const COUNTED_MIN: usize = 256;
     const BUCKETS_LOG2: u32 = 8;
     if keys.len() >= COUNTED_MIN {
         let (least, most) =
             keys.iter().fold((u32::MAX, 0), |(least, most), &key| (least.min(key), most.max(key)));
-        // So that the buckets span what there is.
+        // The buckets span the present range.
         let shift = (u32::BITS - (most - least).leading_zeros()).saturating_sub(BUCKETS_LOG2);
         let bucket = |key: u32| ((key - least) >> shift) as usize;
         let mut counts = [0_u32; 1 << BUCKETS_LOG2];
@@ -101,7 +101,7 @@ fn nth_smallest(keys: &mut Vec<u32>, mut n: usize) -> u32 {
             n -= counts[holds] as usize;
             holds += 1;
         }
-        // Which keys stay is as good as random, so there is no branch on it.
+        // Branch-free, because the kept keys are effectively random.
         let mut kept = 0;
         for index in 0..keys.len() {
             let key = keys[index];
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// By sorting all magnitudes.
+    /// Sorts all magnitudes.
     fn by_sorting(block: &[f32]) -> (f32, f32) {
         let mut magnitudes: Vec<f64> = block.iter().map(|value| f64::from(value.abs())).collect();
         magnitudes.sort_unstable_by(f64::total_cmp);
@@ -128,7 +128,7 @@ mod tests {
         (mean_scale(mean(lower)), mean_scale(mean(upper)))
     }
 
-    /// Few different magnitudes; some octaves; all of them.
+    /// Few different magnitudes; some octaves; all.
     fn values() -> impl Strategy<Value = Vec<f32>> {
         let value = prop_oneof![
             Just((-2..=2).prop_map(|i| i as f32).boxed()),

@@ -6,10 +6,10 @@ use super::{CHUNK_VALUES_DEFAULT, Memory, Rule, Selection, Shape};
 use crate::codec::SpecError;
 use crate::codec::layout::Layout;
 
-/// What has no parameters.
+/// Shape of a selection without parameters.
 const NO_SHAPE: Shape = Shape { chunk_log2: 0, keep: 0 };
 
-/// All of them.
+/// All values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct All;
 

@@ -1,16 +1,16 @@
-//! Positions of large magnitudes: gathered above a bound, cut to the largest.
+//! Positions of large magnitudes: gathered above a bound, then cut to the largest.
 //!
-//! Magnitudes are compared as integers, their keys, which order as finite floats do.
+//! Magnitudes are compared as integers (keys), which have the same order as finite floats.
 
-/// Values that are tested together when gathering.
+/// Values tested together when gathering.
 const GATHER_VALUES: usize = 16;
 
-/// The key of a value's magnitude.
+/// Returns the key of a value's magnitude.
 pub(super) fn key(value: f32) -> u32 {
     value.abs().to_bits()
 }
 
-/// Collects the positions of the values whose magnitude is at least `bound`, ascending, in `memory`.
+/// Collects the positions of values with a magnitude of at least `bound`, ascending, in `memory`.
 pub(super) fn gather_at_least<'a>(values: &[f32], bound: f32, memory: &'a mut Vec<u32>) -> &'a mut [u32] {
     memory.resize(values.len(), 0);
     let (blocks, tail) = values.as_chunks::<GATHER_VALUES>();
@@ -24,16 +24,16 @@ pub(super) fn gather_at_least<'a>(values: &[f32], bound: f32, memory: &'a mut Ve
     &mut memory[..count]
 }
 
-/// Moves to the front, in their order, the `keep` candidates with the largest magnitudes, the earlier first among
-/// equals. `keys` is scratch memory.
+/// Moves the `keep` candidates with the largest magnitudes to the front, in order; earlier ones win ties.
+/// `keys` is scratch memory.
 pub(super) fn cut_to_largest(candidates: &mut [u32], values: &[f32], keep: usize, keys: &mut Vec<u32>) {
     let threshold = kth_largest(keys, candidates, values, keep);
     let above = keys.iter().filter(|&&key| key > threshold).count();
     keep_from(candidates, values, threshold, keep - above);
 }
 
-/// Which values pass is as good as random, so this has no branch on it: each is written, and overwritten by the next
-/// unless it counts.
+/// Branch-free, because the accepted values are effectively random: each is written, and overwritten by the
+/// next unless it counts.
 fn gather_from(block: &[f32], start: usize, bound: f32, candidates: &mut [u32], count: &mut usize) {
     for (offset, value) in block.iter().enumerate() {
         candidates[*count] = (start + offset) as u32;
@@ -41,7 +41,7 @@ fn gather_from(block: &[f32], start: usize, bound: f32, candidates: &mut [u32], 
     }
 }
 
-/// Moves to the front, in their order, the candidates above the threshold and the first `ties` at it; without branches
+/// Moves the candidates above the threshold and the first `ties` at it to the front, in order. Branch-free
 /// for the same reason.
 fn keep_from(candidates: &mut [u32], values: &[f32], threshold: u32, mut ties: usize) {
     let mut kept = 0;
@@ -55,7 +55,7 @@ fn keep_from(candidates: &mut [u32], values: &[f32], threshold: u32, mut ties: u
     }
 }
 
-/// The k-th largest magnitude of the candidates, all of which `keys` then holds.
+/// Returns the k-th largest magnitude of the candidates; fills `keys` with all of them.
 fn kth_largest(keys: &mut Vec<u32>, candidates: &[u32], values: &[f32], k: usize) -> u32 {
     keys.clear();
     keys.extend(candidates.iter().map(|&candidate| key(values[candidate as usize])));

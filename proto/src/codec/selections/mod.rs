@@ -1,7 +1,7 @@
-//! Selections: which values of a fragment are sent, of those that the leading stage lets through.
+//! Selections: the values of a fragment to send, of those that the leading stage passes.
 //!
-//! A selection is a file with a type of its parameters that implements [`Rule`], a line in the registry below, and a line in the
-//! list of [`SelectionRule`], which gives it its name in configurations.
+//! A selection is a file with a type of parameters that implements [`Rule`], a line in the registry below,
+//! and a line in the list of [`SelectionRule`], which names it in configurations.
 
 mod all;
 mod magnitudes;
@@ -17,58 +17,59 @@ pub use self::top_k::TopK;
 use super::layout::Layout;
 use super::{DecodeError, SpecError};
 
-/// Values in a chunk unless told otherwise, as in SparseLoCo (arXiv 2508.15706): 64 × 64.
+/// Default values in a chunk, as in SparseLoCo (arXiv 2508.15706): 64 × 64.
 pub const CHUNK_VALUES_DEFAULT: u32 = 4096;
 
 const fn chunk_values_default() -> u32 {
     CHUNK_VALUES_DEFAULT
 }
 
-/// One selection, with its parameters. What it selects is a function of the parameters and the values, with the same
-/// outcome on every platform.
+/// One selection, with its parameters. The result is a function of the parameters and the values, equal on
+/// every platform.
 pub(super) trait Rule {
-    /// Whether the parameters are in their ranges.
+    /// Checks the ranges of the parameters.
     fn validate(&self) -> Result<(), SpecError>;
 
-    /// The two numbers by which a frame's header tells the parameters.
+    /// Returns the two numbers that encode the parameters in a frame's header.
     fn shape(&self) -> Shape;
 
-    /// Reads the header's two numbers; none if there are no such parameters.
+    /// Decodes the header's two numbers; `None`: no such parameters.
     fn read(shape: Shape) -> Option<Self>
     where
         Self: Sized;
 
-    /// Whether the number that it keeps depends on the values, and so has to be in the frame.
+    /// Whether the number of kept values depends on the values and is therefore in the frame.
     fn is_counted(&self) -> bool {
         false
     }
 
-    /// Where the values lie that it keeps of `len`; `count` is how many it has found, if that depends on the values. None if
-    /// it cannot have found so many.
+    /// Returns the places of the kept values among `len`; `count` is their number, if it depends on the
+    /// values. `None`: the count is not possible.
     fn layout(&self, len: usize, count: usize) -> Option<Layout>;
 
-    /// Values that share scales in a format whose scales are means of those that belong together.
+    /// Values that share scales, in a format whose scales are means of a group.
     fn group_values(&self) -> usize;
 
-    /// Appends the positions of what is kept, ascending, as many and where [`Rule::layout`] has them. `values` are finite.
+    /// Appends the kept positions, ascending, with the number and places of [`Rule::layout`]. `values` are
+    /// finite.
     fn select(&self, values: &[f32], memory: &mut Memory, positions: &mut Vec<u32>);
 
-    /// The share of the values that is kept.
+    /// Returns the share of values kept.
     fn kept_share(&self) -> f64;
 
-    /// Bits of each value, kept or not, that tell which are kept: the entropy of such a choice.
+    /// Returns the bits per value, kept or not, that encode the positions: the entropy of the choice.
     fn position_bits(&self) -> f64 {
         let term = |p: f64| if p > 0.0 { -p * p.log2() } else { 0.0 };
         term(self.kept_share()) + term(1.0 - self.kept_share())
     }
 
-    /// What `[sync]` asks for where it names this rule.
+    /// Returns the selection that `[sync]` configures by this rule.
     fn configured(config: &SyncConfig) -> Selection
     where
         Self: Sized;
 }
 
-/// The numbers in a frame's header that are a selection's own.
+/// Parameters of a selection in a frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Binary logarithm of a chunk's length.
@@ -78,31 +79,31 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Of chunks of `chunk` values, a power of two.
+    /// Creates the shape of chunks of `chunk` values, a power of two.
     fn of(chunk: u32, keep: u32) -> Self {
         Self { chunk_log2: chunk.trailing_zeros() as u8, keep }
     }
 
-    /// Values in a chunk; none if there are no such chunks.
+    /// Returns the values in a chunk; `None`: not possible.
     fn chunk(self) -> Option<u32> {
         1_u32.checked_shl(self.chunk_log2.into())
     }
 }
 
-/// Scratch memory of all selections, which is reused from fragment to fragment.
+/// Scratch memory of all selections, reused from fragment to fragment.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     candidates: Vec<u32>,
-    /// Magnitudes as integers, which order as the floats do; partitioned in place.
+    /// Magnitudes as integers, in the order of the floats; partitioned in place.
     keys: Vec<u32>,
     maxima: Vec<f32>,
 }
 
-/// Declares the selections: the byte that stands for each in a frame, its variant with the type of its parameters, and what
-/// implements [`Rule`].
+/// Declares the selections: the tag in a frame, the variant with its parameters, and the implementation of
+/// [`Rule`].
 macro_rules! registry {
     ($($(#[$doc:meta])* $tag:literal => $rule:ident $(($parameters:ident: $type:ty))? = $value:expr,)*) => {
-        /// Which values of a fragment are sent, of those that the leading stage lets through.
+        /// The values of a fragment to send, of those that the leading stage passes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Selection {
@@ -110,12 +111,12 @@ macro_rules! registry {
         }
 
         impl Selection {
-            /// What `[sync]` asks for after the warm-up.
+            /// Returns the selection that `[sync]` configures after the warm-up.
             #[must_use]
             pub fn configured(config: &SyncConfig) -> Self {
                 match config.selection {
                     $(SelectionRule::$rule => $rule::configured(config),)*
-                    // What is not of these columns is sent whole.
+                    // Values outside these columns are all sent.
                     SelectionRule::Columns => Self::All,
                 }
             }
@@ -132,7 +133,7 @@ macro_rules! registry {
                 }
             }
 
-            /// Reads the parameters of the selection that `tag` stands for.
+            /// Decodes the parameters of the selection with this tag.
             pub(super) fn read(tag: u8, shape: Shape) -> Result<Self, DecodeError> {
                 let Shape { chunk_log2, keep } = shape;
                 let rule = match tag {
@@ -146,9 +147,9 @@ macro_rules! registry {
 }
 
 registry! {
-    /// All of them; no positions are sent.
+    /// All values; no positions are sent.
     0 => All = &All,
-    /// Of each chunk the largest.
+    /// The largest of each chunk.
     1 => TopK(rule: TopK) = rule,
     /// The largest of the whole fragment.
     2 => Threshold(rule: Threshold) = rule,

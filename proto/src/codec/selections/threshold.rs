@@ -1,4 +1,4 @@
-//! Selection by one threshold for the whole fragment, which a sample gives and a few counts correct.
+//! Selection by one threshold for the whole fragment, estimated from a sample and corrected by counting.
 //!
 //! Y. Lin et al., "Deep Gradient Compression", ICLR 2018 (arXiv 1712.01887), section 3 and the authors' code.
 
@@ -10,24 +10,24 @@ use super::{Memory, Rule, Selection, Shape, chunk_values_default};
 use crate::codec::layout::Layout;
 use crate::codec::{FRAGMENT_VALUES_MAX, SpecError, chunks};
 
-/// One value in this many is in the sample: 1 %.
+/// One value in this many is sampled: 1 %.
 const SAMPLE_STRIDE: usize = 100;
 
-/// Values in the sample, at least, unless the fragment has fewer.
+/// Minimum values in the sample, or all of a shorter fragment.
 const SAMPLE_VALUES_MIN: usize = 512;
 
-/// How often the threshold is moved, at most.
+/// Maximum corrections of the threshold.
 const ADAPTATIONS_MAX: usize = 10;
 
-/// The first move of the threshold's key: between a fifth and a quarter of an octave. Each further move in the same
-/// direction is twice as far, so that [`ADAPTATIONS_MAX`] of them lead across all floats.
+/// First correction of the threshold's key: between a fifth and a quarter of an octave. Each further one in
+/// the same direction is twice as large, so that [`ADAPTATIONS_MAX`] of them cover all floats.
 const STEP: u32 = 1 << 21;
 
-/// Values that share scales, as this does not say how many it keeps of a chunk: an eighth of a bit each for two levels.
+/// Values that share scales, as no number per chunk is fixed: an eighth of a bit each for two levels.
 const GROUP_VALUES: usize = 256;
 
-/// The largest magnitudes of the whole fragment, about `keep` for each `chunk` of its values: 0.8 to 1.3 times as many, or
-/// fewer if fewer are not zero (Lin et al., arXiv 1712.01887).
+/// The largest magnitudes of the whole fragment, about `keep` for each `chunk` of values: 0.8 to 1.3 times as
+/// many, or fewer if fewer differ from zero (Lin et al., arXiv 1712.01887).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Threshold {
@@ -84,7 +84,7 @@ impl Rule for Threshold {
     }
 }
 
-/// How many values a selection by threshold is to keep, and the bounds between which it leaves it at that.
+/// Number of values to keep, and the accepted range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Quota {
     wanted: usize,
@@ -93,7 +93,8 @@ struct Quota {
 }
 
 impl Quota {
-    /// Of `len` values, `keep` of each `chunk`, rounded up. 0.8 to 1.3 times as many will do (Lin et al. 2018).
+    /// Returns the quota of `len` values: `keep` of each `chunk`, rounded up. 0.8 to 1.3 times as many are
+    /// accepted (Lin et al. 2018).
     fn new(len: usize, chunk: u32, keep: u32) -> Self {
         debug_assert!(len <= FRAGMENT_VALUES_MAX, "so that the product fits 64 bits");
         let wanted = (len as u64 * u64::from(keep)).div_ceil(u64::from(chunk)) as usize;
@@ -102,15 +103,15 @@ impl Quota {
 }
 
 impl Memory {
-    /// Appends the positions of about the wanted number of largest magnitudes, ascending: at least `quota.least` and at
-    /// most `quota.most`, or fewer if fewer are not zero. Where the threshold leaves more, exactly the wanted number
-    /// is kept, the lower position first among equals. `values` are finite.
+    /// Appends the positions of about the wanted number of largest magnitudes, ascending: `quota.least` to
+    /// `quota.most`, or fewer if fewer differ from zero. If the threshold passes more, exactly the wanted
+    /// number is kept; lower positions win ties. `values` are finite.
     fn select_by_threshold(&mut self, quota: Quota, values: &[f32], positions: &mut Vec<u32>) {
         positions.reserve(quota.most);
         if quota.wanted == 0 {
             return;
         }
-        // Where all are wanted, those that are not zero, without looking for how many that are.
+        // Where all are wanted, all non-zero values, without counting them.
         let bound = if quota.wanted == values.len() { 1 } else { self.find_bound(quota, values) };
         let candidates = gather_at_least(values, f32::from_bits(bound), &mut self.candidates);
         let mut count = candidates.len();
@@ -121,11 +122,11 @@ impl Memory {
         positions.extend_from_slice(&candidates[..count]);
     }
 
-    /// The key of a threshold that an acceptable number of magnitudes reach; failing that one that more reach; failing
-    /// that, as nearly all values are zero, the smallest that is not zero.
+    /// Returns the key of a threshold that an acceptable number of magnitudes reach; otherwise one that more
+    /// reach; otherwise, as nearly all values are zero, the smallest non-zero one.
     fn find_bound(&mut self, quota: Quota, values: &[f32]) -> u32 {
         let mut bound = self.estimate_bound(quota, values);
-        // The highest key that too many reach, the lowest that too few reach.
+        // The highest key that too many reach, and the lowest that too few reach.
         let (mut low, mut high) = (None, None);
         let mut step = STEP;
         for _ in 0..=ADAPTATIONS_MAX {
@@ -149,10 +150,10 @@ impl Memory {
         low.unwrap_or(1)
     }
 
-    /// What the sample says: its magnitude of the rank that corresponds to the wanted number.
+    /// Returns the sample's magnitude of the rank that corresponds to the wanted number.
     fn estimate_bound(&mut self, quota: Quota, values: &[f32]) -> u32 {
         let sample_len = (values.len() / SAMPLE_STRIDE).max(SAMPLE_VALUES_MIN).min(values.len());
-        // Odd, lest it keep to a few columns of a matrix.
+        // Odd, so that it does not hit only a few columns of a matrix.
         let stride = (values.len() / sample_len).saturating_sub(1) | 1;
         self.keys.clear();
         self.keys.extend(values.iter().step_by(stride).map(|&value| key(value)));
@@ -163,7 +164,7 @@ impl Memory {
 }
 
 fn count_at_least(values: &[f32], bound: f32) -> usize {
-    // In 32 bits, so that it vectorises; a fragment has fewer values.
+    // 32 bits, so that it vectorises; a fragment has fewer values.
     values.iter().map(|value| u32::from(value.abs() >= bound)).sum::<u32>() as usize
 }
 
@@ -200,7 +201,7 @@ mod tests {
             let count = positions.len();
             prop_assert!(count <= quota.most && count >= quota.least.min(not_zero));
 
-            // By sorting everything.
+            // Sorts all.
             let mut order: Vec<u32> = (0..values.len() as u32).collect();
             order.sort_by(|&a, &b| {
                 let magnitude = |i: u32| values[i as usize].abs();
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_number_is_within_the_bounds_whatever_the_sample_said() {
-        // The sample sees only every fifth value or so, and these are the small ones.
+        // The sample contains only about every fifth value, and these are small.
         let stride = (5000 / SAMPLE_VALUES_MIN - 1) | 1;
         let values: Vec<f32> =
             (0..5000).map(|i| if i % stride == 0 { 1e-3 } else { 1.0 + i as f32 }).collect();
@@ -224,7 +225,7 @@ mod tests {
         assert!((quota.least..=quota.most).contains(&positions.len()));
     }
 
-    /// As in a union of what sites have sent: small values are no reason to leave out a position.
+    /// As in a union of updates of sites: small values do not exclude a position.
     #[test]
     fn where_all_are_wanted_nothing_is_left_out_but_zeros() {
         let value = |i: u32| if i % 10 == 3 { 0.0 } else { 0.5_f32.powi((i % 97) as i32) };

@@ -9,14 +9,14 @@ use crate::codec::SpecError;
 use crate::codec::chunks::{self, Chunks};
 use crate::codec::layout::Layout;
 
-/// Columns of the matrix as which a chunk is seen are at least this many: enough for the vector units.
+/// Minimum columns of the matrix into which a chunk is arranged: enough for the vector units.
 const COLUMNS_MIN: usize = 256;
 
-/// Columns for each kept value. With four of them, the bound from the column maxima lets through some tenth more
-/// values than are kept.
+/// Columns for each kept value. With four, the bound from the column maxima passes about a tenth more values
+/// than are kept.
 const COLUMNS_PER_KEPT: usize = 4;
 
-/// Of each chunk the `keep` largest magnitudes, the lower position first among equals.
+/// The `keep` largest magnitudes of each chunk; lower positions win ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopK {
@@ -24,12 +24,12 @@ pub struct TopK {
     /// chunk may be shorter.
     #[serde(default = "chunk_values_default")]
     pub chunk: u32,
-    /// Values kept of each chunk, `1..=chunk`; a shorter chunk keeps at most what it has.
+    /// Values kept of each chunk, `1..=chunk`; a shorter chunk keeps at most all.
     pub keep: u32,
 }
 
 impl TopK {
-    /// The selection of this, which is all values where all of a chunk are kept.
+    /// Returns this selection, or all values if all of a chunk are kept.
     #[must_use]
     pub fn or_all(chunk: u32, keep: u32) -> Selection {
         if keep == chunk { Selection::All } else { Self { chunk, keep }.into() }
@@ -102,8 +102,8 @@ impl Memory {
         positions.extend(candidates[..keep].iter().map(|candidate| start + candidate));
     }
 
-    /// A magnitude that the `keep`-th largest is not below: the `keep`-th largest of the column maxima, where the
-    /// values fill a matrix row by row.
+    /// Returns a lower bound of the `keep`-th largest magnitude: the `keep`-th largest of the column maxima,
+    /// with the values in a matrix row by row.
     fn lower_bound(&mut self, values: &[f32], keep: usize) -> f32 {
         let columns = (COLUMNS_PER_KEPT * keep).next_power_of_two().max(COLUMNS_MIN);
         if columns >= values.len() {
@@ -113,7 +113,7 @@ impl Memory {
         self.maxima.resize(columns, 0.0);
         for row in values.chunks(columns) {
             for (maximum, value) in self.maxima.iter_mut().zip(row) {
-                // Not f32::max, whose treatment of NaN costs more instructions.
+                // f32::max treats NaN specially, which costs more instructions.
                 *maximum = if value.abs() > *maximum { value.abs() } else { *maximum };
             }
         }
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Sorts everything: by magnitude, then by position.
+    /// Sorts all values by magnitude, then by position.
     fn by_sorting(chunks: Chunks, values: &[f32]) -> Vec<u32> {
         let mut positions = Vec::new();
         for chunk in chunks.iter() {

@@ -7,10 +7,10 @@
 //! ```text
 //! C[k][i] = √(2/64) · cos(π (2i + 1) k / 128),  C[0][i] = √(1/64)
 //! ```
-//!
-//! The even half of a transform of n values is the transform of the n/2 sums x[i] + x[n−1−i], the odd half a matrix
-//! times the n/2 differences (Chen, Smith and Fralick 1977): a third of the multiplications of the whole matrix, none
-//! of them with a large factor. Multiplications and additions happen in a fixed order and are never fused.
+//! The even half of a transform of n values is the transform of the n/2 sums x[i] + x[n−1−i]. The odd half is
+//! a matrix times the n/2 differences (Chen, Smith and Fralick 1977). This takes a third of the
+//! multiplications of the whole matrix, none by a large factor. Multiplications and additions happen in a
+//! fixed order and are never fused.
 
 use std::array;
 
@@ -26,15 +26,15 @@ const EDGE: usize = 64;
 /// Values in a tile: 64 rows of 64.
 pub const TILE_VALUES: usize = EDGE * EDGE;
 
-/// Transforms the fragment's first tiles; the values after them pass as they are.
+/// Transforms the fragment's first tiles; the values after them pass unchanged.
 ///
-/// The caller has ordered the fragment so that a tile is [`TILE_VALUES`] consecutive values, row by row, and all whole
-/// tiles come first. Coefficient (u, v), of frequency u down the columns and v along the rows, takes the place of the
-/// value in row u and column v.
+/// The caller orders the fragment so that a tile is [`TILE_VALUES`] consecutive values, row by row, with all
+/// whole tiles first. Coefficient (u, v), of frequency u down the columns and v along the rows, takes the
+/// place of the value in row u and column v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dct {
-    /// How many tiles the fragment starts with.
+    /// Tiles at the start of the fragment.
     pub tiles: u32,
 }
 
@@ -88,12 +88,12 @@ impl LeadingStage for Dct {
     }
 }
 
-/// Vectors that are transformed together, side by side: four registers of baseline x86-64 or AArch64.
+/// Vectors transformed together, side by side: four registers of baseline x86-64 or AArch64.
 const LANES: usize = 16;
 
 type Lanes = [f32; LANES];
 
-/// [`LANES`] vectors of 64 values, the i-th values of all of them together.
+/// [`LANES`] vectors of 64 values, interleaved.
 type Strip = [Lanes; EDGE];
 
 fn transform_columns(tile: &mut [f32; TILE_VALUES], transform: fn(&mut Strip)) {
@@ -135,7 +135,7 @@ fn forward(strip: &mut Strip) {
     *strip = coefficients;
 }
 
-/// Replaces 64 coefficients by their values. Coefficients that are zero in all vectors cost nothing.
+/// Replaces 64 coefficients by their values. Coefficients that are zero in all vectors are free.
 fn inverse(strip: &mut Strip) {
     let mut values = [[0.0; LANES]; EDGE];
     values[0] = strip[0].map(|coefficient| coefficient * CONSTANT);
@@ -161,7 +161,7 @@ fn inverse(strip: &mut Strip) {
     *strip = values;
 }
 
-/// Whether all are zero, of either sign; as integers, which takes no branches.
+/// Whether all are zero, of either sign; compares integers, without branches.
 fn are_zero(lanes: &Lanes) -> bool {
     lanes.iter().fold(0, |any, value| any | value.to_bits()) << 1 == 0
 }
@@ -180,10 +180,10 @@ fn combine<'a>(terms: impl Iterator<Item = (&'a Lanes, &'a f32)>) -> Lanes {
 /// √(1/64).
 const CONSTANT: f32 = 0.125;
 
-/// The matrix of the odd half of a transform of 2·`half` values, row by row: √(2/64) · cos(π (2i + 1)(2k + 1) /
-/// (4·half)).
+/// Returns the matrix of the odd half of a transform of 2·`half` values, row by row: √(2/64) · cos(π (2i +
+/// 1)(2k + 1) / (4·half)).
 fn odd_half(half: usize) -> &'static [f32] {
-    // Those of 1, 2, 4, … come before: (half² − 1) / 3 numbers.
+    // The matrices of 1, 2, 4, … precede it: (half² − 1) / 3 numbers.
     &ODD_HALVES[(half * half - 1) / 3..][..half * half]
 }
 
@@ -208,7 +208,7 @@ static ODD_HALVES: [f32; ODD_HALVES_VALUES] = {
     table
 };
 
-/// cos(π j / 128) for one turn, by rotations in f64: their error is far below the last bit of an f32.
+/// cos(π j / 128) for one turn, by rotations in f64, whose error is far below the last bit of an f32.
 const fn cosines() -> [f64; 4 * EDGE] {
     const COS: f64 = 0.999_698_818_696_204_2;
     const SIN: f64 = 0.024_541_228_522_912_288;

@@ -1,6 +1,7 @@
-//! Leading stages: what happens to a fragment before its values are selected.
+//! Leading stages, which process a fragment before its values are selected.
 //!
-//! A stage is a file with a type of its parameters that implements [`LeadingStage`], and a line in the registry below.
+//! A stage is a file with a type of parameters that implements [`LeadingStage`], and a line in the registry
+//! below.
 
 mod dct;
 mod random_k;
@@ -12,64 +13,65 @@ pub use self::random_k::RandomK;
 use super::SpecError;
 use super::reader::Reader;
 
-/// What a leading stage does to values.
+/// Effect of a leading stage on values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// It chooses positions; only their values are seen by what follows, and only they change at the receiver.
+    /// Chooses positions. Later stages see only their values, and only they change at the receiver.
     Chooses,
-    /// It replaces the values by as many others, of which each depends on many.
+    /// Replaces the values by as many others, each of which depends on many.
     Transforms,
 }
 
-/// One leading stage, with its parameters. All of it is a function of the parameters, the seed and the values, with the
-/// same bits on every platform.
+/// One leading stage, with its parameters. It is a function of the parameters, the seed and the values, with
+/// the same bits on every platform.
 pub(super) trait LeadingStage {
-    /// Whether the parameters are in their ranges.
+    /// Checks the ranges of the parameters.
     fn validate(&self) -> Result<(), SpecError>;
 
-    /// Values that selection sees of a fragment of `len`; none if the stage cannot have such a fragment.
+    /// Returns the number of values passed to the selection for a fragment of `len`; `None`: the fragment
+    /// does not fit the stage.
     fn seen_len(&self, len: usize) -> Option<usize>;
 
-    /// The share of a fragment's values that selection sees, but for what rounding to whole chunks makes of it.
+    /// Returns the share of values passed to the selection, up to rounding to whole chunks.
     fn seen_share(&self) -> f64 {
         1.0
     }
 
-    /// What it does to values.
+    /// Returns its effect.
     fn effect(&self) -> Effect;
 
-    /// Whether the seed matters, and so has to be in the frame.
+    /// Whether the seed matters and is therefore in the frame.
     fn is_seeded(&self) -> bool {
         false
     }
 
-    /// Input values must be of a smaller magnitude than this.
+    /// Exclusive upper bound of the magnitude of input values.
     fn magnitude_end(&self) -> f32 {
         f32::INFINITY
     }
 
-    /// Appends the positions that it chooses of a fragment of `len` values, ascending.
+    /// Appends the positions chosen for a fragment of `len` values, ascending.
     fn choose(&self, _seed: u64, _len: usize, _positions: &mut Vec<u32>) {}
 
     /// Transforms the values of a fragment.
     fn forward(&self, _values: &mut [f32]) {}
 
-    /// Undoes [`LeadingStage::forward`].
+    /// Inverts [`LeadingStage::forward`].
     fn inverse(&self, _values: &mut [f32]) {}
 
     /// Appends the parameters to a frame's header.
     fn write(&self, header: &mut Vec<u8>);
 
-    /// Reads what [`LeadingStage::write`] wrote; none if there are no such parameters.
+    /// Decodes the output of [`LeadingStage::write`]; `None`: no such parameters.
     fn read(header: &mut Reader<'_>) -> Option<Self>
     where
         Self: Sized;
 }
 
-/// Declares the stages: the byte that stands for each in a frame, and its type.
+/// Declares the stages: the tag in a frame, and the type.
 macro_rules! registry {
     ($($(#[$doc:meta])* $tag:literal => $stage:ident,)*) => {
-        /// What happens to a fragment before its values are selected.
+        /// Processing of a fragment before its values are selected.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Stage {
@@ -89,7 +91,7 @@ macro_rules! registry {
                 }
             }
 
-            /// Reads the parameters of the stage that `tag` stands for; none if there is no such stage.
+            /// Decodes the parameters of the stage with this tag; `None`: unknown stage.
             pub(super) fn read(tag: u8, header: &mut Reader<'_>) -> Option<Self> {
                 match tag {
                     $($tag => $stage::read(header).map(Self::$stage),)*
@@ -101,22 +103,22 @@ macro_rules! registry {
 }
 
 registry! {
-    /// A random mask that all members draw alike.
+    /// A random mask, equal on all members.
     1 => RandomK,
     /// A discrete cosine transform of tiles.
     2 => Dct,
 }
 
-/// The values that selection sees, and where they come from. Its memory is reused from fragment to fragment.
+/// The values passed to the selection, and their positions. Its memory is reused from fragment to fragment.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Positions in the fragment of what a choosing stage left.
+    /// Positions in the fragment that a choosing stage passes.
     pub mask: Vec<u32>,
     values: Vec<f32>,
 }
 
 impl Seen {
-    /// Carries out the stage, which must have the fragment.
+    /// Applies the stage, which must fit the fragment.
     pub fn through<'a>(&'a mut self, stage: Option<Stage>, seed: u64, input: &'a [f32]) -> &'a [f32] {
         let Some(stage) = stage else { return input };
         let stage = stage.as_leading();
@@ -135,7 +137,7 @@ impl Seen {
         &self.values
     }
 
-    /// Turns positions among the values that were seen into positions of the fragment.
+    /// Converts positions among the passed values into positions of the fragment.
     pub fn map_to_fragment(&self, positions: &mut [u32]) {
         positions.iter_mut().for_each(|position| *position = self.mask[*position as usize]);
     }

@@ -1,4 +1,4 @@
-//! A random mask that is never sent, as all members draw it from the same seed.
+//! A random mask that is never sent, as all members derive it from the same seed.
 //!
 //! J. Wang et al., "CocktailSGD: Fine-tuning Foundation Models over 500Mbps Networks", ICML 2023.
 
@@ -10,16 +10,16 @@ use crate::codec::random::MaskDraws;
 use crate::codec::reader::Reader;
 use crate::codec::{CHUNK_VALUES_MAX, SpecError};
 
-/// Chooses `keep` positions out of each `chunk` values, every set of that size being equally likely; what follows sees
-/// only their values. Members with the same seed choose the same.
+/// Chooses `keep` positions of each `chunk` values; all sets of that size are equally likely. Later stages
+/// see only their values. Members with the same seed choose the same positions.
 ///
-/// The values are not scaled up: with error feedback, what the mask leaves out is sent later.
+/// The values are not scaled up: with error feedback, masked values are sent later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RandomK {
     /// Values in a chunk: a power of two, at most [`CHUNK_VALUES_MAX`]. The fragment's last chunk may be shorter.
     pub chunk: u32,
-    /// Positions chosen of each chunk, `1..=chunk`; a shorter chunk gives at most what it has.
+    /// Positions chosen of each chunk, `1..=chunk`; a shorter chunk gives at most all.
     pub keep: u32,
 }
 
@@ -27,7 +27,7 @@ const WORD_BITS: u32 = u64::BITS;
 const MASK_WORDS_MAX: usize = (CHUNK_VALUES_MAX / WORD_BITS) as usize;
 
 impl RandomK {
-    /// The positions that are chosen of `len` values by this seed, ascending.
+    /// Returns the positions chosen of `len` values by this seed, ascending.
     #[must_use]
     pub fn positions(self, seed: u64, len: usize) -> Vec<u32> {
         let mut positions = Vec::new();
@@ -84,8 +84,8 @@ impl LeadingStage for RandomK {
     }
 }
 
-/// Sets a bit for each position that is kept, by R. Floyd's algorithm (Bentley and Floyd 1987): one draw each for
-/// whichever are fewer, the kept ones or the others.
+/// Sets a bit for each kept position, by R. Floyd's algorithm (Bentley and Floyd 1987): one draw each for the
+/// kept or the other positions, whichever are fewer.
 fn draw_mask(draws: &mut MaskDraws, chunk: Chunk, mask: &mut [u64]) {
     mask.fill(0);
     let (len, kept) = (chunk.len as u32, chunk.kept as u32);
@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn every_set_of_a_size_is_equally_likely() {
         for keep in [2, 3, 4] {
-            // Chunks of six: as long as the last one of a fragment of six values. C(6, 2) = C(6, 4) = 15, C(6, 3) = 20.
+            // Chunks of six: as long as the last one of a fragment of six values. C(6, 2) = C(6, 4) = 15,
+            // C(6, 3) = 20.
             let sets = if keep == 3 { 20 } else { 15 };
             let mut counts = std::collections::BTreeMap::<Vec<u32>, u32>::new();
             for seed in 0..30_000 {

@@ -1,4 +1,4 @@
-//! Every message, by example, out and back; and what is no message.
+//! Round trips of all messages, and malformed ones.
 
 use std::sync::Arc;
 
@@ -238,7 +238,8 @@ fn replies() -> Vec<EnrolReply> {
     refusals.into_iter().map(EnrolReply::Refused).chain([admitted]).collect()
 }
 
-/// Checks that messages come back, that every cut is an error, and that every flipped bit is a message or an error.
+/// Checks that messages survive a round trip, that every cut is an error, and that every flipped bit gives a
+/// message or an error.
 fn check<T: ControlMessage + PartialEq + std::fmt::Debug>(messages: &[T]) {
     for message in messages {
         let bytes = encode(message).unwrap();
@@ -249,7 +250,7 @@ fn check<T: ControlMessage + PartialEq + std::fmt::Debug>(messages: &[T]) {
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                // A sequence cannot be longer than its bytes, whatever its length says.
+                // A sequence cannot be longer than its bytes, whatever its length field.
                 if let Ok(other) = decode::<T>(&flipped) {
                     assert!(encode(&other).unwrap().len() <= bytes.len());
                 }
@@ -293,8 +294,8 @@ fn every_message_at_the_desk_survives_the_wire() {
 #[test]
 fn messages_are_the_golden_bytes() {
     let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    // By postcard's specification: a varint for the variant's place, then the fields; 300 = 0xac 0x02.
-    // An option is a zero, or a one and the value; 2.75f32 = 0x40300000, little-endian.
+    // By postcard's specification: a varint for the variant's place, then the fields; 300 = 0xac 0x02. An
+    // option is a zero, or a one and the value; 2.75f32 = 0x40300000, little-endian.
     let finished = |validation_loss, validation_accuracy| ToCoordinator::Finished {
         next_round: Round(300),
         validation_loss,
@@ -304,7 +305,8 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&finished(Some(2.75), None)).unwrap()), "06ac02010000304000");
     assert_eq!(hex(encode(&finished(Some(2.75), Some(0.5))).unwrap()), "06ac020100003040010000003f");
     assert_eq!(hex(encode(&ToCoordinator::Leaving).unwrap()), "07");
-    // Step, tokens and those of them that were selected, seven doubles of seconds, six counts, 2.75f32, and an option of two floats.
+    // Step, tokens, selected tokens, seven doubles of seconds, six counts, 2.75f32, and an option of two
+    // floats.
     let heartbeat = ToCoordinator::Heartbeat(Heartbeat {
         step: 300,
         tokens: 7,
@@ -347,7 +349,8 @@ fn messages_are_the_golden_bytes() {
         measured: Some(Measured { step_s: 2.75, round_trip_s: 0.5, bit_s: 0.25, spare_cores: 2.0 }),
         audit: Audit { fragments: 3, worst: 0.5 },
     });
-    // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then how many more.
+    // Two refusals: site, round, fragment, the reason's place; of the norm 2.75f32 and 32. Then the number of
+    // others.
     let refused = "02".to_owned() + "01ac020202" + "01ac02020300003040" + "20" + "ac02";
     // One, and four floats.
     let measured = "01".to_owned() + "00003040" + "0000003f" + "0000803e" + "00000040";
@@ -368,7 +371,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
     assert_eq!(hex(encode(&ToWorker::Seat { rank: Some(300) }).unwrap()), "0701ac02");
-    // One place in the list is taken: two doubles, 0.5 = 0x3fe0…
+    // One entry of the list is present: two doubles, 0.5 = 0x3fe0…
     let half = MeasuredLink { bytes_per_s: 0.5, round_trip_s: 0.5 };
     let links = ToCoordinator::Links(vec![None, Some(half)]);
     assert_eq!(hex(encode(&links).unwrap()), "0a020001".to_owned() + &"000000000000e03f".repeat(2));
@@ -398,7 +401,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(encode(&FromDesk::Probe(uploaded)).unwrap()), "0101ac0207");
 }
 
-/// Steps of 15, and of 20 from round 6 on, of which there are two turns.
+/// Steps of 15, and of 20 from round 6 on, in two turns.
 #[test]
 fn the_bytes_of_a_schedule_with_a_change_of_pace_are_pinned() {
     let schedule = SCHEDULE.changed_at(Round(6), Pace { every: 20, groups: 2 });

@@ -1,4 +1,4 @@
-//! A member's own updates, and an uploader's work.
+//! A member's own updates, and the work of an uploader.
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
@@ -17,7 +17,8 @@ impl Member {
         self.last_contributed = Some(round);
         let decided = self.ready.take(round);
         if round < self.open_round() {
-            // The others did not wait. What was not ready then was sent nowhere, so it is in no result, whoever is named there.
+            // The others did not wait. Fragments not ready then were not sent, so no result contains them,
+            // whatever sites it names.
             if weight > 0 {
                 let due = self.layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment));
                 let undecided = due.filter(|fragment| !decided.contains(fragment));
@@ -32,7 +33,8 @@ impl Member {
         }
     }
 
-    /// A part of what the device computes can be sent. Of a round that is over it comes too late, and is decided over with the rest.
+    /// Offers a finished fragment for sending. In a round that is over it is too late, and is accounted for
+    /// with the rest.
     pub(super) fn fragment_ready(&mut self, round: Round, fragment: FragmentId, weight: u32) {
         let is_open = round >= self.open_round() && self.last_contributed < Some(round);
         let is_due = fragment.0 < self.layout.count() && self.schedule.is_due(round, fragment);
@@ -44,8 +46,8 @@ impl Member {
         }
     }
 
-    /// Takes part in the open round: sends this member's slices, and compresses where all are here. Called when
-    /// the round opens, when this member's update is ready, and when a generation begins.
+    /// Takes part in the open round: sends this member's slices, and compresses where all are present. Called
+    /// when the round opens, when this member's update is ready, and when a generation begins.
     pub(super) fn offer_open_round(&mut self) {
         let Some(duties) = self.running() else { return };
         for fragment in self.layout.fragments() {
@@ -72,16 +74,15 @@ impl Member {
         }
     }
 
-    /// What this member has for a fragment in a round: none while the device is still at it, or takes no part in it.
+    /// Returns this member's weight for a fragment in a round; `None`: not ready, or this member is inactive.
     fn own_weight(&self, duties: &Duties, round: Round, fragment: FragmentId) -> Option<u32> {
         let ready = || self.ready.weight(round, fragment).filter(|_| duties.is_active(self.me, round));
         self.whole_weight(duties, round).or_else(ready)
     }
 
-    /// What this member has for a whole round.
+    /// Returns this member's weight for a whole round.
     pub(super) fn whole_weight(&self, duties: &Duties, round: Round) -> Option<u32> {
-        // Who joined lately, and is counted in by a generation that began since, has nothing before its first
-        // round.
+        // A recent joiner, counted in by a later generation, contributes nothing before its first round.
         let sits_out = self.starts_at.is_some_and(|first| round < first);
         let weight = self.contributed.get(&round).copied().or(sits_out.then_some(0));
         weight.filter(|_| duties.is_active(self.me, round))
@@ -96,7 +97,7 @@ impl Member {
         });
     }
 
-    /// Makes the site's contribution to the open round when every active member's update is here.
+    /// Makes the site's contribution to the open round when every active member's update is present.
     pub(super) fn compress_if_all_here(&mut self, duties: &Duties, fragment: FragmentId) {
         let round = self.open_round();
         if !duties.makes(round, fragment) || self.results.get(round, fragment).is_some() {
@@ -106,7 +107,7 @@ impl Member {
         let me = self.me;
         let Some(upload) = self.upload_mut(fragment) else { return };
         let ready = |worker| if worker == me { own_weight.is_some() } else { upload.has(worker, round) };
-        // A site that is not counted yet has nobody to wait for, and nobody waits for it.
+        // A site without active members waits for none, and is not awaited.
         let is_counted = duties.locals(round).next().is_some();
         if upload.begun == Some(round) || !is_counted || !duties.locals(round).all(ready) {
             return;
@@ -151,7 +152,7 @@ impl Member {
         self.contribute_site(&duties, fragment, round, weight, body);
     }
 
-    /// Hands the site's contribution to the owner.
+    /// Sends the site's contribution to the owner.
     fn contribute_site(
         &mut self,
         duties: &Duties,
@@ -172,7 +173,7 @@ impl Member {
         }
     }
 
-    /// Decides over this member's slices of a round that is complete, by the sites that its results name.
+    /// Accounts for this member's slices of a complete round, by the sites that its results name.
     pub(super) fn account_for(&mut self, round: Round) {
         let whole = self.contributed.remove(&round);
         let schedule = self.schedule;
@@ -193,7 +194,7 @@ impl Member {
         self.move_residuals();
     }
 
-    /// Empties the residuals of fragments that others upload now.
+    /// Empties the residuals of fragments that others now upload.
     pub(super) fn move_residuals(&mut self) {
         let Some(duties) = self.duties.clone() else { return };
         for (fragment, upload) in self.layout.fragments().zip(&mut self.uploads) {

@@ -14,7 +14,8 @@ use super::Member;
 use crate::control::message::{GenerationStart, Hash, Settled, Settlement};
 
 impl Member {
-    /// Ends the present generation and reports what is held. Nothing changes until the next one begins.
+    /// Ends the present generation and reports the held results. No other state changes until the next one
+    /// begins.
     pub(super) fn settle(&mut self, generation: Generation) {
         let present = self.duties.as_ref().map(|duties| duties.generation());
         if present >= Some(generation) || self.settling > Some(generation) {
@@ -62,7 +63,7 @@ impl Member {
         }
     }
 
-    /// Fixes where a new member starts. It may be told anew as long as its device has not begun.
+    /// Chooses the first round of a new member. It may change until the device has started.
     fn choose_first_round(&mut self, duties: &Duties) {
         let first = duties.first_round();
         self.starts_at = match self.starts_at {
@@ -73,7 +74,7 @@ impl Member {
         };
     }
 
-    /// Drops what arrived for this member's duties under the old generation, and takes up the new ones.
+    /// Drops data collected for duties of the old generation and takes up the new ones.
     fn forget_collected(&mut self, duties: &Duties) {
         self.missed.clear();
         self.pulls.clear();
@@ -89,7 +90,7 @@ impl Member {
         }
     }
 
-    /// Empties the owner's residuals of fragments that others own now.
+    /// Empties the owner's residuals of fragments that others now own.
     fn move_owner_residuals(&mut self, duties: &Duties) {
         let moved = self.reduced.extract_if(.., |&fragment| !duties.owns(fragment));
         let command =
@@ -97,7 +98,7 @@ impl Member {
         self.commands.extend(moved.map(command));
     }
 
-    /// Makes this member's results those that count: retracts what is void, pulls what is missing.
+    /// Adopts the settled results: retracts void ones, pulls missing ones.
     fn follow(&mut self, duties: &Duties, settlement: &Settlement) {
         let last = settlement.open_round;
         let adopted: BTreeMap<FragmentId, Hash> =
@@ -125,13 +126,14 @@ impl Member {
         }
     }
 
-    /// What was adopted before this member contributes to it has nothing of it. Its site may be named all the same: by others who were there, or are still.
+    /// Notes results adopted before this member contributed, which do not contain its update. They may still
+    /// name its site, for other members of it.
     fn note_without_me(&mut self, round: Round, adopted: &BTreeMap<FragmentId, Hash>) {
         let (of, before) = std::mem::take(&mut self.without_me);
         let is_to_come = |fragment: FragmentId| {
             !self.contributed.contains_key(&round) && self.ready.weight(round, fragment).is_none()
         };
-        // What is void by now is made again, with it.
+        // Void results are made again, with its update.
         let is_without =
             |fragment: &FragmentId| of == round && before.contains(fragment) || is_to_come(*fragment);
         let without = adopted.keys().copied().filter(is_without).collect();

@@ -1,4 +1,4 @@
-//! One member of the run, as a state machine.
+//! A member of the run, as a state machine.
 
 mod contributing;
 mod generation;
@@ -31,23 +31,25 @@ use super::results::Results;
 use super::upload::Upload;
 use crate::control::message::Hash;
 
-/// What all members of a run agree on.
+/// Configuration shared by all members of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Which fragments a round synchronises.
+    /// Fragments synchronised in each round.
     pub schedule: RoundSchedule,
-    /// How long owners wait for late sites.
+    /// Owners' wait for late sites.
     pub deadline: DeadlineConfig,
 }
 
 /// One worker's side of the round protocol.
 ///
-/// Calls: [`Self::handle`] an event, then [`Self::poll_command`] until there is none; [`Self::poll_timeout`]
-/// says when [`Event::Timeout`] is due. The rest may be read at any time between.
+/// Calls: [`Self::handle`] an event, then [`Self::poll_command`] until it returns `None`;
+/// [`Self::poll_timeout`] returns the time of the next [`Event::Timeout`]. The rest may be read at any time
+/// between.
 ///
-/// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, or of [`super::SMALL_RESULTS_KEPT_ROUNDS`] that are no larger than the model, one local update
-/// per member of the site for each fragment that it uploads, one contribution per site for each that it owns,
-/// and a bounded number of frames and bytes of a generation to come. An event causes at most one command per kept round,
+/// Memory: results of [`super::RESULTS_KEPT_ROUNDS`] + 1 + [`super::ROUNDS_AHEAD_MAX`] rounds, or of
+/// [`super::SMALL_RESULTS_KEPT_ROUNDS`] if together no larger than the model; one local update per member of
+/// the site for each uploaded fragment; one contribution per site for each owned fragment; and a bounded
+/// number of frames and bytes of the next generation. An event causes at most one command per kept round,
 /// fragment and peer.
 #[derive(Debug)]
 pub struct Member {
@@ -56,44 +58,47 @@ pub struct Member {
     layout: FragmentLayout,
     schedule: RoundSchedule,
     now: Duration,
-    /// None until the first generation.
+    /// `None` until the first generation.
     duties: Option<Arc<Duties>>,
-    /// The generation to come, while the present one has ended.
+    /// The next generation, once the present one has ended.
     settling: Option<Generation>,
-    /// The round of the device; none before its first.
+    /// The device's round; `None` before its first.
     computing: Option<Round>,
-    /// The first round that this member takes part in.
+    /// First round of this member.
     starts_at: Option<Round>,
-    /// Weights contributed to rounds that are not complete.
+    /// Weights contributed to incomplete rounds.
     contributed: BTreeMap<Round, u32>,
     last_contributed: Option<Round>,
-    /// What is ready of the round that the device computes, or computed when it was complete without it.
+    /// Finished fragments of the device's round, or of a round completed without it.
     ready: Ready,
     results: Results,
-    /// Fragments of a round whose results were adopted before this member contributed to them: they are without it, also where they name its site.
+    /// Fragments of a round whose results were adopted before this member contributed: they lack its update,
+    /// even if they name its site.
     without_me: (Round, BTreeSet<FragmentId>),
     /// By fragment.
     uploads: Vec<Upload>,
     /// Of the fragments that this member owns.
     collections: BTreeMap<FragmentId, Collection>,
-    /// When those that are not closed first had something in them.
+    /// First non-empty arrivals of open collections.
     arrivals: Arrivals,
-    /// Fragments of which the caller may keep an owner's residual.
+    /// Fragments for which the caller may keep an owner's residual.
     reduced: BTreeSet<FragmentId>,
     deadline: Deadline,
     pulls: Pulls,
-    /// Results that came too early to be kept, and who sent them: for at most as many rounds as peers keep them.
+    /// Results that came too early to keep, with their senders: for at most as many rounds as peers keep
+    /// them.
     missed: BTreeMap<(Round, FragmentId), WorkerId>,
     early: EarlyFrames,
     commands: VecDeque<Command>,
     dropped: Dropped,
     accusations: u32,
-    /// Whether this member is known to be too far behind to follow.
+    /// Whether this member is too far behind to follow.
     lost: bool,
 }
 
 impl Member {
-    /// A member that holds the synchronised state of all rounds before `open_round`, and no generation yet.
+    /// Creates a member that has the synchronised state of all rounds before `open_round`, and no generation
+    /// yet.
     #[must_use]
     pub fn new(
         me: WorkerId,
@@ -120,7 +125,7 @@ impl Member {
             uploads: layout.fragments().map(|_| Upload::new()).collect(),
             collections: BTreeMap::new(),
             arrivals: Arrivals::default(),
-            // Whether there is a residual from an earlier process, only the caller knows.
+            // Only the caller knows of residuals from an earlier process.
             reduced: layout.fragments().collect(),
             deadline: Deadline::new(config.deadline),
             pulls: Pulls::default(),
@@ -133,7 +138,7 @@ impl Member {
         }
     }
 
-    /// Takes an event. `now` counts from any fixed instant and never goes back.
+    /// Handles an event. `now` counts from any fixed instant and never decreases.
     pub fn handle(&mut self, now: Duration, event: Event) {
         self.now = now.max(self.now);
         match event {
@@ -156,65 +161,66 @@ impl Member {
         self.start_pulls();
     }
 
-    /// The next thing to do.
+    /// Returns the next command.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// When [`Event::Timeout`] is due, on the clock of [`Self::handle`].
+    /// Returns the time of the next [`Event::Timeout`], on the clock of [`Self::handle`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.running()?;
         self.next_deadline().into_iter().chain(self.pulls.next_start()).min()
     }
 
-    /// The round that the device may begin when it has finished the one it computes, or has none yet. None: it
-    /// has to wait for [`Event::Begin`], for results, or for nothing any more, as the generation's last round
-    /// is begun. (The overlap may make it wait longer: without one, a round begins when the one before it is
-    /// applied.)
+    /// Returns the round that the device may start after its current one. `None`: it must wait for
+    /// [`Event::Begin`] or for results, or the generation's last round has started. (The overlap may delay it
+    /// further: without one, a round starts when the previous one is applied.)
     #[must_use]
     pub fn next_round(&self) -> Option<Round> {
         let duties = self.running()?;
         let next = self.computing.map_or(self.starts_at?, Round::next).max(self.open_round());
-        // What precedes the round before must be applied: only one round is in flight while another is computed.
+        // The round before the previous one must be applied: only one round is in flight while another is
+        // computed.
         (next < duties.until && next <= self.open_round().next()).then_some(next)
     }
 
-    /// The first round that this member takes part in; none before its first generation. It may become an earlier one
-    /// until the device begins.
+    /// Returns this member's first round; `None` before its first generation. It may become earlier until the
+    /// device starts.
     #[must_use]
     pub fn first_round(&self) -> Option<Round> {
         self.starts_at
     }
 
-    /// The first round whose results are not all here.
+    /// Returns the first round with missing results.
     #[must_use]
     pub fn open_round(&self) -> Round {
         self.results.open()
     }
 
-    /// The generation that this member takes part in; none while it has none, or that one has ended.
+    /// Returns the present generation; `None`: not begun, or ended.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         self.running().map(|duties| duties.generation())
     }
 
-    /// Samples behind what this member has for a round of the present generation, 0 where it sits the round out. None: it has nothing
-    /// for it yet, or takes no part in it.
+    /// Returns the samples behind this member's update of a round of the present generation; 0 if it sits the
+    /// round out. `None`: not ready, or this member is inactive.
     #[must_use]
     pub fn weight_in(&self, round: Round) -> Option<u32> {
         let duties = self.running()?;
         self.whole_weight(&duties, round)
     }
 
-    /// The bytes of a result and their name, for a peer that pulls it.
+    /// Returns the bytes and hash of a result, for a peer that pulls it.
     #[must_use]
     pub fn lookup(&self, round: Round, fragment: FragmentId) -> Option<(Bytes, Hash)> {
         self.results.get(round, fragment).map(|held| (held.bytes.clone(), held.hash))
     }
 
-    /// Once this member has contributed to the open round: the other members without whom its results do not come. Of results that it makes, these are the uploaders of the sites that have
-    /// not delivered; of those that it passes on within its site, the owners. Of the others it hears from members of its own site. None while there is no generation.
+    /// Returns the members on which the open round's results depend, once this member has contributed: for
+    /// results that it makes, the uploaders of sites that have not delivered; for results that it forwards
+    /// within its site, the owners. It receives the others from its own site. Empty without a generation.
     #[must_use]
     pub fn awaited(&self) -> BTreeSet<WorkerId> {
         let round = self.open_round();
@@ -238,13 +244,13 @@ impl Member {
         awaited
     }
 
-    /// Frames that were not taken, since the start.
+    /// Returns the frames dropped since the start.
     #[must_use]
     pub fn dropped(&self) -> &Dropped {
         &self.dropped
     }
 
-    /// The present duties, unless the generation has ended.
+    /// Returns the present duties, unless the generation has ended.
     fn running(&self) -> Option<Arc<Duties>> {
         self.duties.clone().filter(|_| self.settling.is_none())
     }
@@ -253,7 +259,7 @@ impl Member {
         self.uploads.get_mut(fragment.0 as usize)
     }
 
-    /// Results, local updates, contributions and frames of a generation to come that are in memory.
+    /// Returns the number of results, local updates, contributions and early frames in memory.
     #[must_use]
     pub fn frames_held(&self) -> usize {
         let locals: usize = self.uploads.iter().map(Upload::held).sum();
@@ -261,7 +267,7 @@ impl Member {
         self.results.held() + locals + contributions + self.early.held()
     }
 
-    /// Says once in a generation that this member is too far behind.
+    /// Reports once per generation that this member is too far behind.
     fn lose(&mut self, round: Round, fragment: FragmentId) {
         if !self.lost {
             self.lost = true;

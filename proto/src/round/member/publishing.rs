@@ -1,4 +1,4 @@
-//! An owner's work: collecting contributions and publishing results.
+//! The work of an owner: collecting contributions and publishing results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::super::results::{Held, Inserted};
 use super::Member;
 
 impl Member {
-    /// Takes a site's contribution to a fragment that this member owns.
+    /// Takes a site's contribution to an owned fragment.
     pub(super) fn collect(
         &mut self,
         duties: &Duties,
@@ -36,7 +36,7 @@ impl Member {
         }
     }
 
-    /// Closes the rounds whose deadline has come.
+    /// Closes the rounds past their deadline.
     pub(super) fn close_at_deadline(&mut self) {
         let Some(duties) = self.running() else { return };
         let now = self.now;
@@ -49,13 +49,14 @@ impl Member {
         }
     }
 
-    /// By round: when it is closed without those who are late. A site may send what it has finished while it computes the rest, so a round's clock starts when all fragments
-    /// that are owned here have come from somebody; until then it has no deadline.
+    /// Returns the deadline of each round. A site may send finished fragments while it computes the rest, so
+    /// a round's clock starts when all its fragments owned here have arrived at least once; until then it has
+    /// no deadline.
     fn deadlines(&self) -> impl Iterator<Item = (Round, Duration)> + '_ {
         self.arrivals.complete().map(|(round, began)| (round, began + self.deadline.wait(round)))
     }
 
-    /// Closes the rounds that were complete but too far ahead of this member until now.
+    /// Closes the complete rounds that were too far ahead of this member until now.
     pub(super) fn close_full(&mut self) {
         let Some(duties) = self.running() else { return };
         for fragment in self.layout.fragments() {
@@ -63,7 +64,7 @@ impl Member {
         }
     }
 
-    /// When the next round is to be closed without those who are late.
+    /// Returns the next deadline.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let last = self.results.last_kept();
         self.deadlines().filter(|(round, _)| *round <= last).map(|(_, due)| due).min()
@@ -114,7 +115,7 @@ impl Member {
         }
     }
 
-    /// Gives the collected round's result a name, keeps it and sends it on its way.
+    /// Hashes, keeps and forwards the collected round's result.
     fn publish(&mut self, duties: &Duties, fragment: FragmentId, result: FragmentResult) {
         let Some(collection) = self.collections.get_mut(&fragment) else { return };
         let round = collection.round;
@@ -122,7 +123,7 @@ impl Member {
         self.arrivals.open(collection.round, fragment);
         let bytes = result.encode();
         let hash = *blake3::hash(&bytes).as_bytes();
-        // Kept with its parts in the bytes that are sent: it would take twice the memory otherwise.
+        // Its parts share the memory of the bytes sent; separate parts would take twice the memory.
         let result = FragmentResult::decode(&bytes).unwrap_or(result);
         if self.keep_result(round, fragment, Held { bytes, hash, result }) == Inserted::New {
             self.pass_on(duties, round, fragment);
@@ -130,7 +131,7 @@ impl Member {
         }
     }
 
-    /// Sends a result to those who wait for this member's copy.
+    /// Sends a result to the receivers of this member's copy.
     pub(super) fn pass_on(&mut self, duties: &Duties, round: Round, fragment: FragmentId) {
         if round < duties.first_made(fragment) {
             return;

@@ -1,4 +1,4 @@
-//! Frames and pulled results that come in.
+//! Incoming frames and pulled results.
 
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
@@ -38,7 +38,7 @@ impl Member {
         }
     }
 
-    /// Takes a frame of the present generation.
+    /// Handles a frame of the present generation.
     pub(super) fn receive_present(&mut self, duties: &Duties, frame: Frame) {
         let Frame { from, header, body, hash } = frame;
         let site = duties.membership.member(from).map(|member| member.site);
@@ -121,27 +121,27 @@ impl Member {
         }
     }
 
-    /// A result that names only sites of this generation. (One of an earlier generation may name others; those
-    /// are pulled.)
+    /// Decodes a result that names only sites of this generation. (Results of an earlier generation may name
+    /// others; those are pulled.)
     fn read(&self, duties: &Duties, bytes: &Bytes) -> Option<FragmentResult> {
         let result = FragmentResult::decode(bytes).ok()?;
         let known = result.sites().all(|site| duties.membership.sites().any(|present| present == site));
         known.then_some(result)
     }
 
-    /// Notes a result that came too early to be kept.
+    /// Notes a result that came too early to keep.
     fn miss(&mut self, from: WorkerId, round: Round, fragment: FragmentId) {
         self.dropped.ahead += 1;
         let lag = round.0 - self.open_round().0;
         if lag <= ROUNDS_AHEAD_MAX + SMALL_RESULTS_KEPT_ROUNDS {
             self.missed.insert((round, fragment), from);
         } else {
-            // By the time that its turn comes, nobody will hold it.
+            // No peer will have it by its turn.
             self.lose(round, fragment);
         }
     }
 
-    /// Asks for the missed results that there is room for now.
+    /// Requests the missed results that now fit.
     fn want_missed(&mut self) {
         let Some(duties) = self.running() else { return };
         let later = self.missed.split_off(&(self.results.last_kept().next(), FragmentId(0)));
@@ -187,7 +187,7 @@ impl Member {
         }
     }
 
-    /// Keeps a result, and tells of it when it is of the open round.
+    /// Keeps a result, and reports it if it is of the open round.
     pub(super) fn keep_result(&mut self, round: Round, fragment: FragmentId, held: Held) -> Inserted {
         let result = held.result.clone();
         let inserted = self.results.insert(round, fragment, held);
@@ -197,7 +197,7 @@ impl Member {
         inserted
     }
 
-    /// Tells of results that came before their round was open.
+    /// Reports results that came before their round was open.
     fn tell_of_early_results(&mut self) {
         let round = self.open_round();
         for fragment in self.layout.fragments().filter(|&fragment| self.schedule.is_due(round, fragment)) {
@@ -208,7 +208,7 @@ impl Member {
         }
     }
 
-    /// Reports the rounds that are complete, and takes part in the one that is open then.
+    /// Reports complete rounds, and takes part in the newly open one.
     pub(super) fn complete_rounds(&mut self) {
         let opened = self.open_round();
         while let Some((round, results)) = self.results.advance() {

@@ -1,4 +1,4 @@
-//! One member at a time, told things that the simulator's honest members do not say.
+//! One member, with inputs that the simulator's honest members never send.
 
 use std::net::SocketAddr;
 
@@ -84,7 +84,7 @@ fn config() -> Config {
     }
 }
 
-/// A member in generation 1.
+/// Returns a member in generation 1.
 fn begun(worker: WorkerId) -> Member {
     begun_of(worker, LAYOUT)
 }
@@ -100,7 +100,7 @@ fn unanswered_commands_at(member: &mut Member, now: Duration, event: Event) -> V
     std::iter::from_fn(|| member.poll_command()).collect()
 }
 
-/// With a caller that bundles at once.
+/// The caller bundles at once.
 fn commands_at(member: &mut Member, now: Duration, event: Event) -> Vec<Command> {
     member.handle(now, event);
     let mut commands = Vec::new();
@@ -152,7 +152,7 @@ fn completes(commands: &[Command]) -> bool {
     commands.iter().any(|command| matches!(command, Command::RoundComplete { .. }))
 }
 
-/// Does a round in a member that owns nothing.
+/// Completes a round in a member that owns nothing.
 fn follow_round(member: &mut Member, round: u64) {
     let round_done = commands(member, result_frame(1, round, result_of(&[owner()])));
     assert!(completes(&round_done));
@@ -195,7 +195,7 @@ fn a_result_must_be_readable_and_name_members_and_have_one_version() {
             Some(Violation::MalformedResult)
         );
     }
-    // Two fragments would be needed to keep round 0 open; a later round stays open as well.
+    // A second fragment would be needed to keep round 0 open; a later round stays open as well.
     assert_eq!(commands(&mut member, result_frame(1, 1, result_of(&[owner()]))), []);
     commands(&mut member, result_frame(1, 1, result_of(&[owner()])));
     assert_eq!(member.dropped().duplicate, 1);
@@ -215,7 +215,7 @@ fn an_owner_waits_for_late_sites_until_the_deadline_and_no_longer() {
     let done = commands_at(&mut member, MS(100) + CEILING, Event::Timeout);
     assert!(completes(&done));
     assert!(done.iter().any(|command| matches!(command, Command::Send { to, .. } if *to == other())));
-    // The owner's own site was the late one: what it contributes now is for a later round.
+    // The owner's own site was late: its contribution now is for a later round.
     let late = commands(&mut member, Event::Contribute { round: Round(0), weight: 1 });
     let round = Round(0);
     assert_eq!(late, [Command::CarryOver { round, fragment: F0 }, Command::Release { round }]);
@@ -252,7 +252,7 @@ fn a_site_with_nothing_to_contribute_does_not_start_the_clock() {
     let mut member = begun(owner());
     commands(&mut member, frame(other(), FrameKind::Contribution, 1, 0, 0, Bytes::new()));
     assert_eq!(member.poll_timeout(), None);
-    // Nor is it in the result, when the owner's site has nothing either.
+    // The result also omits it when the owner's site has nothing either.
     let done = commands(&mut member, Event::Contribute { round: Round(0), weight: 0 });
     let empty = FragmentResult { contributors: vec![], content: Content::Bundle(vec![]) };
     assert!(done.contains(&Command::RoundComplete { round: Round(0), results: vec![empty] }));
@@ -332,7 +332,7 @@ fn frames_of_a_generation_that_is_overtaken_are_dropped_and_their_number_is_boun
     assert_eq!(member.dropped().early_overflow, EARLY_FRAMES_PER_FRAGMENT_MAX as u64);
     commands(&mut member, result_frame(2, 1, result_of(&[owner()])));
     assert_eq!(member.frames_held(), EARLY_FRAMES_PER_FRAGMENT_MAX);
-    // What was refused cannot be had again.
+    // A refused frame cannot be obtained again.
     let begin = commands(&mut member, start(3, None));
     assert!(begin.iter().any(|command| matches!(command, Command::Lost { .. })));
     assert_eq!(commands(&mut member, result_frame(2, 2, result_of(&[owner()]))), []);
@@ -351,7 +351,7 @@ fn a_result_that_nobody_gives_is_asked_for_a_few_times_and_then_lost() {
     while let Some(Command::Pull { round, fragment, from, hash: Some(_) }) = answers.pop() {
         assert_eq!(from, owner(), "it does not ask itself");
         pulls += 1;
-        // Other bytes than those that were asked for are as good as none.
+        // Other bytes than those requested are useless.
         let body = Bytes::from_static(b"other bytes");
         let event = match pulls % 2 {
             0 => Event::PullFailed { round, fragment, from },
@@ -394,7 +394,7 @@ fn an_answer_of_the_caller_from_an_earlier_generation_is_not_sent() {
     assert_eq!(commands(&mut member, answer(2)), [], "once");
 }
 
-/// Also where all who have its result have died since: that nobody has it is for the next settlement to find.
+/// Even if all holders of its result have died: the next settlement finds that none is left.
 #[test]
 fn a_round_before_the_open_one_is_fetched_and_not_made_anew() {
     let mut member = begun(owner());
@@ -416,7 +416,7 @@ fn a_member_that_is_too_far_behind_says_so_once() {
     assert_eq!(commands(&mut member, result_frame(1, far + 1, result_of(&[owner()]))), []);
 }
 
-/// Otherwise it would have to keep results without a bound, or drop what it alone can give.
+/// Otherwise it would keep results without a bound, or drop ones that only it has.
 #[test]
 fn an_owner_that_lags_does_not_run_ahead_of_itself() {
     let layout = FragmentLayout { values: 16, fragment_values: 1 };
@@ -449,7 +449,7 @@ fn an_owner_that_lags_does_not_run_ahead_of_itself() {
     let (_, published, timeout) = contribute(beyond);
     assert!(!published);
     assert_eq!(timeout, None, "it does not wake up for nothing");
-    // Round 0 is complete when the others' fragments are here.
+    // Round 0 is complete once the others' fragments are present.
     for &fragment in &others {
         tell(0, fragment, FrameKind::Result, result_of(&[peer]));
     }

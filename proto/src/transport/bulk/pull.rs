@@ -1,4 +1,4 @@
-//! Asking a peer for frames.
+//! Pulls: requesting frames from a peer.
 
 use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendStream};
@@ -10,24 +10,24 @@ use super::sender::SendError;
 use super::stream::{ReceiveError, read_body, read_header, within};
 use crate::frame::Frame;
 
-/// Sends `request` and returns the answer, of which nothing has come yet.
+/// Sends `request` and returns the response stream, before any data has arrived.
 ///
 /// # Errors
-/// The connection ended. A request over [`PULL_REQUEST_BYTES_MAX`] is refused by the peer.
+/// The connection ended. The peer refuses a request over [`PULL_REQUEST_BYTES_MAX`].
 pub async fn pull(
     connection: &Connection,
     request: &[u8],
     limits: ReceiveLimits,
 ) -> Result<PullResponse, SendError> {
     let (mut send, stream) = connection.open_bi().await?;
-    // A closed stream would be told of below.
+    // The next write reports a closed stream.
     let _ = send.set_priority(CONTROL_PRIORITY);
     send.write_all(request).await?;
     send.finish()?;
     Ok(PullResponse { stream, limits })
 }
 
-/// The frames that answer a [`pull`], in order. Dropping it tells the peer to stop.
+/// The frames of a response to [`pull`], in order. Dropping it tells the peer to stop.
 #[derive(Debug)]
 pub struct PullResponse {
     stream: RecvStream,
@@ -35,23 +35,23 @@ pub struct PullResponse {
 }
 
 impl PullResponse {
-    /// The next frame; `None` after the last. At most one body is held at a time. Not cancel safe: a dropped
-    /// call leaves the stream within a frame.
+    /// Returns the next frame; `None` after the last. Holds at most one body at a time. Not cancel-safe: a
+    /// dropped call leaves the stream within a frame.
     ///
     /// # Errors
-    /// The peer refused the request, sent something else than frames, or was too slow.
+    /// The peer refused the request, sent other data than frames, or was too slow.
     pub async fn next(&mut self) -> Result<Option<Frame>, ReceiveError> {
         let Some(header) = read_header(&mut self.stream, &self.limits).await? else { return Ok(None) };
         read_body(&mut self.stream, header, &self.limits).await.map(Some)
     }
 }
 
-/// A peer's request, to be answered with frames.
+/// A peer's request, to be served with frames.
 #[derive(Debug)]
 pub struct PullRequest {
-    /// What the peer asks for.
+    /// Content of the request.
     pub request: Bytes,
-    /// The way to answer.
+    /// Response stream.
     pub reply: PullReply,
 }
 
@@ -59,7 +59,7 @@ impl PullRequest {
     /// Reads the request from a bidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// The request is too long, or did not come in time; the peer is told so.
+    /// The request is too long or late; the peer is notified.
     pub async fn read(
         mut send: SendStream,
         mut receive: RecvStream,
@@ -68,7 +68,7 @@ impl PullRequest {
         let reading = receive.read_to_end(PULL_REQUEST_BYTES_MAX);
         match within(limits.stall_deadline, reading).await {
             Ok(Ok(request)) => {
-                // A new stream cannot be closed yet, unless the peer is gone: then answering fails.
+                // A new stream is not closed yet unless the peer is lost; the response then fails.
                 let _ = send.set_priority(BULK_PRIORITY);
                 Ok(Self { request: Bytes::from(request), reply: PullReply { stream: send } })
             }
@@ -85,7 +85,7 @@ impl PullRequest {
     }
 }
 
-/// Sends the frames of an answer; end it with [`finish`](Self::finish) or [`refuse`](Self::refuse).
+/// Sends the frames of a response; end it with [`finish`](Self::finish) or [`refuse`](Self::refuse).
 #[derive(Debug)]
 pub struct PullReply {
     stream: SendStream,
@@ -95,16 +95,16 @@ impl PullReply {
     /// Sends one frame.
     ///
     /// # Errors
-    /// The connection ended, or the peer wants no more.
+    /// The connection ended, or the peer stopped the response.
     pub async fn send(&mut self, frame: &Frame) -> Result<(), SendError> {
         let header = Bytes::copy_from_slice(&frame.header().encode());
         Ok(self.stream.write_all_chunks(&mut [header, frame.body().clone()]).await?)
     }
 
-    /// Ends the answer and waits until the peer's transport has all of it.
+    /// Ends the response and waits until the peer's transport has all of it.
     ///
     /// # Errors
-    /// The connection ended, or the peer wants no more.
+    /// The connection ended, or the peer stopped the response.
     pub async fn finish(mut self) -> Result<(), SendError> {
         self.stream.finish()?;
         match self.stream.stopped().await? {
@@ -113,15 +113,15 @@ impl PullReply {
         }
     }
 
-    /// Returns when nobody waits for the answer any more: the peer wants none, or is gone.
+    /// Returns once the peer no longer wants the response, or is lost.
     pub async fn unwanted(&self) {
-        // However that came to be.
+        // For whatever reason.
         let _ = self.stream.stopped().await;
     }
 
-    /// Answers that there is nothing to be had here.
+    /// Refuses the request, as the data is not available here.
     pub fn refuse(mut self) {
-        // If the stream is closed already, the peer knows.
+        // On a stream already closed the peer knows.
         let _ = self.stream.reset(REFUSED);
     }
 }

@@ -13,39 +13,39 @@ use super::limits::{
 use super::stream::{ReceiveError, read_body, read_end, read_header, reserve};
 use crate::frame::{Frame, FrameHeader};
 
-/// Decides from a frame's header whether it is wanted, before any memory is taken for it.
+/// Decides from a frame's header whether to accept it, before any memory is reserved.
 type Admission = dyn Fn(&FrameHeader) -> bool + Send + Sync;
 
-/// A frame, and the share of the receiver's memory that it occupies until it is dropped.
+/// A frame, with the share of the receiver's memory that it occupies until dropped.
 #[derive(Debug)]
 pub struct ReceivedFrame {
     frame: Frame,
     memory: FrameMemory,
 }
 
-/// A frame's share of its receiver's memory. Dropping it lets a peer send as much again, so it goes where the frame goes until nobody
-/// needs the frame, or whoever keeps it counts it otherwise.
+/// A frame's share of its receiver's memory. Dropping it lets the peer send as much again, so it stays with
+/// the frame until the frame is dropped or counted otherwise.
 #[derive(Debug)]
 pub struct FrameMemory {
-    /// Of what its connection may have, and of what all may have together.
+    /// Of the connection's share, and of the common memory.
     _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl ReceivedFrame {
-    /// The frame.
+    /// Returns the frame.
     #[must_use]
     pub fn frame(&self) -> &Frame {
         &self.frame
     }
 
-    /// The frame, and its memory to be kept beside it.
+    /// Splits off the frame's memory, which the caller keeps with the frame.
     #[must_use]
     pub fn into_parts(self) -> (Frame, FrameMemory) {
         (self.frame, self.memory)
     }
 }
 
-/// Takes frames from any number of connections into one bounded queue. Clones are the same receiver.
+/// Receives frames from any number of connections into one bounded queue. Clones share it.
 #[derive(Clone)]
 pub struct BulkReceiver {
     frames: mpsc::Sender<ReceivedFrame>,
@@ -55,7 +55,7 @@ pub struct BulkReceiver {
 }
 
 impl BulkReceiver {
-    /// A receiver of the frames that `admit` wants, and the queue in which they arrive.
+    /// Creates a receiver of the frames that `admit` accepts, and its queue.
     pub fn new(
         limits: ReceiveLimits,
         admit: impl Fn(&FrameHeader) -> bool + Send + Sync + 'static,
@@ -65,20 +65,21 @@ impl BulkReceiver {
         (Self { frames, memory, limits, admit: Arc::new(admit) }, queue)
     }
 
-    /// The same receiver, queue and memory, with other wants: for one peer, say, whose frames must name it as their sender.
+    /// Returns the same receiver, queue and memory with another filter: for one peer, say, whose frames must
+    /// name it as their sender.
     #[must_use]
     pub fn admitting(&self, admit: impl Fn(&FrameHeader) -> bool + Send + Sync + 'static) -> Self {
         Self { admit: Arc::new(admit), ..self.clone() }
     }
 
-    /// Takes the frames of `connection` until it ends; returns why it did. A frame that is unwanted, faulty or
-    /// slow costs its sender that frame only.
+    /// Receives the frames of `connection` until it ends; returns the reason. An unwanted, faulty or slow
+    /// frame costs its sender that frame only.
     pub async fn serve(&self, connection: &Connection) -> ConnectionError {
         let mut streams = JoinSet::new();
         let share = Arc::new(Semaphore::new(self.limits.bytes_max.min(CONNECTION_RECEIVE_BYTES_MAX)));
         loop {
             tokio::select! {
-                // The transport settings allow no more; the check keeps the bound if they change.
+                // The transport settings permit no more; this check keeps the bound if they change.
                 stream = connection.accept_uni(), if streams.len() < BULK_STREAMS_MAX as usize => match stream {
                     Ok(stream) => { streams.spawn(self.clone().take(stream, Arc::clone(&share))); }
                     Err(error) => return error,
@@ -90,9 +91,9 @@ impl BulkReceiver {
 
     async fn take(self, mut stream: RecvStream, share: Arc<Semaphore>) {
         if let Err(error) = self.receive(&mut stream, &share).await {
-            tracing::debug!(%error, "a bulk frame was not taken");
+            tracing::debug!(%error, "a bulk frame was rejected");
             let code = if matches!(error, ReceiveError::Refused) { REFUSED } else { FAULTY };
-            // The stream may be over already, then there is nothing to stop.
+            // The stream may have ended already.
             let _ = stream.stop(code);
         }
     }
@@ -102,7 +103,8 @@ impl BulkReceiver {
         if !(self.admit)(&header) {
             return Err(ReceiveError::Refused);
         }
-        // First its own share, so that what waits for the common one is bounded for each connection.
+        // The connection's own share comes first, so that frames waiting for the common one are bounded per
+        // connection.
         let own = reserve(share, &header).await?;
         let memory = FrameMemory { _permits: [own, reserve(&self.memory, &header).await?] };
         let frame = read_body(stream, header, &self.limits).await?;

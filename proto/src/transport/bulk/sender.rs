@@ -11,11 +11,11 @@ use super::limits::{BULK_IN_FLIGHT_BYTES_MAX, BULK_PRIORITY, BULK_STREAMS_MAX};
 use crate::frame::{FRAME_HEADER_BYTES, Frame};
 use crate::transport::nudge::Nudging;
 
-/// Frames until priorities start over.
+/// Frames until priorities restart.
 const PRIORITY_MASK: u32 = (1 << 30) - 1;
 
-/// Sends frames over one connection, at most [`BULK_STREAMS_MAX`] and [`BULK_IN_FLIGHT_BYTES_MAX`] at a time; more wait their turn in order.
-/// Clones share the bound.
+/// Sends frames over one connection, at most [`BULK_STREAMS_MAX`] and [`BULK_IN_FLIGHT_BYTES_MAX`] at a time;
+/// further ones wait in order. Clones share the bound.
 #[derive(Clone, Debug)]
 pub struct BulkSender {
     connection: Connection,
@@ -25,22 +25,22 @@ pub struct BulkSender {
     _nudging: Arc<Nudging>,
 }
 
-/// A frame that did not get there.
+/// A frame that was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The connection ended.
     #[error("the connection ended")]
     Connection(#[from] ConnectionError),
-    /// The receiver did not want this frame, or found it faulty; the connection goes on.
+    /// The receiver did not want this frame or found it faulty; the connection remains.
     #[error("the receiver refused the frame (code {0})")]
     Refused(VarInt),
-    /// The stream was closed under the sender.
+    /// The stream was closed locally.
     #[error("the stream was closed")]
     Closed,
 }
 
 impl BulkSender {
-    /// A sender over `connection`. Call it within a tokio runtime.
+    /// Creates a sender over `connection`. Call it within a tokio runtime.
     #[must_use]
     pub fn new(connection: Connection) -> Self {
         let turns = Arc::new(Semaphore::new(BULK_STREAMS_MAX as usize));
@@ -49,14 +49,14 @@ impl BulkSender {
         Self { connection, turns, bytes, sent: Arc::default(), _nudging: nudging }
     }
 
-    /// The connection that it sends over.
+    /// Returns the connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// Sends `frame` and waits until the peer's transport has acknowledged all of it. Dropping the future
-    /// gives the frame up.
+    /// cancels the frame.
     ///
     /// # Errors
     /// The connection ended, or the receiver refused the frame.
@@ -76,8 +76,8 @@ impl BulkSender {
         }
     }
 
-    /// Each frame goes before the next one, so that frames are complete one after another instead of all at
-    /// the end. When the count starts over, some newer frames go before older ones once.
+    /// Returns a priority above that of the next frame, so that frames complete one after another instead of
+    /// all at the end. When the count restarts, some newer frames overtake older ones once.
     fn next_priority(&self) -> i32 {
         let sent = self.sent.fetch_add(1, Ordering::Relaxed);
         BULK_PRIORITY - (sent & PRIORITY_MASK) as i32

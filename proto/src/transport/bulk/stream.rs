@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::limits::{REFUSED, ReceiveLimits};
 use crate::frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader};
 
-/// What one read takes from a stream at most: a few packets' worth, so that a read's deadline covers little.
+/// Maximum bytes of one read: a few packets, so that a read's deadline covers little.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
 /// A frame that did not arrive.
@@ -29,8 +29,8 @@ pub enum ReceiveError {
     /// More bytes follow the frame.
     #[error("the stream goes on after its frame")]
     Trailing,
-    /// Nothing, or too little, came within the deadline.
-    #[error("the frame did not come within {0:?}")]
+    /// No or too little data came within the deadline.
+    #[error("the frame did not arrive within {0:?}")]
     TooSlow(Duration),
     /// The receiver does not want this frame.
     #[error("the frame is not wanted here")]
@@ -41,14 +41,14 @@ pub enum ReceiveError {
 }
 
 impl ReceiveError {
-    /// Whether a peer has answered a request by [`refuse`](super::PullReply::refuse).
+    /// Whether a peer has refused a request by [`refuse`](super::PullReply::refuse).
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Read(ReadError::Reset(code)) if *code == REFUSED)
     }
 }
 
-/// Reads a header, all of it within one deadline; `None` when the stream ended before it began.
+/// Reads a header within one deadline; `None`: the stream ended before it.
 pub(super) async fn read_header(
     stream: &mut RecvStream,
     limits: &ReceiveLimits,
@@ -62,7 +62,7 @@ pub(super) async fn read_header(
     }
 }
 
-/// Reads until `bytes` is full or the stream ends; returns how much came.
+/// Reads until `bytes` is full or the stream ends; returns the number of bytes read.
 async fn fill(stream: &mut RecvStream, bytes: &mut [u8]) -> Result<usize, ReadError> {
     let mut filled = 0;
     while filled < bytes.len() {
@@ -74,7 +74,7 @@ async fn fill(stream: &mut RecvStream, bytes: &mut [u8]) -> Result<usize, ReadEr
     Ok(filled)
 }
 
-/// Reserves memory for a body, waiting until there is some.
+/// Reserves memory for a body; waits until enough is free.
 pub(super) async fn reserve(
     memory: &Arc<Semaphore>,
     header: &FrameHeader,
@@ -82,7 +82,7 @@ pub(super) async fn reserve(
     memory.clone().acquire_many_owned(header.body_len).await.map_err(|_| ReceiveError::Ended)
 }
 
-/// Reads the body that `header` announces, no more of it, and checks it.
+/// Reads and checks the body that `header` announces, and no more.
 pub(super) async fn read_body(
     stream: &mut RecvStream,
     header: FrameHeader,
@@ -93,7 +93,7 @@ pub(super) async fn read_body(
     Ok(Frame::assemble(header, body)?)
 }
 
-/// Expects the end of the stream. Without reading it, the sender would be told that its frame was not wanted.
+/// Expects the end of the stream. Without this read, the sender would learn that its frame was not wanted.
 pub(super) async fn read_end(stream: &mut RecvStream, limits: &ReceiveLimits) -> Result<(), ReceiveError> {
     match within(limits.stall_deadline, stream.read_chunk(1, true)).await?? {
         None => Ok(()),
@@ -106,7 +106,7 @@ async fn read_exactly(
     length: usize,
     stall_deadline: Duration,
 ) -> Result<Bytes, ReceiveError> {
-    // The memory is reserved; the pages are touched only as data comes.
+    // The memory is reserved; pages are touched only as data arrives.
     let mut body = BytesMut::with_capacity(length);
     while body.len() < length {
         let wanted = (length - body.len()).min(READ_BYTES_MAX);
@@ -117,7 +117,7 @@ async fn read_exactly(
     Ok(body.freeze())
 }
 
-/// Awaits `future` for `deadline` at most.
+/// Awaits `future` for at most `deadline`.
 pub(super) async fn within<T>(
     deadline: Duration,
     future: impl Future<Output = T>,

@@ -1,14 +1,14 @@
-//! Acknowledgements that come in bursts (draft-ietf-ccwg-bbr, "Ack Aggregation").
+//! Acknowledgements that arrive in bursts (draft-ietf-ccwg-bbr, "Ack Aggregation").
 
 use std::time::Instant;
 
 use super::windowed_max::WindowedMax;
 
-/// Rounds for which a burst is remembered (BBRv3's ExtraAckedFilterLen).
+/// Rounds for which a burst is kept (BBRv3's ExtraAckedFilterLen).
 const FILTER_ROUNDS: usize = 10;
 
-/// How many bytes more than the estimated rate explains were acknowledged at once. That much extra in flight
-/// keeps the sender going through the silence before the next burst.
+/// Bytes acknowledged at once in excess of the estimated rate. As many extra bytes in flight keep the sender
+/// going until the next burst.
 #[derive(Debug, Clone)]
 pub(super) struct AckAggregation {
     filter: WindowedMax<FILTER_ROUNDS>,
@@ -21,7 +21,7 @@ impl AckAggregation {
         Self { filter: WindowedMax::new(), epoch: None, epoch_acked: 0.0 }
     }
 
-    /// `acked` bytes were acknowledged at `now`, on a path of `rate` bytes/s.
+    /// Records `acked` bytes acknowledged at `now`, on a path of `rate` bytes/s.
     pub(super) fn handle_ack(&mut self, now: Instant, acked: u64, rate: f64) {
         let elapsed = self.epoch.map_or(0.0, |epoch| now.saturating_duration_since(epoch).as_secs_f64());
         let mut expected = rate * elapsed;
@@ -38,13 +38,13 @@ impl AckAggregation {
         self.filter.advance();
     }
 
-    /// The largest burst of late, in bytes.
+    /// Returns the largest recent burst, in bytes.
     pub(super) fn largest_burst(&self) -> f64 {
         self.filter.max()
     }
 
-    /// The burst that came in each round, in bytes: the way of this path, not the other direction's queue
-    /// draining once.
+    /// Returns the burst that occurred in each round, in bytes: a property of the path, not a single drain of
+    /// the other direction's queue.
     pub(super) fn usual_burst(&self) -> f64 {
         self.filter.min_closed()
     }

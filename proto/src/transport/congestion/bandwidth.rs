@@ -3,10 +3,10 @@
 use super::rate_sample::RateSample;
 use super::windowed_max::WindowedMax;
 
-/// Probing cycles for which the largest sample holds: the current one and the one before, so that each
-/// value in use was confirmed by a probe (BBRv3's MaxBwFilterLen).
+/// Probing cycles for which the largest sample is kept: the current and the previous one, so that a probe has
+/// confirmed each value in use (BBRv3's MaxBwFilterLen).
 const FILTER_CYCLES: usize = 2;
-/// What congestion leaves of the short-term bound, at least (BBRv3's Beta).
+/// Minimum remainder of the short-term bound after congestion (BBRv3's Beta).
 const BETA: f64 = 0.7;
 
 /// The largest delivery rate of the last cycles, and a lower bound for use after congestion.
@@ -35,28 +35,28 @@ impl Bandwidth {
         self.round_max = 0.0;
     }
 
-    /// A probing cycle ended.
+    /// Ends a probing cycle.
     pub(super) fn advance_cycle(&mut self) {
         self.filter.advance();
     }
 
-    /// Congestion: the rate falls to what the last round delivered, by 1 − [`BETA`] at most.
+    /// Reacts to congestion: lowers the rate to the last round's delivery rate, by at most 1 − [`BETA`].
     pub(super) fn reduce(&mut self) {
         let delivered = self.last_round.max(self.round_max);
         self.short_term = Some(delivered.max(BETA * self.rate()));
     }
 
-    /// Forgets congestion before the path is probed again.
+    /// Clears the reaction to congestion before the next probe of the path.
     pub(super) fn reset_short_term(&mut self) {
         self.short_term = None;
     }
 
-    /// The long-term estimate, bytes/s.
+    /// Returns the long-term estimate, bytes/s.
     pub(super) fn max(&self) -> f64 {
         self.filter.max()
     }
 
-    /// The rate to send at, bytes/s.
+    /// Returns the sending rate, bytes/s.
     pub(super) fn rate(&self) -> f64 {
         self.short_term.map_or(self.max(), |bound| bound.min(self.max()))
     }

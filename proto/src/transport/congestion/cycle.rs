@@ -1,4 +1,4 @@
-//! Which phase of probing the sender is in (draft-ietf-ccwg-bbr, "State Machine").
+//! The sender's phase of probing (draft-ietf-ccwg-bbr, "State Machine").
 //!
 //! ```text
 //! Startup ─ pipe full ─▶ Drain ─▶ Cruise ─▶ Refill ─▶ Up ─▶ Down ─▶ Cruise …
@@ -12,42 +12,42 @@
 use std::time::{Duration, Instant};
 
 /// Round trips of cruising between two probes: [`CRUISE_RTTS_MIN`] and up to [`CRUISE_RTTS_SPREAD`] more, so
-/// that flows do not probe in step. A shorter cruise probes, and so queues, more often; a longer one lets an
-/// overestimate of 2–3 % build a queue and keeps a rate that is no longer there.
+/// that flows do not probe in step. A shorter cruise probes, and queues, more often. A longer one lets an
+/// overestimate of 2–3 % build a queue, and keeps an outdated rate.
 const CRUISE_RTTS_MIN: u32 = 4;
 const CRUISE_RTTS_SPREAD: u32 = 4;
-/// The least round trip to count cruising in: on a LAN, scheduling noise outlasts many round trips.
+/// Minimum round trip for counting cruise time: on a LAN, scheduling noise outlasts many round trips.
 const CRUISE_RTT_MIN: Duration = Duration::from_millis(5);
-/// Probing up fills the pipe by this factor before it ends.
+/// Probing up ends once it has filled the pipe by this factor.
 const UP_FILL: f64 = 1.25;
-/// A round of probing up that raises the rate by this factor is followed by another one.
+/// A round of probing up that raises the rate by this factor is repeated.
 const UP_GROWTH: f64 = 1.1;
-/// Round trips after which a phase ends in any case, however long the queue makes a round: the estimate
-/// behind its aim may be stale after the path's rate fell.
+/// Round trips after which a phase ends in any case, even if the queue lengthens rounds: the estimate behind
+/// its target may be stale after the path's rate fell.
 const PHASE_RTTS_MAX: u32 = 3;
-/// How long the pipe stays half empty to measure the round trip (BBRv3's ProbeRTTDuration).
+/// Time for which the pipe stays half empty to measure the round trip (BBRv3's ProbeRTTDuration).
 const PROBE_RTT: Duration = Duration::from_millis(200);
 
-/// What the sender is doing.
+/// Phase of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Doubles the window each round until the rate stops growing.
     Startup,
-    /// Lets the queue go that start-up built.
+    /// Drains the queue of start-up.
     Drain,
     /// Sends at the estimated rate.
     Cruise,
-    /// Fills the pipe for a round, so that a loss while probing is the probe's.
+    /// Fills the pipe for a round, so that losses while probing are due to the probe.
     Refill,
-    /// Sends faster than estimated, to see whether the path takes it.
+    /// Sends faster than estimated, to test whether the path carries it.
     Up,
-    /// Lets the queue go that the probe built.
+    /// Drains the queue of the probe.
     Down,
-    /// Keeps the pipe half empty to see the round trip without a queue.
+    /// Keeps the pipe half empty to measure the round trip without a queue.
     ProbeRtt,
 }
 
-/// What the cycle looks at when a batch of acknowledgements ended.
+/// State of the path after a batch of acknowledgements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
     pub(super) now: Instant,
@@ -66,7 +66,7 @@ pub(super) struct View {
     pub(super) min_rtt_expired: bool,
 }
 
-/// The state machine. Feed it a [`View`] after each batch; it tells the phase it entered, if any.
+/// The state machine. It takes a [`View`] after each batch and returns the phase it enters, if any.
 #[derive(Debug, Clone)]
 pub(super) struct Cycle {
     phase: Phase,
@@ -93,7 +93,7 @@ impl Cycle {
         self.phase
     }
 
-    /// The phase entered because of what `view` shows.
+    /// Returns the phase entered, if any.
     pub(super) fn handle_acks(&mut self, view: &View) -> Option<Phase> {
         let next = self.next_phase(view)?;
         self.phase = next;
@@ -129,7 +129,8 @@ impl Cycle {
         }
     }
 
-    /// Up ends when the pipe took no more: the queue is filled as planned and the rate did not follow.
+    /// Whether Up is over: the pipe accepts no more, as the queue is filled as planned and the rate did not
+    /// follow.
     fn up_is_over(&mut self, view: &View, elapsed: Duration, too_long: bool) -> bool {
         if view.congested {
             return true;
@@ -150,8 +151,8 @@ impl Cycle {
         self.drained.is_some_and(|since| view.now.saturating_duration_since(since) >= long_enough)
     }
 
-    /// A different length each time, from the phase's own history: flows that started apart stay apart, and
-    /// a replay sees the same lengths.
+    /// Draws a different length each time, from the phase's own history: flows that started apart stay apart,
+    /// and a replay sees the same lengths.
     fn draw_cruise_length(&mut self, now: Instant) {
         let seed = self.probes ^ u64::from(now.saturating_duration_since(self.entered).subsec_nanos());
         let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -1,13 +1,13 @@
-//! The end of start-up: when a larger window no longer brings a higher rate.
+//! The end of start-up: a larger window no longer raises the rate.
 
-/// A round that brings less growth than this is flat. Start-up doubles the window each round, so a pipe that
-/// is not full shows far more (BBRv3's FullBwThresh).
+/// A round with less growth than this is flat. Start-up doubles the window each round, so a pipe that is not
+/// full shows far more (BBRv3's FullBwThresh).
 const GROWTH_MIN: f64 = 1.25;
 /// Flat rounds in a row that end start-up: one may be chance, and the receive window may lag a round
 /// (BBRv3's FullBwCountThresh).
 const FLAT_ROUNDS: u32 = 3;
 
-/// Tells when the delivery rate has stopped growing.
+/// Detects that the delivery rate has stopped growing.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FullPipe {
     reference_rate: f64,
@@ -15,7 +15,7 @@ pub(super) struct FullPipe {
 }
 
 impl FullPipe {
-    /// Counts a round whose largest sample so far is `rate`; true once the pipe is full.
+    /// Counts a round whose largest sample so far is `rate`; returns true once the pipe is full.
     pub(super) fn handle_round(&mut self, rate: f64, app_limited: bool) -> bool {
         if rate >= self.reference_rate * GROWTH_MIN {
             self.reference_rate = rate;

@@ -1,25 +1,25 @@
-//! Which loss means congestion.
+//! Distinction of congestion from random loss.
 //!
-//! BBRv3 takes 2 % loss in a round as the sign of an overfull queue. A long link of ours may lose 1 % at random,
-//! and a round of 90 packets then shows 2 % every fourth time. So the bound lies above what the path loses
-//! anyway, learnt while the queue is not being probed, with room for chance.
+//! BBRv3 takes 2 % loss in a round as the sign of an overfull queue. Our long links may lose 1 % at random,
+//! and a round of 90 packets then shows 2 % every fourth time. The bound therefore lies above the path's own
+//! loss, learnt while the queue is not being probed, with a margin for chance.
 
 /// Loss above the baseline that means congestion (BBRv3's LossThresh).
 const EXCESS_MAX: f64 = 0.02;
 /// Standard deviations of a Poisson count allowed on top: a false alarm in about a thousand rounds.
 const CHANCE_SIGMAS: f64 = 3.0;
-/// The largest loss taken for the path's own. A link that loses more at random is rare; a queue that always
+/// Maximum loss attributed to the path itself. Links with more random loss are rare; a queue that always
 /// overflows must not pass for one.
 const BASELINE_MAX: f64 = 0.05;
-/// Before anything is known of the path.
+/// Baseline before any measurement.
 const BASELINE_START: f64 = 0.01;
-/// Weight of one round in the baseline: some 16 rounds make a new estimate.
+/// Weight of one round in the baseline: about 16 rounds make a new estimate.
 const BASELINE_WEIGHT: f64 = 1.0 / 16.0;
 
-/// What the rounds' losses are measured against.
+/// Reference for the rounds' losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// Nothing is known of the path: allow the largest baseline.
+    /// The path is unknown: allow the largest baseline.
     Unknown,
     /// The learnt baseline.
     Learnt,
@@ -43,7 +43,7 @@ impl LossMonitor {
         self.delivered += bytes;
     }
 
-    /// `bytes` were declared lost; zero for an explicit congestion mark (ECN).
+    /// Records `bytes` declared lost; zero for an explicit congestion mark (ECN).
     pub(super) fn handle_lost(&mut self, bytes: u64) {
         self.lost += bytes;
         self.congestion_marked |= bytes == 0;
@@ -61,12 +61,12 @@ impl LossMonitor {
         self.lost as f64 / packet_bytes as f64 > allowed
     }
 
-    /// The path marked packets of this round (ECN).
+    /// Whether the path marked packets of this round (ECN).
     pub(super) fn congestion_marked(&self) -> bool {
         self.congestion_marked
     }
 
-    /// Ends the round. `learn` when the sender neither probed nor overfilled the queue in it.
+    /// Ends the round. `learn`: the sender neither probed nor overfilled the queue in it.
     pub(super) fn finish_round(&mut self, learn: bool) {
         let total = self.lost + self.delivered;
         if learn && total > 0 {

@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a smallest round trip holds. Routes change within minutes; probing costs a part of a second
+/// Lifetime of a smallest round trip. Routes change within minutes; probing costs a fraction of a second
 /// (BBRv3's MinRTTFilterLen).
 const FILTER: Duration = Duration::from_secs(10);
-/// The least round trip that counts. Between busy machines of one site packets take microseconds, but the threads that serve them wait
-/// milliseconds for their turn: a window of rate × microseconds would lower the rate, and the lower rate the window, down to a
-/// few packets a turn. On any path a queue of twice this does no harm.
+/// Minimum round trip assumed. Between busy machines of one site packets take microseconds, but their threads
+/// wait milliseconds to be scheduled: a window of rate × microseconds would lower the rate, and the lower
+/// rate the window, down to a few packets at a time. A queue of twice this is harmless on any path.
 const COUNTED_MIN: Duration = Duration::from_millis(10);
 /// A sample this close above the minimum confirms it: exact equality would need a clock without jitter.
 const CONFIRM_FACTOR: f64 = 1.0 / 16.0;
 
-/// Minimum filter over [`FILTER`] that tells when it wants the queue drained to measure anew.
+/// Minimum filter over [`FILTER`] that reports when the queue must be drained for a new measurement.
 #[derive(Debug, Clone)]
 pub(super) struct MinRtt {
     value: Option<Duration>,
@@ -26,7 +26,7 @@ impl MinRtt {
         Self { value: None, confirmed_at: now, probed: None }
     }
 
-    /// The smallest round trip of late, at least [`COUNTED_MIN`]; `None` before the first sample.
+    /// Returns the smallest recent round trip, at least [`COUNTED_MIN`]; `None` before the first sample.
     pub(super) fn get(&self) -> Option<Duration> {
         self.value
     }
@@ -47,23 +47,24 @@ impl MinRtt {
         }
     }
 
-    /// No sample near the minimum for [`FILTER`]: the path may have become longer.
+    /// Whether no sample came near the minimum for [`FILTER`]: the path may have become longer.
     pub(super) fn expired(&self, now: Instant) -> bool {
         self.value.is_some() && now.saturating_duration_since(self.confirmed_at) > FILTER
     }
 
-    /// Nobody drains a queue, as there is none: what was seen since this was last called replaces an expired minimum.
+    /// Replaces an expired minimum by the samples since the last call. No drain is needed, as no queue
+    /// exists.
     pub(super) fn renew(&mut self, now: Instant) {
         self.finish_probe(now);
         self.start_probe();
     }
 
-    /// The queue is being drained: measure from here.
+    /// Starts a measurement, as the queue is being drained.
     pub(super) fn start_probe(&mut self) {
         self.probed = None;
     }
 
-    /// The queue was drained long enough: what was seen since replaces an expired minimum.
+    /// Ends a measurement: the samples since its start replace an expired minimum.
     pub(super) fn finish_probe(&mut self, now: Instant) {
         self.value = self.probed.or(self.value);
         self.confirmed_at = now;

@@ -1,4 +1,4 @@
-//! What is known of the path.
+//! Model of the path.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::min_rtt::MinRtt;
 use super::rate_sample::{RateSample, RateSampler};
 use super::round::RoundCounter;
 
-/// The estimates, updated by sends, acknowledgements and losses. It decides nothing.
+/// The estimates, updated by sends, acknowledgements and losses. It makes no decisions.
 #[derive(Debug, Clone)]
 pub(super) struct PathModel {
     pub(super) bandwidth: Bandwidth,
@@ -23,13 +23,13 @@ pub(super) struct PathModel {
     in_flight: u64,
 }
 
-/// How far to trust a delivery rate seen over one round trip.
+/// Trust in a delivery rate measured over one round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// Take it: start-up must not lag behind.
+    /// Accept it: start-up must not lag behind.
     Quick,
-    /// Only if the last whole round shows it as well: when the opposite direction drains its queue,
-    /// acknowledgements come compressed, and a single round trip shows up to a quarter too much.
+    /// Accept it only if the last whole round confirms it: when the opposite direction drains its queue,
+    /// acknowledgements arrive compressed, and a single round trip shows up to a quarter too much.
     Cautious,
 }
 
@@ -68,7 +68,7 @@ impl PathModel {
         self.smoothed_rtt = smoothed_rtt;
     }
 
-    /// Ends a batch of acknowledgements; `None` when nothing could be measured by it.
+    /// Ends a batch of acknowledgements; `None`: no measurement was possible.
     pub(super) fn finish_batch(
         &mut self,
         now: Instant,
@@ -92,29 +92,29 @@ impl PathModel {
         Some(Batch { sample, round_ended })
     }
 
-    /// Starts a new round; call it last, when the round that ended has been judged.
+    /// Starts a new round; call it last, after the ended round has been judged.
     pub(super) fn start_round(&mut self, learn_loss: bool) {
         self.bandwidth.handle_round();
         self.aggregation.handle_round();
         self.loss.finish_round(learn_loss);
     }
 
-    /// Bytes in flight after the last batch.
+    /// Returns the bytes in flight after the last batch.
     pub(super) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Bytes that fill the pipe: rate × smallest round trip.
+    /// Returns the bytes that fill the pipe: rate × smallest round trip.
     pub(super) fn pipe_bytes(&self) -> f64 {
         self.bandwidth.rate() * self.min_rtt.get().unwrap_or_default().as_secs_f64()
     }
 
-    /// Bytes in flight that make the rate `gain` times the estimate, at the round trip of this moment.
+    /// Returns the bytes in flight for a rate of `gain` times the estimate, at the current round trip.
     pub(super) fn bytes_for_gain(&self, gain: f64) -> f64 {
         gain * self.bandwidth.rate() * self.smoothed_rtt.as_secs_f64()
     }
 
-    /// The bursts in which acknowledgements come.
+    /// Returns the bursts of acknowledgements.
     pub(super) fn aggregation(&self) -> &AckAggregation {
         &self.aggregation
     }

@@ -1,4 +1,4 @@
-//! The congestion controller that quinn drives.
+//! The congestion controller for quinn.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,42 +17,43 @@ use super::model::{Judgement, PathModel};
 const STARTUP_GAIN: f64 = 2.0;
 /// Rate over estimate while probing up (BBRv3).
 const UP_GAIN: f64 = 1.25;
-/// Rate over estimate between probes. At 1 the queue that an estimate 3 % too high builds would stay, since
-/// the window follows the round trip; a little less lets it go.
+/// Rate over estimate between probes. At 1 the queue of an estimate 3 % too high would stay, since the window
+/// follows the round trip; a little less drains it.
 const CRUISE_GAIN: f64 = 0.95;
 /// Rate over estimate while draining a probe's queue. BBRv3 has 0.9; our cycle is shorter, and one round at
-/// 0.75 takes away what one round at 1.25 brought.
+/// 0.75 undoes one round at 1.25.
 const DOWN_GAIN: f64 = 0.75;
-/// Window over pipe, at most: leaves room for the queue of the opposite direction, which delays
-/// acknowledgements, and bounds the queue of ours (BBRv3's cwnd gain).
+/// Maximum window over pipe: permits the queue of the opposite direction, which delays acknowledgements, and
+/// bounds our own queue (BBRv3's cwnd gain).
 const PIPE_GAIN: f64 = 2.0;
 /// Part of the pipe kept full while the round trip is measured (BBRv3's ProbeRTTCwndGain).
 pub(super) const PROBE_RTT_FILL: f64 = 0.5;
-/// What congestion leaves of the pipe in the long-term bound, at least (BBRv3's Beta).
+/// Minimum remainder of the pipe in the long-term bound after congestion (BBRv3's Beta).
 const BETA: f64 = 0.7;
-/// Part of the long-term bound left to newcomers between probes. BBRv3 leaves 0.15; with both directions
-/// full that costs 2 % of the rate, and our probes every ten round trips make room anyway.
+/// Part of the long-term bound left to new flows between probes. BBRv3 leaves 0.15; with both directions full
+/// that costs 2 % of the rate, and our probes every ten round trips yield capacity anyway.
 const HEADROOM: f64 = 0.05;
-/// What the first round of probing up without congestion adds to the long-term bound; each further one adds
-/// twice as much, up to [`CEILING_GROWTH_MAX`]. Gentle at first, so that a shallow queue is not overfilled at
-/// each probe; quick after that, for a path that became faster.
+/// Growth of the long-term bound in the first round of probing up without congestion; each further one
+/// doubles it, up to [`CEILING_GROWTH_MAX`]. Gentle at first, so that probes do not overfill a shallow queue;
+/// fast after that, for a path that became faster.
 const CEILING_GROWTH_MIN: f64 = 0.02;
 const CEILING_GROWTH_MAX: f64 = 0.25;
-/// A long-term bound of this many pipes bounds nothing any more and is dropped.
+/// A long-term bound of this many pipes is ineffective and is dropped.
 const CEILING_PIPES_MAX: f64 = 4.0;
-/// Packets that may always be in flight: enough for losses to be noticed without a timeout (BBRv3).
+/// Packets always permitted in flight: enough to detect losses without a timeout (BBRv3).
 const WINDOW_PACKETS_MIN: f64 = 4.0;
-/// Packets on top of a rate's window, so that the rounding of delayed acknowledgements does not lower it.
+/// Packets added to a rate's window, so that the rounding of delayed acknowledgements does not lower it.
 const ACK_QUANTUM_PACKETS: f64 = 2.0;
-/// Packets that go beyond the window to find out whether a silent path is whole again: as many as a probe of QUIC's own has (RFC 9002, section 6.2.4).
+/// Packets permitted beyond the window to test whether a silent path works again: as many as a QUIC probe has
+/// (RFC 9002, section 6.2.4).
 const GRANTED_PACKETS: u32 = 2;
-/// The window meanwhile: more than any other.
+/// The window meanwhile: larger than any other.
 const NO_WINDOW: u64 = u64::MAX;
 
 /// Makes a [`RateController`] per path.
 #[derive(Debug, Clone)]
 pub struct RateControllerConfig {
-    /// Bytes in flight before anything is known of the path.
+    /// Bytes in flight before the path is known.
     pub initial_window_bytes: u64,
 }
 
@@ -62,8 +63,8 @@ impl ControllerFactory for RateControllerConfig {
     }
 }
 
-/// Delivery-rate based congestion control after BBRv3 (draft-ietf-ccwg-bbr); the module's page tells where
-/// it departs. quinn calls it; [`window`](Controller::window) is all it answers.
+/// Delivery-rate based congestion control after BBRv3 (draft-ietf-ccwg-bbr), with the differences listed in
+/// the module's documentation. quinn calls it; [`window`](Controller::window) is its only output.
 #[derive(Debug, Clone)]
 pub struct RateController {
     initial_window_bytes: u64,
@@ -71,12 +72,12 @@ pub struct RateController {
     model: PathModel,
     cycle: Cycle,
     full_pipe: FullPipe,
-    /// Bytes in flight that overfilled the path's queue when last probed.
+    /// Bytes in flight that overfilled the path's queue at the last probe.
     ceiling: Option<f64>,
     ceiling_growth: f64,
     reacted_this_round: bool,
     window: f64,
-    /// Packets that may go whatever is in flight. Clones have the same.
+    /// Packets permitted regardless of the bytes in flight. Clones share them.
     granted: Arc<AtomicU32>,
 }
 
@@ -96,19 +97,20 @@ impl RateController {
         }
     }
 
-    /// Nothing is acknowledged: lets two packets by, however much is in flight already.
+    /// Permits two packets beyond the window, as no acknowledgements arrive.
     pub fn grant(&self) {
         self.granted.store(GRANTED_PACKETS, Ordering::Relaxed);
     }
 
-    /// The shortest round trip of late, without queues: 10 ms at least. None before the first sample.
+    /// Returns the shortest recent round trip, without queues: 10 ms at least; `None` before the first
+    /// sample.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.model.min_rtt.get()
     }
 
-    /// The largest delivery rate of the last probing cycles, in bytes a second. None before the path was full once: until then it only shows how much there
-    /// was to send.
+    /// Returns the largest delivery rate of the last probing cycles, in bytes per second. `None` before the
+    /// path was full once: until then it only reflects the data offered.
     #[must_use]
     pub fn delivery_rate(&self) -> Option<f64> {
         (self.cycle.phase() != Phase::Startup).then(|| self.model.bandwidth.max())
@@ -121,7 +123,7 @@ impl RateController {
             return;
         };
         if starting && self.model.min_rtt.expired(now) {
-            // Who has not filled the pipe for so long sends little, and has no queue.
+            // A sender that has not filled the pipe for so long sends little and has no queue.
             self.model.min_rtt.renew(now);
         }
         let rate = self.model.bandwidth.max();
@@ -187,13 +189,13 @@ impl RateController {
         }
     }
 
-    /// Once a round: a probe's loss shows how much the path holds; other loss that less is to be had now.
+    /// Reacts once per round: a probe's loss shows the capacity of the path; other loss shows a lower rate.
     fn react_to_congestion(&mut self) {
         if std::mem::replace(&mut self.reacted_this_round, true) {
             return;
         }
         match self.cycle.phase() {
-            // What is lost in `Down` was sent by the probe before.
+            // Losses in `Down` were sent by the preceding probe.
             Phase::Startup | Phase::Refill | Phase::Up | Phase::Down => {
                 let pipe = self.model.pipe_bytes();
                 self.ceiling_growth = CEILING_GROWTH_MIN;
@@ -204,7 +206,7 @@ impl RateController {
         }
     }
 
-    /// Bytes in flight at which no queue of ours is left.
+    /// Returns the bytes in flight that leave no queue of ours.
     fn drained_bytes(&self) -> f64 {
         self.model.pipe_bytes().min(self.ceiling_with_headroom())
     }
@@ -240,7 +242,7 @@ impl RateController {
 impl Controller for RateController {
     fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
         self.model.handle_sent(now);
-        // Only one thread sends, and where a grant comes meanwhile, there is another one soon.
+        // Only one thread sends; a grant that is lost here is followed by another soon.
         let left = self.granted.load(Ordering::Relaxed).saturating_sub(1);
         self.granted.store(left, Ordering::Relaxed);
     }
@@ -311,7 +313,7 @@ mod tests {
     fn a_grant_lets_two_packets_by_and_ends_with_an_acknowledgement() {
         let (now, initial_window_bytes) = (Instant::now(), 100_000);
         let mut controller = Arc::new(RateControllerConfig { initial_window_bytes }).build(now, 1200);
-        // quinn gives a copy of the controller to who asks for it.
+        // quinn returns a copy of the controller on request.
         let copy = controller.clone_box().into_any().downcast::<RateController>().unwrap();
         copy.grant();
         for packet in 0..2 {

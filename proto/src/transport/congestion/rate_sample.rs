@@ -3,25 +3,25 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Snapshots kept for packets in flight. One is taken per batch of acknowledgements, of which a round trip
-/// brings at most one per two packets: enough for 16,384 packets (20 MB) in flight. Beyond it the oldest is
-/// dropped, which costs a sample.
+/// Snapshots kept for packets in flight. One is taken per batch of acknowledgements, at most one per two
+/// packets of a round trip: enough for 16,384 packets (20 MB) in flight. Beyond that the oldest is dropped,
+/// which costs a sample.
 const SNAPSHOTS_MAX: usize = 8192;
 
-/// How fast the path delivered over about one round trip, seen when one batch of acknowledgements ended.
+/// Delivery rate of the path over about one round trip, measured at the end of a batch of acknowledgements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RateSample {
     /// Bytes per second.
     pub(super) rate: f64,
-    /// Bytes delivered in all when the newest acknowledged packet was sent.
+    /// Bytes delivered in total when the newest acknowledged packet was sent.
     pub(super) delivered_at_send: u64,
-    /// From sending to acknowledgement of the newest packet, the receiver's delay included.
+    /// Time from sending to acknowledgement of the newest packet, including the receiver's delay.
     pub(super) rtt: Duration,
-    /// The sender had too little to send, so the path may be faster than this.
+    /// The sender had too little to send, so the path may be faster.
     pub(super) app_limited: bool,
 }
 
-/// What had been delivered when the packets from `from` on were sent.
+/// Delivery state when the packets from `from` on were sent.
 #[derive(Debug, Clone, Copy)]
 struct Snapshot {
     from: Instant,
@@ -33,8 +33,9 @@ struct Snapshot {
 
 /// Turns sends and acknowledgements into rate samples.
 ///
-/// Order of calls: [`handle_sent`](Self::handle_sent) at each transmission; for each batch of acknowledgements
-/// [`handle_ack`](Self::handle_ack) per packet, then [`finish_batch`](Self::finish_batch) once.
+/// Order of calls: [`handle_sent`](Self::handle_sent) at each transmission; for each batch of
+/// acknowledgements [`handle_ack`](Self::handle_ack) per packet, then [`finish_batch`](Self::finish_batch)
+/// once.
 #[derive(Debug, Clone)]
 pub(super) struct RateSampler {
     snapshots: VecDeque<Snapshot>,
@@ -64,14 +65,13 @@ impl RateSampler {
         }
     }
 
-    /// Bytes acknowledged since the connection began.
+    /// Returns the bytes acknowledged since the connection began.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// A datagram (or several) left at `now`. After idling, the time in which nothing was sent must not count
-    /// as time in which little was delivered; `rtt` is how long to wait before taking a send for a new start.
-    /// True when this send is one.
+    /// Records one or several datagrams sent at `now`. Idle time must not count as slow delivery; `rtt` is
+    /// the idle time after which a send counts as a new start. Returns true if this send is one.
     pub(super) fn handle_sent(&mut self, now: Instant, rtt: Duration) -> bool {
         let restarts = self.idle && (self.stale || now.saturating_duration_since(self.first_sent) > rtt);
         if restarts {
@@ -96,14 +96,14 @@ impl RateSampler {
         restarts
     }
 
-    /// A packet of `bytes` that left at `sent` was acknowledged.
+    /// Records the acknowledgement of a packet of `bytes` sent at `sent`.
     pub(super) fn handle_ack(&mut self, now: Instant, sent: Instant, bytes: u64) {
         self.delivered += bytes;
         self.delivered_at = now;
         self.newest_sent = Some(self.newest_sent.map_or(sent, |newest| newest.max(sent)));
     }
 
-    /// Ends a batch; `None` when it acknowledged nothing new enough to measure by.
+    /// Ends a batch; `None`: it acknowledged no packet new enough for a measurement.
     pub(super) fn finish_batch(
         &mut self,
         now: Instant,
@@ -114,7 +114,7 @@ impl RateSampler {
         self.stale = true;
         self.idle = in_flight == 0;
         if app_limited {
-            // At least one byte, so that what follows an empty pipe is marked as well.
+            // At least one byte, so that packets after an empty pipe are marked as well.
             self.app_limited_until = self.delivered + in_flight.max(1);
         }
         let sent = newest?;
@@ -135,8 +135,8 @@ impl RateSampler {
         })
     }
 
-    /// The snapshot in force at `sent`. Older ones go: a packet older than the newest acknowledged one says
-    /// nothing that is not known.
+    /// Returns the snapshot in force at `sent`. Drops older ones: a packet older than the newest acknowledged
+    /// one adds no information.
     fn take_snapshot(&mut self, sent: Instant) -> Option<Snapshot> {
         let later = self.snapshots.partition_point(|snapshot| snapshot.from <= sent);
         let current = later.checked_sub(1)?;
@@ -178,7 +178,7 @@ mod tests {
         let start = Instant::now();
         let mut sampler = RateSampler::new(start);
         let samples = paced(&mut sampler, start, Duration::from_millis(1), 300);
-        // 1,000 bytes each millisecond; samples of the second round trip on span a whole round trip.
+        // 1,000 bytes each millisecond; samples from the second round trip on span a whole round trip.
         for sample in &samples[60..] {
             assert!((sample.rate / 1e6 - 1.0).abs() < 0.03, "{sample:?}");
             assert_eq!(sample.rtt, RTT);
@@ -203,7 +203,7 @@ mod tests {
         let start = Instant::now();
         let mut sampler = RateSampler::new(start);
         paced(&mut sampler, start, Duration::from_millis(1), 300);
-        // 100 packets over 100 ms, all acknowledged together at the end of them.
+        // 100 packets over 100 ms, all acknowledged together at the end.
         let begin = start + Duration::from_millis(400);
         for packet in 0..100 {
             sampler.handle_sent(begin + Duration::from_millis(packet), RTT);

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-/// When a round began, and how much had been delivered by then.
+/// Start of a round, and the bytes delivered by then.
 #[derive(Debug, Clone, Copy)]
 struct Boundary {
     at: Instant,
     delivered: u64,
 }
 
-/// Counts rounds: one ends when a packet is acknowledged that was sent after the round began.
+/// Counts rounds: one ends when a packet sent after its start is acknowledged.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RoundCounter {
     current: Option<Boundary>,
@@ -17,8 +17,8 @@ pub(super) struct RoundCounter {
 }
 
 impl RoundCounter {
-    /// Whether a round ended with a packet sent when `delivered_at_send` bytes had been delivered; `delivered`
-    /// is the count at `now`.
+    /// Whether a round ended with a packet sent when `delivered_at_send` bytes had been delivered;
+    /// `delivered` is the count at `now`.
     pub(super) fn handle_ack(&mut self, now: Instant, delivered_at_send: u64, delivered: u64) -> bool {
         if self.current.is_some_and(|current| delivered_at_send < current.delivered) {
             return false;
@@ -27,12 +27,13 @@ impl RoundCounter {
         true
     }
 
-    /// Nothing was in flight for a while: the rounds before say nothing of the rate now.
+    /// Forgets earlier rounds: after an idle phase they no longer reflect the rate.
     pub(super) fn forget_times(&mut self) {
         self.previous = None;
     }
 
-    /// Delivery rate in bytes/s from the start of the last whole round until `now`: one to two rounds.
+    /// Returns the delivery rate in bytes/s from the start of the last whole round until `now`: one to two
+    /// rounds.
     pub(super) fn delivery_rate(&self, now: Instant, delivered: u64) -> Option<f64> {
         let start = self.previous?;
         let seconds = now.saturating_duration_since(start.at).as_secs_f64();

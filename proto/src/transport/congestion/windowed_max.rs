@@ -1,8 +1,8 @@
-//! The largest of the last few values.
+//! The maximum of the last few slots.
 
 use std::collections::VecDeque;
 
-/// The maximum over the current and the `SLOTS - 1` slots before it; a slot is whatever the owner advances by.
+/// The maximum over the current and the `SLOTS - 1` previous slots; the owner defines a slot by advancing.
 #[derive(Debug, Clone)]
 pub(super) struct WindowedMax<const SLOTS: usize> {
     slots: VecDeque<f64>,
@@ -13,14 +13,14 @@ impl<const SLOTS: usize> WindowedMax<SLOTS> {
         Self { slots: VecDeque::from([0.0]) }
     }
 
-    /// Counts `value` in the current slot.
+    /// Records `value` in the current slot.
     pub(super) fn observe(&mut self, value: f64) {
         if let Some(current) = self.slots.back_mut() {
             *current = current.max(value);
         }
     }
 
-    /// Opens a new slot and forgets the oldest.
+    /// Opens a new slot and drops the oldest.
     pub(super) fn advance(&mut self) {
         self.slots.push_back(0.0);
         while self.slots.len() > SLOTS {
@@ -28,7 +28,7 @@ impl<const SLOTS: usize> WindowedMax<SLOTS> {
         }
     }
 
-    /// The smallest of the closed slots' maxima: what each of them reached.
+    /// Returns the smallest of the closed slots' maxima, which each of them reached.
     pub(super) fn min_closed(&self) -> f64 {
         let closed = self.slots.len().saturating_sub(1);
         let min = self.slots.iter().take(closed).copied().fold(f64::INFINITY, f64::min);

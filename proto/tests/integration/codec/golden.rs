@@ -1,4 +1,5 @@
-//! The wire format, pinned. A change here breaks runs whose members have different versions: raise the frame's version.
+//! The wire format, pinned. A change here breaks runs whose members have different versions: raise the
+//! frame's version.
 
 use longhaul_proto::codec::{
     CodecSpec, Dct, RandomK, Rounding, Selection, Stage, Threshold, TopK, ValueFormat,
@@ -134,7 +135,7 @@ fn frames_rounded_at_random_keep_their_bytes() {
     assert_eq!(SEED, 0x0123_4567_89ab_cdef, "the seed of these frames");
 }
 
-/// Values of many magnitudes, whole numbers times a power of two.
+/// Values of many magnitudes: integers times a power of two.
 fn long_input(len: u32) -> Vec<f32> {
     let hash = |i: u32| i.wrapping_mul(2_654_435_761) >> 8;
     (0..len)
@@ -144,7 +145,7 @@ fn long_input(len: u32) -> Vec<f32> {
 
 #[test]
 fn entropy_coded_frames_keep_their_hash() {
-    // One state and several, symbols of a part of a byte and of a whole one.
+    // One state and several, symbols of part of a byte and of a whole one.
     let golden = [
         (ValueFormat::Int4, 512, "b4d37a8704e31c54c1c648ce9de39bfb"),
         (ValueFormat::Int4, 1 << 15, "dbddeb180097332c5f9b1ecaaae1e2df"),

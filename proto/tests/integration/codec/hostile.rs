@@ -1,4 +1,4 @@
-//! Inputs that must be refused, and bytes from a peer that is broken or hostile.
+//! Inputs to refuse, and bytes from a broken or hostile peer.
 
 use longhaul_proto::codec::{
     CodecSpec, Dct, DecodeError, Decoder, EncodeError, Encoder, Selection, Stage, Threshold, TopK, Update,
@@ -59,7 +59,7 @@ fn a_fragment_that_the_stage_cannot_have_is_refused() {
 /// Bytes of the header without the stage's parameters.
 const HEADER_BYTES: usize = 14;
 
-/// What the decoder says to the frame with one byte replaced.
+/// Returns the decoder's error for the frame with one byte replaced.
 fn refusal(frame: &[u8], len: usize, offset: usize, byte: u8) -> DecodeError {
     let mut frame = frame.to_vec();
     frame[offset] = byte;
@@ -92,11 +92,11 @@ fn each_field_of_the_header_is_checked() {
 
 #[test]
 fn a_frame_of_an_older_version_is_refused_however_short_it_is() {
-    // No value in version 1: its header had twelve bytes.
+    // No value in version 1, whose header had twelve bytes.
     let frame = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let refusal = Decoder::new().decode(&frame, 0).unwrap_err();
     assert_eq!(refusal, DecodeError::Version(1));
-    assert_eq!(refusal.to_string(), "a frame of version 1, where only version 2 can be read");
+    assert_eq!(refusal.to_string(), "unsupported frame version 1; only version 2 is supported");
 }
 
 #[test]
@@ -236,10 +236,10 @@ fn an_accumulator_stays_as_it_was_when_its_frame_is_refused() {
     }
 }
 
-/// The length of the fragments that are fuzzed: one tile, and chunks of all sizes with a part of one at the end.
+/// Length of fuzzed fragments: one tile, and chunks of all sizes with a partial one at the end.
 const FUZZED_LEN: usize = 4200;
 
-/// Decodes arbitrary bytes; what decodes must be finite and in order.
+/// Decodes arbitrary bytes; the result must be finite and in order.
 fn survive(decoder: &mut Decoder, frame: &[u8], sum: &mut [f32]) {
     if let Ok(update) = decoder.decode(frame, FUZZED_LEN) {
         assert_eq!(update.len(), FUZZED_LEN);
@@ -249,7 +249,7 @@ fn survive(decoder: &mut Decoder, frame: &[u8], sum: &mut [f32]) {
     }
 }
 
-/// A header of which each field is right as often as not.
+/// A header whose fields are each right with probability one half.
 fn random_header(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut header = vec![2, rng.random_range(0..4), rng.random_range(0..10), rng.random_range(0..18)];
     header.extend((FUZZED_LEN as u32).to_le_bytes());
@@ -295,7 +295,7 @@ fn damaged_frames_do_no_harm() {
     for round in 0..100_000 {
         let mut frame = frames[round % frames.len()].clone();
         for _ in 0..rng.random_range(1..4) {
-            // One in four where the header is.
+            // One in four within the header.
             let bytes = if rng.random_ratio(1, 4) { frame.len().min(40) } else { frame.len() };
             let bit = rng.random_range(0..8 * bytes);
             frame[bit / 8] ^= 1 << (bit % 8);

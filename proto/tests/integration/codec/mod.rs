@@ -1,4 +1,4 @@
-//! The codec by its public interface: wire format, numerical properties, hostile input.
+//! The codec through its public interface: wire format, numerical properties, hostile input.
 
 mod golden;
 mod hostile;
@@ -13,7 +13,7 @@ use longhaul_proto::codec::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The seed of encodings whose seed does not matter.
+/// Seed of encodings that do not depend on it.
 const SEED: u64 = 0x0123_4567_89ab_cdef;
 
 fn encode(spec: CodecSpec, input: &[f32]) -> Vec<u8> {
@@ -33,7 +33,7 @@ fn decode_dense(frame: &[u8], len: usize) -> Vec<f32> {
     dense
 }
 
-/// The levels of `nf4` at scale 1, as the paper has them (arXiv 2305.14314, appendix E).
+/// The levels of `nf4` at scale 1, from the paper (arXiv 2305.14314, appendix E).
 const NF4_LEVELS: [f64; 16] = [
     -1.0,
     -0.696_192_800_998_687_7,
@@ -53,7 +53,7 @@ const NF4_LEVELS: [f64; 16] = [
     1.0,
 ];
 
-/// Values whose magnitudes spread over many powers of two, as those of gradients do.
+/// Values whose magnitudes spread over many powers of two, like those of gradients.
 fn gradient_like(seed: u64, len: usize) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..len).map(|_| rng.random_range(-1.0_f32..1.0).powi(5) * 0.1).collect()
@@ -91,7 +91,7 @@ fn chains(tiles: u32) -> impl Iterator<Item = CodecSpec> {
     })
 }
 
-/// Positions among which a chain selects: those that its stage lets through.
+/// Returns the positions from which a chain selects: those that its stage passes.
 fn seen_by_selection(spec: CodecSpec, len: usize) -> Vec<u32> {
     let stage_only = CodecSpec { selection: Selection::All, values: ValueFormat::F32, ..spec };
     let mut encoder = Encoder::new(CodecSpec { rounding: Rounding::Nearest, ..stage_only })
@@ -100,7 +100,7 @@ fn seen_by_selection(spec: CodecSpec, len: usize) -> Vec<u32> {
     encoder.sent_positions().map_or_else(|| (0..len as u32).collect(), <[u32]>::to_vec)
 }
 
-/// The least and the most positions that a selection keeps of `len` values.
+/// Returns the minimum and maximum number of positions that a selection keeps of `len` values.
 fn kept_of(selection: Selection, len: u32) -> [usize; 2] {
     match selection {
         Selection::All => [len as usize; 2],

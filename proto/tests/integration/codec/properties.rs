@@ -42,7 +42,8 @@ fn what_was_sent_and_what_remains_add_up_to_what_came_in() {
             for i in 0..len {
                 came_in[i] += f64::from(delta[i]);
                 sent[i] += f64::from(received[i]);
-                // Each round has two roundings, each relative to what p or what was sent can have been.
+                // Each round has two roundings, each relative to the possible magnitude of p or of the sent
+                // value.
                 moved[i] += 2.0 * (f64::from(residual[i]).abs() + f64::from(received[i]).abs())
                     + f64::from(delta[i]).abs();
             }
@@ -88,7 +89,7 @@ fn a_feedback_frame_is_the_plain_frame_of_the_sum_and_leaves_what_it_does_not_ho
     }
 }
 
-/// What `nf4` is for: the same bytes as `int4` and `e3m0`, and less is lost.
+/// The purpose of `nf4`: the same bytes as `int4` and `e3m0`, with less error.
 #[test]
 fn of_normal_and_of_laplacian_values_nf4_loses_a_quarter_less_than_the_other_formats_of_four_bits() {
     let mut rng = ChaCha8Rng::seed_from_u64(21);
@@ -109,7 +110,8 @@ fn of_normal_and_of_laplacian_values_nf4_loses_a_quarter_less_than_the_other_for
     }
 }
 
-/// What a chain is said to cost is what its frames take, without entropy coding, of fragments of whole chunks.
+/// The predicted cost of a chain equals the size of its frames, without entropy coding, for fragments of
+/// whole chunks.
 #[test]
 fn frames_take_the_bits_that_their_chain_is_said_to_cost() {
     const LEN: usize = 1 << 18;
@@ -126,7 +128,7 @@ fn frames_take_the_bits_that_their_chain_is_said_to_cost() {
                 let spec = CodecSpec { stage, entropy: false, ..CodecSpec::new(selection, values) };
                 let bits = 8.0 * encode(spec, &input).len() as f64;
                 let said = spec.bits_per_value() * LEN as f64 + HEADER_BITS;
-                // A threshold keeps 0.8 to 1.3 times what it is asked for.
+                // A threshold keeps 0.8 to 1.3 times the requested number.
                 let (least, most) =
                     if matches!(selection, Selection::Threshold(_)) { (0.7, 1.35) } else { (0.95, 1.02) };
                 assert!(
@@ -142,7 +144,7 @@ fn frames_take_the_bits_that_their_chain_is_said_to_cost() {
 fn top_k_is_contractive() {
     for (chunk, keep) in [(4096, 64), (256, 3), (64, 32), (16, 16)] {
         let spec = CodecSpec::new(Selection::TopK(TopK { chunk, keep }), ValueFormat::F32);
-        // Equal magnitudes are the worst case: there the bound is met exactly.
+        // Equal magnitudes are the worst case, which meets the bound exactly.
         let equal: Vec<f32> = (0..8192).map(|i| if i % 3 == 0 { 1.0 } else { -1.0 }).collect();
         for input in [gradient_like(1, 8192), equal] {
             let error = squared_error(&decode_dense(&encode(spec, &input), input.len()), &input);
@@ -197,7 +199,7 @@ fn nearest(candidates: impl Iterator<Item = f64>, value: f64) -> f64 {
     candidates.fold(f64::INFINITY, |best, c| if (c - value).abs() < (best - value).abs() { c } else { best })
 }
 
-/// The closest of the format's levels to each value of a bucket, by trying all.
+/// Returns the closest of the format's levels to each value of a bucket, by trying all.
 fn quantised_by_search(bucket: &[f32], values: ValueFormat) -> Vec<f64> {
     let scale = bf16_up(bucket.iter().map(|value| f64::from(value.abs())).fold(0.0, f64::max));
     let steps = |count: i32| (-count..=count).map(|i| f64::from(i) / f64::from(count)).collect::<Vec<_>>();
@@ -223,7 +225,7 @@ fn bucket_formats_send_the_nearest_of_their_levels() {
             let expected = quantised_by_search(bucket, values);
             for ((&value, &sent), expected) in bucket.iter().zip(sent).zip(expected) {
                 let (value, sent) = (f64::from(value), f64::from(sent));
-                // In a near tie between two levels, f32 may fall to the other side.
+                // In a near tie between two levels, f32 may choose the other side.
                 let slack = 1e-6 * value.abs();
                 let is_close = (sent - expected).abs() <= 1e-6 * expected.abs();
                 let is_tie = ((sent - value).abs() - (expected - value).abs()).abs() <= slack;

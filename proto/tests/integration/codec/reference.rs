@@ -1,5 +1,5 @@
-//! Whole chains against a naive computation in f64: the transform by its formula, selection by sorting, quantisation by
-//! trying all levels.
+//! Whole chains compared with a naive computation in f64: the transform by its formula, selection by sorting,
+//! quantisation by trying all levels.
 
 use std::f64::consts::PI;
 
@@ -18,7 +18,7 @@ fn cosine(k: usize, i: usize) -> f64 {
     norm.sqrt() * (PI * ((2 * i + 1) * k) as f64 / 128.0).cos()
 }
 
-/// C·X·Cᵀ of each of the first `tiles` tiles, for the matrix C that is given.
+/// Returns C·X·Cᵀ of each of the first `tiles` tiles, for the given matrix C.
 fn transformed(values: &[f64], tiles: usize, matrix: fn(usize, usize) -> f64) -> Vec<f64> {
     let mut out = values.to_vec();
     for (tile, out) in values.chunks(TILE).zip(out.chunks_mut(TILE)).take(tiles) {
@@ -52,7 +52,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
 }
 
-/// Smooth tiles, whose transform has few large coefficients, and some noise.
+/// Smooth tiles, whose transform has few large coefficients, with some noise.
 fn smooth(len: usize) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     (0..len)
@@ -92,7 +92,7 @@ fn cocktail_sgd_s_chain_is_the_largest_values_under_the_mask_in_four_bits() {
     let kept: Vec<usize> = (0..input.len()).filter(|&n| selected[n] != 0.0).collect();
     for bucket in kept.chunks(128) {
         let absmax = bucket.iter().map(|&n| selected[n].abs()).fold(0.0, f64::max);
-        // The scale is the absolute maximum rounded up to eight significant bits.
+        // The scale is the absolute maximum, rounded up to eight significant bits.
         let unit = 2.0_f64.powi(absmax.log2().floor() as i32 - 7);
         let step = (absmax / unit).ceil() * unit / 7.0;
         for &n in bucket {

@@ -1,4 +1,4 @@
-//! Stochastic rounding, by its statistics.
+//! Statistics of stochastic rounding.
 
 use longhaul_proto::codec::{CodecSpec, Encoder, Rounding, Selection, ValueFormat};
 
@@ -6,16 +6,16 @@ use super::{NF4_LEVELS, decode_dense, encode_with_seed};
 
 const DRAWS: usize = 100_000;
 
-/// How many standard errors a mean may be off: for a normal distribution once in two million cases.
+/// Permitted standard errors of a mean: exceeded once in two million cases of a normal distribution.
 const STANDARD_ERRORS_MAX: f64 = 5.0;
 
-/// A bucket whose scale is 1, so that its levels are known, with values near and between levels, of all sizes.
+/// A bucket of scale 1, so that its levels are known, with values near and between levels, of all sizes.
 const BUCKET: [f32; 16] = [
     1.0, -0.9999, 0.77, -0.5, 0.4999, 0.26, -0.2501, 0.14285715, 0.1, -0.07, 0.03, 0.0157, -0.011, 0.002,
     -1e-5, 0.0,
 ];
 
-/// The formats that have levels on either side of every value.
+/// Returns the formats with levels on either side of every value.
 fn formats() -> impl Iterator<Item = ValueFormat> {
     ValueFormat::ALL.into_iter().filter(|values| values.rounds_at_random())
 }
@@ -24,7 +24,7 @@ fn stochastic(values: ValueFormat) -> CodecSpec {
     CodecSpec { rounding: Rounding::Stochastic, ..CodecSpec::new(Selection::All, values) }
 }
 
-/// The levels below and above a value, the same twice if it is a level itself.
+/// Returns the levels below and above a value; twice the same if it is a level.
 fn neighbours(values: ValueFormat, value: f32) -> [f64; 2] {
     let steps = |count: i32| (-count..=count).map(|step| f64::from(step) / f64::from(count)).collect();
     let levels: Vec<f64> = match values {
@@ -43,12 +43,12 @@ fn neighbours(values: ValueFormat, value: f32) -> [f64; 2] {
     [below, above]
 }
 
-/// The mean of `count` numbers that add up to `sum`, which were sent for `value`, is `value`.
+/// Asserts that the mean of `count` numbers with this sum, sent for `value`, is `value`.
 fn assert_unbiased(values: ValueFormat, value: f32, sum: f64, count: usize) {
     let [below, above] = neighbours(values, value);
-    // Of the number that is one of these two and has the value for its expectation.
+    // Variance of the number that is one of these two and has the value as its expectation.
     let variance = (above - f64::from(value)) * (f64::from(value) - below);
-    // An f32's rounding, and a draw's resolution of 2^-24 of a step, come on top of the statistics.
+    // An f32's rounding, and a draw's resolution of 2^-24 of a step, add to the statistics.
     let tolerance = STANDARD_ERRORS_MAX * (variance / count as f64).sqrt() + 2.0_f64.powi(-23);
     let mean = sum / count as f64;
     assert!((mean - f64::from(value)).abs() <= tolerance, "{values}: {mean} ± {tolerance} for {value}");

@@ -15,7 +15,7 @@ use super::net::{Front, RUN, now_unix_s};
 type Coordinator = (ControlSender<ToWorker>, ControlReceiver<ToCoordinator>);
 type Worker = (ControlSender<ToCoordinator>, ControlReceiver<ToWorker>);
 
-/// Both ends of a control connection, before anything is said; the worker's end first.
+/// Both ends of a control connection, before any message; the worker's end first.
 async fn connect() -> (Front, Connection, Connection) {
     let mut front = Front::open(now_unix_s());
     let member = front.member(0, now_unix_s());
@@ -97,7 +97,7 @@ async fn a_peer_that_does_not_take_its_messages_is_closed_and_the_sender_never_w
     for message in [welcome("x".repeat(1 << 20)), ToWorker::Prepare(Start::Fresh)] {
         let (_front, worker, coordinator) = connect().await;
         let (_at_worker, at_coordinator) = converse(&worker, &coordinator).await;
-        // Nothing is awaited here, so nothing leaves the queue: either bound is reached.
+        // This test awaits nothing here, so nothing leaves the queue: either bound is reached.
         let refused = (0..1000).find_map(|_| at_coordinator.0.send(&message).err());
         assert_eq!(refused, Some(SendError::TooSlow));
         assert_eq!(code(worker.closed().await), VarInt::from(CloseCode::TooSlow));
@@ -151,7 +151,7 @@ async fn garbage_instead_of_a_hello_is_cut_off() {
     assert_eq!(code(worker.closed().await), VarInt::from(CloseCode::Protocol));
 }
 
-/// Says hello properly, then these bytes; what the coordinator makes of them.
+/// Sends a proper hello, then these bytes; returns the coordinator's error.
 async fn after_hello(bytes: &[u8]) -> ControlError {
     let (_front, worker, coordinator) = connect().await;
     let rogue = async {

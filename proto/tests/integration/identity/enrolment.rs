@@ -1,4 +1,4 @@
-//! Token to certificate to connections.
+//! From token to certificate to connections.
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::{EnrolError, EnrolRefusal, enrol, renew};
@@ -12,7 +12,7 @@ use super::net::{DAY_S, Front, RUN, client_endpoint, data_endpoint, now_unix_s};
 #[tokio::test]
 async fn a_token_leads_to_a_certificate_to_the_control_channel_and_to_other_workers() {
     let mut front = Front::open(now_unix_s());
-    // As a user would: over the text form.
+    // As a user would: through the text form.
     let token: Token = front.token(Some(2)).to_string().parse().unwrap();
     let endpoint = client_endpoint();
     let one = enrol(&endpoint, front.address, &token, "amsterdam").await.unwrap();
@@ -55,7 +55,7 @@ async fn a_renewed_certificate_names_the_same_worker_and_opens_the_same_doors() 
     assert!(matches!(refused, EnrolError::Refused(EnrolRefusal::Revoked)), "{refused}");
 }
 
-/// Enrols and expects the desk to refuse the token.
+/// Enrols and expects a refusal of the token.
 async fn refusal(front: &Front, token: &Token) -> TokenRefusal {
     match enrol(&client_endpoint(), front.address, token, "amsterdam").await {
         Err(error @ EnrolError::Refused(EnrolRefusal::Token(refusal))) => {

@@ -1,4 +1,4 @@
-//! A coordinator's front, workers, and rogues that know everything but what only members hold.
+//! A coordinator's acceptor, workers, and rogues that know everything except members' secrets.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ pub const RUN: RunId = RunId([0x11; 16]);
 pub const DAY_S: u64 = 24 * 3600;
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// The real time, as TLS checks certificates against it.
+/// The real time, which TLS uses to check certificates.
 #[allow(clippy::disallowed_methods, reason = "rustls reads the same clock")]
 pub fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
@@ -32,21 +32,21 @@ pub fn client_endpoint() -> Endpoint {
     Endpoint::client(LOOPBACK).unwrap()
 }
 
-/// A coordinator that admits, enrols, and reports what happened at its door.
+/// A coordinator that admits, enrols, and reports its connections.
 pub struct Front {
     pub address: SocketAddr,
     pub issuer: Arc<Mutex<CertificateIssuer>>,
     pub authority: CertificateDer<'static>,
-    /// Workers that got in.
+    /// Admitted workers.
     pub workers: mpsc::Receiver<(WorkerId, Connection)>,
-    /// Guests that were turned away.
+    /// Rejected peers.
     pub turned_away: mpsc::Receiver<AcceptorError>,
-    /// How conversations at the desk ended.
+    /// Outcomes of enrolments.
     pub served: mpsc::Receiver<Result<(), ServeEnrolError>>,
 }
 
 impl Front {
-    /// `now_unix_s` is what the desk takes for the time.
+    /// `now_unix_s` is the time of the enrolment service.
     pub fn open(desk_now_unix_s: u64) -> Self {
         let authority = Authority::create(RUN, now_unix_s()).unwrap();
         let certificate = authority.certificate().clone();
@@ -87,7 +87,7 @@ impl Front {
         Self { address, issuer, authority: certificate, workers, turned_away, served }
     }
 
-    /// A token that the desk knows, good for a day of the real time.
+    /// Creates a stored token, valid for a day of the real time.
     pub fn token(&self, uses: Option<u32>) -> Token {
         let mut issuer = self.issuer.lock().unwrap();
         let token = Token::create(issuer.authority().fingerprint()).unwrap();
@@ -95,12 +95,12 @@ impl Front {
         token
     }
 
-    /// A member of the run, without the ceremony.
+    /// Creates a member of the run, without enrolment.
     pub fn member(&self, worker: u32, issued_at_unix_s: u64) -> Member {
         member(self.issuer.lock().unwrap().authority(), worker, issued_at_unix_s)
     }
 
-    /// Dials the control channel as a member; both ends of it.
+    /// Dials the control channel as a member; returns both ends.
     pub async fn connect(&mut self, identity: &Identity) -> (Connection, Connection) {
         let config = ClientConfig::new(control_client(identity).unwrap());
         let name = PeerName::Coordinator.in_run(RUN);
@@ -111,7 +111,7 @@ impl Front {
     }
 }
 
-/// An identity, and the parts that a rogue would make another use of.
+/// An identity, with the parts that a rogue would misuse.
 pub struct Member {
     pub identity: Identity,
     pub certificate: CertificateDer<'static>,
@@ -135,7 +135,7 @@ pub fn data_endpoint(identity: &Identity) -> (Endpoint, SocketAddr) {
     (endpoint, address)
 }
 
-/// What a rogue dials with: it knows the run's authority and names, and shows whatever certificate it has.
+/// The configuration of a rogue: it knows the run's authority and names, and presents the certificate it has.
 pub fn rogue_client(trusted: &CertificateDer<'static>, alpn: &[u8], shown: Option<&Member>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();
@@ -155,14 +155,14 @@ pub fn rogue_client(trusted: &CertificateDer<'static>, alpn: &[u8], shown: Optio
     ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap()))
 }
 
-/// Dials, says something at once, and waits until the peer hangs up. What the rogue is told.
+/// Dials, sends bytes at once, and waits until the peer closes. Returns the reason.
 pub async fn intrude(config: ClientConfig, address: SocketAddr, name: &str) -> ConnectionError {
     let endpoint = client_endpoint();
     let connection = match endpoint.connect_with(config, address, name).unwrap().await {
         Ok(connection) => connection,
         Err(error) => return error,
     };
-    // In TLS 1.3 a client is done before the server has seen its certificate, so this is on its way in time.
+    // In TLS 1.3 a client finishes before the server has seen its certificate, so this is sent in time.
     if let Ok(mut stream) = connection.open_uni().await {
         let _ = stream.write_all(b"let me in").await;
     }

@@ -1,4 +1,4 @@
-//! What a machine learns before it has a token, and what that may cost the coordinator.
+//! Probes without a token, and their cost to the coordinator.
 
 use std::net::UdpSocket;
 
@@ -13,7 +13,7 @@ use super::net::{Front, RUN, client_endpoint, data_endpoint, now_unix_s};
 
 const COORDINATOR: &str = "coordinator.longhaul";
 
-/// The connection of a prober that makes its own rules.
+/// The connection of a prober that ignores the rules.
 async fn dial(front: &Front, endpoint: &Endpoint) -> Connection {
     let config = ClientConfig::new(probe_client(None).unwrap());
     endpoint.connect_with(config, front.address, COORDINATOR).unwrap().await.unwrap()
@@ -28,7 +28,7 @@ async fn a_stranger_learns_version_and_time_and_how_much_arrives() {
     let echo = probe.echo().await.unwrap();
     assert!((before..=(now_unix_s() + 1) * 1000).contains(&echo.unix_ms), "{echo:?}");
     assert_eq!(probe.upload().await.unwrap().bytes, PROBE_BYTES_MAX);
-    // The conversation goes on beside the windows that the upload had filled.
+    // The exchange continues after the upload has filled its windows.
     probe.echo().await.unwrap();
     probe.finish().await;
     front.served.recv().await.unwrap().unwrap();
@@ -93,7 +93,7 @@ async fn an_upload_beyond_the_limit_is_cut_off() {
     let mut pushed = 0;
     while stream.write_all(&[0; 64 << 10]).await.is_ok() {
         pushed += 64 << 10;
-        // What the coordinator has read, and what its window still takes.
+        // Bytes read by the coordinator, and those that still fit its window.
         assert!(pushed <= PROBE_BYTES_MAX + 10 * u64::from(STRANGER_WINDOW_BYTES), "it reads on and on");
     }
     receiver.receive().await.unwrap_err();
@@ -111,7 +111,7 @@ async fn an_upload_that_stalls_is_answered_with_what_came() {
     let mut stream = connection.open_uni().await.unwrap();
     stream.write_all(&[0; 1000]).await.unwrap();
     stream.finish().unwrap();
-    // All of it is there; the other streams never come.
+    // All of it is present; the other streams never come.
     stream.stopped().await.unwrap();
     tokio::time::pause();
     let reply = receiver.receive().await.unwrap();
@@ -149,7 +149,7 @@ async fn uploads_beyond_the_limit_are_told_to_come_back() {
         let connection = dial(&front, &endpoint).await;
         let (sender, receiver) = open::<ToDesk, FromDesk>(&connection).await.unwrap();
         sender.send(&ToDesk::Probe(ProbeRequest::Upload)).unwrap();
-        // Streams are granted to those who have a place.
+        // Only holders of a slot may open streams.
         let stream = connection.open_uni().await.unwrap();
         crowd.push((connection, sender, receiver, stream));
     }

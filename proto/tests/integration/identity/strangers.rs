@@ -1,4 +1,4 @@
-//! Strangers stay out: each kind of bad input, and what it gets.
+//! Rejection of strangers: each kind of bad input, and its outcome.
 
 use longhaul_common::id::RunId;
 use longhaul_common::id::WorkerId;
@@ -18,8 +18,8 @@ use super::net::{
     DAY_S, Front, Member, RUN, client_endpoint, data_endpoint, intrude, member, now_unix_s, rogue_client,
 };
 
-/// A rogue that dials a worker's data endpoint, and says something before the worker can know who it is: the handshake
-/// fails at the worker, which so has no connection to read from.
+/// A rogue dials a worker's data endpoint and sends bytes before the worker can identify it. The handshake
+/// fails at the worker, which thus has no connection to read from.
 async fn intrude_on_data(front: &Front, shown: Option<&Member>) {
     let host = front.member(1, now_unix_s());
     let (listener, address) = data_endpoint(&host.identity);
@@ -31,7 +31,7 @@ async fn intrude_on_data(front: &Front, shown: Option<&Member>) {
     assert!(matches!(told, ConnectionError::ConnectionClosed(_)), "{told:?}");
 }
 
-/// The same at the coordinator's door, on the control ALPN.
+/// The same at the coordinator, on the control ALPN.
 async fn intrude_on_control(front: &mut Front, shown: Option<&Member>) -> (AcceptorError, ConnectionError) {
     let config = rogue_client(&front.authority, ALPN_CONTROL, shown);
     let told = intrude(config, front.address, &PeerName::Coordinator.in_run(RUN)).await;
@@ -58,7 +58,7 @@ async fn without_a_certificate_nobody_gets_to_the_control_channel() {
 #[tokio::test]
 async fn a_certificate_of_another_run_opens_nothing() {
     let mut front = Front::open(now_unix_s());
-    // Another run's, and one that lies about its run.
+    // Another run's authority, and one that lies about its run.
     for run in [RunId([0x22; 16]), RUN] {
         let elsewhere = Authority::create(run, now_unix_s()).unwrap();
         let stranger = member(&elsewhere, 0, now_unix_s());
@@ -132,10 +132,10 @@ async fn strangers_beyond_the_limit_wait_outside_and_members_do_not_count() {
         for _ in 0..UNAUTHENTICATED_CONNECTIONS_MAX / addresses.len() {
             crowd.push(dial(endpoint).await.unwrap());
         }
-        // That was all of its share.
+        // Its share is used up.
         let refused = dial(endpoint).await;
         assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
-        // A member that comes in between takes no place for longer than its handshake.
+        // A member that joins in between takes a slot only during its handshake.
         if crowd.len() < UNAUTHENTICATED_CONNECTIONS_MAX {
             let member = front.member(0, now_unix_s());
             front.connect(&member.identity).await;
@@ -144,7 +144,7 @@ async fn strangers_beyond_the_limit_wait_outside_and_members_do_not_count() {
     let endpoint = client_endpoint();
     let refused = dial(&endpoint).await;
     assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
-    // When one gives up, the next gets in.
+    // When one leaves, the next gets in.
     let first = crowd.swap_remove(0);
     first.close(VarInt::from_u32(0), b"");
     front.served.recv().await.unwrap().unwrap_err();
@@ -167,7 +167,7 @@ async fn a_session_has_keying_material_of_its_own_and_no_early_data() {
         let (_, theirs) = front.workers.recv().await.unwrap();
         let exporter = Exporter::of(&ours).unwrap();
         assert_eq!(exporter, Exporter::of(&theirs).unwrap());
-        // Something goes both ways, so that a ticket would have come.
+        // Messages go both ways, so that a ticket would have arrived.
         let (opened, accepted) = tokio::join!(open::<ToCoordinator, ToWorker>(&ours), accept(&theirs));
         let (_, mut receiver): (_, ControlReceiver<ToWorker>) = opened.unwrap();
         let (sender, _receiver): (_, ControlReceiver<ToCoordinator>) = accepted.unwrap();

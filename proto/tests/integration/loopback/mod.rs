@@ -9,7 +9,7 @@ use quinn::{Connection, Endpoint};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivateKeyDer;
 
-/// A connection seen from both its ends; the endpoints live as long.
+/// Both ends of a connection; the endpoints live as long.
 pub struct Pair {
     pub client: Connection,
     pub server: Connection,
@@ -22,7 +22,7 @@ pub fn listen(server_tls: Option<Arc<QuicServerConfig>>) -> Endpoint {
     endpoint(socket, server_tls).expect("loopback can be driven")
 }
 
-/// Connects two endpoints; the one that listens is reached at `address`.
+/// Connects two endpoints; the listening one is at `address`.
 pub async fn connect(
     listening: Endpoint,
     dialling: Endpoint,
@@ -40,7 +40,7 @@ pub async fn connect(
     }
 }
 
-/// A server's configuration, and a client's that trusts it.
+/// Returns a server's configuration, and that of a client that trusts it.
 pub fn tls() -> (Arc<QuicServerConfig>, Arc<QuicClientConfig>) {
     let key = rcgen::KeyPair::generate().expect("keys can be generated");
     let parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a valid name");

@@ -1,4 +1,4 @@
-//! The coordinator's part of a generation change, reduced to what members see of it.
+//! The coordinator's part of a generation change, as far as members see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,17 +16,17 @@ pub struct Coordinator {
     until: Round,
     generation: Generation,
     membership: Membership,
-    /// Members of the present generation that have not died.
+    /// Live members of the present generation.
     live: BTreeSet<WorkerId>,
     /// While a generation ends.
     answers: Option<BTreeMap<WorkerId, Settled>>,
     /// Healed, and waiting for the next generation.
     ready: BTreeMap<WorkerId, (SiteId, Round)>,
-    /// By joining worker: the earliest round that was reopened since it began to heal. If its state contains
-    /// that round, it may come from a member that has died, and the survivors may have redone the round with
-    /// another result.
+    /// By joining worker: the earliest round reopened since it began to heal. If its state contains that
+    /// round, the state may come from a dead member, and the survivors may have redone the round with another
+    /// result.
     reopened: BTreeMap<WorkerId, Round>,
-    /// Those whose state cannot be trusted: they have to heal again.
+    /// Workers with an untrusted state, which must heal again.
     pub to_heal: Vec<WorkerId>,
 }
 

@@ -1,4 +1,4 @@
-//! What must hold at the end of every simulation.
+//! Invariants at the end of every simulation.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use longhaul_proto::round::{EARLY_FRAMES_PER_FRAGMENT_MAX, RESULTS_KEPT_ROUNDS, 
 use super::payload::{self, Atom};
 use super::world::World;
 
-/// All of them; Err names the one that is broken.
+/// Checks all; the error names the violated one.
 pub fn check(world: &World) -> Result<(), String> {
     parity(world)?;
     exactly_once(world)?;
@@ -16,7 +16,7 @@ pub fn check(world: &World) -> Result<(), String> {
     bounds(world)
 }
 
-/// All live workers applied the same bytes in every round, and hold the same state.
+/// All live workers applied the same bytes in every round and have the same state.
 pub fn parity(world: &World) -> Result<(), String> {
     let Some(first) = world.live().next() else { return Err("nobody is left".to_owned()) };
     for node in world.live() {
@@ -35,7 +35,7 @@ pub fn parity(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// No part of an update is in the state, a residual or what is carried over more than once altogether.
+/// Each part of an update is in the state, a residual or the carry-over at most once in total.
 pub fn exactly_once(world: &World) -> Result<(), String> {
     for fragment in 0..world.scenario.fragments as usize {
         let mut seen = BTreeSet::new();
@@ -48,8 +48,8 @@ pub fn exactly_once(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// What a live worker has learnt is in the state, a residual or carried over, unless it was in a residual of a
-/// worker that died.
+/// Each update of a live worker is in the state, a residual or the carry-over, unless it was in a residual of
+/// a dead worker.
 pub fn conservation(world: &World) -> Result<(), String> {
     for fragment in 0..world.scenario.fragments as usize {
         let present: BTreeSet<Atom> = present(world, fragment).collect();
@@ -67,7 +67,7 @@ pub fn conservation(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Nobody is accused who only follows the protocol; and as long as nobody dies or joins, nobody has to heal.
+/// Protocol-abiding members are never accused; without deaths and joins, no member has to heal.
 pub fn honesty(world: &World) -> Result<(), String> {
     if let Some((worker, violation)) = world.accusations.first() {
         return Err(format!("honesty: {worker} is accused: {violation}"));
@@ -79,9 +79,9 @@ pub fn honesty(world: &World) -> Result<(), String> {
     }
 }
 
-/// No member kept more frames than its limits add up to.
+/// No member kept more frames than its limits permit.
 pub fn bounds(world: &World) -> Result<(), String> {
-    // A fragment has one value here, so results are never smaller than the model, and are not kept for longer.
+    // A fragment has one value here, so results are never smaller than the model, and are not kept longer.
     let rounds = (RESULTS_KEPT_ROUNDS + 1 + ROUNDS_AHEAD_MAX) as usize;
     let each = rounds + world.nodes.len() * 2 + EARLY_FRAMES_PER_FRAGMENT_MAX;
     let limit = each * world.scenario.fragments as usize;

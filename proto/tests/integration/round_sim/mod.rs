@@ -1,5 +1,5 @@
-//! The round protocol in a simulated cluster: every worker is a real `Member`, driven through calm weather,
-//! deaths at every point, late sites and joiners. A failure prints the scenario and the command that replays
+//! The round protocol in a simulated cluster. Every worker is a real `Member`, through normal operation,
+//! deaths at every point, late sites and joins. A failure prints the scenario and the command that replays
 //! it.
 
 mod coordinator;
@@ -42,7 +42,7 @@ fn a_calm_run_of_any_shape_applies_every_round_everywhere() {
     }
 }
 
-/// The frames of a run's first rounds are lost one at a time, with their sender or their receiver.
+/// The frames of a run's first rounds are lost one at a time, with their sender or receiver.
 #[test]
 fn whoever_dies_with_any_frame_of_a_round_the_rest_goes_on() {
     for (sites, members) in SHAPES {
@@ -56,8 +56,8 @@ fn whoever_dies_with_any_frame_of_a_round_the_rest_goes_on() {
     }
 }
 
-/// The transport sends what is lost again, so a lost frame comes late: by a repair within a round, or by a connection that has to be made anew, while
-/// others go on for some rounds.
+/// The transport retransmits lost data, so a lost frame comes late: after a repair within a round, or on a
+/// new connection, while others continue for some rounds.
 #[test]
 fn any_frame_of_a_run_may_be_lost_and_sent_again() {
     for (sites, members) in SHAPES {
@@ -73,7 +73,7 @@ fn any_frame_of_a_run_may_be_lost_and_sent_again() {
     }
 }
 
-/// Owners and uploaders among them, in the middle of compressing, reducing, settling and catching up.
+/// Including owners and uploaders, while compressing, reducing, settling and catching up.
 #[test]
 fn a_member_may_vanish_before_any_of_its_events() {
     for (sites, members) in SHAPES {
@@ -88,7 +88,7 @@ fn a_member_may_vanish_before_any_of_its_events() {
     }
 }
 
-/// The second death comes while the first one is settled, or while the survivors catch up.
+/// The second death comes during the first settlement, or while the survivors catch up.
 #[test]
 fn a_second_death_during_a_settlement_starts_it_over() {
     for seed in 0..3 {
@@ -106,7 +106,7 @@ fn a_second_death_during_a_settlement_starts_it_over() {
 fn workers_may_join_at_any_time() {
     for (sites, members) in SHAPES {
         for at_ms in (0..100).step_by(2) {
-            // One at a site that exists, one at a new one, shortly after.
+            // One at an existing site, one at a new one, shortly after.
             let joiners = vec![(at_ms, SiteId(0)), (at_ms + 9, SiteId(sites))];
             hold(&Scenario { joiners, rounds: 12, ..Scenario::calm(at_ms, sites, members) });
         }
@@ -160,7 +160,7 @@ fn a_frame_that_is_stuck_for_many_rounds_holds_nobody_up() {
     assert!(ahead > 0 && pulls > 0, "{ahead} results too early, {pulls} pulls");
 }
 
-/// Those that somebody asked for.
+/// Seeds requested by the user.
 fn seeds() -> Option<Range<u64>> {
     let text = std::env::var("LONGHAUL_SEEDS").ok()?;
     let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
@@ -179,8 +179,9 @@ fn any_mixture_of_faults_is_survived() {
     }
 }
 
-/// A worker that joins a site whose dead member is named in an adopted result of the open round contributes to that round as well: what it learnt is not in that result, and is
-/// carried over. (In the second, the contribution of the site is by others.)
+/// A worker joins a site whose dead member is named in an adopted result of the open round, and contributes
+/// to that round as well. Its update is not in that result and is carried over. (In the second case others
+/// make the site's contribution.)
 #[test]
 fn what_was_adopted_before_a_member_contributed_is_without_it() {
     for seed in [10_321, 90] {
@@ -188,13 +189,13 @@ fn what_was_adopted_before_a_member_contributed_is_without_it() {
     }
 }
 
-/// An owner whose fragment is two rounds ahead of the open one, both of which turn out to be void, goes back over both.
+/// An owner whose fragment is two rounds ahead of the open one undoes both when they turn out void.
 #[test]
 fn an_owner_goes_back_over_all_rounds_that_are_void() {
     hold(&Scenario::random(75_841));
 }
 
-/// The random scenarios are worth something only if they get everywhere.
+/// The random scenarios must cover all cases to be useful.
 #[test]
 fn the_mixtures_reach_every_command_and_every_reason_to_drop_a_frame() {
     let mut executed: BTreeMap<&str, usize> = BTreeMap::new();
@@ -232,7 +233,7 @@ fn the_mixtures_reach_every_command_and_every_reason_to_drop_a_frame() {
     );
 }
 
-/// Known bugs in the caller, each of which must be found by the check that is there for it.
+/// Known bugs in the caller, each of which its check must find.
 #[test]
 fn the_checks_find_known_bugs() {
     let found = |sabotage, promise: &str| {
@@ -251,7 +252,7 @@ fn the_checks_find_known_bugs() {
     found(Sabotage::NeverAnswersPulls, "everybody waits");
 }
 
-/// Nobody else is there to compare with: the state itself shows that a round was applied twice.
+/// Without a second member for comparison, the state itself reveals a round applied twice.
 #[test]
 fn a_round_that_is_applied_twice_is_found_without_a_second_member() {
     let scenario = Scenario { sabotage: Some(Sabotage::AppliesTwice), ..Scenario::calm(0, 1, 1) };

@@ -1,5 +1,5 @@
-//! One worker of the simulation: a real [`Member`], and a caller that does with atoms what the worker does with
-//! numbers. It panics when the member asks for something impossible, such as data that it has released.
+//! One worker of the simulation: a real [`Member`], and a caller that processes atoms as the worker does
+//! numbers. It panics when the member requests something impossible, such as released data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use longhaul_proto::round::{
 use super::payload::{self, Atom};
 use super::scenario::Form;
 
-/// A known bug in the caller, to see that the checks find it.
+/// A known bug in the caller, to test the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     AppliesTwice,
@@ -34,14 +34,14 @@ pub enum Device {
     Finished(Round),
 }
 
-/// What a command does outside of its node.
+/// External effect of a command.
 #[derive(Debug)]
 pub enum Effect {
     Send {
         to: WorkerId,
         frame: Frame,
     },
-    /// The caller's own work is done some time later.
+    /// The caller's own work, which completes later.
     Answer(Event),
     Pull {
         from: WorkerId,
@@ -65,26 +65,26 @@ pub struct Node {
     pub handled: usize,
     /// Commands carried out, by kind.
     pub executed: BTreeMap<&'static str, usize>,
-    /// The synchronised state: all atoms applied, by fragment.
+    /// Synchronised state: all atoms applied, by fragment.
     pub state: Vec<Vec<Atom>>,
     pub applied: BTreeMap<Round, Vec<FragmentResult>>,
-    /// What was told of the open round.
+    /// Results reported for the open round.
     here: BTreeMap<FragmentId, FragmentResult>,
     pub next_apply: Round,
-    /// Rounds whose update this worker has contributed, with something in it.
+    /// Rounds with a non-empty contribution of this worker.
     pub learnt: Vec<Round>,
-    /// The weight of the round that the device computes, where fragments are ready one by one, and those that are.
+    /// Weight and finished fragments of the device's round, where fragments become ready one by one.
     streaming: Option<(u32, BTreeSet<FragmentId>)>,
     slices: BTreeMap<(Round, FragmentId), Vec<Atom>>,
     pub carried: Vec<Vec<Atom>>,
     pub residuals: Vec<Vec<Atom>>,
-    /// By fragment: what the means that this node published as its owner left behind.
+    /// By fragment: residual of the means published by this node as owner.
     pub owner_residuals: Vec<Vec<Atom>>,
     /// By fragment: the owner's residual before each reduction.
     owner_backups: Vec<BTreeMap<Round, Vec<Atom>>>,
     form: Form,
     schedule: RoundSchedule,
-    /// By fragment: the round of the last compression, and the residual before it.
+    /// By fragment: round of the last compression, and the residual before it.
     backups: Vec<Option<(Round, Vec<Atom>)>>,
     /// By fragment: all atoms that ever went through a residual here.
     pub compressed: Vec<BTreeSet<Atom>>,
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Hands the member an event and carries out what it asks for.
+    /// Passes an event to the member and carries out its commands.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         self.handled += 1;
         if matches!(event, Event::Begin(_)) {
@@ -140,12 +140,12 @@ impl Node {
         effects
     }
 
-    /// Begins a round whose fragments will be ready one by one.
+    /// Begins a round whose fragments become ready one by one.
     pub fn stream(&mut self, weight: u32) {
         self.streaming = (weight > 0).then(|| (weight, BTreeSet::new()));
     }
 
-    /// A fragment of the round that is computed is ready, unless the others have not waited for it.
+    /// Finishes a fragment of the current round, unless the others did not wait for it.
     pub fn finish_fragment(&mut self, now: Duration, round: Round, fragment: FragmentId) -> Vec<Effect> {
         let is_wanted =
             self.schedule.is_due(round, fragment) && round >= self.member.open_round() && self.alive;
@@ -158,7 +158,7 @@ impl Node {
         self.handle(now, Event::FragmentReady { round, fragment, weight })
     }
 
-    /// Finishes a round: what was learnt in it and what was carried over is contributed.
+    /// Finishes a round: contributes its update and the carry-over.
     pub fn contribute(&mut self, now: Duration, round: Round, weight: u32) -> Vec<Effect> {
         let streamed = self.streaming.take();
         let weight = streamed.as_ref().map_or(weight, |(weight, _)| *weight);
@@ -272,7 +272,8 @@ impl Node {
         }
     }
 
-    /// The mean, compressed again. What the same round and later ones left behind the first time is void.
+    /// Returns the recompressed mean. Residuals of an earlier reduction of this round, and of later rounds,
+    /// are void.
     fn mean(&mut self, round: Round, fragment: FragmentId, contributions: &[Contribution]) -> FragmentResult {
         let at = fragment.0 as usize;
         let present = std::mem::take(&mut self.owner_residuals[at]);

@@ -1,6 +1,6 @@
-//! Updates whose parts can be told apart: instead of numbers they hold *atoms*, each made once, by one worker
-//! in one round. A sum is a concatenation, compression keeps some atoms and leaves the rest as residual. So a
-//! test sees not only that a total is right but which part of which update was lost or counted twice.
+//! Updates with distinguishable parts: instead of numbers they contain *atoms*, each made once, by one worker
+//! in one round. A sum is a concatenation; compression keeps some atoms and leaves the rest as residual. A
+//! test thus sees which part of which update was lost or counted twice, not only that a total is right.
 
 use bytes::Bytes;
 use longhaul_common::id::{Round, WorkerId};
@@ -24,13 +24,13 @@ pub fn show(atom: Atom) -> String {
     format!("{}/r{}/{}", worker_of(atom), atom >> 16 & 0xffff_ffff, atom & 0xffff)
 }
 
-/// What compression in a round keeps, and the residual. Which lanes it keeps alternates, so that everything is
-/// sent in the end.
+/// Splits atoms into the part that a round's compression keeps, and the residual. The kept lanes alternate,
+/// so that all are sent eventually.
 pub fn compress(round: Round, atoms: Vec<Atom>) -> (Vec<Atom>, Vec<Atom>) {
     atoms.into_iter().partition(|atom| (atom + round.0).is_multiple_of(2))
 }
 
-/// The same for an owner, which leaves others behind than the contributors have left.
+/// The same for an owner, whose residual differs from the contributors'.
 pub fn compress_mean(round: Round, atoms: Vec<Atom>) -> (Vec<Atom>, Vec<Atom>) {
     atoms.into_iter().partition(|atom| (atom / 2 + round.0).is_multiple_of(2))
 }

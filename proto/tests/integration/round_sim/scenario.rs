@@ -1,4 +1,4 @@
-//! What happens in a simulation, as a value.
+//! Description of a simulation.
 
 use longhaul_common::id::{SiteId, WorkerId};
 use longhaul_common::schedule::{Changes, RoundSchedule};
@@ -16,43 +16,43 @@ pub struct Scenario {
     pub members: u32,
     pub fragments: u32,
     pub rounds: u64,
-    /// How owners publish.
+    /// Form of published results.
     pub form: Form,
     /// Groups of fragments that take turns.
     pub groups: u32,
-    /// No overlap: a round begins when the one before it is applied.
+    /// No overlap: a round begins when the previous one is applied.
     pub synchronous: bool,
-    /// Whose fragments are ready one by one, while the device still computes.
+    /// Workers whose fragments become ready one by one during computation.
     pub streams: Streams,
-    /// This worker's device takes so many times as long.
+    /// Worker whose device takes this many times as long.
     pub slow: Option<(WorkerId, u64)>,
-    /// All frames to this worker take so much longer, in milliseconds.
+    /// Worker to which all frames take this much longer, in milliseconds.
     pub distant: Option<(WorkerId, u64)>,
     pub faults: Vec<Fault>,
-    /// When (ms) and where workers join.
+    /// Times (ms) and sites of joins.
     pub joiners: Vec<(u64, SiteId)>,
-    /// In the caller of worker 1.
+    /// Bug in the caller of worker 1.
     pub sabotage: Option<Sabotage>,
 }
 
-/// Workers whose fragments are ready one by one.
+/// Workers whose fragments become ready one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
     Nobodys,
     Everybodys,
-    /// Those of every other worker.
+    /// Every other worker.
     Some,
 }
 
-/// In which form owners publish.
+/// Form of published results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Bundle,
-    /// Compressed again, with a residual of the owner's.
+    /// Recompressed, with a residual at the owner.
     Mean,
 }
 
-/// A worker's death, or near it.
+/// A worker's death, or a similar fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// At a time (ms).
@@ -63,16 +63,16 @@ pub enum Fault {
     SenderOf(usize),
     /// When the n-th frame of the run is sent, which is lost with its receiver.
     ReceiverOf(usize),
-    /// Nobody dies, but the n-th frame of the run takes so much longer (ms).
+    /// The n-th frame of the run is delayed by this time (ms); no worker dies.
     Stuck(usize, u64),
-    /// At a time (ms) the coordinator takes it for dead, but it goes on.
+    /// At a time (ms) the coordinator takes it for dead, but it continues.
     Cut(u64, WorkerId),
 }
 
 impl Scenario {
-    /// Nothing goes wrong.
+    /// No faults.
     pub fn calm(seed: u64, sites: u32, members: u32) -> Self {
-        // Any way of one of them with any of the others.
+        // Any combination of the options.
         let mut rng = ChaCha8Rng::seed_from_u64(!seed);
         let streams = [Streams::Nobodys, Streams::Everybodys, Streams::Some];
         Self {
@@ -101,7 +101,7 @@ impl Scenario {
         }
     }
 
-    /// A round for each step, and groups that take turns.
+    /// A round per step, and groups that take turns.
     pub fn schedule(&self) -> RoundSchedule {
         let groups = self.groups;
         RoundSchedule {
@@ -120,7 +120,7 @@ impl Scenario {
         Self { faults: vec![fault], ..self }
     }
 
-    /// Anything at any time.
+    /// Any faults at any time.
     pub fn random(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let &(sites, members) = [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1), (8, 1), (1, 3), (2, 3)]

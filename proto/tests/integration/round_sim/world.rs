@@ -1,4 +1,4 @@
-//! Virtual time, a network that delays and reorders but does not lose, and workers that die.
+//! Virtual time, a network that delays and reorders but loses nothing, and workers that die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::coordinator::Coordinator;
 use super::node::{Device, Effect, Node};
 use super::scenario::{Fault, Scenario};
 
-/// Far more than any scenario needs that makes progress.
+/// Far more than any progressing scenario needs.
 const OCCURRENCES_MAX: usize = 300_000;
 
 const DEADLINE: DeadlineConfig = DeadlineConfig {
@@ -44,7 +44,7 @@ enum Occurrence {
 pub struct World {
     pub scenario: Scenario,
     pub nodes: BTreeMap<WorkerId, Node>,
-    /// Taken for dead, though they may go on.
+    /// Taken for dead, though they may continue.
     pub cut: BTreeSet<WorkerId>,
     pub lost: Vec<WorkerId>,
     pub accusations: Vec<(WorkerId, Violation)>,
@@ -58,12 +58,12 @@ pub struct World {
     now: Duration,
     agenda: BTreeMap<(Duration, usize), Occurrence>,
     occurrences: usize,
-    /// Control streams keep their order.
+    /// Control streams preserve order.
     control_until: BTreeMap<WorkerId, Duration>,
 }
 
 impl World {
-    /// Plays a scenario to its end. Err: it came to none.
+    /// Plays a scenario to its end; fails if it does not end.
     pub fn play(scenario: Scenario) -> Result<Self, String> {
         let mut world = Self::new(scenario);
         let mut played = 0;
@@ -131,7 +131,7 @@ impl World {
         Node::new(worker, site, member, self.layout.count() as usize, self.scenario.form, schedule)
     }
 
-    /// Those who count.
+    /// Returns the live workers.
     pub fn live(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values().filter(|node| node.alive && !self.cut.contains(&node.worker))
     }
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// A new worker takes over the state of one that is in the run.
+    /// A new worker takes over the state of one in the run.
     fn heal(&mut self, worker: WorkerId, site: SiteId) {
         let Some(donor) = self.live().find(|node| node.member.generation().is_some()) else {
             return self.after(1_000..5_000, Occurrence::Heals(worker, site));
@@ -227,7 +227,7 @@ impl World {
         self.after(1_000..60_000, Occurrence::Ready(worker));
     }
 
-    /// The run is not to lose its last worker.
+    /// Whether the run can lose this worker: it must keep at least one.
     fn may_lose(&self, worker: WorkerId) -> bool {
         let others = self.live().filter(|node| node.worker != worker && node.member.generation().is_some());
         self.nodes.get(&worker).is_some_and(|node| node.alive) && others.count() > 0
@@ -252,7 +252,7 @@ impl World {
         self.run_device(worker);
     }
 
-    /// Where the next event is the one with which it does.
+    /// Kills a worker if its next event is the one at which it dies.
     fn maybe_dies(&mut self, worker: WorkerId) {
         let Some(handled) = self.nodes.get(&worker).map(|node| node.handled) else { return };
         let dies = |fault: &Fault| matches!(fault, Fault::BeforeEvent(who, nth) if *who == worker && *nth == handled);
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// Lets the device go as far as it can.
+    /// Advances the device as far as possible.
     fn run_device(&mut self, worker: WorkerId) {
         loop {
             let (now, synchronous) = (self.now, self.scenario.synchronous);
@@ -289,7 +289,7 @@ impl World {
                     self.after(8_000 * times..14_000 * times, Occurrence::DeviceFinished(worker));
                     effects
                 }
-                // The device waits for the round before within this one's steps.
+                // The device waits for the previous round within this one's steps.
                 Device::Finished(round) if round <= open => {
                     node.device = Device::Idle;
                     node.contribute(now, round, weight)
@@ -316,7 +316,7 @@ impl World {
                     self.at(self.now + delay, pull);
                 }
                 Effect::Settled(settled) => {
-                    // The answer must not overtake an earlier one.
+                    // The reply must not overtake an earlier one.
                     let time = self.in_order(worker);
                     self.at(time, Occurrence::Answered(worker, settled));
                 }
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Who cannot follow any more drops what it has and joins as somebody new.
+    /// A worker that can no longer follow drops its state and joins anew.
     fn start_over(&mut self, worker: WorkerId) {
         if self.may_lose(worker) {
             self.kill(worker);
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// When a control message that is sent now arrives.
+    /// Returns the arrival time of a control message sent now.
     fn in_order(&mut self, worker: WorkerId) -> Duration {
         let time =
             (self.now + self.delay(worker)).max(self.control_until.get(&worker).copied().unwrap_or_default());

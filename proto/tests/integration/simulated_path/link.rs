@@ -5,23 +5,23 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// UDP and IPv4 headers, which take their share of the link.
+/// UDP and IPv4 headers, which use part of the link.
 const HEADER_BYTES: u64 = 28;
 
 #[derive(Debug, Clone, Copy)]
 pub struct LinkSpec {
     pub mbit_per_s: f64,
     pub delay: Duration,
-    /// Drop-tail queue, as the time it takes to drain at the link's rate.
+    /// Drop-tail queue, as its drain time at the link's rate.
     pub queue: Duration,
-    /// Part of the packets lost at random.
+    /// Share of packets lost at random.
     pub loss: f64,
     /// Packets arrive only at multiples of this, as behind a radio or a coalescing network card.
     pub batching: Duration,
 }
 
 impl LinkSpec {
-    /// A link with a queue of one round trip.
+    /// Creates a link with a queue of one round trip.
     pub fn new(mbit_per_s: f64, delay_ms: u64, loss_percent: f64) -> Self {
         Self {
             mbit_per_s,
@@ -49,7 +49,7 @@ pub struct Link {
     spec: LinkSpec,
     rng: ChaCha8Rng,
     epoch: Instant,
-    /// When the last queued packet will have left.
+    /// Departure of the last queued packet.
     busy_until: Instant,
     waits: Vec<(Instant, Duration)>,
     pub overflowed: u64,
@@ -69,7 +69,7 @@ impl Link {
         }
     }
 
-    /// When a packet handed in at `now` arrives; `None` when it is lost.
+    /// Returns the arrival of a packet handed in at `now`; `None`: lost.
     pub fn handle_packet(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let wait = self.busy_until.saturating_duration_since(now);
         if wait > self.spec.queue {
@@ -86,7 +86,7 @@ impl Link {
         Some(round_up(self.epoch, self.busy_until + self.spec.delay, self.spec.batching))
     }
 
-    /// The link's rate becomes `mbit_per_s`; what is queued leaves at the new rate.
+    /// Changes the link's rate; queued packets leave at the new rate.
     pub fn change_rate(&mut self, now: Instant, mbit_per_s: f64) {
         let backlog = self.busy_until.saturating_duration_since(now);
         let factor = self.spec.mbit_per_s / mbit_per_s;
@@ -95,12 +95,12 @@ impl Link {
         self.spec.mbit_per_s = mbit_per_s;
     }
 
-    /// From now on packets arrive only at multiples of `step`.
+    /// Batches arrivals at multiples of `step` from now on.
     pub fn change_batching(&mut self, step: Duration) {
         self.spec.batching = step;
     }
 
-    /// The time that the part `quantile` of the packets sent since `from` waited at most.
+    /// Returns the waiting time that the part `quantile` of packets sent since `from` did not exceed.
     pub fn wait_quantile(&self, from: Instant, quantile: f64) -> Duration {
         let mut waits: Vec<_> =
             self.waits.iter().filter(|(at, _)| *at >= from).map(|(_, wait)| *wait).collect();
@@ -110,7 +110,7 @@ impl Link {
     }
 }
 
-/// The next multiple of `step` after `epoch`, not before `at`; `at` itself when there is no step.
+/// Returns the next multiple of `step` after `epoch`, not before `at`; `at` itself if the step is zero.
 pub fn round_up(epoch: Instant, at: Instant, step: Duration) -> Instant {
     let step = step.as_nanos();
     if step == 0 {

@@ -1,5 +1,5 @@
-//! Real quinn-proto connections over a simulated path, in virtual time: what a test sees is congestion
-//! control, pacing, loss recovery and flow control as they will run, and nothing depends on the machine.
+//! Real quinn-proto connections over a simulated path, in virtual time. Tests exercise the real congestion
+//! control, pacing, loss recovery and flow control, independent of the machine.
 
 mod link;
 mod peer;
@@ -29,16 +29,16 @@ pub enum Side {
 #[derive(Debug, Clone, Copy)]
 pub struct Flow(usize);
 
-/// A path, and the connections that share it. Left peers send over `rightward`.
+/// A path, with the connections that share it. Left peers send over `rightward`.
 pub struct Path {
     pub rightward: Link,
     pub leftward: Link,
     now: Instant,
-    /// Timers fire at multiples of this, as those of a busy machine do.
+    /// Timers fire at multiples of this, as on a busy machine.
     timer_step: Duration,
     epoch: Instant,
     peers: Vec<Peer>,
-    /// (arrival, tie-breaker) of each datagram under way, and its receiver.
+    /// (arrival, tie-breaker) of each datagram in flight, and its receiver.
     arrivals: BinaryHeap<Reverse<(Instant, u64)>>,
     under_way: BTreeMap<u64, (usize, Datagram)>,
     datagrams: u64,
@@ -66,7 +66,7 @@ impl Path {
         }
     }
 
-    /// The same link in both directions.
+    /// Creates a path with the same link in both directions.
     pub fn symmetric(spec: LinkSpec, seed: u64) -> Self {
         Self::new(spec, spec, seed)
     }
@@ -80,7 +80,7 @@ impl Path {
         self.now
     }
 
-    /// Connects a left peer with a right one; returns once the handshake is done on both sides.
+    /// Connects a left peer to a right one; returns after the handshake.
     pub fn connect(&mut self) -> Flow {
         let flow = Flow(self.peers.len());
         let address = |index: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, 10_000 + index as u16));
@@ -108,17 +108,17 @@ impl Path {
         self.drive(peer);
     }
 
-    /// Bytes that the application at `at` has read.
+    /// Returns the bytes that the application at `at` has read.
     pub fn received(&self, flow: Flow, at: Side) -> u64 {
         self.peers[self.index(flow, at)].received()
     }
 
-    /// Round trips that one end of a flow knows: without queues, and with them.
+    /// Returns the round trips known to one end of a flow: without and with queues.
     pub fn round_trips(&self, flow: Flow, at: Side) -> (Duration, Duration) {
         self.peers[self.index(flow, at)].round_trips()
     }
 
-    /// What one end of a flow takes the path to carry, in bytes a second.
+    /// Returns the delivery rate estimated by one end of a flow, in bytes per second.
     pub fn delivery_rate(&self, flow: Flow, at: Side) -> Option<f64> {
         self.peers[self.index(flow, at)].delivery_rate()
     }
@@ -129,7 +129,7 @@ impl Path {
         self.now = end;
     }
 
-    /// Runs until `done`; fails the test after `limit`. Returns the virtual time it took.
+    /// Runs until `done`; fails the test after `limit`. Returns the virtual time taken.
     pub fn run_until(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> Duration {
         let start = self.now;
         while !done(self) {
@@ -138,7 +138,7 @@ impl Path {
         self.now.duration_since(start)
     }
 
-    /// Goodput of each (flow, receiver) over `duration`, bytes/s.
+    /// Returns the goodput of each (flow, receiver) over `duration`, in bytes/s.
     pub fn goodput(&mut self, receivers: &[(Flow, Side)], duration: Duration) -> Vec<f64> {
         let before: Vec<_> = receivers.iter().map(|(flow, at)| self.received(*flow, *at)).collect();
         self.run_for(duration);
@@ -153,7 +153,7 @@ impl Path {
         }
     }
 
-    /// Handles the next event up to `end`; false when there is none.
+    /// Handles the next event up to `end`; returns false if none is left.
     fn step(&mut self, end: Instant) -> bool {
         let arrival = self.arrivals.peek().map(|Reverse((at, _))| *at);
         let timeouts = self.peers.iter_mut().enumerate();
@@ -172,7 +172,7 @@ impl Path {
         true
     }
 
-    /// Hands over all that arrives at this moment, then lets the receivers act.
+    /// Delivers all datagrams due now, then lets the receivers act.
     fn deliver_arrived(&mut self) {
         let mut receivers = Vec::new();
         while let Some(Reverse((at, id))) = self.arrivals.peek().copied() {

@@ -10,14 +10,14 @@ use quinn_proto::{
     ReadError, StreamEvent, StreamId, Transmit, WriteError,
 };
 
-/// Streams that the application stripes over, as bulk transfer does.
+/// Streams over which the application stripes data, like bulk transfer.
 const STREAMS: usize = 8;
-/// Datagrams per call, as quinn asks for.
+/// Datagrams per call, as in quinn.
 const DATAGRAMS_PER_TRANSMIT: usize = 10;
-/// What one write offers.
+/// Payload of one write.
 const CHUNK: &[u8] = &[0x5a; 64 * 1024];
 
-/// A datagram on its way.
+/// A datagram in flight.
 pub struct Datagram {
     pub from: SocketAddr,
     pub to: SocketAddr,
@@ -32,7 +32,7 @@ pub struct Peer {
     streams: Vec<StreamId>,
     writable: Vec<bool>,
     connected: bool,
-    /// Bytes the application still wants to send.
+    /// Bytes that the application has yet to send.
     to_send: u64,
     /// Bytes the application has read.
     received: u64,
@@ -65,14 +65,14 @@ impl Peer {
         self.received
     }
 
-    /// Round trips as congestion control knows them: without queues, and smoothed with them.
+    /// Returns the round trips known to congestion control: without queues, and smoothed with them.
     pub fn round_trips(&self) -> (Duration, Duration) {
         let (_, connection) = self.connection.as_ref().expect("it is connected");
         let controller = connection.congestion_state().clone_box().into_any().downcast::<RateController>();
         (controller.expect("it is ours").round_trip().expect("packets were acknowledged"), connection.rtt())
     }
 
-    /// What congestion control takes the path to carry, in bytes a second.
+    /// Returns the delivery rate estimated by congestion control, in bytes per second.
     pub fn delivery_rate(&self) -> Option<f64> {
         let (_, connection) = self.connection.as_ref().expect("it is connected");
         let controller = connection.congestion_state().clone_box().into_any().downcast::<RateController>();
@@ -84,7 +84,7 @@ impl Peer {
         self.to_send = self.to_send.saturating_add(bytes);
     }
 
-    /// When the connection wants to be driven next.
+    /// Returns the next timeout of the connection.
     pub fn next_timeout(&mut self) -> Option<Instant> {
         self.connection.as_mut().and_then(|(_, connection)| connection.poll_timeout())
     }
@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// Lets timers, application and connection act; returns what is to be sent.
+    /// Lets timers, application and connection act; returns the datagrams to send.
     pub fn drive(&mut self, now: Instant) -> Vec<Datagram> {
         if let Some((_, connection)) = &mut self.connection
             && connection.poll_timeout().is_some_and(|at| at <= now)

@@ -1,4 +1,4 @@
-//! What the disk itself gives of the same bytes in the same sizes, so that a ratio of ours can be held against its own.
+//! Raw speed of the disk for the same bytes in the same sizes, for comparison.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -10,16 +10,17 @@ use rustix::fs::OFlags;
 
 use crate::kit::clock::seconds_of;
 
-/// What reads without the system's cache are aligned to.
+/// Alignment of reads that bypass the page cache.
 const PAGE: usize = 4096;
-/// Bytes that are read at once in order.
+/// Bytes per sequential read.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Reads in hand at once: in order, and at random.
+/// Reads in flight: sequential, and random.
 const IN_HAND: [usize; 2] = [8, 64];
-/// Coprime to the number of reads, as that is a power of two: each is made once, far from the one before it.
+/// Coprime to the number of reads, a power of two: each is made once, far from the previous one.
 const STRIDE: usize = 0x9e37_79b1;
 
-/// Bytes a second of a whole file past the system's cache: in order, and at random in reads of so many bytes.
+/// Returns the bytes per second of a whole file, bypassing the page cache: sequential, and random in reads of
+/// this size.
 pub fn speeds(path: &Path, read_bytes: usize) -> Result<[f64; 2]> {
     let options = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
     let file = options.with_context(|| format!("open {} past the system's cache", path.display()))?;

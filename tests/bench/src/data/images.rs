@@ -1,4 +1,4 @@
-//! How fast images come that are decoded once, against those that are decoded each time, and against PyTorch's DataLoader.
+//! Throughput of images decoded once, compared with decoding each time and with PyTorch's DataLoader.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,24 +19,24 @@ use super::{SEED, print};
 use crate::kit::clock::{now, seconds_of};
 use crate::kit::{progress, python};
 
-/// Columns and rows of the files: as most of ImageNet's are.
+/// Columns and rows of the files, as in most of ImageNet.
 const SIZE: (u32, u32) = (500, 375);
-/// Of JPEG, from 1 to 100.
+/// JPEG quality, from 1 to 100.
 const QUALITY: u8 = 90;
 /// Rows and columns of a sample.
 const SIDE: u32 = 224;
 const CLASSES: u32 = 8;
 const BATCH: usize = 64;
-/// Passes that are measured, after the first.
+/// Passes measured, after the first.
 const PASSES: usize = 3;
-/// First passes, each after one without a cache: that in the middle counts.
+/// First passes, each after one without a cache: the median counts.
 const ROUNDS: usize = 15;
-/// Of each sample while a folder is prepared: decoded, and in a shard; and one to spare.
+/// Copies of each sample while a folder is prepared: decoded, and in a shard; and one to spare.
 const COPIES: u64 = 3;
 /// Processes that decode for PyTorch.
 const WORKERS: &str = "2";
 
-/// Writes JPEG files, then goes through them in each way.
+/// Writes JPEG files, then measures each variant.
 pub fn bench(folder: &Path, python: Option<&Path>, quick: bool) -> Result<()> {
     let count = if quick { 64 } else { 2048 };
     let place = folder.join("images");
@@ -48,7 +48,7 @@ pub fn bench(folder: &Path, python: Option<&Path>, quick: bool) -> Result<()> {
     ))?;
     let config = config.found_at(folder);
     let shape = config.image.clone().context("images have a shape")?;
-    // For the page cache; then for the clock, each time one after the other.
+    // For the page cache; then for the clock, alternating.
     uncached_pass(&files, &shape)?;
     let kept_bytes = u64::from(count) * shape.values() * COPIES;
     let (mut rounds, mut last) = (Vec::new(), None);
@@ -92,8 +92,9 @@ pub fn bench(folder: &Path, python: Option<&Path>, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has the system fill so much memory with a file, and give it back. The host of a virtual machine may have taken what was free; who touches it then for the first time waits for the host, several
-/// times as long as for copying. That is no matter of what is measured.
+/// Makes the system fill this much memory with a file and free it. The host of a virtual machine may have
+/// reclaimed free memory, and its first use then waits for the host, several times as long as for copying.
+/// The benchmark excludes that.
 fn take_memory(folder: &Path, bytes: u64) -> Result<()> {
     let path = folder.join("memory");
     let mut file = std::fs::File::create(&path).context("create a file")?;
@@ -102,11 +103,11 @@ fn take_memory(folder: &Path, bytes: u64) -> Result<()> {
     std::fs::remove_file(&path).context("remove a file")
 }
 
-/// A pass through images of which none is prepared.
+/// A pass through images that are not prepared.
 struct FirstPass {
-    /// From the beginning to the last batch.
+    /// Seconds from the start to the last batch.
     pass_s: f64,
-    /// From the beginning until all is in shards.
+    /// Seconds from the start until all is in shards.
     prepared_s: f64,
     ahead: ReadAhead<Batch>,
     data: Arc<Dataset>,
@@ -126,7 +127,7 @@ fn first_pass(config: &DataConfig, folder: &Path) -> Result<FirstPass> {
     Ok(FirstPass { pass_s, prepared_s: began.elapsed().as_secs_f64(), ahead, data, _cache: cache })
 }
 
-/// Decodes each file on all cores, and moves and mirrors it, batch after batch. Seconds.
+/// Decodes each file on all cores, shifts and mirrors it, batch after batch. Returns seconds.
 fn uncached_pass(files: &[(u32, PathBuf)], shape: &ImageConfig) -> Result<f64> {
     let began = now();
     for (at, files) in files.chunks(BATCH).enumerate() {
@@ -144,7 +145,7 @@ fn uncached_pass(files: &[(u32, PathBuf)], shape: &ImageConfig) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// An epoch as a device takes it.
+/// Reads an epoch as a device does.
 fn cached_pass(ahead: &ReadAhead<Batch>, samples: u64, epoch: u64) -> Result<()> {
     let positions: Vec<u64> = (epoch * samples..(epoch + 1) * samples).collect();
     let wanted = |positions: &[u64]| Wanted { positions: positions.to_vec(), micro_batch: BATCH };
@@ -155,7 +156,7 @@ fn cached_pass(ahead: &ReadAhead<Batch>, samples: u64, epoch: u64) -> Result<()>
     Ok(())
 }
 
-/// Samples in a second of a DataLoader that decodes the same files.
+/// Returns the samples per second of a DataLoader that decodes the same files.
 fn pytorch(python: &Path, images: &Path) -> Result<f64> {
     let (side, batch, passes) = (SIDE.to_string(), BATCH.to_string(), PASSES.to_string());
     let options = [&*side, &*batch, WORKERS, &*passes].map(AsRef::as_ref);
@@ -163,7 +164,7 @@ fn pytorch(python: &Path, images: &Path) -> Result<f64> {
     rate.trim().parse().with_context(|| format!("read what python says: {rate}"))
 }
 
-/// So many files in folders of classes.
+/// Writes this many files in folders of classes.
 fn write_images(place: &Path, count: u32) -> Result<Vec<(u32, PathBuf)>> {
     for class in 0..CLASSES {
         let folder = place.join(format!("class-{class}"));

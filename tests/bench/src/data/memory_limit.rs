@@ -1,4 +1,4 @@
-//! A control group of this process alone, in which files that it reads count as its memory.
+//! A cgroup of this process alone, in which files that it reads count as its memory.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 
 use crate::kit::progress;
 
-/// A group below the one that the process was in; when it is dropped, the process goes back and the group is removed. What was in memory before counts where it did.
+/// A cgroup below the process's present one. On drop the process returns there and the cgroup is removed.
+/// Memory used before still counts there.
 #[derive(Debug)]
 pub struct MemoryLimit {
     before: PathBuf,
@@ -14,13 +15,13 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Limits what this process brings into memory from now on.
+    /// Limits the memory that this process uses from now on.
     ///
     /// # Errors
-    /// Where there are no control groups, or they may not be changed.
+    /// cgroups are missing or may not be changed.
     pub fn begin(bytes: u64) -> Result<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-        // Version 1 has a hierarchy of its own for memory, version 2 one for all.
+        // Version 1 has a separate hierarchy for memory, version 2 one for all.
         let of = |controller: &str| {
             groups
                 .lines()

@@ -1,4 +1,4 @@
-//! What data costs training.
+//! Cost of data for training.
 //!
 //! With a Python that has PyTorch, numpy and Pillow, images are compared with its DataLoader.
 
@@ -22,29 +22,29 @@ use crate::kit::recorder::Recorder;
 
 const SEED: u64 = 1;
 
-/// What data costs training
+/// Cost of data for training
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
     #[command(flatten)]
     python: Python,
-    /// Only these parts.
+    /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["wait", "order", "images"])]
     part: Vec<Part>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What waiting costs.
+    /// Cost of waiting
     Wait,
-    /// What reading in the order of training costs.
+    /// Cost of reading in training order
     Order,
-    /// Images that are decoded once, or each time.
+    /// Images decoded once, or each time
     Images,
 }
 
-/// Measures the parts that are asked for.
+/// Measures the requested parts.
 pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     let quick = args.quick.quick;
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Tokens of one source, prepared, as sequences of `length`.
+/// Opens prepared tokens of one source, as sequences of `length`.
 fn open(folder: &Path, file: &str, length: u32) -> Result<Arc<Dataset>> {
     let config =
         format!("sources = [{{ path = \"{file}\" }}]\nsequence_length = {length}\nvalidation_share = 0.0");
@@ -70,7 +70,7 @@ fn open(folder: &Path, file: &str, length: u32) -> Result<Arc<Dataset>> {
     Ok(Arc::new(Dataset::open(&data, &Tokenizer::Bytes, &folder.join("cache"), &Work::default())?))
 }
 
-/// Writes a file of so many tokens that look like anything.
+/// Writes a file of this many pseudo-random tokens.
 fn write_tokens(path: &Path, tokens: usize) -> Result<()> {
     use std::io::Write;
     let file = std::fs::File::create(path).context("write tokens")?;

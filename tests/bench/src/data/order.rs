@@ -1,4 +1,4 @@
-//! How fast samples are read in the order of training, against the order in which they are stored.
+//! Throughput of samples in training order, compared with storage order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::kit::progress;
 const SEQUENCES: usize = 32;
 /// Tokens of a sample: 8 KiB, two pages and a bit.
 const LENGTH: u32 = 4096;
-/// Bytes of the data, over those of the memory that it may be kept in.
+/// Ratio of the data to its memory limit.
 const OVER_LIMIT: usize = 2;
 
-/// Reads each sample once, in either order, in memory that holds half of the data; where no limit can be set, of data that is not in memory when a pass begins.
+/// Reads each sample once, in either order, with memory for half of the data; without cgroups, from data that
+/// is not cached when a pass begins.
 pub fn bench(folder: &Path, quick: bool) -> Result<()> {
     let limit_bytes: usize = if quick { 128 << 20 } else { 512 << 20 };
     let bytes = OVER_LIMIT * limit_bytes;
@@ -57,7 +58,7 @@ pub fn bench(folder: &Path, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Positions, by where their samples are.
+/// Sorts positions by the place of their samples.
 fn in_stored_order(data: &Dataset, positions: &[u64]) -> Result<Vec<u64>> {
     let placed = positions.iter().map(|&position| Ok((data.sample(position, SEED)?.index, position)));
     let mut placed: Vec<(u64, u64)> = placed.collect::<Result<_>>()?;
@@ -65,7 +66,8 @@ fn in_stored_order(data: &Dataset, positions: &[u64]) -> Result<Vec<u64>> {
     Ok(placed.into_iter().map(|(_, position)| position).collect())
 }
 
-/// Seconds of reading the first epoch by a worker that was just started, from data that is not in memory and of which it checks each block when it first reads of it; and of reading the second one.
+/// Returns the seconds of reading the first epoch by a restarted worker, from uncached data whose blocks it
+/// checks on first use; and of reading the second one.
 fn passes(folder: &Path, epochs: &[Vec<u64>; 2]) -> Result<[f64; 2]> {
     forget(&folder.join("cache/data/shards"))?;
     let data: Arc<Dataset> = open(folder, "order.bin", LENGTH)?;
@@ -86,7 +88,7 @@ fn pass(data: &Arc<Dataset>, positions: &[u64]) -> Result<f64> {
     })
 }
 
-/// Takes a folder's files out of the page cache. Nobody has mapped them.
+/// Evicts a folder's unmapped files from the page cache.
 fn forget(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
         let file = std::fs::File::open(entry?.path()).context("open a shard")?;

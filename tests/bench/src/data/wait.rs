@@ -1,4 +1,4 @@
-//! What a device waits for data, of the time of its steps.
+//! Share of a device's step time spent waiting for data.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -20,7 +20,7 @@ const TOKENS: usize = 4 << 20;
 /// Steps before the measured ones: the first allocate.
 const WARM_UP: u64 = 2;
 
-/// Trains with batches that are read ahead, and with batches that are read when they are wanted.
+/// Trains with and without read-ahead.
 pub fn bench(folder: &Path, quick: bool) -> Result<()> {
     write_tokens(&folder.join("wait.bin"), TOKENS)?;
     let steps = if quick { 3 } else { 100 };
@@ -35,7 +35,7 @@ pub fn bench(folder: &Path, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// What was waited, and how long it took in all.
+/// Returns the waiting time and the total.
 fn train(data: &Arc<Dataset>, is_ahead: bool, steps: u64) -> Result<(Duration, Duration)> {
     let config = ModelConfig {
         layers: 4,

@@ -1,4 +1,4 @@
-//! What training stands still for, for checkpoints at the default interval.
+//! Training stalls due to checkpoints at the default interval.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -9,12 +9,13 @@ use crate::kit::progress;
 use crate::runs::gpt::{GPT, RUN_MAX};
 use crate::runs::training::Training;
 
-/// The model of 10.9 million parameters, whose rounds are as near to each other as they can be, a step, and those of the default strategy.
+/// The model of 10.9 million parameters, with the closest possible rounds (a step), and those of the default
+/// strategy.
 const CASES: [(&str, &str); 2] = [("dense", "preset = \"dense\""), ("auto", "preset = \"auto\"")];
-/// Five checkpoints, as the default is one each twenty rounds.
+/// Five checkpoints, as the default is one per twenty rounds.
 const ROUNDS: u64 = 100;
 
-/// One run of each.
+/// Runs each once.
 pub fn measure(session: &Session) -> Result<()> {
     for (case, sync) in CASES {
         progress(format!("elastic/checkpoints: {case}"));
@@ -37,7 +38,7 @@ pub fn measure(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// The round before which the newest whole checkpoint is.
+/// Returns the round of the newest complete checkpoint.
 fn newest(status: &Value) -> u64 {
     let checkpoints = status["checkpoints"].as_array().map_or(&[] as &[Value], Vec::as_slice);
     checkpoints

@@ -1,4 +1,5 @@
-//! Seconds from a kick until every peer has hung up on the worker, and until its process has ended.
+//! Seconds from a kick until every peer has closed its connections to the worker, and until its process has
+//! ended.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -39,14 +40,14 @@ pub fn measure(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// As the worker keeps it in its cache folder.
+/// Reads a worker's identity from its cache folder.
 fn identity(cluster: &Cluster, index: usize) -> Result<Identity> {
     let workers = cluster.folder().join(format!("cache-{index}/workers"));
     let run = std::fs::read_dir(workers)?.next().context("it has not enrolled")??;
     Identity::load(&run.path().join("0"))?.context("it has no certificate")
 }
 
-/// A connection to a worker's data port, as the worker that is to be kicked.
+/// Connects to a worker's data port as the worker to kick.
 async fn dial(cluster: &Cluster, endpoint: &Endpoint, as_whom: &Identity, to: usize) -> Result<Connection> {
     let client = transport::client_config(data_client(as_whom)?);
     let name = PeerName::Worker(identity(cluster, to)?.worker()).in_run(as_whom.run());

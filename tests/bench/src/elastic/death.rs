@@ -8,7 +8,8 @@ use longhaul_tests::cluster::training;
 use super::{Session, WAIT_MAX, cluster, round, rounds_lost};
 use crate::kit::clock::now;
 
-/// Who has just come is given longer than who has been heard each half second for a while: before the first death, and between two.
+/// New workers get a longer timeout than those with regular heartbeats: waits before the first death, and
+/// between two.
 const SETTLED: Duration = Duration::from_secs(60);
 const BETWEEN: Duration = Duration::from_secs(20);
 

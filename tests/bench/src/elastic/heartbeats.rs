@@ -1,4 +1,4 @@
-//! What it costs the link of a site of eight workers that the coordinator knows that they are alive.
+//! Bandwidth of heartbeats on the link of a site of eight workers.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,11 +12,12 @@ use super::{Session, WAIT_MAX, cluster_of, run_toml_for};
 use crate::kit::clock::now;
 
 const WORKERS: usize = 8;
-/// Until connections have settled down, and workers speak as they will.
+/// Time for connections to settle, and for workers to choose their reporter.
 const SETTLED: Duration = Duration::from_secs(30);
 const MEASURED: Duration = Duration::from_secs(60);
 
-/// All workers are at one site, and the coordinator at another one. A run that is paused has nothing to say but that. Each for itself, as where workers are to be missed sooner, and by site.
+/// All workers are at one site, and the coordinator at another. A paused run sends only heartbeats: from each
+/// worker itself, as with short timeouts, and by site.
 pub fn measure(session: &Session) -> Result<()> {
     for (case, faults) in [("each for itself", "suspect_after_ms = 1999"), ("by site", "")] {
         for _ in session.repeats(&format!("heartbeats, {case}"), 1) {
@@ -41,13 +42,14 @@ pub fn measure(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// What has gone to the coordinator, and come from it, IP headers included: the workers dial it over the link of its own site.
+/// Returns the bytes to and from the coordinator, including IP headers: the workers dial it over the link of
+/// its own site.
 fn counts(cluster: &Cluster) -> [Count; 2] {
     let wan = cluster.wan();
     [wan.into_site(0), wan.out_of_site(0)].map(|link| link.stats().offered)
 }
 
-/// Stops all training until further notice.
+/// Pauses training.
 pub fn pause(cluster: &Cluster) -> Result<()> {
     let status = Command::new(binary("coordinator")?)
         .args(["pause", "--http", &cluster.http().to_string()])

@@ -1,4 +1,4 @@
-//! Ten thousand attacks at every door of a run: what they cost those who train, and what the processes hold.
+//! Ten thousand attacks on every port of a run: their cost for training, and the memory of the processes.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::kit::clock::{now, process_s};
 use crate::kit::progress;
 
 const ATTACKS: u64 = 10_000;
-/// Without attacks and with them, in turns.
+/// Alternating turns without and with attacks.
 const TURNS: u64 = 4;
 const TURN: Duration = Duration::from_secs(60);
 
-/// One run, in which calm and attacks take turns.
+/// One run with alternating turns.
 pub fn measure(session: &Session) -> Result<()> {
     let (turns, turn) = session.quick.choose((1, Duration::from_secs(15)), (TURNS, TURN));
     let attacks = session.quick.choose(400, ATTACKS / TURNS);
@@ -39,7 +39,7 @@ pub fn measure(session: &Session) -> Result<()> {
         let outcome = runtime.block_on(attackers.attack(attacks, turn, seed))?;
         let took = began.elapsed().as_secs_f64();
         let attacked = (step(&cluster.status()) - first) / took;
-        // Of this process, which is the attackers.
+        // CPU of this process, the attacker.
         own_cpu.push((process_s() - cpu) / took);
         ensure!(outcome.breaches.is_empty(), "a door stayed open: {}", outcome.breaches.join("; "));
         made += outcome.made.values().sum::<u64>();
@@ -63,7 +63,7 @@ fn step(status: &Value) -> f64 {
     status["step"].as_f64().unwrap_or(0.0)
 }
 
-/// Bytes that each process holds.
+/// Returns the resident bytes of each process.
 fn resident(cluster: &mut Cluster) -> Result<Vec<(String, u64)>> {
     let coordinator = cluster.coordinator().context("there is no coordinator")?.id();
     let mut ids = vec![("coordinator".to_owned(), coordinator)];

@@ -1,4 +1,4 @@
-//! What a coordinator of sixteen workers takes of its machine, and how long a status takes.
+//! Resources of a coordinator of sixteen workers, and the duration of a status request.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::kit::clock::now;
 use crate::kit::figures::figure;
 
 const SITES: [usize; 4] = [4; 4];
-/// Until connections have settled down, and workers speak as they will.
+/// Time for connections to settle, and for workers to choose their reporter.
 const SETTLED: Duration = Duration::from_secs(30);
 const MEASURED: Duration = Duration::from_secs(60);
 const STATUSES: u32 = 200;
 
-/// A run that is paused, as where nothing is to be done, and the same run while it trains.
+/// A paused, thus idle, run, and the same run while it trains.
 pub fn measure(session: &Session) -> Result<()> {
     let workers: usize = SITES.iter().sum();
     for _ in session.repeats("an idle coordinator", 1) {
@@ -53,14 +53,14 @@ pub fn measure(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// The time of all cores that the threads of a process have had.
+/// Returns the CPU time of a process's threads.
 fn cpu_s(process: u32) -> Result<f64> {
     let path = format!("/proc/{process}/task");
     let threads = std::fs::read_dir(&path).with_context(|| format!("read {path}"))?;
     let mut sum_ns = 0.0;
     for thread in threads {
         let path = thread?.path().join("schedstat");
-        // One that ended meanwhile has had no more.
+        // A thread that has just ended adds none.
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let ns = text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
         sum_ns += ns.with_context(|| format!("{} does not begin with a time", path.display()))?;

@@ -1,4 +1,4 @@
-//! Seconds from the start of a worker's process, in a site of its own, to the first round that has its contribution.
+//! Seconds from the start of a worker's process, in its own site, to the first round with its contribution.
 
 use anyhow::Result;
 use longhaul_tests::cluster::{Cluster, training};
@@ -9,15 +9,18 @@ use crate::kit::clock::now;
 use crate::runs::gpt::GPT;
 use crate::runs::training::{Copies, Training, cluster_config};
 
-/// The model of 10.9 million parameters, whose rounds are a step long: how long a round is is not the question. Its warm-up is over.
+/// The model of 10.9 million parameters, with rounds of a step: the length of a round is irrelevant here. Its
+/// warm-up is over.
 const SYNC: &str = "preset = \"dgc\"\nwarmup_share = 0.0";
-/// The same in its warm-up, in which a lone worker makes results of all values faster than this link carries them.
+/// The same in its warm-up, in which a lone worker makes results of all values faster than this link carries
+/// them.
 const WARMUP: &str = "preset = \"dgc\"";
-/// Four sequences of a step, for both together: a step is short beside the three seconds that joining may take besides the transfer.
+/// Four sequences per step, for both together: a step is short relative to the three seconds that joining may
+/// take besides the transfer.
 const COPIES: Copies<'static> = Copies { batch: 4, micro_batch: 4, ..Copies::WHOLE };
 const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
 
-/// Five joins, each to a run of its own that a worker of another site has begun, and three to one in its warm-up.
+/// Five joins, each to its own run that a worker of another site has begun, and three to one in its warm-up.
 pub fn measure(session: &Session) -> Result<()> {
     measure_joins(session, "join", SYNC, 5)?;
     measure_joins(session, "join_warmup", WARMUP, 3)
@@ -46,7 +49,7 @@ fn measure_joins(session: &Session, case: &str, sync: &str, times: u32) -> Resul
     Ok(())
 }
 
-/// Whether a round that both have applied has what each of them contributed.
+/// Whether a round that both have applied contains both contributions.
 fn has_contributed(status: &Value) -> bool {
     let members = status["members"].as_array().map_or(&[] as &[Value], Vec::as_slice);
     members.len() == 2 && members.iter().all(|member| !member["contributed"].is_null())

@@ -1,4 +1,5 @@
-//! Seconds until another coordinator leads, and until its workers are back, when the one that led is killed; with a real etcd.
+//! Seconds until another coordinator leads, and until its workers are back, after the leader is killed; with
+//! a real etcd.
 
 use anyhow::{Context, Result, ensure};
 use longhaul_tests::cluster::{Pair, training};
@@ -21,8 +22,9 @@ pub fn measure(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Two coordinators, one of them killed as `kill -9` does while two workers train: until the first answer of the other one as the leader, until both workers are with it, and
-/// the rounds that they had applied by then and not before the kill, and those that were lost.
+/// Kills the leader of two coordinators with `kill -9` while two workers train. Returns the time to the other
+/// one's first reply as leader, the time until both workers are connected to it, the rounds applied
+/// meanwhile, and the rounds lost.
 fn once() -> Result<[f64; 4]> {
     let folder = tempfile::tempdir()?;
     let mut pair = Pair::start(folder.path(), &run_toml().to_string())?.context("this needs etcd in PATH")?;

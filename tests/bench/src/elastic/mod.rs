@@ -1,5 +1,5 @@
-//! What membership that changes, and doors that are attacked, cost a run, with the real binaries. One JSON line per figure goes to stdout, progress to stderr;
-//! `docs/benchmarks/elastic.md` says what they mean.
+//! Cost of membership changes and attacks for a run, with the real binaries. One JSON line per figure goes to
+//! stdout, progress to stderr; `docs/benchmarks/elastic.md` explains them.
 
 mod checkpoints;
 mod cut;
@@ -28,53 +28,53 @@ use crate::kit::recorder::Recorder;
 use crate::kit::stats::Spread;
 use crate::runs::training::cluster_config;
 
-/// The longest that anything waited for may take.
+/// Maximum duration of any wait.
 const WAIT_MAX: Duration = Duration::from_secs(180);
-/// Samples of a step for each worker of the small model, and steps of a round.
+/// Samples per step for each worker of the small model, and steps per round.
 const BATCH: usize = 8;
 const STEPS: u64 = 4;
-/// Of the emulator, where nothing else is said.
+/// Default link of the emulator.
 const LINK: &str = "rate_mbit=50,delay_ms=10,loss_percent=0.1";
 
-/// Workers and coordinators that come and go, and strangers at the doors, with the real binaries
+/// Membership changes and attacks, with the real binaries
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
-    /// Only these parts.
+    /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats", "checkpoints", "idle"])]
     part: Vec<Part>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// A coordinator that leads is killed, and another one takes over; needs `etcd` in PATH.
+    /// The leader is killed and another coordinator takes over; needs `etcd` in PATH
     Leader,
-    /// A worker is killed: until the others have applied a round without it.
+    /// A worker is killed: time until the others have applied a round without it
     Death,
-    /// A worker joins a run that goes on: until it contributes.
+    /// A worker joins a running run: time until it contributes
     Join,
-    /// The coordinator is killed and started again.
+    /// The coordinator is killed and restarted
     Restart,
-    /// A worker is kicked: until nobody talks to it.
+    /// A worker is kicked: time until all its connections are closed
     Cut,
-    /// Ten thousand attacks at every door.
+    /// Ten thousand attacks on every port
     Hostile,
-    /// What it costs a link that the coordinator knows who is alive.
+    /// Bandwidth of heartbeats
     Heartbeats,
-    /// What training stands still for, at the default interval of checkpoints.
+    /// Training stalls at the default interval of checkpoints
     Checkpoints,
-    /// What the coordinator of sixteen workers takes.
+    /// Resources of a coordinator of sixteen workers
     Idle,
 }
 
-/// What all parts need.
+/// Common state of all parts.
 struct Session {
     quick: Quick,
     recorder: Recorder,
 }
 
-/// Measures the parts that are asked for; a quick run has each once, and shorter.
+/// Measures the requested parts; a quick run does each once, and shorter.
 pub fn run(args: Args) -> Result<()> {
     interrupt::watch()?;
     let session = Session { quick: args.quick, recorder: Recorder::new("elastic") };
@@ -95,13 +95,13 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 impl Session {
-    /// So many times, or once where that is enough for a look.
+    /// Repeats this many times, or once in a quick run.
     fn repeats(&self, case: &str, times: u32) -> impl Iterator<Item = u32> {
         let (case, times) = (case.to_owned(), self.quick.choose(1, times));
         (0..times).inspect(move |repeat| progress(format!("elastic/{case}: {} of {times}", repeat + 1)))
     }
 
-    /// The least, the median and the most.
+    /// Prints minimum, median and maximum.
     fn print(&self, case: &str, metric: &str, unit: &str, values: &[f64]) {
         let Some(Spread { least, median, most }) = Spread::of(values) else { return };
         for (which, value) in [("least", least), ("median", median), ("most", most)] {
@@ -110,7 +110,7 @@ impl Session {
     }
 }
 
-/// A run over emulated links, in a folder that goes with it, with the same small model as all of these.
+/// Starts a run over emulated links, in a folder removed with it, with the common small model.
 fn cluster(sites: Vec<usize>) -> Result<Cluster> {
     cluster_of(run_toml_for(sites.iter().sum()), &sites, &LINK.parse()?)
 }
@@ -131,7 +131,8 @@ fn run_toml_for(workers: usize) -> RunToml {
         .set("faults.reconnect_grace_ms", 60_000)
 }
 
-/// What was given out and is in no result, in rounds of all workers: it is given out again, so nothing is left out; but it has cost the time.
+/// Returns the rounds of all workers that were assigned but are in no result. They are assigned again, so no
+/// sample is lost, but the time is.
 fn rounds_lost(status: &Value, workers: usize) -> f64 {
     let of = |key: &str| status[key].as_f64().unwrap_or(0.0);
     let batch = (BATCH * workers) as f64;

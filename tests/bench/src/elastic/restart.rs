@@ -1,4 +1,4 @@
-//! What a coordinator that is killed and started again costs those who train.
+//! Cost of a killed and restarted coordinator for training.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::{Session, WAIT_MAX, cluster, rounds_lost};
 use crate::kit::clock::now;
 
-/// Over so long, each speed is measured.
+/// Duration of each speed measurement.
 const WATCHED: Duration = Duration::from_secs(30);
-/// A coordinator's machine is restarted, or its pod placed again.
+/// Downtime: a restarted machine, or a rescheduled pod.
 const AWAY: Duration = Duration::from_secs(5);
 
 /// Five deaths in one run.
@@ -24,12 +24,12 @@ pub fn measure(session: &Session) -> Result<()> {
         let with_it = speed(&mut cluster, |cluster| {
             let killed = now();
             cluster.kill_coordinator();
-            // Nothing tells when it is time to come back.
+            // Fixed downtime.
             std::thread::park_timeout(AWAY);
             cluster.start_coordinator()?;
             let back = cluster.wait_for("all to be back", WAIT_MAX, |status| training(status) == 4)?;
             steady.push(killed.elapsed().as_secs_f64());
-            // Every round of a generation that goes on is applied.
+            // Every round of a surviving generation is applied.
             ensure!(back["generation"] == all["generation"], "a worker was given up: {back:#}");
             Ok(())
         })?;
@@ -42,10 +42,10 @@ pub fn measure(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Steps a second that are applied everywhere, while something happens.
+/// Returns the steps per second applied everywhere during an event.
 fn speed(cluster: &mut Cluster, happens: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<f64> {
     let step = |status: &Value| status["step"].as_f64().unwrap_or(0.0);
-    // From the moment at which a round is applied to another such.
+    // From the time at which a round is applied to another such.
     let first = step(&cluster.status());
     let first = step(&cluster.wait_for("a round", WAIT_MAX, |status| step(status) > first)?);
     let began = now();

@@ -1,4 +1,4 @@
-//! Training with all samples, or with those that are selected.
+//! Training with all samples, or with selected ones.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,43 +14,43 @@ use crate::kit::clock::thread_time;
 use crate::kit::progress;
 use crate::kit::selected_step::step_on_selected;
 
-/// Everything random follows from it.
+/// Seed of all randomness.
 pub const SEED: u64 = 7;
 
-/// What is trained, and how long.
+/// A training task.
 pub struct Course<'a> {
     /// The model.
     pub spec: ModelSpec,
-    /// What is trained on.
+    /// Training images.
     pub images: &'a Images,
-    /// What it is judged by.
+    /// Held-out images.
     pub held_out: Vec<Batch>,
-    /// Images that a step trains on, about.
+    /// Images that a step trains on, approximately.
     pub batch: u64,
-    /// Steps of [`Self::run`], whichever images are trained on; each way has its own.
+    /// Steps of [`Self::run`]; each `Way` has its own.
     pub steps: u64,
-    /// How often it is judged, which takes no time.
+    /// Number of evaluations, which are not timed.
     pub evaluations: u64,
 }
 
-/// What became of it.
+/// Result of a training.
 pub struct Outcome {
-    /// By evaluation: the processor's time of the training before it, and what it said.
+    /// By evaluation: CPU time of the training before it, and its result.
     pub evaluations: Vec<(Duration, Evaluation)>,
-    /// The share of the images that were looked at, behind the epochs in which all are, that were trained on.
+    /// Share of examined images that were trained on, after the epochs with all.
     pub share: f64,
     /// Steps made.
     pub steps: u64,
 }
 
 impl Outcome {
-    /// The processor's seconds of all steps, and the last evaluation.
+    /// Returns the CPU seconds of all steps, and the last evaluation.
     pub fn last(&self) -> Result<(f64, Evaluation)> {
         let last = self.evaluations.last().context("a course ends with an evaluation")?;
         Ok((last.0.as_secs_f64(), last.1))
     }
 
-    /// The processor's seconds until at most this share of the images was not told.
+    /// Returns the CPU seconds until the error was at most this.
     pub fn reached(&self, error: f64) -> Option<f64> {
         let is_there = |evaluation: &Evaluation| error_of(evaluation) <= error;
         self.evaluations
@@ -60,12 +60,12 @@ impl Outcome {
     }
 }
 
-/// The share of the images that is not told.
+/// Returns the error rate.
 pub fn error_of(evaluation: &Evaluation) -> f64 {
     1.0 - f64::from(evaluation.accuracy.unwrap_or_default())
 }
 
-/// With defaults but for these.
+/// Returns the defaults with these values.
 pub fn selective(beta: f64, mode: SelectionMode) -> SelectiveBackwardConfig {
     SelectiveBackwardConfig {
         beta,
@@ -78,20 +78,20 @@ pub fn selective(beta: f64, mode: SelectionMode) -> SelectiveBackwardConfig {
 }
 
 impl Course<'_> {
-    /// An engine with one thread.
+    /// Creates an engine with one thread.
     pub fn engine(&self, train: &TrainConfig, steps: u64) -> Result<Engine> {
         Ok(Engine::new(&self.spec, train, steps, SEED, tch::Device::Cpu, NonZeroU32::new(1))?)
     }
 
-    /// From the same parameters whatever is asked for.
+    /// Trains from the same initial parameters in all cases.
     pub fn run(&self, train: &TrainConfig, selective: Option<&SelectiveBackwardConfig>) -> Result<Outcome> {
         let mut training = Training::new(self, &Way { train, selective, steps: self.steps })?;
         training.advance_to(self.steps)?;
         Ok(training.into_outcome())
     }
 
-    /// The same for several. One after the other makes its part of its steps, in so many turns, so that what else the machine does falls on each
-    /// alike. Besides what became of each, the seconds of a step in each of its turns.
+    /// Trains several variants in alternating turns, so that other load affects all alike. Returns the
+    /// outcomes, with the seconds per step in each turn.
     pub fn run_in_turns(&self, ways: &[Way<'_>], turns: u64) -> Result<Vec<(Outcome, Vec<f64>)>> {
         let mut trainings = ways.iter().map(|way| Training::new(self, way)).collect::<Result<Vec<_>>>()?;
         let mut seconds = vec![Vec::new(); trainings.len()];
@@ -110,30 +110,30 @@ impl Course<'_> {
     }
 }
 
-/// How a course is trained.
+/// A variant of a training.
 pub struct Way<'a> {
     pub train: &'a TrainConfig,
-    /// A step looks at β + 1 times as many images with it, but in the first epoch.
+    /// With it a step examines β + 1 times as many images, except in the first epoch.
     pub selective: Option<&'a SelectiveBackwardConfig>,
-    /// The learning rate falls over these.
+    /// Steps over which the learning rate decays.
     pub steps: u64,
 }
 
-/// A course on its way.
+/// A training in progress.
 struct Training<'a> {
     course: &'a Course<'a>,
     engine: Engine,
     selector: Option<Selector>,
-    /// Images that a step looks at behind the first epoch.
+    /// Images examined per step after the first epoch.
     looked_at: u64,
-    /// Steps in all, and those that are made.
+    /// Total steps, and steps made.
     steps: u64,
     step: u64,
-    /// Images that were looked at.
+    /// Images examined.
     position: u64,
     took: Duration,
     evaluations: Vec<(Duration, Evaluation)>,
-    /// Behind the first epoch: images that were looked at, and those of them that were trained on.
+    /// After the first epoch: images examined, and trained on.
     given: u64,
     selected: u64,
 }
@@ -161,7 +161,7 @@ impl<'a> Training<'a> {
         (self.step..step).try_for_each(|_| self.advance())
     }
 
-    /// One step, and an evaluation where one is due.
+    /// Makes one step, and an evaluation if due.
     fn advance(&mut self) -> Result<()> {
         let (course, images) = (self.course, self.course.images);
         let began = thread_time();

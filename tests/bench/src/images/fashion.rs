@@ -1,4 +1,5 @@
-//! Fashion-MNIST in a convolutional net: time to 1.1 times the error that training with all images ends with (Jiang et al. 2019, arXiv 1910.00762, figure 5).
+//! Fashion-MNIST in a convolutional net: time to 1.1 times the final error of training with all images (Jiang
+//! et al. 2019, arXiv 1910.00762, figure 5).
 
 use std::iter;
 
@@ -12,17 +13,17 @@ use crate::kit::recorder::Recorder;
 
 const BENCH: &str = "selection/fashion";
 const BATCH: u64 = 64;
-/// Of the final error with all images.
+/// Multiple of the final error with all images.
 const TARGET: f64 = 1.1;
-/// How often each image is looked at, in each of the ways.
+/// Epochs of each variant.
 const EPOCHS: u64 = 6;
-/// Ways that go on one after the other do so in as many parts.
+/// Alternating turns of the variants.
 const TURNS: u64 = 24;
 /// Images of a quick run.
 const QUICK: usize = 500;
 
 pub fn bench(images: Images, test: Images, quick: bool, constant_rate: bool) -> Result<()> {
-    // Nothing is selected in the first epoch.
+    // The first epoch has no selection.
     let (images, test) = if quick { (images.cut_to(QUICK), test.cut_to(QUICK)) } else { (images, test) };
     let epoch = images.len() / BATCH;
     let course = Course {
@@ -41,10 +42,11 @@ pub fn bench(images: Images, test: Images, quick: bool, constant_rate: bool) -> 
     let modes = [SelectionMode::Fresh, SelectionMode::Stale];
     let selected: Vec<_> =
         modes.iter().flat_map(|mode| betas.iter().map(|beta| selective(*beta, *mode))).collect();
-    // As many steps as look at all images so often, nothing being selected in the first epoch.
+    // Steps that examine all images this often, with no selection in the first epoch.
     let steps = |beta: f64| epoch + ((EPOCHS - 1) as f64 * epoch as f64 / (beta + 1.0)).round() as u64;
     let way = |selective, beta| Way { train: &train, selective, steps: steps(beta) };
-    // Those that are trained with all images in as few steps tell what selecting is good for. Where the rate stays, they are beginnings of the first one.
+    // Variants with all images in as few steps show the benefit of selection. With a constant rate they are
+    // prefixes of the first one.
     let fewer = if constant_rate { &[] } else { betas };
     let ways: Vec<_> = iter::once(0.0)
         .chain(fewer.iter().copied())

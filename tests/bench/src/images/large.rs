@@ -1,5 +1,6 @@
-//! A wide perceptron for images of 224 × 224, which are averaged over 4 × 4 pixels and all channels, in two classes; batches of 8 images, ten epochs: with all that spares work,
-//! against all gradients of all images, and against plain PyTorch, which averages the images of each batch anew.
+//! A wide perceptron for images of 224 × 224, averaged over 4 × 4 pixels and all channels, in two classes;
+//! batches of 8 images, ten epochs. Compares all savings with all gradients of all images, and with plain
+//! PyTorch, which averages the images of each batch every time.
 
 use std::path::Path;
 
@@ -20,11 +21,11 @@ const BENCH: &str = "selection/large images";
 const BATCH: u64 = 8;
 const EPOCHS: u64 = 10;
 const SIDE: usize = 224;
-/// Pixels along a side that are averaged, and channels.
+/// Pixels averaged along a side, and channels.
 const AVERAGED: usize = 4;
 const CHANNELS: usize = 3;
 const HIDDEN: [u32; 5] = [1024, 2048, 1024, 512, 256];
-/// Images that are held out.
+/// Held-out images.
 const HELD_OUT: usize = 200;
 
 pub fn bench(python: Option<&Path>, quick: bool) -> Result<()> {
@@ -45,7 +46,7 @@ pub fn bench(python: Option<&Path>, quick: bool) -> Result<()> {
     let columns = SparseBackwardConfig { keep: 0.1, mode: SparseMode::Columns, layers };
     let sparse = TrainConfig { sparse_backward: Some(columns), ..dense.clone() };
     let chosen = selective(2.0, SelectionMode::Stale);
-    // Behind the first epoch, a step looks at three times as many images.
+    // After the first epoch, a step examines three times as many images.
     let fewer = images.len() / BATCH + (steps - images.len() / BATCH) / 3;
     let pytorch = python.map(|python| pytorch(python, count, test.len(), epochs)).transpose()?;
     if pytorch.is_none() {
@@ -59,9 +60,9 @@ pub fn bench(python: Option<&Path>, quick: bool) -> Result<()> {
     against.report("both", &course(fewer)?.run(&sparse, Some(&chosen))?)
 }
 
-/// Seconds that others take.
+/// Reference times in seconds.
 struct Against {
-    /// With all gradients of all images.
+    /// All gradients of all images.
     all: f64,
     /// Plain PyTorch.
     pytorch: Option<f64>,
@@ -87,7 +88,8 @@ impl Against {
     }
 }
 
-/// Noise, brighter on the left or on the right: 224 × 224 pixels of three channels, averaged as they are prepared.
+/// Noise, brighter on the left or on the right: 224 × 224 pixels of three channels, averaged during
+/// preparation.
 fn made_up(first: usize, count: usize) -> Images {
     let side = SIDE / AVERAGED;
     let shape = ImageConfig {
@@ -113,14 +115,14 @@ fn made_up(first: usize, count: usize) -> Images {
     })
 }
 
-/// What the script prints.
+/// Output of the script.
 #[derive(Deserialize)]
 struct Plain {
     seconds: f64,
     accuracy: f64,
 }
 
-/// Prints what that script measures; its seconds.
+/// Prints the script's measurements; returns its seconds.
 fn pytorch(python: &Path, images: usize, held_out: u64, epochs: u64) -> Result<f64> {
     let sizes = [images.to_string(), held_out.to_string(), epochs.to_string()];
     let Plain { seconds, accuracy } = serde_json::from_str(&python::run(python, "images.py", sizes)?)

@@ -1,4 +1,5 @@
-//! MNIST in a perceptron whose backward passes go on with 80 of 500 columns (Sun et al. 2017, arXiv 1706.06197, section 4).
+//! MNIST in a perceptron whose backward passes use 80 of 500 columns (Sun et al. 2017, arXiv 1706.06197,
+//! section 4).
 
 use anyhow::Result;
 use longhaul_common::config::{ModelConfig, ModelKind, SparseBackwardConfig, SparseMode, TrainConfig};
@@ -14,13 +15,14 @@ const BENCH: &str = "selection/mnist";
 const BATCH: u64 = 50;
 /// 80 of 500.
 const KEEP: f64 = 0.16;
-/// Of all images.
+/// Epochs over all images.
 const EPOCHS: u64 = 20;
-/// The two go on one after the other, in as many parts.
+/// Alternating turns of both variants.
 const TURNS: u64 = 80;
 
 pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
-    // Four of five pixels are black. As −1 they are one large constant that the first layer must learn to take away, and the nets tell fewer images.
+    // Four of five pixels are black. At −1 they are a large constant that the first layer must learn to
+    // remove, which lowers accuracy.
     let [images, test] = [images, test].map(Images::with_black_at_zero);
     let epoch = images.len() / BATCH;
     let course = Course {
@@ -31,7 +33,8 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
         steps: if quick { 40 } else { EPOCHS * epoch },
         evaluations: if quick { 1 } else { EPOCHS },
     };
-    // Adam as the paper has it, but for a learning rate that falls: with one that does not, the last epoch is worse than the best one.
+    // Adam as in the paper, except for a decaying learning rate: with a constant one, the last epoch is worse
+    // than the best.
     let dense = TrainConfig {
         micro_batch: BATCH as u32,
         warmup_steps: 0,
@@ -69,7 +72,7 @@ pub fn bench(images: Images, test: Images, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Of one batch, counted where libtorch makes them: those of a gradient without those of a forward pass.
+/// Counts the multiplications of one batch in libtorch: those of a gradient minus those of a forward pass.
 fn backward_multiplications(course: &Course<'_>, train: &TrainConfig) -> Result<u64> {
     let (mut engine, batch) = (course.engine(train, course.steps)?, course.images.batch(0..BATCH, SEED));
     let (losses, forwards) = count_multiplications(|| Ok(engine.sample_losses(&batch)))?;

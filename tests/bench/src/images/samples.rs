@@ -11,21 +11,21 @@ use longhaul_common::sampler::sample_at;
 use longhaul_data::Visit;
 use longhaul_engine::Batch;
 
-/// Images in a batch that is only looked at.
+/// Images per evaluation batch.
 const LOOKED_AT: usize = 500;
-/// Bytes of a class behind its pixels.
+/// Bytes of a class after its pixels.
 const CLASS_BYTES: usize = 2;
 
-/// Images of one size, and their classes.
+/// Images of one size, with classes.
 pub struct Images {
-    /// Their size, and how many classes there are.
+    /// Their size, and the number of classes.
     pub shape: ImageConfig,
     /// `[N, C·H·W + 2]`
     samples: Vec<u8>,
 }
 
 impl Images {
-    /// Those of `WHICH-images-idx3-ubyte` and `WHICH-labels-idx1-ubyte` in a folder, with `.gz` behind their names or without.
+    /// Reads `WHICH-images-idx3-ubyte` and `WHICH-labels-idx1-ubyte` from a folder, with or without `.gz`.
     pub fn read(folder: &Path, which: &str) -> Result<Self> {
         let (sizes, pixels) = idx(folder, &format!("{which}-images-idx3-ubyte"))?;
         let (counts, classes) = idx(folder, &format!("{which}-labels-idx1-ubyte"))?;
@@ -48,7 +48,7 @@ impl Images {
         Ok(Self { shape, samples })
     }
 
-    /// So many images, each of which `draw` appends to a list, with its class, for its number.
+    /// Generates images: `draw` appends the image of a number to a list and returns its class.
     pub fn made_up(shape: ImageConfig, count: usize, draw: impl Fn(usize, &mut Vec<u8>) -> u16) -> Self {
         let mut samples = Vec::with_capacity(count * (shape.values() as usize + CLASS_BYTES));
         for at in 0..count {
@@ -58,13 +58,14 @@ impl Images {
         Self { shape, samples }
     }
 
-    /// The first of them only, so that epochs are short.
+    /// Keeps only the first images, for short epochs.
     pub fn cut_to(mut self, count: usize) -> Self {
         self.samples.truncate(count * self.width());
         self
     }
 
-    /// Models take pixels for numbers from −1 to 1. With half of the contrast, all from the middle on, black is 0 and white 1.
+    /// Models see pixels as numbers from −1 to 1. With half of the contrast, in the upper half, black is 0
+    /// and white 1.
     pub fn with_black_at_zero(mut self) -> Self {
         let width = self.width();
         for sample in self.samples.chunks_mut(width) {
@@ -77,17 +78,17 @@ impl Images {
         self.shape.values() as usize + CLASS_BYTES
     }
 
-    /// Images.
+    /// Returns the number of images.
     pub fn len(&self) -> u64 {
         (self.samples.len() / self.width()) as u64
     }
 
-    /// What stands at a position of a stream in which each epoch has another order.
+    /// Returns the image at a position of a stream with a different order in each epoch.
     pub fn visit(&self, position: u64, seed: u64) -> Visit {
         Visit { sample: sample_at(seed, self.len(), position), epoch: position / self.len() }
     }
 
-    /// The images at these positions.
+    /// Returns the images at these positions.
     pub fn batch(&self, positions: impl Iterator<Item = u64>, seed: u64) -> Batch {
         let mut batch = Batch::of_images(self.width() - CLASS_BYTES);
         for position in positions {
@@ -97,7 +98,7 @@ impl Images {
         batch
     }
 
-    /// All of them, in order.
+    /// Returns all images, in order.
     pub fn all(&self) -> Vec<Batch> {
         let batch = |samples: &[u8]| {
             let mut batch = Batch::of_images(self.width() - CLASS_BYTES);
@@ -108,7 +109,7 @@ impl Images {
     }
 }
 
-/// Sizes and bytes of an IDX file.
+/// Reads the sizes and bytes of an IDX file.
 fn idx(folder: &Path, name: &str) -> Result<(Vec<usize>, Vec<u8>)> {
     const BYTES: u8 = 8;
     let (plain, packed) = (folder.join(name), folder.join(format!("{name}.gz")));

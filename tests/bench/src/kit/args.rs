@@ -1,50 +1,50 @@
-//! Options that mean the same for all benchmarks that have them.
+//! Common options of benchmarks.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// How long it may take.
+/// Duration.
 #[derive(Args, Clone, Copy)]
 pub struct Quick {
-    /// Takes a fraction of the time, for a look; figures to keep need the whole run.
+    /// Takes a fraction of the time, for a first look; published figures need the whole run
     #[arg(long)]
     pub quick: bool,
 }
 
 impl Quick {
-    /// The first of two for a quick run, else the second.
+    /// Returns the first for a quick run, otherwise the second.
     pub fn choose<T>(self, quick: T, whole: T) -> T {
         if self.quick { quick } else { whole }
     }
 }
 
-/// Where chance comes from.
+/// Seed of randomness.
 #[derive(Args)]
 pub struct Seed {
-    /// The same number gives the same cases.
+    /// The same number gives the same cases
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// Whom ours is compared with.
+/// Reference for comparison.
 #[derive(Args)]
 pub struct Python {
-    /// A Python with PyTorch, which is measured as well.
+    /// A Python with PyTorch, which is also measured
     #[arg(long, value_name = "PROGRAM")]
     pub python: Option<PathBuf>,
 }
 
-/// Which cases, by their names.
+/// Selection of cases by name.
 #[derive(Args, Clone)]
 pub struct Only {
-    /// Only cases whose names contain this.
+    /// Only cases whose names contain this
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
 }
 
 impl Only {
-    /// Whether the case of this name is wanted.
+    /// Whether the case of this name is selected.
     pub fn wants(&self, case: &str) -> bool {
         self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
     }

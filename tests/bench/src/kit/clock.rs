@@ -6,31 +6,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time now.
+/// Returns the current time.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Seconds since 1970, which certificates need.
+/// Returns the seconds since 1970, which certificates need.
 #[allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 pub fn unix_s() -> Result<u64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
 }
 
-/// Seconds that something takes.
+/// Returns the seconds that a call takes.
 pub fn seconds_of(something: impl FnOnce() -> Result<()>) -> Result<f64> {
     let began = now();
     something()?;
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Processor time of all threads of this process so far, in seconds.
+/// Returns the CPU time of all threads of this process so far, in seconds.
 pub fn process_s() -> f64 {
     processor_time(ClockId::ProcessCPUTime).as_secs_f64()
 }
 
-/// Processor time of the calling thread so far. What else the machine does is not counted.
+/// Returns the CPU time of the calling thread so far, which excludes other load.
 #[cfg(feature = "torch")]
 pub fn thread_time() -> Duration {
     processor_time(ClockId::ThreadCPUTime)

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// A measured value of a case that has a name already.
+/// A measured value of a named case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     pub metric: &'static str,
@@ -13,12 +13,12 @@ pub struct Figure {
     pub unit: &'static str,
 }
 
-/// Makes a [`Figure`].
+/// Creates a [`Figure`].
 pub const fn figure(metric: &'static str, value: f64, unit: &'static str) -> Figure {
     Figure { metric, value, unit }
 }
 
-/// A measured value, as benchmarks print it.
+/// A measured value, as printed by benchmarks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     pub bench: String,
@@ -28,7 +28,7 @@ pub struct Line {
     pub unit: String,
 }
 
-/// The lines of a file.
+/// Reads the lines of a file.
 pub fn read(path: &Path) -> Result<Vec<Line>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let line = |text| serde_json::from_str(text).with_context(|| format!("read the figure {text:?}"));

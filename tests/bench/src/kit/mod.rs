@@ -1,4 +1,4 @@
-//! What several benchmarks share: options, figures, clocks, statistics, and paths.
+//! Common parts of benchmarks: options, figures, clocks, statistics, and paths.
 
 pub mod args;
 pub mod checkout;
@@ -14,7 +14,7 @@ pub mod stats;
 
 use std::fmt::Display;
 
-/// Tells on standard error what goes on.
+/// Reports progress on standard error.
 #[allow(clippy::print_stderr, reason = "progress of a command")]
 pub fn progress(words: impl Display) {
     eprintln!("{words}");

@@ -1,4 +1,4 @@
-//! Scripts that do in Python what is compared with ours.
+//! Python scripts for comparison.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::checkout;
 
-/// Runs a script of `tests/bench/python`; what it printed. Its errors go to ours.
+/// Runs a script of `tests/bench/python`; returns its output. Forwards its errors.
 pub fn run(
     python: &Path,
     script: &str,

@@ -1,4 +1,4 @@
-//! How figures are printed: one JSON object a line.
+//! Output of figures: one JSON object per line.
 
 use serde_json::{Map, Value, json};
 
@@ -8,19 +8,19 @@ use super::figures::{Figure, Line};
 #[derive(Clone)]
 pub struct Recorder {
     bench: String,
-    /// Decimals that values are rounded to; none: as they are.
+    /// Decimals of rounded values; `None`: not rounded.
     decimals: Option<i32>,
     /// Further keys of each line.
     more: Map<String, Value>,
 }
 
 impl Recorder {
-    /// One for the benchmark of this name.
+    /// Creates the recorder of the benchmark with this name.
     pub fn new(bench: impl Into<String>) -> Self {
         Self { bench: bench.into(), decimals: None, more: Map::new() }
     }
 
-    /// Rounds values to so many decimals.
+    /// Rounds values to this many decimals.
     pub fn rounded_to(self, decimals: i32) -> Self {
         Self { decimals: Some(decimals), ..self }
     }
@@ -31,7 +31,7 @@ impl Recorder {
         self
     }
 
-    /// Prints one figure. Counts stay whole numbers.
+    /// Prints one figure. Counts stay integers.
     pub fn print(&self, case: &str, metric: &str, value: impl Into<Value>, unit: &str) {
         print(&self.line(case, metric, value.into(), unit));
     }
@@ -71,7 +71,7 @@ fn rounded(value: f64, decimals: i32) -> f64 {
 }
 
 impl Line {
-    /// Prints it as it is kept.
+    /// Prints the line in its stored form.
     pub fn print(&self) {
         print(&json!(self));
     }

@@ -1,4 +1,4 @@
-//! Members of a run on this machine, and rings of them.
+//! Members of a run on this machine, and their rings.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use longhaul_proto::identity::{Authority, Identity, WorkerKey};
 
 use super::clock::unix_s;
 
-/// The longest that a call and joining may take.
+/// Timeout of a call and of joining.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Certified workers of one run, with numbers from one on.
+/// Returns certified workers of one run, numbered from one.
 pub fn identities(run: RunId, count: u32) -> Result<Vec<Identity>> {
     let now = unix_s()?;
     let authority = Authority::create(run, now)?;
@@ -25,7 +25,7 @@ pub fn identities(run: RunId, count: u32) -> Result<Vec<Identity>> {
     (1..=count).map(identity).collect()
 }
 
-/// What each of them joins a ring on the loopback with.
+/// Returns the setup with which each of them joins a ring on loopback.
 pub fn seats(identities: &[Identity], session: u64) -> Result<Vec<(RingSetup, TcpListener)>> {
     let listen = |identity: &Identity| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

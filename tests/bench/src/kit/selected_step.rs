@@ -1,10 +1,10 @@
-//! A step of a benchmark that trains on samples that are selected.
+//! A training step on selected samples.
 
 use anyhow::Result;
 use longhaul_engine::{Batch, Engine};
 use longhaul_worker::train::selection::{Candidate, Selector};
 
-/// As a worker that has the whole model does; how many were selected.
+/// Makes a step like a worker with the whole model; returns the number of selected samples.
 pub fn step_on_selected(
     engine: &mut Engine,
     selector: &mut Selector,

@@ -1,10 +1,10 @@
-//! Statistics of measured values, and ways that take turns.
+//! Statistics of measured values, and alternating variants.
 
 use std::ops::Range;
 
 use anyhow::Result;
 
-/// The middle of some values, and their ends.
+/// Minimum, median and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub least: f64,
@@ -13,7 +13,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// None: there are no values.
+    /// Returns `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -22,17 +22,18 @@ impl Spread {
     }
 }
 
-/// The middle of some values: of an even number, the upper one. No number: there are none.
+/// Returns the median: of an even number, the upper one; NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     Spread::of(values).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// None: there are no values.
+/// Returns `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// What is measured of each way. The ways take turns, as a machine's speed drifts. A turn below zero warms up, and is not kept.
+/// Measures variants in alternating turns, as a machine's speed drifts. Turns below zero are warm-up and are
+/// dropped.
 pub fn in_turns<W, T>(
     ways: &[W],
     turns: Range<i64>,

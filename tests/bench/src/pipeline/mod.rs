@@ -1,5 +1,6 @@
-//! Measures pipelines with the real binaries: schedules beside each other, the speed across an emulated WAN beside the same pipeline without the link, bytes and loss
-//! beside boundaries in f32, and the planner's choice beside other plans. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` says what they mean.
+//! Measures pipelines with the real binaries: schedules; the speed across an emulated WAN relative to no
+//! link; bytes and loss relative to boundaries in f32; and the planner's choice relative to other plans. One
+//! JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/pipeline.md` explains them.
 
 mod plans;
 
@@ -22,11 +23,11 @@ use crate::runs::training::{Copies, DEMO, SPEED, Training};
 const LINK: &str = "rate_mbit=100,delay_ms=25,loss_percent=0.1";
 /// One worker each, with half of the model.
 const SITES: &[usize] = &[1, 1];
-/// Sequences of a step for each worker, in micro-batches of one, so that a step has 32 of them.
+/// Sequences per step for each worker, in micro-batches of one, so that a step has 32 of them.
 const BATCH: usize = 16;
-/// The same of workers that have the whole model.
+/// The same for workers with the whole model.
 const WHOLE_BATCH: usize = Copies::WHOLE.batch;
-/// A local step, with all that belongs to it; the loss at the end is that of all that is held out.
+/// Training of quality runs; the final loss covers all held-out text.
 const QUALITY: &str = "learning_rate = 5e-3\nwarmup_steps = 40\nevaluate_batches = 1000000";
 const QUALITY_RUN_MAX: Duration = Duration::from_secs(3600);
 
@@ -35,27 +36,27 @@ const QUALITY_RUN_MAX: Duration = Duration::from_secs(3600);
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
-    /// Only these parts.
+    /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary", "plans"])]
     part: Vec<Part>,
-    // Not of schedules; the boundary that others are compared with is measured anyway.
+    // Does not apply to schedules; the reference boundary is always measured.
     #[command(flatten)]
     only: Only,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Seconds a step of schedules beside each other, without a link.
+    /// Seconds per step by schedule, without a link
     Schedule,
-    /// Speed across a link beside the same without it.
+    /// Speed across a link, relative to no link
     Link,
-    /// Loss and bytes by what goes over a boundary.
+    /// Loss and bytes by boundary format
     Boundary,
-    /// Seconds a step of several plans, beside the one that the planner chooses.
+    /// Seconds per step of several plans, and of the planner's choice
     Plans,
 }
 
-/// Measures the parts that are asked for.
+/// Measures the requested parts.
 pub fn run(args: &Args) -> Result<()> {
     interrupt::watch()?;
     let (repeats, steps, quality_steps) = args.quick.choose((1, 8, 60), (3, 24, 1000));
@@ -74,7 +75,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Two stages and four micro-batches without a link, of which the bubble is a fifth of a step under 1F1B. Cases take turns, as the machine's speed drifts.
+/// Two stages and four micro-batches without a link; 1F1B's bubble is a fifth of a step. Cases alternate, as
+/// the machine's speed drifts.
 fn schedules(repeats: i64, steps: u64) -> Result<()> {
     let cases = [
         ("1f1b", "stages = 2", SPEED.to_owned()),
@@ -96,7 +98,7 @@ fn schedules(repeats: i64, steps: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs with and without the link take turns, as the machine's speed drifts.
+/// Runs with and without the link alternate, as the machine's speed drifts.
 fn speed(args: &Args, repeats: i64, steps: u64) -> Result<()> {
     for (case, parallel, batch) in [
         ("2 stages, int8, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]", BATCH),
@@ -126,7 +128,7 @@ fn speed(args: &Args, repeats: i64, steps: u64) -> Result<()> {
             figure("share_most", share.most, "ratio"),
             figure("last_step_s", far, "s"),
             figure("last_step_without_link_s", near, "s"),
-            // The same samples in the same time by two workers that have all of it.
+            // The same samples in the same time by two workers with the whole model.
             figure("speed_over_whole_copies", whole / near, "ratio"),
         ];
         Recorder::new("pipeline/link").print_all(case, figures);
@@ -134,14 +136,14 @@ fn speed(args: &Args, repeats: i64, steps: u64) -> Result<()> {
     Ok(())
 }
 
-/// Seconds a step, with no round within the measurement: nothing but the pipeline is on the link.
+/// Returns seconds per step without a round in the measurement: only the pipeline uses the link.
 fn paced(copies: Copies<'_>, train: &str, link: &LinkConfig, steps: u64) -> Result<f64> {
     let training = Training { train, copies, ..Training::new(GPT, SITES, ALONE, steps, link) };
     let mut cluster = training.start()?;
     step_s(&mut cluster, steps)
 }
 
-/// The same run with other boundaries.
+/// Measures the same run with other boundaries.
 fn boundaries(args: &Args, steps: u64) -> Result<()> {
     let (mut exact, link) = (None, LinkConfig::default());
     for (case, boundary) in [

@@ -1,4 +1,4 @@
-//! What the planner chooses, beside others.
+//! The planner's choice compared with other plans.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,22 +19,24 @@ use crate::kit::stats::{in_turns, median};
 use crate::runs::gpt::{GPT, local, step_s};
 use crate::runs::training::{Copies, Training};
 
-/// What the two workers may do, as `[parallel]` has it.
+/// Possible plans of the two workers, as in `[parallel]`.
 const PLANS: [(&str, &str); 4] = [
     ("2 copies", "plan = \"fixed\""),
     ("2 parts, 1f1b, 2 and 1 in flight", "stages = 2"),
     ("2 parts, 1f1b, 5 and 1 in flight", "stages = 2\nin_flight = [5, 1]"),
     ("2 parts, zero-bubble", "stages = 2\nschedule = \"zero-bubble\""),
 ];
-/// What they exchange, and over how many Mbit/s. Dense copies over 10 Mbit/s take a minute a step, and nobody doubts them.
+/// Presets and link rates in Mbit/s. Dense replicas over 10 Mbit/s take a minute per step, with an obvious
+/// result.
 const TOPOLOGIES: [(&str, u32); 5] =
     [("dense", 1000), ("dense", 100), ("sparse-local", 1000), ("sparse-local", 100), ("sparse-local", 10)];
 const ROUND_TRIP_MS: u32 = 50;
-/// Sequences of a step, for each worker, and those that go through the model at once: a pipeline has eight micro-batches.
+/// Sequences per step for each worker, and per micro-batch: a pipeline has eight micro-batches.
 const BATCH: usize = 16;
 const MICRO_BATCH: usize = 4;
 
-/// Asks the planner on each topology, measures its choice beside each plan, and says how much slower the choice is than the best.
+/// Asks the planner for each topology, measures its choice and each plan, and reports how much slower the
+/// choice is than the best.
 pub fn compare(only: &Only, repeats: i64, steps: u64) -> Result<()> {
     let recorder = Recorder::new("pipeline/plans");
     for (preset, mbit) in TOPOLOGIES {
@@ -76,15 +78,15 @@ fn training<'a>(parallel: &'a str, sync: &'a str, link: &'a LinkConfig, steps: u
     Training { copies, ..Training::new(GPT, SITES, sync, steps, link) }
 }
 
-/// What the planner wants two workers to do.
+/// The planner's choice for two workers.
 struct Choice {
     name: String,
-    /// As `[parallel]` has it.
+    /// As in `[parallel]`.
     parallel: String,
     predicted_s: f64,
 }
 
-/// What `coordinator plan` chooses for workers that take `local_s` for a step by themselves.
+/// Returns the choice of `coordinator plan` for workers that take `local_s` per step alone.
 fn asked(sync: &str, mbit: u32, local_s: f64, steps: u64) -> Result<Choice> {
     let folder = tempfile::tempdir()?;
     let (run, machines) = (folder.path().join("run.toml"), folder.path().join("machines.toml"));

@@ -1,4 +1,4 @@
-//! What planning takes, and simulating.
+//! Cost of planning and simulation.
 
 mod predictions;
 
@@ -16,26 +16,26 @@ use crate::kit::clock::now;
 use crate::kit::figures::figure;
 use crate::kit::recorder::Recorder;
 
-/// What it takes to make a plan, and how well plans predict what was measured
+/// Cost of planning, and accuracy of predictions
 #[derive(clap::Args)]
 pub struct Args {
-    // It takes seconds anyway.
+    // Takes only seconds.
     #[command(flatten)]
     _quick: Quick,
 }
 
-/// What it takes to simulate thousands of workers
+/// Cost of simulating thousands of workers
 #[derive(clap::Args)]
 pub struct SimulateArgs {
     #[command(flatten)]
     quick: Quick,
 }
 
-/// Plans each case, and compares the measured runs with what is predicted for them.
+/// Plans each case, and compares measured runs with their predictions.
 pub fn run(_: &Args) -> Result<()> {
     for (preset, memory_gib) in [("auto", 80.0), ("dense", 80.0), ("auto", 12.0)] {
         plan(preset, memory_gib, "")?;
-        // Where sites' own links are known, tensor groups are looked at, in one part and in several.
+        // With known links within sites, the planner considers tensor groups, in one part and in several.
         plan(preset, memory_gib, "lan_mbit = 2400000\nlan_rtt_ms = 0.01\n")?;
     }
     predictions::compare()
@@ -46,14 +46,14 @@ pub fn simulate(args: &SimulateArgs) -> Result<()> {
     for (sites, workers) in [(10, 10), (50, 20), (100, 100)] {
         if sites * workers <= 1000 || !args.quick.quick {
             simulated(sites, workers, "")?;
-            // Workers that are to be missed sooner say themselves that they are alive.
+            // With a short timeout workers send their own heartbeats.
             simulated(sites, workers, "suspect_after_ms = 1999\n")?;
         }
     }
     Ok(())
 }
 
-/// Sites of so many workers each, of one kind, with what is said of their own links, and links of 200 Mbit/s and 60 ms.
+/// Returns sites of equal workers, with the given links within sites, and links of 200 Mbit/s and 60 ms.
 fn topology(sites: usize, workers: usize, tflops: f64, memory_gib: f64, lan: &str) -> Result<Topology> {
     let site = |number| {
         format!(

@@ -1,4 +1,4 @@
-//! What the simulator says of runs that were measured.
+//! The simulator's predictions for measured runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::kit::checkout;
 use crate::kit::figures::{self, figure};
 use crate::kit::recorder::Recorder;
 
-/// Where `cargo xtask bench sync` has written seconds a step: two sites of one worker each, 50 ms round trip.
+/// Seconds per step from `cargo xtask bench sync`: two sites of one worker each, 50 ms round trip.
 const MEASURED: &str = "docs/benchmarks/sync.jsonl";
-/// The same of two copies of the model, and of one in two parts, as `cargo xtask bench pipeline` printed it.
+/// The same for two replicas, and for one in two parts, from `cargo xtask bench pipeline`.
 const PIPELINES: &str = "docs/benchmarks/pipeline.jsonl";
-/// Sequences of a step whose time a worker is known by.
+/// Sequences of a reference step, whose time characterises a worker.
 const SEQUENCES: u32 = 8;
-/// Sequences of a worker in a step of the runs with parts.
+/// Sequences per worker and step in the runs with parts.
 const PARTS_SEQUENCES: u32 = 2 * SEQUENCES;
-/// Every copy has the whole model.
+/// Each worker has the whole model.
 const COPIES: &str = "plan = \"fixed\"";
-/// But for its rate.
+/// The link, without its rate.
 const ACROSS: Wan = Wan { mbit: 0.0, rtt_ms: 50.0, loss_percent: 0.1 };
 /// Two processes of one machine.
 const NEXT_DOOR: Wan = Wan { mbit: 10_000.0, rtt_ms: 0.1, loss_percent: 0.0 };
 
-/// Figures of a file: by case, by metric.
+/// Figures of a file, by case and metric.
 type Figures = BTreeMap<String, BTreeMap<String, f64>>;
 
 /// A link between the two sites.
@@ -45,23 +45,23 @@ struct Case<'a> {
     preset: &'a str,
     /// Keys of `[parallel]`.
     parallel: &'a str,
-    /// Of a worker in a step,
+    /// Sequences per worker and step.
     sequences: u32,
-    /// and in a micro-batch.
+    /// Sequences per micro-batch.
     micro_batch: u32,
     wan: Wan,
-    /// What a step of [`SEQUENCES`] takes a worker that has the whole model and does not talk.
+    /// Seconds that a step of [`SEQUENCES`] takes a worker with the whole model, without exchange.
     local_s: f64,
 }
 
-/// Compares each case of ours with what is predicted for it from the speed of the workers when they do not talk.
+/// Compares each of our cases with its prediction from the speed of workers without exchange.
 pub fn compare() -> Result<()> {
     copies()?;
     plans()?;
     across_a_link()
 }
 
-/// Strategies over links, each worker with a copy.
+/// Strategies over links, each worker with a replica.
 fn copies() -> Result<()> {
     for (name, metrics) in measured(MEASURED, "sync/speed")? {
         let (Some((preset, mbit)), Some(&step_s), Some(&local_s)) =
@@ -76,7 +76,7 @@ fn copies() -> Result<()> {
     Ok(())
 }
 
-/// Copies and parts beside each other.
+/// Replicas and parts.
 fn plans() -> Result<()> {
     let figures = measured(PIPELINES, "pipeline/plans")?;
     for (name, metrics) in &figures {
@@ -92,12 +92,12 @@ fn plans() -> Result<()> {
     Ok(())
 }
 
-/// Two parts in micro-batches of one sequence, with a link and without.
+/// Two parts in micro-batches of one sequence, with and without a link.
 fn across_a_link() -> Result<()> {
     for (name, metrics) in measured(PIPELINES, "pipeline/link")? {
         let metric = |metric: &str| metrics.get(metric).copied().with_context(|| format!("{name}: {metric}"));
         let near_s = metric("last_step_without_link_s")?;
-        // Workers with a copy each take so much longer, or shorter, for as many sequences.
+        // Workers with a replica each take proportionally longer or shorter for as many sequences.
         let local_s =
             metric("speed_over_whole_copies")? * near_s * f64::from(SEQUENCES) / f64::from(PARTS_SEQUENCES);
         let parallel = parallel_of(&name).with_context(|| format!("read the plan of {name}"))?;
@@ -116,7 +116,7 @@ fn across_a_link() -> Result<()> {
     Ok(())
 }
 
-/// The figures of one benchmark in a file.
+/// Reads the figures of one benchmark from a file.
 fn measured(path: &str, bench: &str) -> Result<Figures> {
     let mut cases = Figures::new();
     for line in figures::read(&checkout::file(path))? {
@@ -127,21 +127,22 @@ fn measured(path: &str, bench: &str) -> Result<Figures> {
     Ok(cases)
 }
 
-/// A preset and its link's rate; none: it is none of ours.
+/// Parses a preset and its link's rate; `None`: not one of ours.
 fn parse(case: &str) -> Option<(&str, f64)> {
     let (preset, rate) = case.split_once(", ")?;
     let mbit = rate.strip_suffix(" Mbit/s")?.parse().ok()?;
     (!preset.contains(' ')).then_some((preset, mbit))
 }
 
-/// A preset, its link's rate, and a plan.
+/// Parses a preset, its link's rate, and a plan.
 fn plan_of(case: &str) -> Option<(&str, f64, &str)> {
     let (link, plan) = case.split_once(" Mbit/s, ")?;
     let (preset, mbit) = link.split_once(", ")?;
     Some((preset, mbit.parse().ok()?, plan))
 }
 
-/// Keys of `[parallel]` for a plan as the benchmark calls it: copies, or two parts with so many micro-batches in flight, or zero-bubble.
+/// Returns the keys of `[parallel]` for a plan's name in the benchmark: replicas, two parts with limits in
+/// flight, or zero-bubble.
 fn parallel_of(plan: &str) -> Option<String> {
     if plan == "2 copies" {
         return Some(COPIES.to_owned());
@@ -167,7 +168,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Seconds a step.
+    /// Returns the predicted seconds per step.
     fn predicted_s(&self) -> Result<f64> {
         let Self { preset, parallel, sequences, micro_batch, wan, local_s } = *self;
         let Wan { mbit, rtt_ms, loss_percent } = wan;
@@ -190,7 +191,7 @@ impl Case<'_> {
         let work = Workload::of(&config, &spec);
         let flops: u64 =
             work.blocks.iter().map(|b| b.forward_flops_per_token + b.backward_flops_per_token).sum();
-        // The simulator's workers are up to 5 % slower than they should be, as real ones are; here that is in the time already.
+        // The simulator slows workers by up to 5 %, as in reality; here the time already includes that.
         let tflops = flops as f64 * f64::from(SEQUENCES * 128) / local_s / 1e12 * JITTER;
         let site = |name: &str| {
             format!("[[site]]\nname = \"{name}\"\nworkers = 1\ntflops = {tflops}\nmemory_gib = 8\n")
@@ -212,5 +213,5 @@ impl Case<'_> {
     }
 }
 
-/// What a worker of the simulator takes over what it should, on average.
+/// The simulator's average slowdown of a worker.
 const JITTER: f64 = 1.025;

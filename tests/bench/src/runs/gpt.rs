@@ -1,4 +1,5 @@
-//! The model of the benchmarks across a link, a byte-level GPT of 10.9 million parameters, trained by the real binaries.
+//! The model of the benchmarks across a link, a byte-level GPT of 10.9 million parameters, trained by the
+//! real binaries.
 
 use std::time::Duration;
 
@@ -18,17 +19,17 @@ pub const GPT: Shape = Shape { layers: 6, width: 384, heads: 6, context: 128, ti
 pub const ALONE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 100000";
 /// Steps before the clock starts.
 const WARM_UP_STEPS: u64 = 3;
-/// Between looks at a run that is far from its end.
+/// Interval of status requests far from the end of a run.
 const SELDOM: Duration = Duration::from_secs(1);
 /// A step takes about a second on a slow core, and ten seconds as dense over 100 Mbit/s.
 pub const RUN_MAX: Duration = Duration::from_secs(900);
 
-/// Seconds a step of two workers that train side by side and do not talk.
+/// Returns the seconds per step of two workers that train in parallel without exchange.
 pub fn local(steps: u64) -> Result<f64> {
     local_of(2, steps)
 }
 
-/// The same of so many workers.
+/// The same for any number of workers.
 pub fn local_of(workers: usize, steps: u64) -> Result<f64> {
     let link = LinkConfig::default();
     let start = |seed| Training { seed, ..Training::new(GPT, &[1], ALONE, steps, &link) }.start();
@@ -44,12 +45,12 @@ pub fn local_of(workers: usize, steps: u64) -> Result<f64> {
     mean(&times).context("no worker was measured")
 }
 
-/// Seconds a step between the warm-up and the last step, over all workers.
+/// Returns the seconds per step between the warm-up and the last step, over all workers.
 pub fn step_s(cluster: &mut Cluster, steps: u64) -> Result<f64> {
     let first =
         cluster.wait_for("the first steps", RUN_MAX, |status| slowest_step(status) >= WARM_UP_STEPS)?;
     let began = now();
-    // Looking takes time from the workers, so closely only where it matters.
+    // Status requests slow the workers, so they are frequent only near the end.
     cluster.look_every(SELDOM, "most steps", RUN_MAX, |status| slowest_step(status) + 3 >= steps)?;
     let last = cluster.wait_for("the last steps", RUN_MAX, |status| slowest_step(status) >= steps - 1)?;
     let passed = began.elapsed().as_secs_f64();
@@ -57,7 +58,7 @@ pub fn step_s(cluster: &mut Cluster, steps: u64) -> Result<f64> {
     Ok(passed / made.context("the run made no steps")? as f64)
 }
 
-/// The step that the slowest worker computes.
+/// Returns the step of the slowest worker.
 pub fn slowest_step(status: &Value) -> u64 {
     let members = status["members"].as_array().map(Vec::as_slice).unwrap_or_default();
     members.iter().map(|member| member["step"].as_u64().unwrap_or(0)).min().unwrap_or(0)

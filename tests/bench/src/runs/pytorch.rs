@@ -1,4 +1,5 @@
-//! What a PyTorch user has: `tests/bench/python/ddp_gpt.py`, alone and over gloo through the same emulated link.
+//! PyTorch for comparison: `tests/bench/python/ddp_gpt.py`, alone and over gloo through the same emulated
+//! link.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -15,16 +16,16 @@ use crate::kit::checkout;
 use crate::kit::clock::now;
 use crate::kit::stats::mean;
 
-/// A python that has torch.
+/// A Python with torch.
 pub struct Python {
     path: PathBuf,
     text: tempfile::NamedTempFile,
 }
 
-/// A way to train on two ranks, as arguments of the script.
+/// A method of training on two ranks, as arguments of the script.
 pub type Mode<'a> = &'a [&'a str];
 
-/// The script's options before the mode: the model, and how it is trained. Empty: those of the model of `gpt`.
+/// The script's options before the mode: the model and its training. Empty: the model of `gpt`.
 pub type Options<'a> = &'a [String];
 
 /// Both directions of a link.
@@ -38,10 +39,10 @@ const SIDES: [(&str, &str, &str); 2] =
 /// Steps before the clock starts.
 pub const WARM_UP_STEPS: usize = 4;
 
-/// Between looks at the ranks.
+/// Polling interval of the ranks.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The python named by `LONGHAUL_PYTHON`, else `python3`; none when it cannot import torch.
+/// Returns the Python of `LONGHAUL_PYTHON`, or `python3`; `None` if it cannot import torch.
 pub fn find() -> Option<Python> {
     let path = PathBuf::from(std::env::var_os("LONGHAUL_PYTHON").unwrap_or_else(|| "python3".into()));
     let imports = Command::new(&path).args(["-c", "import torch"]).stderr(Stdio::null()).status();
@@ -51,7 +52,7 @@ pub fn find() -> Option<Python> {
     Some(Python { path, text: text().ok()? })
 }
 
-/// The example's text, unpacked.
+/// Returns the example's text, decompressed.
 fn text() -> Result<tempfile::NamedTempFile> {
     let bytes = zstd::decode_all(std::fs::File::open(checkout::text())?)?;
     let mut file = tempfile::NamedTempFile::new()?;
@@ -60,7 +61,7 @@ fn text() -> Result<tempfile::NamedTempFile> {
 }
 
 impl Python {
-    /// Seconds a step of two processes that train side by side and do not talk.
+    /// Returns the seconds per step of two processes that train in parallel without exchange.
     pub fn local(&self, options: Options<'_>, steps: usize) -> Result<f64> {
         let all = WARM_UP_STEPS + steps;
         let rank = || Rank::start(self.script(Command::new(&self.path), options).arg("local"));
@@ -68,8 +69,8 @@ impl Python {
         mean_after_warm_up(times.get(..all).unwrap_or(&times))
     }
 
-    /// Seconds of each step of two ranks across the link, until there are enough of them or `limit` is over.
-    /// None: this machine grants no TUN devices.
+    /// Returns the seconds of each step of two ranks across the link, until `enough` or after `limit`.
+    /// `None`: this machine permits no TUN devices.
     pub fn across(
         &self,
         links: &[Link; 2],
@@ -98,7 +99,7 @@ impl Python {
         Ok(Some(times))
     }
 
-    /// The script with far more steps than anybody waits for, unless the options say how many.
+    /// Returns the script with an unreachable number of steps, unless the options set one.
     fn script(&self, mut command: Command, options: Options<'_>) -> Command {
         command.arg(checkout::file("tests/bench/python/ddp_gpt.py")).arg("--data").arg(self.text.path());
         command.args(["--batch", "8", "--threads", "1", "--steps", "1000000", "--each-step"]);
@@ -107,17 +108,17 @@ impl Python {
     }
 }
 
-/// The mean of the steps behind the first ones.
+/// Returns the mean of the steps after the warm-up.
 pub fn mean_after_warm_up(times: &[f64]) -> Result<f64> {
     mean(times.get(WARM_UP_STEPS..).unwrap_or_default()).context("PyTorch made no steps")
 }
 
-/// Seconds of each step that both have made, as means of the two.
+/// Returns the seconds of each step that both have made, as means of the two.
 fn watch(mut ranks: [Rank; 2], limit: Duration, enough: impl Fn(&[f64]) -> bool) -> Result<Vec<f64>> {
     let began = now();
     loop {
         interrupt::check()?;
-        // Before the look at what it said: it may end as soon as that is enough.
+        // Checked before the output: the script may end as soon as that is enough.
         let ended = [ranks[0].child.try_wait()?, ranks[1].child.try_wait()?];
         let [a, b] = ranks.each_ref().map(Rank::times);
         let both: Vec<f64> = a.into_iter().zip(b).map(|(a, b)| f64::midpoint(a, b)).collect();
@@ -128,7 +129,7 @@ fn watch(mut ranks: [Rank; 2], limit: Duration, enough: impl Fn(&[f64]) -> bool)
             ensure!(!status.success(), "the PyTorch script ended before enough steps");
             anyhow::bail!("the PyTorch script ended with {status}");
         }
-        // A line of another process is waited for: nothing wakes this one.
+        // Polls, as another process's output does not wake this one.
         std::thread::park_timeout(POLL);
     }
 }
@@ -156,7 +157,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nobody to kill.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

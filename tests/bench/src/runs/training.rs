@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use crate::kit::checkout;
 
-/// Keys of `[train]` where only speed counts; gradients are clipped no more than in the PyTorch script beside it.
+/// Keys of `[train]` where only speed counts; without gradient clipping, like the PyTorch script.
 pub const SPEED: &str = "gradient_clip = 0.0\nevaluate_batches = 1";
 
-/// Sequences of a worker in each step, unless told otherwise.
+/// Default sequences per worker and step.
 const BATCH: usize = 8;
 
 /// A shape of GPT-2 over bytes.
@@ -24,14 +24,14 @@ pub struct Shape {
     pub tied_embeddings: bool,
 }
 
-/// A run with one thread for each worker.
+/// A run with one thread per worker.
 pub struct Training<'a> {
     pub shape: Shape,
-    /// Workers in each site.
+    /// Workers per site.
     pub sites: &'a [usize],
     /// Keys of `[sync]`.
     pub sync: &'a str,
-    /// More keys of `[train]`.
+    /// Further keys of `[train]`.
     pub train: &'a str,
     pub copies: Copies<'a>,
     pub steps: u64,
@@ -39,26 +39,26 @@ pub struct Training<'a> {
     pub seed: u64,
 }
 
-/// How workers share copies of the model.
+/// Division of replicas among workers.
 #[derive(Clone, Copy)]
 pub struct Copies<'a> {
     /// Keys of `[parallel]`.
     pub parallel: &'a str,
-    /// Sequences of a step, for each worker.
+    /// Sequences per step for each worker.
     pub batch: usize,
-    /// Sequences that go through the model at once.
+    /// Sequences per micro-batch.
     pub micro_batch: usize,
 }
 
 impl Copies<'_> {
-    /// Each worker has one.
+    /// One replica per worker.
     pub const WHOLE: Self = Self { parallel: "plan = \"fixed\"", batch: BATCH, micro_batch: BATCH };
 }
 
-/// That of `examples/demo.toml`.
+/// The shape of `examples/demo.toml`.
 pub const DEMO: Shape = Shape { layers: 4, width: 128, heads: 4, context: 128, tied_embeddings: true };
 
-/// A run of this in a folder, with one thread for each worker.
+/// Returns the configuration of a run in a folder, with one thread per worker.
 pub fn cluster_config(
     run_toml: RunToml,
     sites: &[usize],
@@ -79,12 +79,12 @@ pub fn cluster_config(
 }
 
 impl<'a> Training<'a> {
-    /// One where only speed counts, and each worker has a copy of the model.
+    /// Creates a run in which only speed counts, with one replica per worker.
     pub fn new(shape: Shape, sites: &'a [usize], sync: &'a str, steps: u64, link: &'a LinkConfig) -> Self {
         Self { shape, sites, sync, train: SPEED, copies: Copies::WHOLE, steps, link, seed: 1 }
     }
 
-    /// Starts the run, in a folder that goes with it.
+    /// Starts the run, in a folder removed with it.
     pub fn start(&self) -> Result<Cluster> {
         let folder = tempfile::tempdir()?;
         let config = cluster_config(self.run_toml(), self.sites, self.link, &folder);

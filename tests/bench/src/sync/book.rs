@@ -1,4 +1,4 @@
-//! What has been measured, as JSON lines in a file.
+//! Results as JSON lines in a file.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 
 use crate::kit::figures::{self, Figure, Line};
 
-/// All lines so far. Those of a case are written together when it is over, so a case that is here is complete.
+/// All lines so far. Those of a case are written together at its end, so each case is complete.
 pub struct Book {
     lines: Vec<Line>,
     file: Option<File>,
 }
 
 impl Book {
-    /// What the file has, if there is one; more is appended to it.
+    /// Reads the file, if it exists; new lines are appended to it.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self { lines: Vec::new(), file: None }) };
         let lines = if path.exists() { Self::read(path)?.lines } else { Vec::new() };
@@ -23,27 +23,27 @@ impl Book {
         Ok(Self { lines, file: Some(file.with_context(|| format!("open {}", path.display()))?) })
     }
 
-    /// What the file has.
+    /// Reads the file.
     pub fn read(path: &Path) -> Result<Self> {
         Ok(Self { lines: figures::read(path)?, file: None })
     }
 
-    /// The lines of a case; none when it has not been measured.
+    /// Returns the lines of a case; none if not measured yet.
     pub fn case<'a>(&'a self, bench: &'a str, case: &'a str) -> impl Iterator<Item = &'a Line> {
         self.lines.iter().filter(move |line| line.bench == bench && line.case == case)
     }
 
-    /// A value that was measured.
+    /// Returns a measured value.
     pub fn value(&self, bench: &str, case: &str, metric: &str) -> Option<f64> {
         self.case(bench, case).find(|line| line.metric == metric).map(|line| line.value)
     }
 
-    /// The lines of a benchmark.
+    /// Returns the lines of a benchmark.
     pub fn bench<'a>(&'a self, bench: &'a str) -> impl Iterator<Item = &'a Line> {
         self.lines.iter().filter(move |line| line.bench == bench)
     }
 
-    /// Adds a case, to the file as well.
+    /// Adds a case, also to the file.
     pub fn add(&mut self, bench: &str, case: &str, figures: &[Figure]) -> Result<()> {
         let mut text = String::new();
         for &Figure { metric, value, unit } in figures {
@@ -54,14 +54,14 @@ impl Book {
             self.lines.push(line);
         }
         match &mut self.file {
-            // At once, so that no part of a case is there without the rest.
+            // In one write, so that cases are complete.
             Some(file) => file.write_all(text.as_bytes()).context("write the figures down"),
             None => Ok(()),
         }
     }
 }
 
-/// To five significant digits: figures go from hundredths of a bit to billions of bytes.
+/// Rounds to five significant digits: figures range from hundredths of a bit to billions of bytes.
 fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }

@@ -1,46 +1,48 @@
-//! What is measured: every preset, and what they are compared with.
+//! Measured methods: every preset, and references.
 
 use longhaul_common::config::{SyncConfig, SyncPreset};
 
-/// A strategy of ours.
+/// One of our strategies.
 #[derive(Clone, Debug)]
 pub struct Method {
     pub name: &'static str,
     /// Keys of `[sync]`.
     pub sync: String,
-    /// What takes the warm-up away, where only the steady pace is measured,
+    /// Removes the warm-up where only the steady pace is measured.
     pub steady: String,
-    /// but for so many rounds.
+    /// Remaining warm-up rounds.
     pub warmup_rounds: u64,
-    /// Steps of a round.
+    /// Steps per round.
     pub round: u64,
     /// Rounds before the pace is measured.
     pub warm_up: u64,
-    /// How often the pace is measured: a machine's speed moves by more than what the targets of `auto` are apart.
+    /// Repetitions of the pace: a machine's speed varies more than the difference between the targets of
+    /// `auto`.
     pub repeats: u32,
-    /// Learning rates that are tried first; the one in the middle where only one is. The same span for all that step as AdamW does.
+    /// Learning rates to try first; the middle one where only one is tried. The same range for all methods
+    /// with AdamW-like steps.
     pub rates: [f64; 3],
-    /// That which is best in whole runs of `quality`, as `docs/benchmarks/sync.md` has it.
+    /// Best rate of whole runs of `quality`, from `docs/benchmarks/sync.md`.
     pub best_rate: f64,
 }
 
-/// As AdamW does it: a step is about as long as the rate, whatever the gradient.
+/// Like AdamW: a step is about as long as the rate, whatever the gradient.
 const ADAMW: [f64; 3] = [2.5e-3, 5e-3, 1e-2];
-/// By the sign of the gradient all parameters move by the rate, those too whose gradients disagree.
+/// By the sign of the gradient all parameters move by the rate, even if gradients disagree.
 const SIGN: [f64; 3] = [5e-4, 1e-3, 2e-3];
 /// As long as the gradient, whose norm is clipped to 1; AdamW has the same rate in the warm-up.
 const SGD: [f64; 3] = [1e-2, 5e-2, 0.3];
 
-/// Every preset as it is.
+/// Returns every preset.
 pub fn presets() -> Vec<Method> {
     SyncPreset::ALL.map(preset).to_vec()
 }
 
-/// One of them.
+/// Returns one preset.
 pub fn preset(preset: SyncPreset) -> Method {
     let name = name(preset);
     let round = SyncConfig::of(preset).every;
-    // A second moment has to come from somewhere: in few bits, as dense f32 takes six minutes a step at 1 Mbit/s.
+    // The second moment must be learnt: in few bits, as dense f32 takes six minutes a step at 1 Mbit/s.
     let (warmup_rounds, warmup) = match preset {
         SyncPreset::OnebitAdam => (1, "warmup_values = \"int8\""),
         SyncPreset::Auto => (2, "early_share = 0.0"),
@@ -56,7 +58,8 @@ pub fn preset(preset: SyncPreset) -> Method {
         warmup_rounds,
         round,
         warm_up: match preset {
-            // It has the bits that its link allows after a few rounds; what waits in error feedback moves them over hundreds.
+            // It reaches the bits that its link permits after a few rounds; error feedback shifts them over
+            // hundreds.
             SyncPreset::Auto => 16,
             _ if round > 1 => 1,
             _ => 4,
@@ -80,7 +83,7 @@ pub fn preset(preset: SyncPreset) -> Method {
     }
 }
 
-/// As `[sync]` has it.
+/// As in `[sync]`.
 fn name(preset: SyncPreset) -> &'static str {
     match preset {
         SyncPreset::Auto => "auto",
@@ -96,7 +99,7 @@ fn name(preset: SyncPreset) -> &'static str {
     }
 }
 
-/// What PyTorch has: a name, the script's arguments, steps of a round.
+/// PyTorch's methods: a name, the script's arguments, steps per round.
 pub const PYTORCH: [(&str, &[&str], u64); 4] = [
     ("PyTorch DDP f32", &["ddp", "--hook", "none"], 1),
     ("PyTorch DDP fp16", &["ddp", "--hook", "fp16"], 1),

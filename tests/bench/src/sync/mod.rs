@@ -1,5 +1,6 @@
-//! Measures every strategy of synchronisation: whole runs, its speed over links, what it costs in quality, what it sends, and when it gets where
-//! PyTorch's DDP gets. One JSON line per figure goes to stdout, progress to stderr; `docs/benchmarks/sync.md` says how each is measured.
+//! Measures every synchronisation strategy: whole runs, speed over links, loss of quality, traffic, and the
+//! time to the loss of PyTorch's DDP. One JSON line per figure goes to stdout, progress to stderr;
+//! `docs/benchmarks/sync.md` describes the methods.
 
 mod book;
 mod method;
@@ -25,56 +26,56 @@ use longhaul_tests::interrupt;
 use crate::kit::args::{Only, Quick};
 use session::Session;
 
-/// Speed, quality and traffic of every strategy of synchronisation
+/// Speed, quality and traffic of every synchronisation strategy
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
     #[command(flatten)]
     only: Only,
-    /// Only these parts.
+    /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["whole", "speed", "sites", "quality", "traffic", "reach"])]
     part: Vec<Part>,
-    /// Rates of the links of `whole` (default: 100,10,1) and of `speed` (default: 1,10,100,1000), in Mbit/s.
+    /// Rates of the links of `whole` (default: 100,10,1) and of `speed` (default: 1,10,100,1000), in Mbit/s
     #[arg(long, value_delimiter = ',')]
     rates: Option<Vec<f64>>,
-    /// Steps of the runs of `whole`. Default: 1500,6000, with `--quick` 300.
+    /// Steps of the runs of `whole`. Default: 1500,6000; with `--quick` 300
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(60..))]
     steps: Option<Vec<u64>>,
-    /// Appends figures to this file, and measures nothing that is in it: an interrupted run goes on where it was.
+    /// Appends figures to this file and skips those in it, so that an interrupted run can continue
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Starts no case that might not be over by then.
+    /// Starts no case that might exceed this time
     #[arg(long)]
     hours: Option<f64>,
-    /// Measures nothing: draws what is in this file.
+    /// Measures nothing; plots this file
     #[arg(long, value_name = "FILE", requires = "out")]
     plot: Option<PathBuf>,
-    /// Folder of the pictures.
+    /// Folder of the plots
     #[arg(long, value_name = "FOLDER", requires = "plot")]
     out: Option<PathBuf>,
 }
 
-/// Links of `sites`: one that what streams fits into, and one where it takes most of the time.
+/// Links of `sites`: one that streamed data fits, and one where it takes most of the time.
 const SITES_RATES_MBIT: [f64; 2] = [1000.0, 100.0];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Share of local speed, loss and bits of whole runs, by link.
+    /// Share of local speed, loss and bits of whole runs, by link
     Whole,
-    /// Share of local speed, by link.
+    /// Share of local speed, by link
     Speed,
-    /// The same with two workers in each site, where steps wait for their exchange.
+    /// The same with two workers per site, where steps wait for their exchange
     Sites,
-    /// Validation loss, and bits per parameter and step.
+    /// Validation loss, and bits per parameter and step
     Quality,
-    /// Bytes by number of sites.
+    /// Bytes by number of sites
     Traffic,
-    /// Time to the loss that PyTorch's DDP has after ten minutes.
+    /// Time to the loss that PyTorch's DDP has after ten minutes
     Reach,
 }
 
-/// Measures the parts that are asked for, or draws what was measured. Quick runs are short, with one learning rate and one seed.
+/// Measures the requested parts, or plots results. Quick runs are short, with one learning rate and one seed.
 pub fn run(args: Args) -> Result<()> {
     if let (Some(results), Some(folder)) = (&args.plot, &args.out) {
         return plot::draw(results, folder);

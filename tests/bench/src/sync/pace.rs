@@ -1,26 +1,26 @@
-//! Seconds a step over whole rounds, from looks at a run.
+//! Seconds per step over whole rounds, from status samples of a run.
 
-/// Where a run was at some time.
+/// Progress of a run at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
     pub at_s: f64,
     pub steps: u64,
-    /// Sent between sites.
+    /// Bytes sent between sites.
     pub bytes: u64,
 }
 
-/// How a case is measured.
+/// Measurement of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Steps of a round.
+    /// Steps per round.
     pub round: u64,
-    /// Rounds before the clock starts, when the case comes that far twice over.
+    /// Rounds before the clock starts, if the case completes twice as many.
     pub warm_up: u64,
-    /// Long enough that half a second more or less does not matter.
+    /// Long enough to make half a second irrelevant.
     pub enough_s: f64,
 }
 
-/// What the measured rounds took.
+/// Result over the measured rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     pub step_s: f64,
@@ -29,15 +29,15 @@ pub struct Measured {
 }
 
 impl Pace {
-    /// Whether there are two rounds after the warm-up, and enough time in them.
+    /// Whether two rounds after the warm-up are complete, and took enough time.
     pub fn is_enough(&self, looks: &[Look]) -> bool {
         let Some(from) = first_at(looks, self.warm_up * self.round) else { return false };
         let two = (self.warm_up + 2) * self.round;
         looks.last().is_some_and(|last| last.steps >= two && last.at_s - from.at_s >= self.enough_s)
     }
 
-    /// Over the rounds after the warm-up; of a case that was cut short, over the later half of what it did. None: it did not finish two
-    /// rounds.
+    /// Measures the rounds after the warm-up, or the later half of a case cut short. `None`: fewer than two
+    /// rounds are complete.
     pub fn measured(&self, looks: &[Look]) -> Option<Measured> {
         let done = looks.last()?.steps / self.round;
         if done < 2 {
@@ -46,7 +46,7 @@ impl Pace {
         let warm_up = self.warm_up.min(done / 2);
         let from = first_at(looks, warm_up * self.round)?;
         let to = first_at(looks, done * self.round)?;
-        // None when the run did all of it between two looks.
+        // `None` if the run did all of it between two samples.
         let steps = to.steps.checked_sub(from.steps).filter(|steps| *steps > 0)? as f64;
         Some(Measured {
             step_s: (to.at_s - from.at_s) / steps,
@@ -64,7 +64,7 @@ fn first_at(looks: &[Look], steps: u64) -> Option<Look> {
 mod tests {
     use super::*;
 
-    /// A second a step, and ten more at the end of each round of five; 40 bytes a round.
+    /// A second per step, and ten more at the end of each round of five; 40 bytes per round.
     fn looks(steps: u64) -> Vec<Look> {
         let look = |step| Look { at_s: (step + step / 5 * 10) as f64, steps: step, bytes: step / 5 * 40 };
         (1..=steps).map(look).collect()

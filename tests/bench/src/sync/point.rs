@@ -1,4 +1,4 @@
-//! What the runs of `quality` come to, over rates and seeds.
+//! Results of the runs of `quality`, over rates and seeds.
 
 use super::book::Book;
 use super::quality::{BENCH, REFERENCE, case_name};
@@ -11,21 +11,21 @@ fn parse_case(case: &str) -> Option<(&str, f64, u64)> {
     Some((name, rate.parse().ok()?, seed.parse().ok()?))
 }
 
-/// Where a method stands at its best learning rate.
+/// Result of a method at its best learning rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     pub rate: f64,
-    /// The mean over the seeds.
+    /// Mean over the seeds.
     pub loss: f64,
-    /// Its loss over that of dense at its own best rate, less one, the mean over the seeds that both have.
+    /// Loss relative to dense at its own best rate, minus one: the mean over the common seeds.
     pub over_dense: Option<f64>,
-    /// Sent by a site, per parameter and step.
+    /// Bits sent by a site, per parameter and step.
     pub bits_sent: f64,
     pub seeds: usize,
 }
 
 impl Point {
-    /// From the runs of a method; none when it has not finished any.
+    /// Evaluates the runs of a method; `None` if none is finished.
     pub fn of(book: &Book, name: &str) -> Option<Self> {
         let (rate, runs) = best(book, name)?;
         let reference = best(book, REFERENCE).map(|(_, runs)| runs).unwrap_or_default();
@@ -61,7 +61,7 @@ impl Point {
     }
 }
 
-/// The rate with the lowest mean loss, among those that were tried with the most seeds, and its losses by seed.
+/// Returns the rate with the lowest mean loss, among those tried with the most seeds, and its losses by seed.
 fn best(book: &Book, name: &str) -> Option<(f64, Vec<(u64, f64)>)> {
     let mut rates: Vec<(f64, Vec<(u64, f64)>)> = Vec::new();
     for line in book.bench(BENCH).filter(|line| line.metric == "loss") {

@@ -1,4 +1,4 @@
-//! Validation loss after a whole run from a cold start, and what the run sent.
+//! Validation loss of a whole run from a cold start, and its traffic.
 
 use std::time::Duration;
 
@@ -16,42 +16,44 @@ use crate::kit::figures::{Figure, figure};
 use crate::runs::gpt::{self, slowest_step};
 use crate::runs::training::{DEMO, Training};
 
-/// What its lines are called.
+/// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/quality";
-/// What it comes to, over rates and seeds.
+/// Name of the summary over rates and seeds.
 pub const FRONTIER: &str = "sync/frontier";
-/// What others are compared with.
+/// Reference method.
 pub const REFERENCE: &str = "dense";
-/// Bits per parameter and step that a link carries for `auto`: those of 100, 10 and 1 Mbit/s for the model of `gpt`.
+/// Bits per parameter and step of the links for `auto`: those of 100, 10 and 1 Mbit/s for the model of `gpt`.
 pub const AUTO_BITS: [f64; 3] = [6.7, 0.67, 0.067];
 
 const SITES: &[usize] = &[1; 4];
-/// The case that says how long a step takes here without any exchange.
+/// The case that measures a step without any exchange.
 const ALONE: &str = "no exchange";
-/// Half a round trip of the model of `gpt`: a packet goes over one link, its answer over another.
+/// Half a round trip of the model of `gpt`: a packet takes one link, its answer another.
 const GPT_DELAY_S: f64 = 0.025;
-/// What these links pass on at once: a packet is an eightieth of a step of the large model at 1 Mbit/s, and a sixth of one of this model on a link that carries as many bits
-/// for each parameter.
+/// Packet size of these links: an eightieth of a step of the large model at 1 Mbit/s, and a sixth of one of
+/// this model on a link with as many bits per parameter.
 const PACKET_BYTES: u64 = 1500;
-/// How long that model is measured.
+/// Steps for which that model is measured.
 const GPT_STEPS: u64 = 24;
-/// Where a link carries less than a bit for ten values, the warm-up alone takes half an hour: so many times the limit.
+/// Where a link carries less than a bit per ten values, the warm-up alone takes half an hour: multiple of the
+/// limit.
 const SLOW: (f64, u32) = (0.1, 3);
-/// Learning rates that are tried with every seed, at most: one seed alone may like a rate that others do not.
+/// Maximum learning rates tried with every seed: a single seed may favour a rate that others do not.
 const FINALISTS: usize = 2;
-/// What one seed says for sure. Where a rate at the end of those that were tried is better than its neighbour by so much, further ones are
-/// tried; where the second best is worse than the best by so much, it is not tried with other seeds.
+/// Significant difference with one seed. If the rate at an end is better than its neighbour by this much,
+/// further ones are tried. If the second best is worse than the best by this much, it is not tried with other
+/// seeds.
 const CLEAR: f64 = 0.01;
-/// With them.
+/// Maximum rates, including those.
 const RATES_MAX: usize = 6;
 /// No round within the measurement.
 const NEVER: u64 = 100_000;
 
-/// How long, and how often.
+/// Length and repetitions.
 struct Plan {
     steps: u64,
     seeds: &'static [u64],
-    /// Which of a method's learning rates.
+    /// Indices of a method's learning rates.
     rates: std::ops::Range<usize>,
     limit: Duration,
 }
@@ -66,12 +68,12 @@ impl Plan {
     }
 }
 
-/// Every preset over links that do not matter; `auto` over links that do.
+/// Measures every preset over unlimited links, and `auto` over limited ones.
 pub fn measure(session: &mut Session) -> Result<()> {
     let plan = Plan::of(session);
     let free = LinkConfig::default();
     let mut names = vec![REFERENCE.to_owned()];
-    // All others are told as a ratio to it.
+    // All others are reported relative to it.
     for method in method::presets().into_iter().filter(|method| method.name == REFERENCE) {
         tried(session, &plan, &method, REFERENCE, &free)?;
     }
@@ -91,8 +93,8 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// One after the other, with links that are to a step of this model what those of the larger one are to a step of that: they carry as many bits
-/// per parameter and step, and round trips are as long a part of it.
+/// Measures `auto` over links scaled to this model: relative to a step, they carry as many bits per
+/// parameter, and have as long a round trip, as those of the larger model.
 fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<String>> {
     session.case(BENCH, ALONE, plan.limit, |_| alone())?;
     let step = |metric| session.book.value(BENCH, ALONE, metric);
@@ -118,12 +120,13 @@ fn auto(session: &mut Session, plan: &Plan, method: &Method) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// `auto` on a link.
+/// Returns the name of `auto` on a link.
 pub fn auto_name(bits: f64) -> String {
     format!("auto at {bits} bit")
 }
 
-/// Seconds a step of four workers beside each other that do not talk, and of two with the larger model.
+/// Returns the seconds per step of four workers in parallel without exchange, and of two with the larger
+/// model.
 fn alone() -> Result<Vec<Figure>> {
     let sync = format!("preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = {NEVER}");
     let link = LinkConfig::default();
@@ -141,7 +144,8 @@ fn alone() -> Result<Vec<Figure>> {
     Ok(vec![figure("step_s", measured.step_s, "s"), figure("gpt_step_s", gpt::local(GPT_STEPS)?, "s")])
 }
 
-/// All learning rates with the first seed, further ones while that at an end is clearly better than the one beside it; the best of them with the others.
+/// Tries all learning rates with the first seed, further ones while an end is clearly better than its
+/// neighbour; the best ones with the other seeds.
 fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: &LinkConfig) -> Result<()> {
     let mut finished = Vec::new();
     let (mut rates, mut tried) = (method.rates[plan.rates.clone()].to_vec(), Vec::new());
@@ -163,20 +167,20 @@ fn tried(session: &mut Session, plan: &Plan, method: &Method, name: &str, link: 
     Ok(())
 }
 
-/// Of rates and their losses, the best first: those that one seed does not tell apart.
+/// Returns the best rates, of those with losses, that one seed cannot distinguish.
 fn finalists(finished: &[(f64, f64)]) -> impl Iterator<Item = f64> {
     let best = finished.first().map_or(0.0, |(_, loss)| *loss);
     let close = finished.iter().take(FINALISTS).filter(move |(_, loss)| *loss < best * (1.0 + CLEAR));
     close.map(|(rate, _)| *rate)
 }
 
-/// Of rates and their losses: the next rate beyond the better end, if that is markedly better than what is beside it.
+/// Returns the next rate beyond the better end, if that is clearly better than its neighbour.
 fn further(finished: &mut [(f64, f64)]) -> Option<f64> {
     finished.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let &[first, second, ..] = &*finished else { return None };
     let &[.., before, last] = &*finished else { return None };
     let (end, beside) = if last.1 < first.1 { (last, before) } else { (first, second) };
-    // With as many digits as rates are written with.
+    // With the usual number of digits.
     let rate = format!("{:.1e}", end.0 * end.0 / beside.0).parse().ok()?;
     (finished.len() > 2 && end.1 < beside.1 * (1.0 - CLEAR)).then_some(rate)
 }
@@ -215,7 +219,7 @@ fn figures(ended: &Ended, steps: u64) -> Vec<Figure> {
     ]
 }
 
-/// A method, its learning rate and the seed.
+/// Name of a method, its learning rate and the seed.
 pub fn case_name(name: &str, rate: f64, seed: u64) -> String {
     format!("{name}, rate {rate}, seed {seed}")
 }

@@ -1,4 +1,4 @@
-//! When each preset has the loss that PyTorch's DDP has after ten minutes at 100 Mbit/s.
+//! Time until each preset has the loss that PyTorch's DDP has after ten minutes at 100 Mbit/s.
 
 use std::time::Duration;
 
@@ -15,19 +15,20 @@ use crate::kit::progress;
 use crate::runs::gpt::{GPT, slowest_step};
 use crate::runs::training::Training;
 
-/// What its lines are called.
+/// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/reach";
 const RATE_MBIT: f64 = 100.0;
-/// What DDP is measured as.
+/// Name of DDP's case.
 const DDP: &str = "PyTorch DDP f32";
-/// The case of the loss that is to be reached.
+/// The case of the target loss.
 const TARGET: &str = "dense, as many steps as PyTorch DDP f32";
 /// The dense run of as many steps has no link to wait for.
 const TARGET_LIMIT: Duration = Duration::from_secs(900);
-/// About as many steps between validations; each takes about a second.
+/// Approximate steps between validations; each takes about a second.
 const STEPS_BETWEEN: u64 = 20;
 
-/// The rate stays after its warm-up, so the loss at a step does not depend on how long the run was meant to be.
+/// The rate stays constant after its warm-up, so the loss at a step does not depend on the planned length of
+/// the run.
 fn train(evaluate_every_rounds: u64) -> String {
     format!(
         "gradient_clip = 0.0\nlearning_rate = 1e-3\nfinal_learning_rate_share = 1.0\nevaluate_batches = 4\n\
@@ -35,7 +36,7 @@ fn train(evaluate_every_rounds: u64) -> String {
     )
 }
 
-/// Measures DDP's pace first where it has not been.
+/// Measures DDP's pace first, if missing.
 pub fn measure(session: &mut Session) -> Result<()> {
     let ddp = speed::case_name(DDP, RATE_MBIT);
     let link = speed::link(RATE_MBIT)?;
@@ -49,7 +50,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     let steps = ((time.as_secs_f64() / step_s) as u64).max(1);
     session.case(BENCH, TARGET, TARGET_LIMIT, |_| target(steps))?;
     let Some(loss) = session.book.value(BENCH, TARGET, "loss") else { return Ok(()) };
-    // So many fit in at local speed; warm-ups are a share of it.
+    // The number of steps at local speed, of which warm-ups are a share.
     let planned = (time.as_secs_f64() / local_s) as u64;
     for method in method::presets() {
         if session.wants(method.name) {
@@ -62,7 +63,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The loss after so many steps of the same batch as DDP's, by gradients that are exchanged in f32.
+/// Returns the loss after as many steps of DDP's batch, with gradients exchanged in f32.
 fn target(steps: u64) -> Result<Vec<Figure>> {
     let link = LinkConfig::default();
     let train = train(steps);
@@ -76,7 +77,7 @@ fn target(steps: u64) -> Result<Vec<Figure>> {
     Ok(vec![reached, figure("steps", steps as f64, "")])
 }
 
-/// Seconds from the first step to the first validation at or below `loss`.
+/// Returns the seconds from the first step to the first validation at or below `loss`.
 fn reach(
     sync: &str,
     link: &LinkConfig,

@@ -1,4 +1,4 @@
-//! A run of the benchmark: which cases are still to be measured, and for how long.
+//! A session of the benchmark: remaining cases and time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::kit::figures::{Figure, Line, figure};
 use crate::kit::progress;
 use crate::runs::pytorch;
 
-/// What a case needs beside its own time: starting and ending processes, and a local run before and after it.
+/// Overhead of a case: starting and ending processes, and a local run before and after it.
 const AROUND_A_CASE: Duration = Duration::from_secs(180);
 
-/// The line of a file that says whether its cases are short ones.
+/// The line of a file that marks its cases as short.
 const RUN: (&str, &str, &str) = ("sync", "run", "quick");
 
-/// Where everything that was and is measured goes.
+/// Collects all results.
 pub struct Session {
     pub book: Book,
     pub quick: bool,
@@ -29,7 +29,7 @@ pub struct Session {
     /// Cases without a figure: no time was left for them, or they failed.
     postponed: Vec<String>,
     failed: Vec<String>,
-    /// Found when it is first needed.
+    /// Found on first use.
     python: Option<Option<pytorch::Python>>,
 }
 
@@ -37,11 +37,11 @@ impl Session {
     pub fn start(results: Option<&Path>, only: Only, quick: bool, hours: Option<f64>) -> Result<Self> {
         let total = hours.map(|hours| Duration::try_from_secs_f64(hours * 3600.0)).transpose()?;
         let mut book = Book::open(results)?;
-        // The same cases have other lengths, and are not to be taken for each other.
+        // The same cases have other lengths and must not be mixed.
         let known = book.value(RUN.0, RUN.1, RUN.2).map(|value| value > 0.0);
         ensure!(
             known.unwrap_or(quick) == quick,
-            "the file has figures with and without --quick: take another one"
+            "the file has figures of the other kind (with or without --quick): use another one"
         );
         if known.is_none() {
             book.add(RUN.0, RUN.1, &[figure(RUN.2, f64::from(u8::from(quick)), "")])?;
@@ -50,18 +50,18 @@ impl Session {
         Ok(Self { book, quick, only, began: now(), total, postponed, failed, python: None })
     }
 
-    /// Which methods were asked for.
+    /// Returns the selection of methods.
     pub fn only(&self) -> &Only {
         &self.only
     }
 
-    /// Whether a method was asked for.
+    /// Whether a method is selected.
     pub fn wants(&self, method: &str) -> bool {
         self.only.wants(method)
     }
 
-    /// Measures a case that takes at most `limit`, unless it has been or no time is left. One that fails is told and left out, as the
-    /// others are worth having.
+    /// Measures a case that takes at most `limit`, unless it has been measured or no time is left. A failure
+    /// is reported and skipped, as the other cases are still useful.
     pub fn case(
         &mut self,
         bench: &str,
@@ -79,7 +79,7 @@ impl Session {
             match measure(self) {
                 Ok(figures) => self.book.add(bench, case, &figures)?,
                 Err(error) => {
-                    // Not the case's failure.
+                    // An interrupt is not the case's failure.
                     interrupt::check()?;
                     progress(format!("{bench}: {case} failed: {error:#}"));
                     self.failed.push(format!("{bench}: {case}"));
@@ -90,7 +90,7 @@ impl Session {
         Ok(())
     }
 
-    /// A figure that follows from others: printed, but not kept.
+    /// Prints a derived figure, which is not stored.
     pub fn derived(&self, bench: &str, case: &str, figures: &[Figure]) -> Result<()> {
         let mut book = Book::open(None)?;
         book.add(bench, case, figures)?;
@@ -98,7 +98,7 @@ impl Session {
         Ok(())
     }
 
-    /// The python that has torch, if there is one.
+    /// Returns the Python with torch, if one exists.
     pub fn python(&mut self) -> Option<&pytorch::Python> {
         let python = self.python.get_or_insert_with(|| {
             let python = pytorch::find();
@@ -110,7 +110,7 @@ impl Session {
         python.as_ref()
     }
 
-    /// Says what is missing.
+    /// Reports missing cases.
     pub fn finish(self) -> Result<()> {
         if !self.postponed.is_empty() {
             progress(format!("no time was left for {}", self.postponed.join("; ")));

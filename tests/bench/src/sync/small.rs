@@ -9,7 +9,7 @@ use super::watch;
 use crate::kit::clock::now;
 use crate::runs::training::{Shape, Training};
 
-/// One that is no work to train.
+/// A model with negligible training time.
 pub const TINY: Shape = Shape { layers: 2, width: 64, heads: 2, context: 32, tied_embeddings: true };
 
 /// Token and position embeddings; in each block two norms, and 12·d² weights with 9·d biases; a last norm.
@@ -19,23 +19,23 @@ pub fn parameters(shape: Shape) -> u64 {
     (tokens + context) * width + layers * (12 * width * width + 13 * width) + 2 * width
 }
 
-/// Keys of `[train]`; the loss at the end is that of all that is held out.
+/// Keys of `[train]`; the final loss covers all held-out text.
 pub fn train(learning_rate: f64) -> String {
     format!("learning_rate = {learning_rate}\nwarmup_steps = 40\nevaluate_batches = 1000000")
 }
 
-/// How a run ended.
+/// Result of a run.
 pub struct Ended {
-    /// Nats a token over all held-out text; none when it is not a number.
+    /// Nats per token over all held-out text; `None` if not a number.
     pub loss: Option<f64>,
-    /// What workers sent to other sites, without headers, as they count it.
+    /// Bytes sent by workers to other sites, without headers, by their own count.
     pub sent_bytes: f64,
-    /// What arrived at all sites: headers, acknowledgements, control, and what was sent again.
+    /// Bytes received by all sites: including headers, acknowledgements, control, and retransmissions.
     pub wire_bytes: f64,
     pub seconds: f64,
 }
 
-/// Trains to the end. None: it is not reached within `limit`.
+/// Trains to the end; `None`: not reached within `limit`.
 pub fn run(training: &Training<'_>, limit: Duration) -> Result<Option<Ended>> {
     let began = now();
     let mut cluster = training.start()?;
@@ -48,7 +48,7 @@ pub fn run(training: &Training<'_>, limit: Duration) -> Result<Option<Ended>> {
     }))
 }
 
-/// Each packet comes into one site.
+/// Each packet enters one site.
 fn wire_bytes(wan: &Wan, sites: usize) -> f64 {
     (0..sites).map(|site| wan.into_site(site).stats().delivered.bytes as f64).sum()
 }

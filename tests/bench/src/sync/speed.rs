@@ -16,23 +16,23 @@ use crate::runs::gpt::{self, GPT, slowest_step};
 use crate::runs::pytorch;
 use crate::runs::training::Training;
 
-/// What its lines are called.
+/// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/speed";
-/// And those with more workers in a site.
+/// Name of the lines with more workers per site.
 pub const SITES_BENCH: &str = "sync/sites";
-/// One worker each, or so many alike.
+/// One worker each, or several.
 const SITES: f64 = 2.0;
-/// More than a case makes.
+/// More than any case makes.
 const STEPS_MAX: u64 = 100_000;
 
-/// A case that does not make two rounds in this time is a hundred times slower than local training,
+/// A case that does not make two rounds in this time is a hundred times slower than local training.
 const LIMIT_S: u64 = 120;
-/// if it has as much for each step of three rounds as that takes,
+/// Additional limit per step of three rounds.
 const STEP_S: u64 = 3;
-/// and for each round of a warm-up that it cannot do without what that takes over the slowest link.
+/// Additional limit per required warm-up round, over the slowest link.
 const WARMUP_ROUND_S: u64 = 120;
 
-/// How long cases go on.
+/// Durations of cases.
 struct Lengths {
     limit: Duration,
     enough_s: f64,
@@ -40,7 +40,7 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// For a method with so many steps in a round, and rounds of a warm-up.
+    /// Returns the durations for a method with this many steps per round, and warm-up rounds.
     fn of(session: &Session, round: u64, warmup_rounds: u64) -> Self {
         let limit = Duration::from_secs(LIMIT_S + STEP_S * round + WARMUP_ROUND_S * warmup_rounds);
         let (enough_s, local_steps) = if session.quick { (15.0, 12) } else { (45.0, 24) };
@@ -48,7 +48,8 @@ impl Lengths {
     }
 }
 
-/// Every method over every link. Local runs come before and after each case, as the machine's speed drifts.
+/// Measures every method over every link. Local runs precede and follow each case, as the machine's speed
+/// drifts.
 pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
     for &rate in rates_mbit {
         let link = link(rate)?;
@@ -69,7 +70,7 @@ pub fn measure(session: &mut Session, rates_mbit: &[f64]) -> Result<()> {
     Ok(())
 }
 
-/// What two sites of so many workers make of methods whose steps wait for their exchange, over a link.
+/// Measures methods whose steps wait for their exchange, on two sites of several workers.
 pub fn sites_of(
     session: &mut Session,
     workers: usize,
@@ -94,7 +95,7 @@ pub fn sites_of(
     Ok(())
 }
 
-/// The wanted ones of PyTorch's methods over a link.
+/// Measures the selected PyTorch methods over a link.
 pub fn pytorch(
     session: &mut Session,
     link: &LinkConfig,
@@ -110,15 +111,15 @@ pub fn pytorch(
     Ok(())
 }
 
-/// Rates of the links, in Mbit/s, unless told otherwise.
+/// Default rates of the links, in Mbit/s.
 pub const RATES_MBIT: [f64; 4] = [1.0, 10.0, 100.0, 1000.0];
 
-/// Both parts of a case's name.
+/// Formats a case's name.
 pub fn case_name(method: &str, rate_mbit: f64) -> String {
     format!("{method}, {rate_mbit} Mbit/s")
 }
 
-/// What [`case_name`] was made of.
+/// Parses a name of [`case_name`].
 pub fn parse_case(case: &str) -> Option<(&str, f64)> {
     let (method, rate) = case.rsplit_once(", ")?;
     Some((method, rate.strip_suffix(" Mbit/s")?.parse().ok()?))
@@ -129,12 +130,12 @@ pub fn link(rate_mbit: f64) -> Result<LinkConfig> {
     Ok(format!("rate_mbit={rate_mbit},delay_ms=25,loss_percent=0.1").parse()?)
 }
 
-/// The newest local speed, which is the one before the next case as well.
+/// The latest local speed, which also applies before the next case.
 #[derive(Default)]
 struct Local(Option<f64>);
 
 impl Local {
-    /// The figures of a case between two local runs: of so many such, those of the one with the median share.
+    /// Measures a case between two local runs; of several repetitions, returns the one with the median share.
     fn beside(
         &mut self,
         repeats: u32,
@@ -162,7 +163,7 @@ impl Local {
     }
 }
 
-/// A case, and what a local step took before and after it.
+/// A case, with the local step times before and after it.
 #[derive(Clone, Copy)]
 struct Compared {
     pace: Measured,
@@ -175,7 +176,7 @@ impl Compared {
     }
 }
 
-/// Those of the median share, and between which shares the others are.
+/// Returns the figures of the median share, and the range of the others.
 fn figures(mut measured: Vec<Compared>) -> Vec<Figure> {
     measured.sort_by(|a, b| a.share().total_cmp(&b.share()));
     let Some(median) = measured.get(measured.len() / 2) else { return Vec::new() };
@@ -190,17 +191,17 @@ fn figures(mut measured: Vec<Compared>) -> Vec<Figure> {
         figures.push(figure("share_least", first.share(), "ratio"));
         figures.push(figure("share_most", last.share(), "ratio"));
     }
-    // PyTorch does not tell.
+    // PyTorch does not report it.
     if bits > 0.0 {
         figures.push(figure("bits_sent", bits, "bit/parameter/step/site"));
     }
     figures
 }
 
-/// How a case went.
+/// Outcome of a case.
 enum Outcome {
     Measured(Measured),
-    /// It did not finish two rounds.
+    /// Fewer than two rounds were completed.
     Over(Duration),
 }
 

@@ -1,4 +1,4 @@
-//! Bytes of a site and step, by the number of sites.
+//! Bytes per site and step, by the number of sites.
 
 use std::time::Duration;
 
@@ -9,20 +9,21 @@ use super::small::{self, TINY};
 use crate::kit::figures::{Figure, figure};
 use crate::runs::training::Training;
 
-/// What its lines are called.
+/// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/traffic";
-/// What the ratios are called.
+/// Name of the ratios.
 pub const GROWTH: &str = "sync/traffic-growth";
-/// How many take part.
+/// Numbers of sites.
 pub const SITES: [usize; 3] = [2, 4, 8];
 /// Divisible by all rounds.
 const STEPS: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(240);
-/// One that `auto` could fill. Most of the steps are its warm-up, so it is also taken without, but for two rounds in which it learns its second moment.
+/// A link that `auto` could fill. Most of the steps are its warm-up, so it is also measured without, except
+/// for two rounds in which it learns its second moment.
 const LINK: &str = "rate_mbit=10,delay_ms=10";
-/// A whole number of fragments to each of eight owners, nearly: 29 of them.
+/// Nearly a whole number of fragments for each of eight owners: 29.
 const FRAGMENTS: &str = "fragment_values = 4096";
-/// `sparse-local` with a mean that is compressed again.
+/// `sparse-local` with a recompressed mean.
 const TWO_WAY: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nresult = \"mean\"\nresult_keep = 128\nresult_values = \"int4\"";
 
 /// Names, and keys of `[sync]`.
@@ -37,7 +38,7 @@ pub const METHODS: [(&str, &str); 5] = [
     ),
 ];
 
-/// A tiny model, to the end of its run.
+/// Runs a tiny model to the end.
 pub fn measure(session: &mut Session) -> Result<()> {
     for (name, sync) in METHODS {
         if !session.wants(name) {
@@ -57,7 +58,7 @@ pub fn measure(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A method and its number of sites.
+/// Name of a method and its number of sites.
 pub fn case_name(name: &str, sites: usize) -> String {
     format!("{name}, {sites} sites")
 }

@@ -1,4 +1,4 @@
-//! Looks at a run for a limited time.
+//! Polls a run for a limited time.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::kit::clock::now;
 
-/// Workers tell where they are twice a second, and each look takes time from them.
+/// Workers report progress twice a second, and each request costs them time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After the limit, which ends the looks itself.
+/// Grace after the limit, which normally ends the polling.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Asks for the status until it satisfies a condition. None: the time is up.
+/// Polls the status until it satisfies a condition; `None`: timeout.
 ///
 /// # Errors
 /// A process of the run failed.
@@ -25,7 +25,7 @@ pub fn until(
     until_every(cluster, PAUSE, limit, condition)
 }
 
-/// The same with another time between looks.
+/// The same with another interval.
 ///
 /// # Errors
 /// As [`until`].

@@ -1,4 +1,4 @@
-//! What is measured.
+//! Benchmark cases.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::{control, cpu};
 use crate::kit::clock::now;
 use crate::kit::figures::{Figure, figure};
 
-/// Start-up, which steady figures leave out.
+/// Start-up, which steady figures exclude.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// What steady figures cover.
+/// Duration of steady figures.
 const STEADY: Duration = Duration::from_secs(6);
 /// What bursts cover.
 const BURSTS: u32 = 60;
@@ -25,10 +25,10 @@ const BOUNDARY_BYTES: [usize; 2] = [199_680, 49_920];
 /// What shares cover; flows converge within seconds.
 const SHARING: Duration = Duration::from_secs(10);
 
-/// A figure, and which part of the case it is of; empty: all of it.
+/// A figure, with its part of the case; empty: all of it.
 type OfPart = (&'static str, Figure);
 
-/// One thing to do over one path.
+/// One measurement over one path.
 pub struct Case {
     pub spec: WanSpec,
     pub kind: Kind,
@@ -39,11 +39,11 @@ pub struct Case {
 pub enum Kind {
     /// Endless frames in one direction.
     OneWay,
-    /// Endless frames in one direction, of 8 KiB.
+    /// Endless frames of 8 KiB in one direction.
     SmallFrames,
     /// Endless frames in both directions.
     BothWays,
-    /// So many bytes over a new connection, handshake included.
+    /// This many bytes over a new connection, including the handshake.
     Cold(usize),
     /// Frames of so many bytes, each after a pause, as a boundary between ranks has them.
     Bursts(usize),
@@ -51,7 +51,7 @@ pub enum Kind {
     Control,
     /// Two connections with endless frames in the same direction, one started later.
     TwoFlows,
-    /// One such connection, and one of TCP under BBR, which started first or later.
+    /// One such connection, and one of TCP under BBR, started first or later.
     BesideTcp { tcp_first: bool },
 }
 

@@ -1,4 +1,4 @@
-//! Small messages beside bulk.
+//! Small messages besides bulk.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::interval;
 use crate::kit::clock::now;
 
 const MESSAGE_BYTES: usize = 200;
-/// Apart enough not to load the link.
+/// Interval that does not load the link.
 const EVERY: Duration = Duration::from_millis(25);
 
 /// Sends a message every [`EVERY`] for `duration` and waits for its echo; returns the sorted waiting times.
@@ -44,7 +44,7 @@ pub async fn echo_times(from: &Connection, to: &Connection, duration: Duration) 
     Ok(times)
 }
 
-/// The value that the part `quantile` of the sorted `times` does not exceed, in units of `unit`.
+/// Returns the value that the part `quantile` of the sorted `times` does not exceed, in units of `unit`.
 pub fn quantile(times: &[Duration], quantile: f64, unit: Duration) -> f64 {
     let index = (times.len().saturating_sub(1) as f64 * quantile).round() as usize;
     times.get(index).map_or(f64::NAN, |time| time.as_secs_f64() / unit.as_secs_f64())

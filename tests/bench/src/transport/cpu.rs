@@ -4,12 +4,12 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Linux counts in these (USER_HZ has been 100 on each platform that Rust supports).
+/// Unit of Linux's counters (USER_HZ is 100 on each platform that Rust supports).
 const TICKS_PER_S: f64 = 100.0;
 /// The emulator's thread.
 const RELAYS: &str = "(wan-relays)";
 
-/// CPU seconds that the threads of this process have used, the emulator's left out.
+/// Returns the CPU seconds of this process's threads, without the emulator's.
 pub fn seconds() -> Result<f64> {
     let mut ticks = 0;
     for task in fs::read_dir("/proc/self/task")? {
@@ -22,7 +22,7 @@ pub fn seconds() -> Result<f64> {
     Ok(ticks as f64 / TICKS_PER_S)
 }
 
-/// Fields 14 and 15 of proc_pid_stat(5), counted from behind the name in parentheses.
+/// Fields 14 and 15 of proc_pid_stat(5), counted after the name in parentheses.
 fn user_and_system(stat: &str) -> Option<u64> {
     let fields = stat.rsplit_once(')')?.1;
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);

@@ -1,7 +1,7 @@
 //! Measures the QUIC transport over emulated long links, against the targets of `proto/docs/transport.md`.
 //!
 //! One JSON line per figure goes to stdout, progress to stderr. Sender, receiver and emulator share this
-//! process and this machine: on few cores a fast link measures the machine.
+//! process and this machine: with few cores a fast link measures the machine.
 
 mod case;
 mod control;
@@ -27,7 +27,7 @@ pub struct Args {
     only: Only,
 }
 
-/// Measures each case by itself; of a quick run, those that show the most.
+/// Measures each case by itself; in a quick run, the most informative ones.
 pub fn run(args: &Args) -> Result<()> {
     let recorder = Recorder::new("transport").rounded_to(3);
     let runtime = Runtime::new()?;

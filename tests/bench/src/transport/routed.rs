@@ -1,4 +1,4 @@
-//! The same paths between two network namespaces, which TCP takes as well.
+//! The same paths between two network namespaces, for TCP.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::transfer::Arrivals;
 use super::wan::{Flow, WanSpec, tls};
 use crate::kit::progress;
 
-/// What TCP sends and receives at once.
+/// Bytes of one TCP read or write.
 const TCP_BYTES: usize = 64 << 10;
 
 /// A running path.
@@ -30,7 +30,7 @@ pub struct TcpFlow {
 }
 
 impl RoutedWan {
-    /// None, with a notice: this user or this machine cannot have one.
+    /// Returns `None`, with a notice, if this user or machine cannot create one.
     pub fn start(spec: WanSpec) -> Result<Option<Self>> {
         let name = |side: &str| format!("longhaul-{side}-{}", std::process::id());
         let sides =
@@ -46,7 +46,7 @@ impl RoutedWan {
         }
     }
 
-    /// A connection of ours from one side to the other.
+    /// Connects both sides with our transport.
     pub async fn connect(&self) -> Result<Flow> {
         let (server_tls, client_tls) = tls()?;
         let socket = |side: &SideConfig| {
@@ -59,7 +59,7 @@ impl RoutedWan {
         Flow::between(endpoint(dialling, None)?, listening, through, client_tls).await
     }
 
-    /// A flow of TCP under BBR in the same direction.
+    /// Starts a flow of TCP under BBR in the same direction.
     pub fn tcp_flow(&self) -> Result<TcpFlow> {
         let [from, to] = &self.sides;
         let listener = to.within(|| TcpListener::bind((to.address, 0)))??;

@@ -1,4 +1,4 @@
-//! Bulk frames from one end to the other, and how fast they arrive.
+//! Bulk frames from one end to the other, and their rate.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use tokio::time::sleep;
 use super::wan::WanSpec;
 use crate::kit::clock::now;
 
-/// A frame is what the link carries in this time, so that arrivals are counted finely enough ...
+/// A frame is the link's payload in this time, for finely resolved arrivals ...
 const FRAME_TIME: Duration = Duration::from_millis(50);
-/// ... but no longer than this.
+/// ... but at most this long.
 const FRAME_BYTES_MAX: usize = 1 << 20;
 /// A fragment of 32,768 values in two bits.
 const SMALL_FRAME_BYTES: usize = 8 << 10;
 
-/// When how many bytes arrived.
+/// Times and sizes of arrivals.
 #[derive(Clone, Default)]
 pub struct Arrivals(Arc<Mutex<Vec<(Instant, u64)>>>);
 
-/// Endless frames in one direction, counted where they arrive. Dropping it ends them.
+/// Endless frames in one direction, counted on arrival. Dropping it ends them.
 pub struct Stream {
     pub arrivals: Arrivals,
     _tasks: JoinSet<()>,
@@ -37,12 +37,12 @@ impl Stream {
         Self::of(from, to, frame_bytes(spec))
     }
 
-    /// With frames that are as small as those of slow rounds.
+    /// Uses frames as small as those of slow rounds.
     pub fn small(from: &Connection, to: &Connection) -> Result<Self> {
         Self::of(from, to, SMALL_FRAME_BYTES)
     }
 
-    /// As many at once as a sender lets out.
+    /// Keeps as many in flight as a sender permits.
     fn of(from: &Connection, to: &Connection, bytes: usize) -> Result<Self> {
         let arrivals = Arrivals::default();
         let mut tasks = JoinSet::new();
@@ -62,8 +62,8 @@ impl Arrivals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((now(), bytes));
     }
 
-    /// Bytes per second that arrived between two moments: the slope of a least-squares line, so that it does
-    /// not matter whether a frame was complete just before or just after one of them.
+    /// Returns the bytes per second that arrived between two times: the slope of a least-squares line, which
+    /// does not depend on whether a frame was complete just before or after one of them.
     pub fn rate_between(&self, from: Instant, to: Instant) -> Result<f64> {
         let arrivals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = 0.0;
@@ -84,7 +84,7 @@ impl Arrivals {
         Ok(covariance / variance)
     }
 
-    /// Bytes that arrived in all.
+    /// Returns the total bytes that arrived.
     pub fn sum(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, bytes)| bytes).sum()
     }

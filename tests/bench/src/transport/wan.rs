@@ -14,10 +14,10 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::PrivateKeyDer;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// The same losses in each run, as far as timing allows.
+/// The same losses in each run, as far as timing permits.
 const SEED: u64 = 1;
 
-/// What a path is like, the same both ways. Its queue holds one round trip.
+/// Properties of a path, equal in both directions. Its queue holds one round trip.
 #[derive(Clone, Copy)]
 pub struct WanSpec {
     pub mbit_per_s: f64,
@@ -34,7 +34,7 @@ impl WanSpec {
         Duration::from_millis(2 * self.delay_ms)
     }
 
-    /// There, and back.
+    /// Returns both directions.
     pub fn links(&self) -> Result<[Link; 2]> {
         let config = LinkConfig {
             rate_bytes_per_s: self.bytes_per_s() as u64,
@@ -53,7 +53,7 @@ pub struct Wan {
     reverse: Link,
 }
 
-/// A connection from both ends, and what keeps it alive.
+/// Both ends of a connection, with its endpoints.
 pub struct Flow {
     pub client: Connection,
     pub server: Connection,
@@ -83,7 +83,7 @@ impl Wan {
 }
 
 impl Flow {
-    /// Connects two endpoints; the one that listens is reached at this address.
+    /// Connects two endpoints; the listening one is at this address.
     pub async fn between(
         dialling: Endpoint,
         listening: Endpoint,

@@ -1,7 +1,8 @@
-//! Measures training across an emulated link, against the same training without one and against PyTorch.
+//! Measures training across an emulated link, compared with the same training without one and with PyTorch.
 //!
-//! Everything shares this machine: two workers with a thread each, the coordinator and the emulator. So each case is compared with two
-//! workers that train side by side and do not talk, in the same run. One JSON line per figure goes to stdout, progress to stderr.
+//! All processes share this machine: two workers with a thread each, the coordinator and the emulator. Each
+//! case is therefore compared with two workers that train in parallel without exchange, in the same run. One
+//! JSON line per figure goes to stdout, progress to stderr.
 
 mod ours;
 
@@ -17,19 +18,19 @@ use crate::kit::progress;
 use crate::kit::recorder::Recorder;
 use crate::runs::{gpt, pytorch};
 
-/// Seconds a step and share of local speed for a GPT of 10.9 million parameters on two sites
+/// Seconds per step and share of local speed for a GPT of 10.9 million parameters on two sites
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     quick: Quick,
-    /// Each direction of the link.
+    /// Each direction of the link
     #[arg(long, default_value = "rate_mbit=100,delay_ms=25")]
     link: LinkConfig,
     #[command(flatten)]
     only: Only,
 }
 
-/// Measures all cases; a quick run leaves out dense and PyTorch over the link, and takes about two minutes.
+/// Measures all cases; a quick run omits dense and PyTorch over the link, and takes about two minutes.
 pub fn run(args: &Args) -> Result<()> {
     interrupt::watch()?;
     let (wanted, quick) = (|case: &str| args.only.wants(case), args.quick.quick);
@@ -59,7 +60,8 @@ fn find_python() -> Option<pytorch::Python> {
     python
 }
 
-/// Seconds a step of two workers that do not talk: ours, and PyTorch's. They take turns, as the machine's speed drifts.
+/// Returns the seconds per step of two workers without exchange: ours, and PyTorch's. They alternate, as the
+/// machine's speed drifts.
 fn local(quick: Quick, steps: u64, python: Option<&pytorch::Python>) -> Result<(f64, Option<f64>)> {
     let (turns, torch_steps) = quick.choose((1, 8), (3, 20));
     let (mut ours_s, mut torch_s) = (0.0, 0.0);

@@ -9,12 +9,12 @@ use crate::kit::progress;
 use crate::runs::gpt::{GPT, RUN_MAX, step_s};
 use crate::runs::training::Training;
 
-/// `[sync]` with its defaults once the warm-up is over: a round every fifteen steps.
+/// `[sync]` with its defaults after the warm-up: a round every fifteen steps.
 pub const SPARSE_LOCAL: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0";
 /// Gradients after each step.
 pub const DENSE: &str = "preset = \"dense\"";
 
-/// Seconds a step of two sites with one worker each, and what went over the link.
+/// Returns the seconds per step of two sites with one worker each, and the traffic over the link.
 pub fn across(link: &LinkConfig, sync: &str, steps: u64) -> Result<(f64, Vec<Figure>)> {
     progress(format!("{sync} ..."));
     let mut cluster = Training::new(GPT, &[1, 1], sync, steps, link).start()?;

@@ -1,4 +1,4 @@
-//! What the user typed, parsed.
+//! Command-line arguments.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -117,14 +117,14 @@ pub struct RelaySpec {
 }
 
 impl CommonArguments {
-    /// Makes the links.
+    /// Creates the links.
     ///
     /// # Errors
-    /// A name that is given twice.
+    /// A name is given twice.
     pub fn links(&self) -> anyhow::Result<Vec<Link>> {
         let mut links: Vec<Link> = Vec::new();
         for LinkSpec { name, config } in &self.links {
-            anyhow::ensure!(find(&links, name).is_err(), "there are two links called `{name}`");
+            anyhow::ensure!(find(&links, name).is_err(), "two links are called `{name}`");
             links.push(Link::new(name, config.clone(), self.seed)?);
         }
         Ok(links)
@@ -132,10 +132,10 @@ impl CommonArguments {
 }
 
 impl TunArguments {
-    /// Sides A and B.
+    /// Returns sides A and B.
     ///
     /// # Errors
-    /// An address that cannot be read.
+    /// An address cannot be parsed.
     pub fn sides(&self) -> anyhow::Result<[SideConfig; 2]> {
         Ok([
             SideConfig::new(&self.netns_a, &self.address_a)?,
@@ -144,10 +144,10 @@ impl TunArguments {
     }
 }
 
-/// The link of this name.
+/// Returns the link of this name.
 ///
 /// # Errors
-/// There is none.
+/// No such link exists.
 pub fn find(links: &[Link], name: &str) -> anyhow::Result<Link> {
     links
         .iter()
@@ -161,7 +161,10 @@ impl FromStr for LinkSpec {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let (name, config) = text.split_once(':').unwrap_or((text, ""));
-        anyhow::ensure!(!name.is_empty() && !name.contains(['/', ' ', '@']), "`{name}` cannot name a link");
+        anyhow::ensure!(
+            !name.is_empty() && !name.contains(['/', ' ', '@']),
+            "`{name}` is not a valid link name"
+        );
         Ok(Self { name: name.to_owned(), config: config.parse()? })
     }
 }

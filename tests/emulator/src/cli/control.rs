@@ -7,20 +7,20 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::find;
 
-/// What the commands act on.
+/// Objects that the commands act on.
 pub struct Control {
     pub links: Vec<Link>,
-    /// Absent in the TUN mode.
+    /// `None` in TUN mode.
     pub relays: Option<Relays>,
 }
 
 impl Control {
-    /// Executes one line and returns its answer: what was asked for, `{"ok":true}` or `{"error":…}`.
+    /// Executes one line and returns its reply: the requested data, `{"ok":true}` or `{"error":…}`.
     pub fn answer(&self, line: &str) -> Value {
         self.execute(line).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
     }
 
-    /// The counters of all links, and of what went wrong beside them.
+    /// Returns the counters of all links, and of errors outside them.
     pub fn stats(&self) -> Value {
         let links: Map<String, Value> =
             self.links.iter().map(|link| (link.name().to_owned(), json!(LinkReport::of(link)))).collect();
@@ -50,7 +50,7 @@ impl Control {
         Ok(())
     }
 
-    /// Finds all the links first, so that a misspelt one changes none.
+    /// Finds all links first, so that a misspelt one changes none.
     fn each(&self, names: &[&str], change: impl Fn(&Link)) -> anyhow::Result<()> {
         anyhow::ensure!(!names.is_empty(), "name at least one link");
         let links = names.iter().map(|name| find(&self.links, name)).collect::<anyhow::Result<Vec<_>>>();
@@ -59,7 +59,7 @@ impl Control {
     }
 }
 
-/// One link in the answer to `stats`.
+/// One link in the reply to `stats`.
 #[derive(serde::Serialize)]
 struct LinkReport {
     partitioned: bool,

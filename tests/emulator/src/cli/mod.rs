@@ -13,10 +13,10 @@ use longhaul_emulator::tun::TunError;
 
 pub use self::arguments::{Arguments, Mode};
 
-/// Exit code when this machine or user cannot run the TUN mode: tells callers to skip, not to fail.
+/// Exit code if this machine or user cannot run TUN mode: callers then skip instead of failing.
 const EXIT_UNAVAILABLE: u8 = 3;
 
-/// Says on standard error what went wrong, and returns the code to exit with.
+/// Prints the error to standard error and returns the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "wan-emulator: {error:#}");
     match error.downcast_ref() {

@@ -1,4 +1,4 @@
-//! From ready to the end: commands in, answers out.
+//! A session: commands in, replies out.
 
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,15 +14,15 @@ use super::control::Control;
 /// Command lines read ahead; more wait in the pipe.
 const LINES_MAX: usize = 16;
 
-/// What the session waits for.
+/// Events of a session.
 enum Event {
     Line(String),
     EndOfInput,
     Signal,
 }
 
-/// Prints `ready`, answers commands, and prints the final counters once a signal, or with `exit_with_stdin` the
-/// end of the input, ends it.
+/// Prints `ready`, executes commands, and prints the final counters when a signal, or with `exit_with_stdin`
+/// the end of the input, ends it.
 pub fn serve(control: &Control, ready: &Value, exit_with_stdin: bool) -> anyhow::Result<()> {
     let events = events().context("listen for signals and commands")?;
     print(ready)?;
@@ -58,7 +58,7 @@ fn read_lines(sender: &SyncSender<Event>) {
             return;
         }
     }
-    // Nobody is left to be told where this fails.
+    // On failure the receiver has ended.
     let _ = sender.send(Event::EndOfInput);
 }
 

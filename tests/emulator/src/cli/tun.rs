@@ -1,4 +1,4 @@
-//! The TUN mode of `wan-emulator`.
+//! TUN mode of `wan-emulator`.
 
 use longhaul_emulator::tun::{DEVICE, TunPair};
 use serde_json::json;
@@ -7,10 +7,10 @@ use super::arguments::{TunArguments, find};
 use super::control::Control;
 use super::session;
 
-/// Runs the pair of devices until told to end, and then deletes their namespaces.
+/// Runs the pair of devices until the session ends, then deletes their namespaces.
 ///
 /// # Errors
-/// A link that is not there, or devices and namespaces that cannot be made.
+/// A link is missing, or devices and namespaces cannot be created.
 pub fn run(arguments: &TunArguments) -> anyhow::Result<()> {
     let links = arguments.common.links()?;
     let forward = find(&links, &arguments.over.forward)?;
@@ -22,7 +22,7 @@ pub fn run(arguments: &TunArguments) -> anyhow::Result<()> {
         "a": { "netns": a.netns, "address": a.address },
         "b": { "netns": b.netns, "address": b.address },
     });
-    // Its namespaces go with it.
+    // Dropping it deletes the namespaces.
     let _pair = TunPair::start(&a, &b, forward, reverse)?;
     session::serve(&Control { links, relays: None }, &ready, arguments.common.exit_with_stdin)
 }

@@ -1,4 +1,4 @@
-//! The relays of `wan-emulator`.
+//! Relays of `wan-emulator`.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::arguments::{RelayArguments, find};
 use super::control::Control;
 use super::session;
 
-/// Runs the relays until told to end.
+/// Runs the relays until the session ends.
 ///
 /// # Errors
-/// A link that is not there, or an address that cannot be bound.
+/// A link is missing, or an address cannot be bound.
 pub fn run(arguments: &RelayArguments) -> anyhow::Result<()> {
     anyhow::ensure!(!arguments.relays.is_empty(), "give at least one --relay, or the sub-command `tun`");
     let links = arguments.common.links()?;

@@ -9,13 +9,13 @@ use crate::departures::Departures;
 use crate::waiter::Waiter;
 use crate::{Link, Verdict, clock};
 
-/// The longest IP packet: a device's MTU may be raised while we run.
+/// Maximum IP packet: a device's MTU may be raised meanwhile.
 const PACKET_BYTES_MAX: usize = 65_535;
 
-/// Packets read from one device before the other has its turn.
+/// Packets read from one device before the other's turn.
 const PACKETS_PER_TURN_MAX: usize = 256;
 
-/// Two devices, and the link that leaves each.
+/// Two devices, with the link that leaves each.
 pub(super) struct Engine {
     devices: [SyncDevice; 2],
     links: [Link; 2],
@@ -26,7 +26,7 @@ pub(super) struct Engine {
     buffer: Vec<u8>,
 }
 
-/// A packet on its way to the device `to`.
+/// A packet in flight to the device `to`.
 #[derive(Debug)]
 struct Packet {
     to: usize,
@@ -34,7 +34,7 @@ struct Packet {
 }
 
 impl Engine {
-    /// Ends when `stop` becomes readable.
+    /// Creates the engine, which ends when `stop` becomes readable.
     pub(super) fn new(devices: [SyncDevice; 2], links: [Link; 2], stop: &OwnedFd) -> io::Result<Self> {
         let mut waiter = Waiter::new()?;
         let stop_token = waiter.watch(stop.as_fd())?;
@@ -86,7 +86,7 @@ impl Engine {
     fn send_due(&mut self) {
         let now = clock::now();
         while let Some(packet) = self.departures.pop_due(now) {
-            // A device that is down refuses packets, as a host that is off does.
+            // A device that is down refuses packets, like a host that is off.
             if let Err(error) = self.devices[packet.to].send(&packet.contents) {
                 tracing::debug!(%error, "a TUN device refused a packet");
             }

@@ -1,6 +1,6 @@
-//! Two TUN devices in two network namespaces, joined by two links: for peers that speak TCP.
+//! Two TUN devices in two network namespaces, joined by two links, for TCP.
 //!
-//! It needs root, `/dev/net/tun` and the `ip` command of iproute2.
+//! Needs root, `/dev/net/tun` and the `ip` command of iproute2.
 
 #[cfg(feature = "tun")]
 mod engine;
@@ -21,24 +21,24 @@ pub use self::pair::TunPair;
 /// Name of each side's device within its namespace.
 pub const DEVICE: &str = "wan";
 
-/// One side: a namespace, and an address in it.
+/// One side: a namespace with an address.
 #[derive(Clone, Debug)]
 pub struct SideConfig {
     /// Name of the network namespace, which must not exist yet.
     pub netns: String,
-    /// The side's own address.
+    /// Address of the side.
     pub address: Ipv4Addr,
-    /// Length of the prefix that both sides share.
+    /// Length of the common prefix.
     pub prefix_len: u8,
 }
 
-/// Why there is no pair of devices.
+/// Errors of TUN pairs.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// This user or this machine cannot have one: a reason to skip, not to fail.
+    /// This user or machine cannot create one: callers skip instead of failing.
     #[error("TUN devices need root, /dev/net/tun and the `ip` command: {reason}")]
     Unavailable {
-        /// What was refused.
+        /// Refused operation.
         reason: String,
     },
     /// The emulator lacks the feature `tun`.
@@ -49,21 +49,21 @@ pub enum TunError {
     /// The address of a side is not `A.B.C.D/LEN`.
     #[error("`{0}` is not an IPv4 address with a prefix length, such as 10.77.0.1/24")]
     BadAddress(String),
-    /// A command failed although it was allowed.
+    /// A permitted command failed.
     #[error("`ip {command}`: {message}")]
     Command {
         /// Its arguments.
         command: String,
-        /// What it printed.
+        /// Its output.
         message: String,
     },
-    /// A system call failed although it was allowed.
+    /// A permitted system call failed.
     #[error("TUN device")]
     Io(#[from] io::Error),
 }
 
 impl SideConfig {
-    /// A side from the name of its namespace and its address, `A.B.C.D/LEN`.
+    /// Creates a side from the name of its namespace and its address, `A.B.C.D/LEN`.
     ///
     /// # Errors
     /// [`TunError::BadAddress`].
@@ -75,10 +75,11 @@ impl SideConfig {
         Ok(Self { netns: netns.to_owned(), address, prefix_len })
     }
 
-    /// Does something on a thread that lives in the side's namespace, while a pair has it. Sockets that are made there stay there, wherever they are used.
+    /// Runs `work` on a thread in the side's namespace, while a pair uses it. Sockets created there stay
+    /// there, wherever they are used.
     ///
     /// # Errors
-    /// There is no such namespace, or this user may not enter it.
+    /// The namespace does not exist, or this user may not enter it.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, TunError> {
         let run = || {
             let namespace = File::open(format!("/var/run/netns/{}", self.netns))?;

@@ -7,14 +7,14 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::{DEVICE, SideConfig, TunError};
 
-/// As on an Ethernet path.
+/// As in an Ethernet path.
 const MTU_BYTES: u16 = 1500;
 
-/// Packets that the kernel holds for us: a full TCP window written at once must not be dropped before it reaches
-/// the link, whose queue is the one to be modelled.
+/// Packets queued by the kernel: a full TCP window written at once must not be dropped before the link, whose
+/// queue is the modelled one.
 const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 
-/// A network namespace of ours, deleted when dropped.
+/// A network namespace of this process, deleted on drop.
 #[derive(Debug)]
 pub(super) struct Namespace {
     name: String,
@@ -23,14 +23,14 @@ pub(super) struct Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         if let Err(error) = ip(&["netns", "delete", &self.name]) {
-            tracing::warn!(%error, "a network namespace is left over");
+            tracing::warn!(%error, "a network namespace could not be deleted");
         }
     }
 }
 
-/// Makes the namespace of a side with a device in it that has the side's address.
+/// Creates the namespace of a side, with a device that has the side's address.
 pub(super) fn make_side(side: &SideConfig) -> Result<(Namespace, SyncDevice), TunError> {
-    // The kernel counts the names up; they only have to be unique until the device is in its namespace.
+    // The kernel numbers the names; they must only be unique until the device is in its namespace.
     let device = DeviceBuilder::new()
         .name("wan%d")
         .mtu(MTU_BYTES)
@@ -48,7 +48,7 @@ pub(super) fn make_side(side: &SideConfig) -> Result<(Namespace, SyncDevice), Tu
     ip(&["link", "set", &name, "netns", netns])?;
     ip(&["-n", netns, "link", "set", &name, "name", DEVICE])?;
     ip(&["-n", netns, "link", "set", "lo", "up"])?;
-    // Without an IPv6 address of its own the kernel sends nothing that the peers did not.
+    // Without an IPv6 address the kernel sends only the peers' packets.
     ip(&["-n", netns, "link", "set", DEVICE, "addrgenmode", "none"])?;
     ip(&["-n", netns, "address", "add", &address, "dev", DEVICE])?;
     ip(&["-n", netns, "link", "set", DEVICE, "up"])?;

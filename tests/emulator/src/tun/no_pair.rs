@@ -1,9 +1,9 @@
-//! In place of the pair, where the emulator is built without the feature `tun`.
+//! Stub of the pair for builds without the feature `tun`.
 
 use super::{SideConfig, TunError};
 use crate::Link;
 
-/// What cannot be had without the feature `tun`.
+/// Cannot be created without the feature `tun`.
 #[derive(Debug)]
 pub struct TunPair;
 

@@ -1,4 +1,4 @@
-//! The pair, and the thread that forwards.
+//! The pair, with its forwarding thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use super::netns::{self, Namespace};
 use super::{SideConfig, TunError};
 use crate::Link;
 
-/// Two namespaces joined by two links. Dropping it deletes them, and so ends what is connected through them.
+/// Two namespaces joined by two links. Dropping it deletes them, which ends connections through them.
 #[derive(Debug)]
 pub struct TunPair {
     stop: Arc<OwnedFd>,
@@ -21,10 +21,12 @@ pub struct TunPair {
 }
 
 impl TunPair {
-    /// Makes the namespaces and the devices and starts to forward: `a` to `b` over `forward`, back over `reverse`.
+    /// Creates the namespaces and devices and starts forwarding: `a` to `b` over `forward`, back over
+    /// `reverse`.
     ///
     /// # Errors
-    /// [`TunError::Unavailable`] without the privileges or the means; otherwise what failed. Nothing is left over.
+    /// [`TunError::Unavailable`] without the privileges or means; otherwise the failure. Nothing is left
+    /// behind.
     pub fn start(a: &SideConfig, b: &SideConfig, forward: Link, reverse: Link) -> Result<Self, TunError> {
         let (namespace_a, device_a) = netns::make_side(a)?;
         let (namespace_b, device_b) = netns::make_side(b)?;

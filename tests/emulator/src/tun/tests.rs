@@ -1,4 +1,4 @@
-//! The TUN pair with real namespaces, where this user may make them.
+//! The TUN pair with real namespaces, if this user may create them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,10 +1,10 @@
-//! What goes wrong beside the links.
+//! Errors outside the links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::RelayStats;
 
-/// [`RelayStats`] as the thread counts them.
+/// [`RelayStats`] as counted by the thread.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) flows_refused: AtomicU64,

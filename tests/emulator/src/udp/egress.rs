@@ -1,4 +1,4 @@
-//! Sends datagrams that leave together with as few system calls as the kernel allows.
+//! Sends datagrams due together with as few system calls as possible.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,13 +6,13 @@ use quinn_udp::{EcnCodepoint, Transmit};
 
 use super::port::UdpPort;
 
-/// Most bytes in one system call: what fits a UDP length field, less the headers.
+/// Maximum bytes of one system call: the UDP length field minus headers.
 const BATCH_BYTES_MAX: usize = 65_000;
 
-/// Where a datagram goes and how it is marked: only like ones share a system call.
+/// Destination and marks of a datagram: only equal ones share a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route {
-    /// The socket it leaves by: the engine's token of it.
+    /// Token of the outgoing socket.
     pub(super) token: u64,
     pub(super) destination: SocketAddr,
     pub(super) source_ip: Option<IpAddr>,
@@ -20,14 +20,14 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Whether both leave by the same socket to the same place, so that their order matters.
+    /// Whether both leave by the same socket to the same destination, so that their order matters.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.token == other.token && self.destination == other.destination
     }
 }
 
-/// Datagrams of one route that leave by one system call (generic segmentation offload): all of the same length,
-/// the last may be shorter.
+/// Datagrams of one route sent by one system call (generic segmentation offload): of equal length, except
+/// that the last may be shorter.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) route: Route,
@@ -42,7 +42,7 @@ impl Batch {
         Self { route, bytes: datagram.to_vec(), segment_len: datagram.len(), segments: 1, closed: false }
     }
 
-    /// Appends a datagram, or returns false if it has to go in a batch of its own.
+    /// Appends a datagram; returns false if it needs its own batch.
     pub(super) fn push(&mut self, route: &Route, datagram: &[u8], segments_max: usize) -> bool {
         let fits = !self.closed
             && self.route == *route
@@ -58,7 +58,7 @@ impl Batch {
         fits
     }
 
-    /// Sends the batch and returns the number of datagrams that the kernel refused.
+    /// Sends the batch; returns the number of datagrams refused by the kernel.
     pub(super) fn send(&self, port: &UdpPort) -> u64 {
         let transmit = Transmit {
             destination: self.route.destination,

@@ -1,4 +1,4 @@
-//! The thread that runs the relays.
+//! The thread of the relays.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,10 @@ use crate::departures::Departures;
 use crate::waiter::Waiter;
 use crate::{Link, Verdict, clock};
 
-/// An IPv4 header and a UDP header: what a datagram takes on the wire beside its contents.
+/// IPv4 and UDP header: a datagram's overhead on the wire.
 const HEADER_BYTES: u64 = 28;
 
-/// A relay to run from now on: all that the owner of the thread asks of it. Closing the channel ends the thread.
+/// A relay to add, the only command to the thread. Closing the channel ends it.
 #[derive(Debug)]
 pub(super) struct AddRelay {
     pub(super) config: RelayConfig,
@@ -30,14 +30,14 @@ pub(super) struct AddRelay {
     pub(super) port: UdpPort,
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Debug)]
 struct Datagram {
     flow: u64,
     direction: Direction,
     ecn: Option<EcnCodepoint>,
     contents: Box<[u8]>,
-    /// The link that it has yet to cross, if there is another one.
+    /// The next link to cross, if any.
     then: Option<Link>,
 }
 
@@ -47,7 +47,7 @@ enum Direction {
     ToClient,
 }
 
-/// The relays, their clients, and the datagrams on their way between them.
+/// The relays, their clients, and the datagrams in flight.
 pub(super) struct Engine {
     commands: CommandReceiver<AddRelay>,
     wake: Arc<OwnedFd>,
@@ -82,7 +82,7 @@ impl Engine {
         })
     }
 
-    /// Runs until the channel of commands is closed.
+    /// Runs until the command channel is closed.
     pub(super) fn run(mut self) -> io::Result<()> {
         Waiter::sharpen_timers()?;
         let mut ready = Vec::new();
@@ -167,7 +167,7 @@ impl Engine {
         self.flows.touch(flow_token, now);
     }
 
-    /// Sends all that has arrived by now, in one batch per route where the kernel allows.
+    /// Sends all datagrams due, in one batch per route if the kernel supports it.
     fn send_due(&mut self) {
         let now = clock::now();
         let mut batches: Vec<Batch> = Vec::new();
@@ -176,7 +176,7 @@ impl Engine {
                 offer(&mut self.departures, &link, now, datagram);
                 continue;
             }
-            // A flow closed while its datagram was on its way: nobody has used it for a minute.
+            // The flow was closed while its datagram was in flight, after a minute without use.
             let Some((route, port)) = self.route(&datagram) else { continue };
             let open = batches.iter_mut().rev().find(|batch| batch.route.is_like(&route));
             if !open.is_some_and(|batch| batch.push(&route, &datagram.contents, port.segments_max())) {
@@ -220,7 +220,7 @@ impl Engine {
     }
 }
 
-/// Puts a datagram on a link, which may lose it.
+/// Offers a datagram to a link, which may lose it.
 fn offer(departures: &mut Departures<Datagram>, link: &Link, now: Duration, datagram: Datagram) {
     if let Verdict::DeliverAt(at) = link.offer(now, &datagram.contents, HEADER_BYTES) {
         departures.push(at, datagram);

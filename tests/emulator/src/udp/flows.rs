@@ -1,4 +1,4 @@
-//! The clients of the relays.
+//! Clients of the relays.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,23 +11,23 @@ use quinn_udp::RecvMeta;
 use super::port::UdpPort;
 use crate::waiter::Waiter;
 
-/// Clients of all relays of a thread at once: each takes a socket, and a process has 1024 by default.
+/// Maximum concurrent clients of all relays of a thread: each takes a socket, and a process has 1024 by
+/// default.
 pub const FLOWS_MAX: usize = 512;
 
-/// A client that neither sends nor receives for this long is forgotten, as a NAT forgets it: twice QUIC's usual
-/// idle time-out.
+/// Idle time after which a client is forgotten, as by a NAT: twice QUIC's usual idle timeout.
 const FLOW_IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// How often idle clients are looked for.
+/// Interval of searches for idle clients.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One client of a relay: its own socket towards the target, as a NAT gives it a port of its own.
+/// One client of a relay: its own socket towards the target, like a port of a NAT.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// The token of its relay.
+    /// Token of its relay.
     pub(super) relay: u64,
     pub(super) client: SocketAddr,
-    /// The address of ours that the client wrote to, which replies come from.
+    /// Our address that the client uses, from which replies come.
     pub(super) local_ip: Option<IpAddr>,
     pub(super) port: UdpPort,
     last_used: Duration,
@@ -46,17 +46,18 @@ impl FlowTable {
         self.flows.get(&token)
     }
 
-    /// Notes that the flow carried something.
+    /// Marks the flow as used.
     pub(super) fn touch(&mut self, token: u64, now: Duration) {
         if let Some(flow) = self.flows.get_mut(&token) {
             flow.last_used = now;
         }
     }
 
-    /// The token of the flow of the client that sent what `meta` describes to `relay`; opened if it is new.
+    /// Returns the token of the flow for a client's datagram, described by `meta`, to `relay`; opens a new
+    /// one if needed.
     ///
     /// # Errors
-    /// There are [`FLOWS_MAX`] flows, or the kernel grants no socket.
+    /// [`FLOWS_MAX`] flows exist, or the kernel grants no socket.
     pub(super) fn find_or_open(
         &mut self,
         relay: u64,
@@ -79,12 +80,12 @@ impl FlowTable {
         Ok(token)
     }
 
-    /// When [`FlowTable::forget_idle`] is next of use.
+    /// Returns the time of the next useful [`FlowTable::forget_idle`].
     pub(super) fn next_sweep(&self) -> Duration {
         if self.flows.is_empty() { Duration::MAX } else { self.next_sweep }
     }
 
-    /// Closes the flows that have been idle for too long, if it is time to look.
+    /// Closes idle flows, if a search is due.
     pub(super) fn forget_idle(&mut self, now: Duration) {
         if now < self.next_sweep {
             return;

@@ -1,5 +1,5 @@
-//! UDP relays: each a listening port whose datagrams cross one link to a target, and whose replies cross
-//! another back; before and after those they cross the links of the client's own site, if it has any.
+//! UDP relays. Each has a listening port whose datagrams cross one link to a target, and whose replies cross
+//! another back. Before and after those they cross the links of the client's own site, if any.
 
 mod counters;
 mod egress;
@@ -25,42 +25,41 @@ pub use self::flows::FLOWS_MAX;
 use self::port::UdpPort;
 use super::Link;
 
-/// Relays waiting to be taken over by the thread; it takes them all within a wake-up, so more only pile up if it
-/// has died.
+/// Relays queued for the thread, which takes them all on each wake-up; more accumulate only if it has died.
 const COMMANDS_MAX: usize = 256;
 
-/// Where a relay listens, where it leads, and over which links.
+/// Addresses and links of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
     /// Address to listen on; port 0 picks a free one.
     pub listen: SocketAddr,
-    /// Address that datagrams are passed on to.
+    /// Address to forward datagrams to.
     pub target: SocketAddr,
     /// From clients to the target.
     pub forward: Link,
-    /// From the target back to clients.
+    /// From the target to clients.
     pub reverse: Link,
-    /// Clients that have links of their own: their datagrams cross those first, and replies cross them last.
+    /// Clients with their own links: their datagrams cross those first, and replies cross them last.
     pub clients: Arc<BTreeMap<SocketAddr, Access>>,
 }
 
-/// What joins a site to the rest of the world.
+/// Links between a site and the rest of the world.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// To the site.
     pub into: Link,
-    /// From it.
+    /// From the site.
     pub out_of: Link,
-    /// Where it does not lead.
+    /// Unreachable targets.
     pub not_to: NotTo,
 }
 
-/// Targets that nothing goes to and nothing comes from: no route leads there. Clones are one.
+/// Targets without a route in either direction. Clones share the set.
 #[derive(Clone, Debug, Default)]
 pub struct NotTo(Arc<Mutex<BTreeSet<SocketAddr>>>);
 
 impl NotTo {
-    /// From now on, these are the targets.
+    /// Replaces the targets.
     pub fn set(&self, targets: impl IntoIterator<Item = SocketAddr>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = targets.into_iter().collect();
     }
@@ -70,18 +69,18 @@ impl NotTo {
     }
 }
 
-/// What went wrong beside the links, over all relays of a thread. All zero in a healthy emulation.
+/// Errors outside the links, over all relays of a thread. All zero in a healthy emulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RelayStats {
     /// Datagrams of clients beyond the limit of [`FLOWS_MAX`].
     pub flows_refused: u64,
-    /// Datagrams from an address that is not the target's, at a socket that only the target should know.
+    /// Datagrams from other addresses than the target's, at a socket that only the target should know.
     pub strangers: u64,
-    /// Datagrams that the kernel refused to send on.
+    /// Datagrams refused by the kernel.
     pub send_failures: u64,
 }
 
-/// Any number of UDP relays on one thread of their own. Dropping it ends them.
+/// Any number of UDP relays on one own thread. Dropping it ends them.
 #[derive(Debug)]
 pub struct Relays {
     commands: SyncSender<AddRelay>,
@@ -91,7 +90,7 @@ pub struct Relays {
 }
 
 impl Relays {
-    /// Starts the thread, without a relay yet.
+    /// Starts the thread, without relays.
     ///
     /// # Errors
     /// The kernel grants no event file descriptor or no thread.
@@ -108,7 +107,7 @@ impl Relays {
         Ok(Self { commands, wake, counters, thread: Some(thread) })
     }
 
-    /// Adds a relay and returns the address that it listens on. What arrives there from now on is relayed.
+    /// Adds a relay and returns its listening address.
     ///
     /// # Errors
     /// The address cannot be bound, or the thread has ended.
@@ -123,7 +122,7 @@ impl Relays {
         Ok(address)
     }
 
-    /// What went wrong beside the links so far.
+    /// Returns the errors outside the links so far.
     pub fn stats(&self) -> RelayStats {
         self.counters.read()
     }
@@ -136,7 +135,7 @@ impl Relays {
 
 impl Drop for Relays {
     fn drop(&mut self) {
-        // Replacing the sender closes the channel, which is what ends the thread.
+        // Replacing the sender closes the channel, which ends the thread.
         self.commands = sync_channel(0).0;
         if let (Ok(()), Some(thread)) = (self.wake(), self.thread.take()) {
             let _ = thread.join();

@@ -8,11 +8,10 @@ use quinn_udp::{Transmit, UdpSocketState};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// What we ask of the kernel: 30 ms at 1 Gbit/s, so that a thread kept waiting by a busy machine loses nothing
-/// that the link did not.
+/// Requested socket buffer: 30 ms at 1 Gbit/s, so that a delayed thread on a busy machine adds no losses.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// A non-blocking socket with generic segmentation and receive offload where the kernel has them.
+/// A non-blocking socket with generic segmentation and receive offload, if the kernel supports them.
 #[derive(Debug)]
 pub(super) struct UdpPort {
     socket: UdpSocket,
@@ -22,7 +21,8 @@ pub(super) struct UdpPort {
 impl UdpPort {
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        // Without privileges the forced size is refused, and the kernel cuts the polite one to its own maximum.
+        // Without privileges the forced size is refused, and the kernel caps the normal request at its
+        // maximum.
         if set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER_BYTES).is_err() {
             socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
         }
@@ -33,7 +33,7 @@ impl UdpPort {
         Ok(Self { socket, state })
     }
 
-    /// A socket on a free port of the interface that leads to `target`.
+    /// Creates a socket on a free port of the interface towards `target`.
     pub(super) fn towards(target: SocketAddr) -> io::Result<Self> {
         Self::bind(match target {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -1,4 +1,4 @@
-//! Reads all that waits at a port.
+//! Reads all pending datagrams of a port.
 
 use std::io::{self, IoSliceMut};
 
@@ -6,10 +6,10 @@ use quinn_udp::{BATCH_SIZE, RecvMeta};
 
 use super::port::UdpPort;
 
-/// The longest that the kernel coalesces by generic receive offload, and the longest UDP datagram.
+/// Maximum of generic receive offload, and of a UDP datagram.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Batches read from one port before the others have their turn.
+/// Batches read from one port before the others' turn.
 const BATCHES_PER_TURN_MAX: usize = 8;
 
 /// The receive buffers, shared by all ports of the thread.
@@ -23,15 +23,16 @@ impl Receiver {
         Self { storage: vec![0; BATCH_SIZE * BUFFER_BYTES], metas: [RecvMeta::default(); BATCH_SIZE] }
     }
 
-    /// Calls `handle` for each datagram that waits, coalesced ones apart, in order. Reads until the port is empty
-    /// or has had its turn; returns the number of datagrams.
+    /// Calls `handle` for each pending datagram, in order, with coalesced ones split. Reads until the port is
+    /// empty or its turn ends; returns the number of datagrams.
     pub(super) fn drain(&mut self, port: &UdpPort, mut handle: impl FnMut(&RecvMeta, &[u8])) -> usize {
         let mut datagrams = 0;
         for _ in 0..BATCHES_PER_TURN_MAX {
             let received = match self.receive(port) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An ICMP error of an earlier datagram, such as a target that is not up yet: clears by being read.
+                // An ICMP error of an earlier datagram, such as a target that is not up yet: reading clears
+                // it.
                 Err(error) => {
                     tracing::debug!(%error, "receive");
                     continue;

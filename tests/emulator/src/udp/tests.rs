@@ -1,11 +1,11 @@
-//! The relays with real sockets. What is asserted is what arrives and what is counted, not when.
+//! The relays with real sockets. The tests check arrivals and counts, not times.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use super::*;
 
-/// Longer than any machine takes for a handful of datagrams on the loopback interface: reached only by a failure.
+/// Longer than any machine takes for a few datagrams over loopback: reached only by a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn socket() -> UdpSocket {
@@ -122,7 +122,7 @@ fn a_partition_lets_nothing_through_and_the_next_datagram_after_it_crosses() {
     client.send_to(b"before", first).unwrap();
     assert_eq!(server.recv(&mut buffer).unwrap(), 6);
     wan.partition();
-    // Both relays share the link; the counter tells when the link has seen them.
+    // Both relays share the link; the counter shows when it has seen them.
     client.send_to(b"during", first).unwrap();
     client.send_to(b"during", second).unwrap();
     while wan.stats().partition_dropped.packets < 2 {

@@ -1,5 +1,5 @@
-//! Lets faults happen to a run of real processes over emulated links, and says whether it kept its promises. One JSON line per figure goes to stdout, what happens to
-//! stderr; `tests/docs/chaos.md` says what they mean.
+//! Injects faults into a run of real processes over emulated links, and checks its invariants. One JSON line
+//! per figure goes to stdout, events to stderr; `tests/docs/chaos.md` explains them.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark prints")]
 
 use std::num::NonZeroUsize;
@@ -13,44 +13,45 @@ use longhaul_tests::chaos::{BATCH, Kind, Pace, Soak, SoakConfig, run_toml};
 use longhaul_tests::cluster::ClusterConfig;
 use longhaul_tests::interrupt;
 
-/// Faults of all kinds, in a seeded order, while a run trains: does it keep its promises?
+/// Injects faults of all kinds, in a seeded order, into a training run and checks its invariants
 #[derive(Parser)]
 #[command(name = "chaos")]
 struct Args {
-    /// How long things happen.
+    /// Duration of the faults
     #[arg(long, default_value_t = 2.0)]
     minutes: f64,
-    /// The same seed gives the same faults at the same times.
+    /// The same seed gives the same faults at the same times
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Workers in each site.
+    /// Workers in each site
     #[arg(long, value_delimiter = ',', default_values_t = [2, 2])]
     sites: Vec<usize>,
-    /// Seconds from one fault to the next.
+    /// Seconds from one fault to the next
     #[arg(long, default_value_t = 10.0)]
     gap: f64,
-    /// Seconds before the first one, in which the run's speed without faults is measured.
+    /// Seconds before the first fault, in which the speed without faults is measured
     #[arg(long, default_value_t = 15.0)]
     calm: f64,
-    /// After so many faults nothing happens once, and throughput is compared with that of these breaks: a machine that others use may become faster or slower in half an hour.
+    /// Faults between breaks, with whose throughput the rest is compared: the speed of a shared machine
+    /// drifts within half an hour
     #[arg(long, value_name = "FAULTS")]
     break_after: Option<NonZeroUsize>,
-    /// Steps from one exchange to the next: a step takes some 25 ms.
+    /// Steps from one exchange to the next; a step takes about 25 ms
     #[arg(long, default_value_t = Pace::default().every, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// Steps after which the result of an exchange is waited for: no more than there are from one exchange to the next.
+    /// Steps until the result of an exchange is awaited, at most those from one exchange to the next
     #[arg(long, default_value_t = Pace::default().overlap)]
     overlap: u64,
-    /// Seconds without a new round that are too many.
+    /// Maximum seconds without a new round
     #[arg(long, default_value_t = 30.0)]
     progress_max: f64,
-    /// Only these faults, such as `kill,freeze,cut`; a word that there is not lists all.
+    /// Only these faults, such as `kill,freeze,cut`; an unknown word lists all
     #[arg(long, value_delimiter = ',', value_parser = parse_kind)]
     only: Vec<Kind>,
-    /// Each direction of each link.
+    /// Each direction of each link
     #[arg(long, default_value = "rate_mbit=50,delay_ms=10,loss_percent=0.1")]
     link: LinkConfig,
-    /// Keep everything here, logs included.
+    /// Keep all files here, including logs
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

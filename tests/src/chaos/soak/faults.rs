@@ -1,4 +1,4 @@
-//! What each fault does, and what ends it.
+//! Start and end of each fault.
 
 use std::io::{BufRead as _, BufReader, PipeReader};
 use std::thread::JoinHandle;
@@ -13,25 +13,28 @@ use crate::chaos::{Fault, Kind, Violation};
 use crate::cluster::FullDisk;
 use crate::hostile::memory_of;
 
-/// A slow link has this part of its rate.
+/// Divisor of a slow link's rate.
 const SLOW: u64 = 20;
-/// The share of packets that a bad link loses, and how many in a row.
+/// Share of packets that a bad link loses, and the number of consecutive losses.
 const LOSS: (f64, f64) = (0.3, 10.0);
-/// By how much a calendar jumps: a certificate that was made meanwhile is good everywhere, as certificates begin an hour before they are made.
+/// Jump of a calendar. Certificates made meanwhile are valid everywhere, as they begin an hour before they
+/// are made.
 const JUMP_S: i64 = CLOCK_SKEW_S as i64 - 600;
-/// By how much the calendar is further when all wake up: they renew their certificates at twelve hours.
+/// Advance of the calendar during sleep: certificates are renewed at twelve hours.
 const SLEPT_S: i64 = 3 * 3600;
-/// A clock that is set wrong.
+/// Error of a wrong clock.
 const DAY_S: i64 = 86_400;
-/// A worker needs more than this part of the memory that it took: it ends when it has loaded its libraries, or is about to train.
+/// Divisor of a worker's memory, which is then too little: it ends after loading its libraries, or before
+/// training.
 const MEMORY_PART: u64 = 4;
-/// What a worker says when it is a part of the run.
+/// A worker's message after joining.
 const JOINED: &str = "this machine is part of the run";
-/// For so long, beyond its fault's time.
+/// Maximum additional time for that fault.
 const MEMORY_MAX: Duration = Duration::from_secs(20);
 
 impl Soak {
-    /// Nobody is hit twice at a time, and half of the workers are left, unless all are hit at once.
+    /// Whether a fault may begin: no overlap on a target, and half of the workers are left, unless all are
+    /// hit at once.
     pub(super) fn may_begin(&self, fault: Fault) -> bool {
         if matches!(fault, Fault::Everybody(_)) {
             let is_up = fault.kind() != Kind::LeaveAll || self.training >= self.workers();
@@ -48,13 +51,14 @@ impl Soak {
         let is_excluded = |active: &Active| same(active) || active.fault.excludes(fault);
         let is_hit = self.active.iter().any(is_excluded) || more.iter().any(|worker| out.contains(worker));
         let workers = self.workers();
-        // A process that has hardly started ends at SIGTERM like any other, has neither an identity nor memory, and may have the run's state on its disk alone.
+        // A process that has just started ends at SIGTERM like any other, has neither an identity nor memory,
+        // and may have the only copy of the run's state on its disk.
         let needs_all = matches!(
             fault.kind(),
             Kind::Leave | Kind::CopiedCache | Kind::MemoryLimit | Kind::NoDisk | Kind::FullDisk
         );
         let is_up = !needs_all || self.training >= self.to_train();
-        // The first fault of all may take more out: a site of most workers would never be cut off otherwise.
+        // The first fault may hit more: a site of most workers would never be cut off otherwise.
         is_up && !is_hit && (out.is_empty() || 2 * (out.len() + more.len()) <= workers)
     }
 
@@ -114,7 +118,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Who was to leave has left, with success, and who was to end has.
+    /// Whether the processes that must leave or end have done so, with success if they leave.
     pub(super) fn is_ready_to_heal(&mut self, at: usize) -> Result<bool> {
         let Active { fault, began, until, .. } = self.active[at];
         match fault {
@@ -124,7 +128,7 @@ impl Soak {
             }
             Fault::Worker(Kind::ClosedLog, worker) => self.trains_and_leaves(at, worker),
             Fault::Worker(Kind::MemoryLimit, worker) => {
-                // Elsewhere it may be enough: then it is killed, as a system does that is out of memory.
+                // Otherwise the memory may suffice: it is then killed, like by a system out of memory.
                 Ok(self.process(worker)?.ended().is_some() || self.now() > until + MEMORY_MAX)
             }
             Fault::Everybody(Kind::LeaveAll) => {
@@ -136,13 +140,14 @@ impl Soak {
         }
     }
 
-    /// Whether this process has left: it is asked to when all train, and nobody reads its output if that was to be.
+    /// Whether this process has left: it is asked to when all train, and, if so intended, when its output has
+    /// no reader.
     fn trains_and_leaves(&mut self, at: usize, place: usize) -> Result<bool> {
         let Active { fault, until, asked, .. } = self.active[at];
         if let Some(asked) = asked {
             return self.has_left(place, asked);
         }
-        // Where its output is read, until it has said so.
+        // If its output is read, until it has reported that.
         let has_joined = match self.readers.get(&place) {
             Some(reader) => reader.is_finished(),
             None => self.process(place)?.log().contains(JOINED),
@@ -156,7 +161,7 @@ impl Soak {
         Ok(false)
     }
 
-    /// How many are to train now: all, with a copy of one, but for those whom a fault keeps away.
+    /// Returns the number of workers that should train: all, and copies, except those kept away by faults.
     fn to_train(&self) -> usize {
         let (sites, faults) = (&self.config.cluster.sites, self.active.iter().map(|active| active.fault));
         let copies = faults.clone().filter(|fault| fault.kind() == Kind::CopiedCache).count();
@@ -196,7 +201,7 @@ impl Soak {
             Fault::Worker(Kind::CopiedCache, worker) => {
                 self.check_checkpoints(self.cluster.copy_of(worker))?;
                 self.cluster.remove_copy_of(worker)?;
-                // It came and left; one more may have just ended when it came.
+                // It came and left; another one may have just ended when it came.
                 let others = active.others as u64 + u64::from(self.report.faults() - active.faults);
                 self.checker.is_settled(active.generation, 2 + others)?;
             }
@@ -212,7 +217,7 @@ impl Soak {
                 self.cluster.start_coordinator()?;
             }
             Fault::Nobody => {}
-            // They have left in order, and nothing may be lost.
+            // They have left in order, without losses.
             Fault::Everybody(Kind::LeaveAll) => {
                 (0..self.workers()).try_for_each(|worker| self.check_checkpoints(worker))?;
                 (0..self.workers()).try_for_each(|worker| self.cluster.start_worker(worker))?;
@@ -270,9 +275,9 @@ impl Soak {
     }
 }
 
-/// Reads the first line of what a process says, and goes away.
+/// Reads a process's output until it has joined, then closes it.
 fn read_until_joined(output: PipeReader) -> JoinHandle<()> {
-    // Where it cannot be read, nobody reads it either.
+    // On an error it is closed too.
     std::thread::spawn(move || {
         let lines = BufReader::new(output).lines().map_while(std::io::Result::ok);
         lines.take_while(|line| !line.contains(JOINED)).for_each(drop);

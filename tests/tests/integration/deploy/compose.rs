@@ -1,4 +1,4 @@
-//! The two sites of `deploy/compose`, but for their command lines, which are tested beside the programs.
+//! The two sites of `deploy/compose`, except their command lines, which the programs' own tests check.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! What one object says about another.
+//! References between objects.
 
 use std::fs;
 use std::process::Command;
@@ -49,7 +49,7 @@ fn every_service_leads_to_a_port_that_its_pods_declare() {
     }
 }
 
-/// Whether a Service's selector is the pods' labels, or these and the name of one pod.
+/// Whether a Service's selector is the pods' labels, possibly with the name of one pod.
 fn selects(selector: &Value, set: &Value) -> bool {
     let mut labels = selector.as_object().unwrap().clone();
     let one = labels.remove("statefulset.kubernetes.io/pod-name");
@@ -140,7 +140,7 @@ fn the_folder_of_the_readme_needs_no_kind_that_a_cluster_may_not_know() {
 
 #[test]
 fn the_training_text_of_the_readme_fits_a_config_map() {
-    // The API server refuses more data than that.
+    // The API server rejects more data than that.
     const CONFIG_MAP_BYTES_MAX: u64 = 1 << 20;
     let text = Manifests::root().join("../../examples/data/bible.en.txt.zst");
     assert!(fs::metadata(text).unwrap().len() < CONFIG_MAP_BYTES_MAX);

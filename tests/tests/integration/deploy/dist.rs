@@ -1,4 +1,4 @@
-//! What `cargo xtask dist` packs, on a machine that has nothing else.
+//! The archive of `cargo xtask dist`, on a machine without anything else.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,9 +10,9 @@ use longhaul_tests::pip::Package;
 use longhaul_tests::tools::skipped;
 use serde_json::Value;
 
-/// It brings the library that knows CycloneDX's schemas.
+/// Contains the library with CycloneDX's schemas.
 const CYCLONEDX: Package = Package { name: "cyclonedx-bom", version: "7.3.0" };
-/// Fails where a file is not what the schema says, formats of its strings included.
+/// Fails if a file violates the schema, including the formats of its strings.
 const VALIDATE: &str = "
 import sys
 from cyclonedx.schema import SchemaVersion
@@ -31,7 +31,7 @@ fn succeeded(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A tarball of the programs that are built here; none, with a notice, where libtorch may not be given out.
+/// Packs the programs built here; `None`, with a notice: libtorch may not be redistributed.
 fn packed(out: &Path) -> Option<PathBuf> {
     let libtorch = std::env::var_os("LIBTORCH").map_or_else(|| root().join(".libtorch"), PathBuf::from);
     if !libtorch.canonicalize().unwrap().parent().unwrap().join("licences").is_dir() {
@@ -44,7 +44,7 @@ fn packed(out: &Path) -> Option<PathBuf> {
     Some(succeeded(&mut xtask).lines().last().unwrap().into())
 }
 
-/// Unpacks it; the folder that was in it.
+/// Unpacks it; returns the folder in it.
 fn unpacked(tarball: &Path, into: &Path) -> PathBuf {
     fs::create_dir_all(into).unwrap();
     succeeded(Command::new("tar").arg("-C").arg(into).arg("-xzf").arg(tarball));
@@ -57,7 +57,7 @@ fn unpacked(tarball: &Path, into: &Path) -> PathBuf {
     folder
 }
 
-/// Puts the libraries that the page names where the loader of this system looks for them, and nothing else.
+/// Installs the libraries named on the page where this system's loader searches for them, and nothing else.
 fn provide(machine: &Path, folder: &Path) {
     let page = fs::read_to_string(folder.join("README.md")).unwrap();
     let named: Vec<_> = page
@@ -86,7 +86,8 @@ fn provide(machine: &Path, folder: &Path) {
     }
 }
 
-/// What enters another root folder, with a `/proc` of its own, by which the loader knows where a program lies: root's right, or that of a namespace of one's own.
+/// Returns a command that enters another root folder, with its own `/proc`, from which the loader determines
+/// a program's place; needs root, or a user namespace.
 fn entering(machine: &Path) -> Option<Vec<String>> {
     let proc = machine.join("proc");
     fs::create_dir_all(&proc).unwrap();
@@ -103,7 +104,7 @@ fn entering(machine: &Path) -> Option<Vec<String>> {
 struct Machine<'a> {
     entering: &'a [String],
     root: &'a Path,
-    /// The unpacked folder, as it is called there.
+    /// Name of the unpacked folder there.
     folder: &'a str,
 }
 
@@ -115,7 +116,7 @@ impl Machine<'_> {
             .arg(self.root)
             .arg(format!("{}/bin/{program}", self.folder))
             .args(args);
-        // By which they are found here.
+        // Path for finding them here.
         let path = std::env::var_os("PATH").unwrap();
         command.env_clear().env("PATH", path).env("HOME", "/root").output().unwrap()
     }
@@ -132,7 +133,7 @@ fn a_machine_with_a_c_library_and_nothing_else_runs_what_is_packed() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let Some(tarball) = packed(&out) else { return };
-    // Nothing that is on the way is left.
+    // No temporary files are left.
     let mut left: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path()).collect();
     left.sort();
     assert_eq!(left.len(), 3, "{left:?}");
@@ -151,7 +152,7 @@ fn a_machine_with_a_c_library_and_nothing_else_runs_what_is_packed() {
     let inside = format!("/opt/{}", there.file_name().unwrap().to_str().unwrap());
     runs(&Machine { entering: &entering, root: &machine, folder: &inside });
 
-    // The libraries are those in the folder: without them, there are none.
+    // The libraries come from the folder: without it, none are found.
     fs::rename(there.join("lib"), there.join("elsewhere")).unwrap();
     let output =
         Machine { entering: &entering, root: &machine, folder: &inside }.run("worker", &["--version"]);
@@ -191,7 +192,7 @@ fn the_bill_is_one(folder: &Path) {
     let worker = &component("file:bin/worker").unwrap()["hashes"][0]["content"];
     let sums = fs::read_to_string(folder.join("SHA256SUMS")).unwrap();
     assert!(sums.contains(&format!("{}  bin/worker\n", worker.as_str().unwrap())));
-    // Everything that is referred to is there.
+    // All references resolve.
     for dependency in bill["dependencies"].as_array().unwrap() {
         for reference in dependency["dependsOn"].as_array().unwrap() {
             assert!(component(reference.as_str().unwrap()).is_some(), "{reference}");
@@ -200,7 +201,7 @@ fn the_bill_is_one(folder: &Path) {
     let Some(cyclonedx) = CYCLONEDX.for_a_test() else { return };
     let python = cyclonedx.join("bin/python3");
     succeeded(Command::new(&python).args(["-c", VALIDATE]).arg(&path));
-    // It would have seen what is wrong.
+    // It detects errors.
     let spoilt = folder.with_file_name("spoilt.cdx.json");
     fs::write(&spoilt, bill.to_string().replacen("\"library\"", "\"libary\"", 1)).unwrap();
     assert!(!Command::new(&python).args(["-c", VALIDATE]).arg(&spoilt).output().unwrap().status.success());
@@ -216,7 +217,7 @@ fn runs(machine: &Machine<'_>) {
     let example = |name: &str| format!("{}/examples/{name}.toml", machine.folder);
     let plan = ["plan", "--config", &example("demo"), "--topology", &example("machines")];
     machine.says("coordinator", &plan);
-    // Nobody listens there, which ends it; by then it has multiplied matrices.
+    // The connection fails, which ends it; by then it has multiplied matrices.
     let doctor =
         machine.run("worker", &["doctor", "127.0.0.1:9", "--device", "cpu", "--cache-dir", "/cache"]);
     let findings = String::from_utf8(doctor.stdout).unwrap();

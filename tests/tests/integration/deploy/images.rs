@@ -1,4 +1,4 @@
-//! The Dockerfile, as far as it can be held against something without a registry.
+//! The Dockerfile, as far as it can be checked without a registry.
 
 use std::process::Command;
 
@@ -67,7 +67,7 @@ fn what_is_no_part_of_the_repository_is_not_sent_to_the_builder() {
         let pattern = pattern.strip_prefix('/').map_or_else(|| format!("**/{pattern}"), str::to_owned);
         assert!(left_out.contains(&pattern.as_str()), "{pattern}");
     }
-    // Where a coordinator keeps the run's keys if nothing is said, and where the first page has them.
+    // The default place of the run's keys at a coordinator, and that of the first page.
     for secret in ["longhaul-state", "state", "join.txt"] {
         assert!(kept.lines().any(|line| line == format!("/{secret}")), "{secret}");
     }

@@ -1,5 +1,5 @@
-//! What is in `deploy`: valid, restricted, and consistent with itself.
-//! That the binaries understand their arguments is tested beside the binaries.
+//! The content of `deploy`: valid, restricted, and consistent. The programs' own tests check that they accept
+//! their arguments.
 
 mod compose;
 mod consistency;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use longhaul_tests::kubernetes::Manifests;
 
-/// Every folder that one applies, and combinations of them with components.
+/// Every folder to apply, and combinations with components.
 const KUSTOMIZATIONS: [(&str, &[&str]); 10] = [
     ("base", &[]),
     ("overlays/ha", &[]),
@@ -30,7 +30,7 @@ const KUSTOMIZATIONS: [(&str, &[&str]); 10] = [
     ("overlays/second-site", &["worker-node-ports", "local-disks"]),
 ];
 
-/// All of them, by what their folders are called.
+/// Builds all of them, by folder.
 fn built() -> impl Iterator<Item = (String, Manifests)> {
     folders().into_iter().map(|(name, folder)| {
         let manifests = Manifests::build(&folder).unwrap_or_else(|error| panic!("{name}: {error:#}"));
@@ -38,7 +38,7 @@ fn built() -> impl Iterator<Item = (String, Manifests)> {
     })
 }
 
-/// The folders from which to build. A combination is a folder of its own, as a user's would be.
+/// Returns the folders to build. A combination gets its own folder, like a user's.
 fn folders() -> Vec<(String, PathBuf)> {
     let root = Manifests::root().canonicalize().unwrap();
     let folder = |&(overlay, components): &(&str, &[&str])| {
@@ -55,7 +55,7 @@ fn combined(root: &std::path::Path, overlay: &str, components: &[&str]) -> PathB
     let temporary = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).canonicalize().unwrap();
     let folder = temporary.join(format!("{}-{}", overlay.replace('/', "-"), components.join("-")));
     std::fs::create_dir_all(&folder).unwrap();
-    // kustomize takes no absolute paths.
+    // kustomize accepts no absolute paths.
     let up = "../".repeat(folder.components().count() - 1);
     let from_here = |path: String| format!("{up}{}", root.join(path).strip_prefix("/").unwrap().display());
     let kustomization = serde_json::json!({
@@ -64,7 +64,7 @@ fn combined(root: &std::path::Path, overlay: &str, components: &[&str]) -> PathB
         "resources": [from_here(overlay.to_owned())],
         "components": components.iter().map(|name| from_here(format!("components/{name}"))).collect::<Vec<_>>(),
     });
-    // Tests run at the same time, and each finds the file whole.
+    // Tests run in parallel, and each must find a complete file.
     let file = folder.join(format!("{:?}.new", std::thread::current().id()));
     std::fs::write(&file, kustomization.to_string()).unwrap();
     std::fs::rename(file, folder.join("kustomization.yaml")).unwrap();

@@ -1,4 +1,4 @@
-//! What policies let through is what ports, Services and probes need.
+//! Policies permit exactly the connections of ports, Services and probes.
 
 use longhaul_tests::kubernetes::Manifests;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn only_quic_is_let_in_from_outside_the_cluster() {
     }
 }
 
-/// Those whose selector is the pods' labels.
+/// Returns those whose selector is the pods' labels.
 fn policies_of<'a>(manifests: &'a Manifests, set: &'a Value) -> impl Iterator<Item = &'a Value> {
     let labels = &set["spec"]["template"]["metadata"]["labels"];
     manifests

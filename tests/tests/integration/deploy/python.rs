@@ -7,7 +7,7 @@ use longhaul_tests::cluster::binary;
 use longhaul_tests::pip::{Package, install_project_for_a_test};
 use longhaul_tests::tools::skipped;
 
-/// It brings NumPy.
+/// Contains NumPy.
 const PANDAS: Package = Package { name: "pandas", version: "2.3.3" };
 
 fn package() -> PathBuf {
@@ -16,7 +16,7 @@ fn package() -> PathBuf {
 
 #[test]
 fn the_packages_own_tests_pass_with_the_programs_that_are_built_here() {
-    // Without it, what needs it is left out, with the notice.
+    // Without it, its part is skipped with a notice.
     let python =
         PANDAS.for_a_test().map_or_else(|| PathBuf::from("python3"), |folder| folder.join("bin/python3"));
     let programs = binary("coordinator").unwrap().parent().unwrap().to_owned();
@@ -36,7 +36,7 @@ fn the_packages_own_tests_pass_with_the_programs_that_are_built_here() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// In a copy, as building leaves things beside the sources.
+/// In a copy, as a build leaves files in the sources.
 #[test]
 fn pip_installs_the_package_and_it_is_found_from_anywhere() {
     let folder = tempfile::tempdir().unwrap();

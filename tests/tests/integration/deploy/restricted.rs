@@ -27,7 +27,7 @@ fn every_pod_keeps_to_the_restricted_profile() {
     }
 }
 
-/// The profile's controls, one by one; and what it leaves open, but we do not need.
+/// The profile's controls, one by one, and further restrictions.
 fn assert_restricted(container: &Container<'_>, place: &str) {
     let Container { pod, spec, .. } = *container;
     for shared in ["hostNetwork", "hostPID", "hostIPC", "initContainers", "ephemeralContainers"] {

@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 
 use super::built;
 
-/// Releases of Kubernetes: the oldest that clouds still sell extended support for, to the newest that the validator knows.
+/// Kubernetes releases: from the oldest with extended support in clouds to the newest known to the validator.
 const RELEASES: [&str; 9] = ["1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37"];
 
-/// Kinds of others, whose schemas are not Kubernetes': `typed` reads them.
+/// Kinds with schemas outside Kubernetes: `typed` reads them.
 const OTHERS: [&str; 1] = ["ServiceMonitor"];
 
 #[test]
 fn the_manifests_are_valid_for_every_supported_release_of_kubernetes() {
     let Some(validator) = Validator::for_a_test() else { return };
-    // Each different one once: starting the validator takes longer than what it does.
+    // Each different object once: the validator's start takes longer than the check.
     let mut objects: Vec<Value> = Vec::new();
     for object in built().flat_map(|(_, manifests)| manifests.objects) {
         if !objects.contains(&object) && !OTHERS.iter().any(|kind| object["kind"] == *kind) {

@@ -1,4 +1,4 @@
-//! Scripts, units and what a cloud reads, by the tools that know them.
+//! Scripts, units and cloud configurations, checked by their own tools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-/// Every file with a shell in its first line.
+/// Returns every file with a shell in its first line.
 fn scripts() -> Vec<PathBuf> {
     let mut folders = vec![deploy()];
     let mut scripts = Vec::new();
@@ -45,7 +45,7 @@ fn every_script_is_one_and_the_linter_finds_nothing() {
 
 #[test]
 fn systemd_has_nothing_to_say_of_the_units() {
-    // A machine on which all that they name is there.
+    // A machine with all files that they name.
     let root = tempfile::tempdir().unwrap();
     let units = root.path().join("etc/systemd/system");
     let programs = root.path().join("usr/local/bin");
@@ -75,7 +75,7 @@ fn systemd_has_nothing_to_say_of_the_units() {
         }
         output => {
             let output = output.unwrap();
-            // What it only warns of, such as an unknown key, leaves its status alone.
+            // Warnings, such as those of an unknown key, do not affect its status.
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() && said.is_empty(), "{said}");
         }

@@ -1,4 +1,5 @@
-//! Every object as a value of its kind's own type: the types of `k8s-openapi`, and for the operator of Prometheus those below.
+//! Every object as a value of its kind's type: those of `k8s-openapi`, and for the Prometheus operator those
+//! below.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
@@ -53,7 +54,7 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, Str
     serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
-/// Claim templates are objects of a kind that they do not name, and the type writes it.
+/// Claim templates omit their kind, which the type writes.
 fn through_set(object: &Value) -> Result<Value, String> {
     let mut again = through::<StatefulSet>(object)?;
     for template in again["spec"]["volumeClaimTemplates"].as_array_mut().into_iter().flatten() {
@@ -63,7 +64,8 @@ fn through_set(object: &Value) -> Result<Value, String> {
     Ok(again)
 }
 
-/// A `ServiceMonitor`, as far as ours goes: the resource definition `monitoring.coreos.com_servicemonitors` of the operator.
+/// A `ServiceMonitor`, as far as ours goes: the operator's resource definition
+/// `monitoring.coreos.com_servicemonitors`.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct ServiceMonitor {
@@ -83,10 +85,10 @@ struct MonitorSpec {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Endpoint {
-    /// A Service's port by its name.
+    /// Name of a Service's port.
     port: String,
     path: String,
-    /// As Prometheus writes durations.
+    /// A duration in Prometheus's notation.
     interval: String,
     authorization: Authorization,
 }

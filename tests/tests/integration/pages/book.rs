@@ -1,4 +1,4 @@
-//! The book holds together: every page is in its table of contents, and what pages point at is there.
+//! Consistency of the book: every page is in its table of contents, and all links resolve.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use longhaul_tests::tools::skipped;
 
 use super::root;
 
-/// Folders of the checkout that pages name files of.
+/// Folders of the checkout whose files pages mention.
 const FOLDERS: [&str; 9] =
     ["docs/", "examples/", "deploy/", "common/", "proto/", "coordinator/", "worker/", "tests/", "fuzz/"];
 
@@ -18,27 +18,28 @@ fn book() -> PathBuf {
     root().join("docs/book/src")
 }
 
-/// Name and text of each page, the table of contents among them.
+/// Returns name and text of each page, including the table of contents.
 fn pages() -> Vec<(String, String)> {
     let names = files_of("", "md");
     names.into_iter().map(|name| (name.clone(), fs::read_to_string(book().join(name)).unwrap())).collect()
 }
 
-/// The files of a folder of the book.
+/// Returns the files of a folder of the book.
 fn files_of(folder: &str, end: &str) -> Vec<String> {
     let files = fs::read_dir(book().join(folder)).unwrap().map(|entry| entry.unwrap().path());
     let files = files.filter(|path| path.extension().is_some_and(|extension| extension == end));
     files.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// Where the links of a page lead, and its pictures; what is code has none.
+/// Returns the targets of links and pictures of a page, outside code.
 fn links(page: &str) -> Vec<String> {
     let prose: String = page.split("```").step_by(2).collect();
     let targets = prose.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()));
     targets.filter(|target| !target.contains("://")).collect()
 }
 
-/// As mdBook names the headings of a page: what is no letter, digit, `-` or `_` goes, and spaces become hyphens.
+/// Returns mdBook's anchors of a page's headings: only letters, digits, `-` and `_` remain, and spaces become
+/// hyphens.
 fn anchors(page: &str) -> BTreeSet<String> {
     let prose: String = page.split("```").step_by(2).collect();
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -119,19 +120,19 @@ fn every_file_of_the_checkout_that_a_page_names_is_there() {
     assert!(named > 20, "{named}");
 }
 
-/// The values of an attribute in the page's own part of what mdBook has made.
+/// Returns the values of an attribute in the content of mdBook's output.
 fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
     let start = format!(" {name}=\"");
     html.split(start.as_str()).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect()
 }
 
-/// Its part between navigation and scripts.
+/// Returns the content between navigation and scripts.
 fn main_part(html: &str) -> &str {
     let (_, after) = html.split_once("<main>").unwrap();
     after.split_once("</main>").unwrap().0
 }
 
-/// Every chapter of the table of contents is made, and what it leads to and shows is there.
+/// Checks that every chapter of the table of contents exists, and that its links resolve.
 fn follow_all(made: &Path) {
     let read = |name: &str| fs::read_to_string(made.join(name)).unwrap();
     let chapters = links(&fs::read_to_string(book().join("SUMMARY.md")).unwrap());

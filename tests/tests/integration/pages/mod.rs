@@ -1,11 +1,11 @@
-//! Pages for people, held against what they speak of.
+//! Documentation compared with its subject.
 
 mod book;
 mod promises;
 
 use std::path::Path;
 
-/// The checkout.
+/// Returns the checkout's root.
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

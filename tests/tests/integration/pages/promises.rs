@@ -1,4 +1,4 @@
-//! `docs/promises.md` names tests that exist, and the book's page tells of the same promises.
+//! `docs/promises.md` names existing tests, and the book's page lists the same promises.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,11 @@ use super::root;
 /// Parts of the checkout with tests that pages and other tests name.
 const PARTS: [&str; 5] = ["common", "proto", "coordinator", "worker", "tests"];
 
-/// How a test begins to say that it runs at night, and which ones cover the same meanwhile.
+/// Start of the ignore reason of a nightly test, and of one with substitutes.
 const NIGHTLY: &str = "#[ignore = \"nightly: ";
 const COVERED: &str = "#[ignore = \"nightly: covered by ";
 
-/// When a test runs by itself.
+/// Schedule of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     EachTime,
@@ -52,10 +52,10 @@ fn every_test_of_the_night_names_tests_of_each_time_that_cover_it() {
     assert!(count > 20, "{count}");
 }
 
-/// When a function of this name runs by itself; none: it does not, or is no test.
+/// Returns the schedule of a function of this name; `None`: not run, or not a test.
 fn runs(sources: &str, name: &str) -> Option<When> {
     let (before, _) = sources.split_once(&format!("fn {name}("))?;
-    // What stands before a function in its own lines, back to the end of what comes before it.
+    // Attributes of the function: the lines back to the end of the preceding item.
     let own = before.lines().rev().take_while(|line| !line.is_empty() && !line.ends_with('}'));
     let attributes: Vec<&str> = own.map(str::trim).filter(|line| line.starts_with("#[")).collect();
     let ignored = attributes.iter().find(|line| line.contains("ignore"));
@@ -77,7 +77,7 @@ fn the_books_page_says_of_every_promise_what_it_is_worth_and_how_it_is_tested() 
     assert_eq!(items.map(|(name, _)| name).collect::<Vec<_>>(), promises);
 }
 
-/// Of the rows of a page's only table.
+/// Returns the first cells of a page's only table.
 fn first_cells(page: &str) -> Vec<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).skip(2);
     rows.map(|(cell, _)| cell.to_owned()).collect()

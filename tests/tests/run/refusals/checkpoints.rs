@@ -1,4 +1,4 @@
-//! Checkpoints that are not as they were written.
+//! Damaged checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::scenario::{RUN_MAX, Scenario, Setup};
 
 const MODEL: &str = "model.safetensors";
 
-/// What is done to a file.
+/// Damage to a file.
 type Damage = fn(&Path);
 
-/// A run of two workers that was killed as a whole after its second checkpoint.
+/// A run of two workers, killed as a whole after its second checkpoint.
 fn killed_after_two_checkpoints() -> (Scenario, PathBuf) {
     let checkpoint = "every_rounds = 25\nkeep = 8";
     let mut scenario = Setup { steps: 100_000, checkpoint, ..Setup::reproducible() }.start();
@@ -25,7 +25,7 @@ fn killed_after_two_checkpoints() -> (Scenario, PathBuf) {
     (scenario, runs)
 }
 
-/// The checkpoints of the only run in a folder, oldest first.
+/// Returns the checkpoints of the only run in a folder, oldest first.
 fn checkpoints_of(runs: &Path) -> Vec<PathBuf> {
     let folders = |folder: &Path| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -37,7 +37,7 @@ fn checkpoints_of(runs: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The round in a checkpoint's name.
+/// Returns the round in a checkpoint's name.
 fn round_of(checkpoint: &Path) -> u64 {
     checkpoint.to_string_lossy().rsplit('-').next().unwrap().parse().unwrap()
 }
@@ -62,7 +62,7 @@ fn sample(folder: &Path, name: &str, checkpoint: &Path) -> Process {
     .unwrap()
 }
 
-/// `worker sample` on copies of the checkpoints, the newest of each damaged in another way.
+/// Runs `worker sample` on copies of the checkpoints, with different damage to the newest.
 fn assert_sample_refuses(folder: &Path, runs: &Path) {
     let cases: [(&str, &str, Damage, &str); 3] = [
         ("flipped", MODEL, flip_a_byte, "is damaged: its hash is not the recorded one"),
@@ -112,7 +112,7 @@ fn a_damaged_checkpoint_is_named_the_one_before_it_is_used_and_the_same_round_is
         let log = scenario.cluster.worker(worker).unwrap().log();
         assert_says(&log, &["a checkpoint is of no use; older ones are offered", &damaged, "is damaged"]);
     }
-    // The resumed run comes by that round again, with the same bits.
+    // The resumed run reaches that round again, with the same bits.
     let mended = |_: &serde_json::Value| std::fs::read(newest.join(MODEL)).is_ok_and(|bytes| bytes == whole);
     scenario.cluster.wait_for("the damaged checkpoint to be whole again", RUN_MAX, mended).unwrap();
     scenario.wait_for_round(round_of(newest) + 1);

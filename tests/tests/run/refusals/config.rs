@@ -1,4 +1,4 @@
-//! Values in a `run.toml` and in a topology that cannot be.
+//! Invalid values in a `run.toml` and in a topology.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ fn a_value_that_cannot_be_is_refused_by_its_key_with_what_can() {
         (
             "checkpoint",
             "to = \"http://host/b\"",
-            &["http://host/b is no place for checkpoints", "s3://BUCKET"],
+            &["http://host/b is not a valid place for checkpoints", "s3://BUCKET"],
         ),
         ("checkpoint", "to = \"s3://\"", &["s3:// is no place for checkpoints", "s3://BUCKET"]),
         ("checkpoint", "to = \"checkpoints\"", &["checkpoint.to = checkpoints", "a folder of its own"]),

@@ -1,4 +1,4 @@
-//! Texts and tokenizers that are of no use.
+//! Unusable texts and tokenizers.
 
 use super::{assert_says, join_scenario, refusal};
 use crate::scenario::{RUN_MAX, Scenario, Setup};
@@ -7,12 +7,12 @@ const TOKENIZER: &str = r#"{"version":"1.0","added_tokens":[],"normalizer":null,
     "truncation":null,"padding":null,"pre_tokenizer":{"type":"Whitespace"},
     "model":{"type":"WordLevel","vocab":{"[unk]":0,"one":1,"two":2},"unk_token":"[unk]"}}"#;
 
-/// More workers are wanted than any test here starts, so that training never begins.
+/// Requires more workers than any test here starts, so that training never begins.
 fn gathering(data: &'static str) -> Scenario {
     Setup { sites: vec![4, 4], data, ..Setup::default() }.gather()
 }
 
-/// Three texts that cannot be trained on, each through a worker of its own.
+/// Three unusable texts, each through its own worker.
 fn assert_texts_are_refused(mut scenario: Scenario) {
     let (folder, token) = (scenario.cluster.folder().to_owned(), scenario.cluster.token().unwrap());
     std::fs::write(folder.join("empty.txt"), "").unwrap();

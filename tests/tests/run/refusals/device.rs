@@ -1,4 +1,4 @@
-//! Devices that cannot do what the run asks for.
+//! Devices that lack a requested feature.
 
 use super::{assert_says, join_scenario, refusal};
 use crate::scenario::Setup;

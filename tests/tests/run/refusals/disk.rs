@@ -1,4 +1,4 @@
-//! A disk that is really full.
+//! A really full disk.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use longhaul_tests::tools::skipped;
 
 use crate::scenario::{RUN_MAX, Setup};
 
-/// Room for one checkpoint of the small model with its private state, some 700 kB, and not for a second.
+/// Space for one checkpoint of the small model with its private state, about 700 kB, and not for a second.
 const DISK: &str = "size=1000k";
 
-/// Gives a program a small disk of its own: `sh -c SCRIPT sh FOLDER PROGRAM ARGUMENTS`.
+/// Gives a program its own small disk: `sh -c SCRIPT sh FOLDER PROGRAM ARGUMENTS`.
 const ON_A_SMALL_DISK: &str = "mount -t tmpfs -o \"$0\" tmpfs \"$1\" && shift && exec \"$@\"";
 
-/// How this user gets a mount of its own, if at all: as nobody in particular, or as root.
+/// How this user can get its own mount, if at all: in a user namespace, or as root.
 fn unshare(folder: &Path) -> Option<&'static [&'static str]> {
     let ways: [&[&str]; 2] = [&["--user", "--map-root-user", "--mount"], &["--mount"]];
     ways.into_iter().find(|way| {
@@ -51,7 +51,7 @@ fn a_full_disk_costs_the_checkpoint_is_told_with_the_reason_and_training_goes_on
         assert!(problem.contains(words), "{words:?} is not in the problem of:\n{page}");
     }
     assert!(cramped.wait(RUN_MAX).unwrap().success(), "{}", cramped.log_tail());
-    // What fitted is still there, and so is all that the other worker wrote.
+    // The checkpoint that fitted is still there, and so are all of the other worker.
     let log = cramped.log();
     assert!(log.contains("checkpoint written") && log.contains("no checkpoint; training goes on"), "{log}");
     let other = scenario.cluster.worker(0).unwrap().log();

@@ -1,5 +1,4 @@
-//! What a user gets wrong, and what the binaries answer: the thing and the remedy, a failure as exit status, and
-//! nothing lost.
+//! User errors and the binaries' responses: the thing and the remedy, a failure as exit status, and no loss.
 
 mod checkpoints;
 mod config;
@@ -30,7 +29,7 @@ fn join_scenario(scenario: &Scenario, name: &str, token: &str, more: &[&str]) ->
     join(scenario.cluster.folder(), name, scenario.cluster.listen(), token, more)
 }
 
-/// What a process has said that must fail.
+/// Returns the output of a process that must fail.
 pub fn refusal(mut process: Process) -> String {
     let status = process.wait(RUN_MAX).unwrap();
     assert!(!status.success(), "{}", process.log_tail());

@@ -1,4 +1,4 @@
-//! No way to the coordinator.
+//! No path to the coordinator.
 
 use std::net::UdpSocket;
 
@@ -12,7 +12,7 @@ fn a_worker_that_finds_no_way_says_what_to_look_at_and_joins_once_there_is_one()
     let mut scenario = Setup { sites: vec![1, 1], ..Setup::default() }.gather();
     scenario.cluster.wan().into_site(0).partition();
     scenario.cluster.start_worker(1).unwrap();
-    // Somebody who is there and never answers.
+    // A peer that never responds.
     let mute = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = mute.local_addr().unwrap();
     let folder = scenario.cluster.folder().to_owned();

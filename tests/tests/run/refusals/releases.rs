@@ -1,4 +1,4 @@
-//! Two releases that do not understand each other: each side names both, and says which to bring up to date.
+//! Two incompatible releases: each side names both, and the one to upgrade.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use super::{assert_says, join, refusal};
 use crate::scenario::{RUN_MAX, Setup};
 
-/// The first words of a release that is newer than any.
+/// First bytes of a release newer than any.
 const HELLO: &[u8] = b"lngh\xff\xff\x059.9.9";
 const NEWER: &str = "longhaul 9.9.9 (protocol 65535)";
 const REMEDY: &str = "install the same release on both machines";
@@ -31,7 +31,7 @@ fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A coordinator of the newer release, which speaks as long as the runtime lives.
+/// A coordinator of the newer release, which runs as long as the runtime.
 fn newer_coordinator(runtime: &Runtime) -> (SocketAddr, Fingerprint) {
     let authority = Authority::create(RunId([3; 16]), now_unix_s()).unwrap();
     let tls = coordinator_server(&authority, now_unix_s()).unwrap();
@@ -42,7 +42,7 @@ fn newer_coordinator(runtime: &Runtime) -> (SocketAddr, Fingerprint) {
     runtime.spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
             tokio::spawn(async move {
-                // A doctor that is told enough may hang up at any point.
+                // A doctor with enough information may close at any point.
                 let Ok(connection) = incoming.await else { return };
                 let Ok((mut sink, _source)) = connection.accept_bi().await else { return };
                 if sink.write_all(HELLO).await.is_ok() {

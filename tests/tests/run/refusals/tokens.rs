@@ -6,7 +6,7 @@ use longhaul_tests::cluster::Process;
 use super::{assert_says, join_scenario, refusal};
 use crate::scenario::{RUN_MAX, Scenario, Setup};
 
-/// How often a token that lives for a second is looked at, ten times a second at most.
+/// Maximum checks of a token with a lifetime of a second, at most ten times a second.
 const LOOKS_MAX: usize = 300;
 const NEW_TOKEN: &str = "`coordinator token create`";
 
@@ -15,7 +15,7 @@ fn new_token(scenario: &Scenario, more: &[&str]) -> Token {
     line.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 
-/// The row of a token in `coordinator token list`.
+/// Returns the row of a token in `coordinator token list`.
 fn listed(scenario: &Scenario, token: &Token) -> String {
     let list = scenario.told(&["token", "list"]);
     list.lines().find(|row| row.starts_with(&token.id.to_string())).unwrap_or_default().to_owned()
@@ -33,7 +33,7 @@ fn a_useless_token_is_refused_with_the_reason_and_with_what_makes_another() {
     assert!(listed(&scenario, &single).ends_with("used up"));
     let brief = new_token(&scenario, &["--life", "1s"]);
     let is_over = (0..LOOKS_MAX).any(|_| {
-        // Only the coordinator's clock ends a token's life, and it wakes nobody.
+        // Only the coordinator's clock ends a token's life, without an event.
         listed(&scenario, &brief).ends_with("expired") || {
             std::thread::park_timeout(std::time::Duration::from_millis(100));
             false
@@ -55,7 +55,7 @@ fn a_useless_token_is_refused_with_the_reason_and_with_what_makes_another() {
         assert_says(&refusal(process), words);
     }
 
-    // Making a token forgets those that have expired.
+    // Creating a token removes expired ones.
     new_token(&scenario, &[]);
     let forgotten = refusal(join_scenario(&scenario, "forgotten", &brief.to_string(), &[]));
     assert_says(&forgotten, &["does not know this token", "expired ones are forgotten", NEW_TOKEN]);

@@ -10,7 +10,7 @@ use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, Part
 use crate::checkpoint::sealed;
 
 impl Archive {
-    /// What a checkpoint is. It is of the part, run and round that it should be.
+    /// Reads a manifest and checks its part, run and round.
     ///
     /// # Errors
     /// [`ArchiveError`]
@@ -31,10 +31,10 @@ impl Archive {
         }
     }
 
-    /// Reads a string of bytes, which has so many, and verifies it.
+    /// Reads and verifies a content of `bytes` bytes.
     ///
     /// # Errors
-    /// [`ArchiveError`]; [`ArchiveError::Damaged`] where it has another length.
+    /// [`ArchiveError`]; [`ArchiveError::Damaged`] if the length differs.
     pub async fn read(&self, part: Part, content: &Content, bytes: u64) -> Result<Vec<u8>, ArchiveError> {
         if content.bytes != bytes {
             let reason = format!("it has {} bytes, and should have {bytes}", content.bytes);
@@ -52,7 +52,7 @@ impl Archive {
     /// Reads all of a checkpoint once.
     ///
     /// # Errors
-    /// The storage cannot be asked. What is missing or other than it was is no error, and named.
+    /// The storage does not respond. Missing and damaged objects are reported in the result.
     pub async fn verify(&self, of: Archived) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let manifest = match self.manifest(of).await {
@@ -77,17 +77,18 @@ impl Archive {
         Ok(verified)
     }
 
-    /// One that is damaged where it lies is removed: of use to nobody, it would be taken by its length for what each later checkpoint with the same values has to store.
+    /// Removes a piece that is damaged in the storage. Otherwise later checkpoints with the same values would
+    /// take it, by its length, as stored.
     async fn piece(&self, part: Part, piece: &Piece) -> Result<Bytes, ArchiveError> {
         let path = self.piece_path(part, piece);
         match self.piece_at(&path, piece).await {
             Err(error) if error.is_damage() => {}
             read => return read,
         }
-        // It may have been damaged on the way.
+        // The transfer may have damaged it.
         let read = self.piece_at(&path, piece).await;
         if read.as_ref().is_err_and(ArchiveError::is_damage) {
-            // Who may only read leaves it there.
+            // A reader without write access leaves it there.
             let _ = self.storage.delete(&path).await;
         }
         read
@@ -105,7 +106,7 @@ impl Archive {
         Ok(bytes)
     }
 
-    /// An object of so many bytes at most.
+    /// Reads an object of at most `bytes_max` bytes.
     async fn get(&self, path: &Path, bytes_max: u64) -> Result<Bytes, ArchiveError> {
         let failed = |error: Error| match error {
             Error::NotFound { .. } => ArchiveError::damaged(self.shown(path), "it is missing"),
@@ -113,7 +114,7 @@ impl Archive {
         };
         let object = self.storage.get(path).await.map_err(failed)?;
         if object.meta.size > bytes_max {
-            let reason = format!("{} bytes, where {bytes_max} are the most", object.meta.size);
+            let reason = format!("{} bytes exceed the maximum of {bytes_max}", object.meta.size);
             return Err(ArchiveError::damaged(self.shown(path), reason));
         }
         object.bytes().await.map_err(failed)

@@ -1,4 +1,4 @@
-//! The archive on a folder or on object storage.
+//! The archive in a folder or in object storage.
 
 mod download;
 mod open;
@@ -18,39 +18,39 @@ use object_store::{Error, ObjectMeta, ObjectStore};
 use super::{ArchiveError, Archived, Part, Piece};
 use crate::checkpoint::{folder_name, parse_folder_name, parse_part_name, part_name};
 
-/// Bytes of a manifest, at most: a model of 10¹⁰ parameters takes about half of it.
+/// Maximum bytes of a manifest. A model of 10¹⁰ parameters takes about half.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// Requests at a time: enough to fill a link over a round trip, and as many pieces in memory.
+/// Concurrent requests: enough to fill a link over a round trip. Memory holds as many pieces.
 const REQUESTS_AT_ONCE: usize = 4;
 
-/// The archive of whatever runs.
+/// An archive of any number of runs.
 #[derive(Clone, Debug)]
 pub struct Archive {
     storage: Arc<dyn ObjectStore>,
-    /// What all names begin with, with a slash where it is not empty.
+    /// Common prefix of all names, with a trailing slash unless empty.
     prefix: String,
-    /// For people.
+    /// Display name.
     place: String,
 }
 
 impl Archive {
-    /// On some storage, under `prefix`; `place` is its name for people.
+    /// Creates an archive under `prefix` of a storage; `place` is its display name.
     #[must_use]
     pub fn on(storage: Arc<dyn ObjectStore>, prefix: &str, place: String) -> Self {
         let slash = if prefix.is_empty() { "" } else { "/" };
         Self { storage, prefix: format!("{prefix}{slash}"), place }
     }
 
-    /// Its name for people.
+    /// Returns the display name.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The checkpoints of all runs, or of one, by part, newest first.
+    /// Lists the checkpoints of all runs, or of one, by part, newest first.
     ///
     /// # Errors
-    /// The storage cannot be asked.
+    /// The storage does not respond.
     pub async fn list(&self, run: Option<RunId>) -> Result<Vec<Archived>, ArchiveError> {
         let runs = match run {
             Some(run) => vec![run],
@@ -70,13 +70,13 @@ impl Archive {
         Ok(archived)
     }
 
-    /// What a checkpoint is called, for people.
+    /// Returns the display name of a checkpoint.
     #[must_use]
     pub fn name_of(&self, of: Archived) -> String {
         format!("{}/{}", self.place, manifest_path(of))
     }
 
-    /// Names of folders in a folder.
+    /// Lists the names of folders in a folder.
     async fn folders(&self, folder: &str) -> Result<Vec<String>, ArchiveError> {
         let path = self.path(folder);
         let listed = self.storage.list_with_delimiter(Some(&path)).await;
@@ -85,7 +85,7 @@ impl Archive {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// The manifests of a part, newest first.
+    /// Lists the manifests of a part, newest first.
     async fn manifests(&self, part: Part) -> Result<Vec<(Round, ObjectMeta)>, ArchiveError> {
         let path = self.path(&part_path(part));
         let listed = self.storage.list_with_delimiter(Some(&path)).await;
@@ -111,7 +111,7 @@ impl Archive {
         self.path(&format!("{}/{PIECES}/{}", part_path(part), piece.blake3))
     }
 
-    /// A path for people.
+    /// Formats a path for display.
     fn shown(&self, path: &Path) -> String {
         match path.as_ref().strip_prefix(&self.prefix) {
             Some(below) if !below.is_empty() => format!("{}/{below}", self.place),
@@ -121,7 +121,7 @@ impl Archive {
 }
 
 impl ArchiveError {
-    /// What could not be done, to what, in the storage's words.
+    /// Wraps an error of the storage with the operation and the place.
     fn storage(operation: &'static str, place: impl ToString) -> impl FnOnce(Error) -> Self {
         move |error| Self::Storage {
             operation,
@@ -149,7 +149,7 @@ fn remedy(error: &Error) -> &'static str {
     }
 }
 
-/// Where a part's pieces are.
+/// Folder of a part's pieces.
 const PIECES: &str = "pieces";
 
 fn part_path(part: Part) -> String {

@@ -1,4 +1,4 @@
-//! From a place in a configuration to storage.
+//! Opens the storage that a configuration names.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use object_store::{ClientConfigKey, ObjectStore, Result, RetryConfig};
 use super::Archive;
 use crate::checkpoint::archive::ArchiveError;
 
-/// A request that takes longer is given up: the largest pieces at 4 Mbit/s, four at a time.
+/// Timeout of a request: four concurrent pieces of maximum size at 4 Mbit/s.
 const REQUEST_MAX: &str = "70 seconds";
-/// As above, for a connection.
+/// Timeout of a connection.
 const CONNECT_MAX: &str = "10 seconds";
-/// How often a request is tried again,
+/// Retries of a request.
 const RETRIES_MAX: usize = 6;
-/// and for how long in all. A checkpoint that fails is followed by another.
+/// Total time of the retries. The next checkpoint makes up for a failed one.
 const RETRY_MAX: Duration = Duration::from_secs(180);
 
 impl Archive {
-    /// Where a configuration says. A folder must be there.
+    /// Opens a configured archive. A folder must exist.
     ///
     /// # Errors
-    /// [`ArchiveError::Storage`]: what is missing. Nothing is asked of the network yet.
+    /// [`ArchiveError::Storage`]: something is missing. No network request is made yet.
     pub fn open(
         location: &ArchiveLocation,
         endpoint: Option<&str>,
@@ -40,7 +40,7 @@ impl Archive {
         Ok(Self::on(storage, prefix, location.to_string()))
     }
 
-    /// The same, where a folder is made if it is not there.
+    /// Opens a configured archive; creates a missing folder.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -91,8 +91,8 @@ fn retries() -> RetryConfig {
     RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_MAX, ..RetryConfig::default() }
 }
 
-/// The client of object storage takes the process's TLS provider, which is ring as everywhere here.
+/// Sets ring as the process's TLS provider, which the client of object storage uses.
 fn choose_tls() {
-    // It may have been chosen before.
+    // Another call may have set it already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

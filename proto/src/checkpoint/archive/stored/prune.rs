@@ -1,4 +1,4 @@
-//! Which checkpoints stay, and which pieces with them.
+//! Retention of checkpoints and their pieces.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,14 @@ use super::{Archive, PIECES, part_path};
 use crate::checkpoint::archive::{ArchiveError, Archived, Part};
 
 impl Archive {
-    /// Removes checkpoints of a part that are too many, now that the one before `written` is complete, and pieces that no checkpoint names. Says how many
-    /// checkpoints went.
+    /// Removes surplus checkpoints of a part once the one before `written` is complete, then unreferenced
+    /// pieces. Returns the number of checkpoints removed.
     ///
-    /// A piece that nobody names may be of an upload that goes on: only those go that were there before the checkpoint before the newest.
+    /// An unreferenced piece may belong to an upload in progress. Only pieces older than the checkpoint
+    /// before the newest are removed.
     ///
     /// # Errors
-    /// The storage cannot be asked; what could not be removed goes the next time.
+    /// The storage does not respond. The next call retries failed removals.
     pub async fn prune(
         &self,
         part: Part,
@@ -53,7 +54,7 @@ impl Archive {
         Ok(surplus.len())
     }
 
-    /// The pieces of these checkpoints. One that is damaged names none: it is of no use.
+    /// Returns the pieces that these checkpoints reference. A damaged one references none, as it is useless.
     async fn named(
         &self,
         part: Part,

@@ -17,14 +17,14 @@ use crate::checkpoint::archive::{Manifest, PIECE_BYTES_MAX, Private};
 const PART: Part = Part { run: RunId([7; 16]), parts: 2, rank: 1 };
 const PIECE_VALUES: u32 = 100;
 
-/// Storage whose writer dies: after so many writes and removals nothing succeeds any more.
+/// Storage whose writer dies: every write and removal fails once the budget is spent.
 #[derive(Debug)]
 struct Dying {
     storage: Arc<InMemory>,
     left: Arc<AtomicU64>,
 }
 
-/// One write, if there is one left.
+/// Spends one write of the budget.
 fn spend(left: &AtomicU64) -> StoreResult<()> {
     let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
     spent.map(|_| ()).map_err(|_| Error::Generic { store: "dying", source: "the writer is dead".into() })
@@ -90,7 +90,7 @@ fn archive(storage: &Arc<InMemory>) -> Archive {
     Archive::on(Arc::clone(storage) as Arc<dyn ObjectStore>, "runs/of us", "memory".to_owned())
 }
 
-/// A thousand values, of which those of the third fragment are never changed.
+/// A thousand values; those of the third fragment never change.
 fn values(seed: u64) -> Vec<f32> {
     let value = |index: u64| match index / u64::from(PIECE_VALUES) {
         2 => index as f32,
@@ -142,7 +142,7 @@ async fn is_whole(archive: &Archive, round: u64) -> bool {
 async fn what_was_written_is_listed_and_read_and_what_is_there_is_not_stored_again() {
     let archive = archive(&Arc::default());
     assert_eq!(archive.list(None).await.unwrap(), []);
-    // The local values are those that are synchronised.
+    // The local values equal the synchronised ones.
     assert_eq!(write(&archive, 20, 9.into()).await.unwrap(), 4000 + 600);
     assert_eq!(write(&archive, 40, 9.into()).await.unwrap(), 3600);
     let of = Archived { part: PART, next_round: Round(40) };
@@ -161,7 +161,7 @@ async fn what_was_written_is_listed_and_read_and_what_is_there_is_not_stored_aga
     assert_eq!((verified.pieces, verified.bytes, verified.damaged.len()), (12, 4600, 0));
 }
 
-/// At each write and each removal in turn.
+/// Dies at each write and each removal in turn.
 #[tokio::test]
 async fn a_writer_that_dies_at_any_point_leaves_the_checkpoint_before_intact() {
     for retention in [Retention::from(1), 2.into(), Retention { last: 1, for_good_every: 20 }] {
@@ -179,7 +179,7 @@ async fn a_writer_that_dies_at_any_point_leaves_the_checkpoint_before_intact() {
             for round in listed {
                 assert!(is_whole(&archive, round).await, "{deaths}: {round}");
             }
-            // The next writer clears what was left.
+            // The next writer removes the remains.
             write(&archive, 60, 1.into()).await.unwrap();
             assert!(is_whole(&archive, 60).await);
             if written.is_ok() && left.load(Ordering::Relaxed) > 0 {
@@ -203,7 +203,8 @@ async fn the_last_and_each_so_many_th_stay_and_pieces_that_nobody_names_go() {
     for round in [200, 180, 120, 60] {
         assert!(is_whole(&archive, round).await, "{round}");
     }
-    // Nine pieces of its own each, one of the vectors and the tokenizer's two for all; and of those before the last two, nothing.
+    // Nine own pieces each, one shared piece of the vectors and two of the tokenizer; none of the checkpoints
+    // before the last two.
     let pieces = storage.list(Some(&archive.path(&format!("{}/pieces", part_path(PART)))));
     let count = pieces.count().await;
     assert!((4 * 9 + 3..=5 * 9 + 3).contains(&count), "{count} pieces");
@@ -222,7 +223,7 @@ async fn damage_is_named_and_other_checkpoints_stay_usable() {
     for (bytes, reason) in [
         (Some(vec![1; 400]), "its hash is not its name"),
         (Some(vec![0; 399]), "399 of 400 bytes"),
-        (Some(vec![0; 401]), "401 bytes, where 400 are the most"),
+        (Some(vec![0; 401]), "401 bytes exceed the maximum of 400"),
         (None, "it is missing"),
     ] {
         match bytes {
@@ -233,7 +234,7 @@ async fn damage_is_named_and_other_checkpoints_stay_usable() {
         assert_eq!((verified.pieces, verified.damaged.len()), (11, 1));
         let words = &verified.damaged[0];
         assert!(words.contains(&manifest.parameters.pieces[4].blake3) && words.contains(reason), "{words}");
-        // It is there no more, and so is written again with the next checkpoint that has it.
+        // It was removed, so the next checkpoint with it writes it again.
         let error = archive.read(PART, &manifest.parameters, 4000).await.unwrap_err();
         assert!(error.is_damage() && error.to_string().contains("it is missing"), "{error}");
         assert!(is_whole(&archive, 20).await);
@@ -247,7 +248,7 @@ async fn damage_is_named_and_other_checkpoints_stay_usable() {
     broken[100] ^= 1;
     storage.put(&path, broken.into()).await.unwrap();
     assert!(archive.manifest(of).await.unwrap_err().is_damage());
-    // A document of another round, too.
+    // A document of another round is refused too.
     storage.put(&archive.path_of(Archived { next_round: Round(60), ..of }), text.into()).await.unwrap();
     let error = archive.manifest(Archived { next_round: Round(60), ..of }).await.unwrap_err();
     assert!(error.is_damage() && error.to_string().contains("r40"), "{error}");

@@ -1,4 +1,4 @@
-//! Writing a checkpoint: pieces first, and what they make up last.
+//! Writing a checkpoint: pieces first, manifest last.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,22 @@ use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, PIEC
 use crate::checkpoint::sealed;
 use crate::little_endian::of_f32;
 
-/// A checkpoint on its way into an archive. What is given up, or dies with its process, is not listed, and its pieces go with a later
-/// [`Archive::prune`].
+/// A checkpoint being uploaded. An abandoned upload is not listed; a later [`Archive::prune`] removes its
+/// pieces.
 #[derive(Debug)]
 pub struct Upload<'a> {
     archive: &'a Archive,
     part: Part,
     /// Bytes of a piece.
     piece_bytes: usize,
-    /// Pieces that were there before.
+    /// Pieces already present.
     found: BTreeSet<Piece>,
     sent_bytes: u64,
 }
 
 impl Archive {
-    /// Begins to write a checkpoint. Vectors are cut into pieces of `piece_values` values, a fragment's, or fewer where those would be too large.
+    /// Starts a checkpoint. Vectors are cut into pieces of `piece_values` values (a fragment's), or fewer
+    /// where those exceed the maximum.
     #[must_use]
     pub fn upload(&self, part: Part, piece_values: u32) -> Upload<'_> {
         let piece_bytes = (u64::from(piece_values.max(1)) * 4).min(PIECE_BYTES_MAX) as usize;
@@ -51,10 +52,11 @@ impl Upload<'_> {
         self.pieces(bytes.chunks(self.piece_bytes).map(Bytes::copy_from_slice)).await
     }
 
-    /// Makes the checkpoint one that is listed.
+    /// Writes the manifest, which lists the checkpoint.
     ///
     /// # Errors
-    /// It is not listed then: the storage refuses it, or pieces that were there before have been removed meanwhile by another writer.
+    /// The storage refuses it, or another writer has removed pieces that were already present. The checkpoint
+    /// is then not listed.
     pub async fn finish(self, manifest: &Manifest) -> Result<Archived, ArchiveError> {
         let of = Archived { part: self.part, next_round: manifest.next_round };
         let (storage, path) = (&self.archive.storage, self.archive.path_of(of));
@@ -64,7 +66,7 @@ impl Upload<'_> {
             return Err(ArchiveError::damaged(&shown, format!("it would have {} bytes", text.len())));
         }
         storage.put(&path, text.into()).await.map_err(ArchiveError::storage("write", &shown))?;
-        // From here on no writer removes what it names; one that had looked before may have.
+        // From here on no writer removes the referenced pieces; one that looked earlier may have done so.
         let looks = self.found.iter().map(|piece| self.archive.is_here(self.part, piece));
         let here: Result<Vec<bool>, _> = stream::iter(looks).buffered(REQUESTS_AT_ONCE).try_collect().await;
         let reason = match here {
@@ -72,12 +74,12 @@ impl Upload<'_> {
             Ok(_) => ArchiveError::damaged(&shown, "another writer has removed pieces of it meanwhile"),
             Err(error) => error,
         };
-        // What cannot be taken back is damaged, as who verifies it will find.
+        // A manifest that cannot be removed is reported as damaged by verification.
         let _ = storage.delete(&path).await;
         Err(reason)
     }
 
-    /// Bytes that had to be sent, as they were not there.
+    /// Returns the bytes sent, without pieces already present.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes
@@ -102,7 +104,7 @@ impl Upload<'_> {
 }
 
 impl Archive {
-    /// Stores a piece unless it is here; says whether it was.
+    /// Stores a piece unless present; returns whether it was.
     async fn store(&self, part: Part, bytes: Bytes) -> Result<(Piece, bool), ArchiveError> {
         let blake3 = blake3::hash(&bytes).to_hex().to_string();
         let piece = Piece { bytes: bytes.len() as u64, blake3 };
@@ -118,7 +120,7 @@ impl Archive {
     async fn is_here(&self, part: Part, piece: &Piece) -> Result<bool, ArchiveError> {
         let path = self.piece_path(part, piece);
         match self.storage.head(&path).await {
-            // One of another length is damaged, and is written again.
+            // A piece of another length is damaged and is written again.
             Ok(object) => Ok(object.size == piece.bytes),
             Err(Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(ArchiveError::storage("look for", self.shown(&path))(error)),

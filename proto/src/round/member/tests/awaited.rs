@@ -1,4 +1,4 @@
-//! Without whom results do not come.
+//! Members on which results depend.
 
 use super::*;
 

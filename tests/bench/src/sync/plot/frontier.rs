@@ -1,4 +1,4 @@
-//! Loss over dense against what is sent: one point a method, `auto` as a line.
+//! Loss over dense against bits sent: one point per method, `auto` as a line.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -21,7 +21,7 @@ struct Method {
     over: f64,
 }
 
-/// None: nothing was compared with dense.
+/// Returns `None` if no method was compared with dense.
 pub fn picture(book: &Book) -> Result<Option<String>> {
     let methods = methods(book);
     if methods.len() < 2 {
@@ -112,7 +112,7 @@ fn label(method: &Method, worst: f64) -> String {
     }
 }
 
-/// Zero without a sign, of which a rounded one would have either.
+/// Zero without a sign, which rounding could give.
 fn percent(share: &f64) -> String {
     let percent = (share * 100.0).round() as i64;
     if percent == 0 { "0 %".to_owned() } else { format!("{percent:+} %") }

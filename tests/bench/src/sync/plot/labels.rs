@@ -1,14 +1,14 @@
-//! Where words go so that they do not cover each other.
+//! Placement of labels without overlaps.
 
-/// A character's width and a line's height at [`SIZE_PX`], in pixels, with a little room.
+/// Character width and line height at [`SIZE_PX`], in pixels, with a margin.
 const CHARACTER_PX: i32 = 8;
 const LINE_PX: i32 = 16;
-/// Of all words in the pictures. The drawing library makes letters four fifths as high as one says.
+/// Font size of all labels. The drawing library's letters are four fifths of the given size.
 pub const SIZE_PX: i32 = 16;
-/// Between a point and its words.
+/// Distance of a point from its label.
 const GAP_PX: i32 = 9;
 
-/// Pixels from `left`/`top` up to, not including, `right`/`bottom`.
+/// Pixels from `left`/`top` up to, excluding, `right`/`bottom`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Area {
     pub left: i32,
@@ -37,8 +37,8 @@ impl Area {
     }
 }
 
-/// The upper left corner of the words of each point: on a side where nothing is yet, no point and nothing of `line`, within `within`; to
-/// the right where there is no such side.
+/// Returns the upper left corner of each point's label: on a free side, away from points and `line`, inside
+/// `within`; on the right if no side is free.
 pub fn beside(points: &[((i32, i32), String)], line: &[(i32, i32)], within: Area) -> Vec<(i32, i32)> {
     let along = line.windows(2).flat_map(|ends| between(ends[0], ends[1])).map(|at| Area::around(at, 2));
     let mut taken: Vec<Area> = points.iter().map(|(at, _)| Area::around(*at, 5)).chain(along).collect();
@@ -62,13 +62,13 @@ pub fn beside(points: &[((i32, i32), String)], line: &[(i32, i32)], within: Area
     corners
 }
 
-/// Places from one to the other, closer together than a line of words is high.
+/// Returns places between the two, closer than a line's height.
 fn between((ax, ay): (i32, i32), (bx, by): (i32, i32)) -> impl Iterator<Item = (i32, i32)> {
     let count = ((bx - ax).abs().max((by - ay).abs()) / (LINE_PX / 4)).max(1);
     (0..=count).map(move |i| (ax + (bx - ax) * i / count, ay + (by - ay) * i / count))
 }
 
-/// Heights near the wanted ones, which rise, a line apart and not below `lowest`.
+/// Returns ascending heights near the wanted ones, a line apart and not below `lowest`.
 pub fn spread(wanted: &[i32], lowest: i32) -> Vec<i32> {
     let mut heights: Vec<i32> = Vec::new();
     for &height in wanted {

@@ -1,4 +1,4 @@
-//! Pictures and tables of the figures, for the documentation.
+//! Plots and tables of the figures, for the documentation.
 
 mod frontier;
 mod labels;
@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail};
 use super::book::Book;
 use crate::kit::progress;
 
-/// Draws and lists all that the file has figures for into the folder: `sync-frontier.svg`, `sync-speed.svg`, and a table of each part.
+/// Writes all plots and tables with figures in the file to the folder: `sync-frontier.svg`, `sync-speed.svg`,
+/// and a table per part.
 pub fn draw(results: &Path, folder: &Path) -> Result<()> {
     let book = Book::read(results)?;
     let files = [

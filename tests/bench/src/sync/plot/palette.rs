@@ -1,8 +1,8 @@
-//! Colours, each with what stands for it where the reader prefers dark pages.
+//! Colours, with their counterparts for dark mode.
 
 use plotters::style::RGBColor;
 
-/// A colour of the picture on a light page, and on a dark one.
+/// A colour on a light page, and on a dark one.
 #[derive(Clone, Copy)]
 pub struct Tone {
     light: RGBColor,
@@ -20,7 +20,7 @@ const fn rgb(hex: u32) -> RGBColor {
 pub const SURFACE: Tone = tone(0xff_ff_ff, 0x16_18_1d);
 pub const INK: Tone = tone(0x22_22_22, 0xe6_e6_e6);
 pub const GRID: Tone = tone(0xdd_dd_dd, 0x35_39_42);
-/// Ours, `auto` first. All have a contrast of at least 3 to the surface.
+/// Our methods, `auto` first. All have a contrast of at least 3 to the surface.
 pub const OURS: [Tone; 10] = [
     tone(0xd5_42_00, 0xff_8f_4a),
     tone(0x49_50_57, 0xdf_e3_e7),
@@ -33,17 +33,17 @@ pub const OURS: [Tone; 10] = [
     tone(0xc2_25_5c, 0xf7_83_ac),
     tone(0x36_4f_c7, 0x91_a7_ff),
 ];
-/// What ours are compared with.
+/// References.
 pub const THEIRS: Tone = tone(0x86_8e_96, 0x9a_a1_a8);
 
 impl Tone {
-    /// As it is drawn.
+    /// Returns the colour as drawn.
     pub fn colour(self) -> RGBColor {
         self.light
     }
 }
 
-/// Adds a style sheet that changes the colours where the reader prefers dark pages. It finds elements by their colour, so tones differ.
+/// Adds a style sheet for dark mode. It finds elements by their colour, so tones differ.
 pub fn with_dark(svg: &str) -> String {
     let all = [SURFACE, INK, GRID, THEIRS].into_iter().chain(OURS);
     let rules: String = all

@@ -1,4 +1,4 @@
-//! Share of local speed over the rate of the link: a line a method.
+//! Share of local speed over the rate of the link: a line per method.
 
 use anyhow::Result;
 use plotters::coord::ranged1d::Ranged;
@@ -13,7 +13,7 @@ use crate::sync::method;
 use crate::sync::speed::{BENCH, parse_case};
 
 const SIZE: (u32, u32) = (860, 480);
-/// For the names, beside the last points.
+/// Width of the names, beside the last points.
 const NAMES_PX: u32 = 190;
 /// From the last point to its name.
 const LEADER_PX: i32 = 28;
@@ -26,7 +26,7 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// None: there are not two rates.
+/// Returns `None` with fewer than two rates.
 pub fn picture(book: &Book) -> Result<Option<String>> {
     let lines = lines(book);
     let rates = lines.iter().flat_map(|line| line.points.iter().map(|(rate, _)| *rate));
@@ -96,7 +96,7 @@ fn draw(lines: &[Line], rates: std::ops::Range<f64>, backend: SVGBackend<'_>) ->
     Ok(())
 }
 
-/// The names, in the order of the last points, with a leader to each.
+/// Draws the names, in the order of the last points, with a leader to each.
 fn name<X: Ranged<ValueType = f64>>(
     lines: &[Line],
     root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,

@@ -1,4 +1,4 @@
-//! The figures as Markdown, for the documentation: nothing in it is copied by hand.
+//! The figures as Markdown, for the documentation, without manual copying.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::sync::reach;
 use crate::sync::speed::{self, RATES_MBIT};
 use crate::sync::traffic::{self, SITES};
 
-/// Loss and bits of every method that was compared with dense, from the lowest loss on; none: there is none.
+/// Returns loss and bits of every method compared with dense, sorted by loss; `None` if there is none.
 pub fn quality(book: &Book) -> Option<String> {
     let presets = method::presets().into_iter().map(|method| method.name.to_owned());
     let mut points: Vec<(String, Point)> = presets
@@ -34,7 +34,7 @@ pub fn quality(book: &Book) -> Option<String> {
     table(&head, rows)
 }
 
-/// Shares of local speed, a column for each link.
+/// Returns shares of local speed, a column per link.
 pub fn speed(book: &Book) -> Option<String> {
     let ours = method::presets().into_iter().map(|method| method.name);
     let theirs = method::PYTORCH.iter().map(|(name, ..)| *name);
@@ -56,7 +56,7 @@ pub fn speed(book: &Book) -> Option<String> {
     table(&head, rows)
 }
 
-/// Bytes of a site and step, a column for each number of sites.
+/// Returns bytes per site and step, a column per number of sites.
 pub fn traffic(book: &Book) -> Option<String> {
     let rows = traffic::METHODS.iter().filter_map(|(name, _)| {
         let bytes = SITES.map(|sites| {
@@ -75,7 +75,7 @@ pub fn traffic(book: &Book) -> Option<String> {
     table(&head, rows)
 }
 
-/// When each preset had the loss that PyTorch's DDP has after ten minutes.
+/// Returns the times at which presets reached the loss that PyTorch's DDP has after ten minutes.
 pub fn reach(book: &Book) -> Option<String> {
     let rows = method::presets().into_iter().filter_map(|method| {
         let value = |metric| book.value(reach::BENCH, method.name, metric);
@@ -89,19 +89,19 @@ pub fn reach(book: &Book) -> Option<String> {
     table(&["method", "after", "steps", "lowest loss seen, nats"], rows)
 }
 
-/// Rows under a head; none: there are no rows.
+/// Formats rows under a header; `None` without rows.
 pub(super) fn table<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Option<String> {
     let mut text = format!("| {} |\n|{}\n", head.join(" | "), " --- |".repeat(head.len()));
     let mut is_empty = true;
     for row in rows {
         is_empty = false;
-        // Into a string, which takes everything.
+        // Writes to a string cannot fail.
         let _ = writeln!(text, "| {} |", row.as_ref().join(" | "));
     }
     (!is_empty).then_some(text)
 }
 
-/// Three significant digits, without an exponent.
+/// Formats three significant digits, without an exponent.
 pub(super) fn figure(value: f64) -> String {
     let digits = 2 - value.abs().max(f64::MIN_POSITIVE).log10().floor() as i32;
     format!("{value:.*}", usize::try_from(digits).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Tables of whole runs: one for each number of steps and link.
+//! Tables of whole runs: one per number of steps and link.
 
 use std::fmt::Write;
 
@@ -20,11 +20,12 @@ const HEAD: [&str; 8] = [
     "bits on the wire",
 ];
 
-/// A sentence on `auto`, and every method at every link, in the order in which they are measured; none: there is none.
+/// Returns a sentence on `auto`, and every method at every link, in the order of measurement; `None` without
+/// figures.
 pub fn whole(book: &Book) -> Option<String> {
     let mut text = String::new();
     for steps in STEPS {
-        // Into a string, which takes everything.
+        // Writes to a string cannot fail.
         let _ = headline(book, steps).iter().try_for_each(|sentence| writeln!(text, "{sentence}\n"));
         for rate_mbit in RATES_MBIT {
             let ours = method::presets().into_iter().map(|method| method.name);
@@ -44,7 +45,7 @@ pub fn whole(book: &Book) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// `auto` at all links, in words; none: it has not been measured at each.
+/// Summarises `auto` at all links; `None` if not measured at each.
 fn headline(book: &Book, steps: u64) -> Option<String> {
     let at = |rate_mbit, metric| book.value(BENCH, &case_name("auto", rate_mbit, steps), metric);
     let percents = |metric| Some(listed(all(RATES_MBIT.map(|rate| at(rate, metric)))?.map(percent)));
@@ -63,7 +64,7 @@ fn headline(book: &Book, steps: u64) -> Option<String> {
     ))
 }
 
-/// All of them, or nothing.
+/// Returns all, or `None`.
 fn all(values: [Option<f64>; 3]) -> Option<[f64; 3]> {
     let [Some(a), Some(b), Some(c)] = values else { return None };
     Some([a, b, c])
@@ -80,7 +81,7 @@ fn percent(share: f64) -> String {
 fn row(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<[String; HEAD.len()]> {
     let case = case_name(method, rate_mbit, steps);
     if book.case(BENCH, &case).next().is_none() {
-        // Anything of this length was compared with a run without a link.
+        // Measured if a run of this length without a link exists.
         reference_loss(book, steps)?;
         let shorter = shorter_over_the_limit(book, method, rate_mbit, steps)?;
         let mut row = <[String; HEAD.len()]>::default();

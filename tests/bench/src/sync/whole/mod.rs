@@ -1,6 +1,6 @@
-//! Whole runs over links that carry what their row says: one configuration, from the first step to the last.
+//! Whole runs over limited links: one configuration, from the first step to the last.
 //!
-//! `docs/benchmarks/sync.md` has the definitions of all figures.
+//! `docs/benchmarks/sync.md` defines all figures.
 
 mod ours;
 mod peers;
@@ -27,35 +27,35 @@ use shares::{Ran, Takes};
 pub use reference::loss_of as reference_loss;
 pub use scale::bits;
 
-/// What its lines are called.
+/// Name of the benchmark's lines.
 pub const BENCH: &str = "sync/whole";
-/// Rates of the links, unless told otherwise, in Mbit/s of the model of `gpt`.
+/// Default rates of the links, in Mbit/s of the model of `gpt`.
 pub const RATES_MBIT: [f64; 3] = [100.0, 10.0, 1.0];
-/// Steps of the runs, unless told otherwise.
+/// Default steps of the runs.
 pub const STEPS: [u64; 2] = [1500, 6000];
-/// With `--quick`.
+/// Steps with `--quick`.
 const STEPS_QUICK: u64 = 300;
 
 /// One worker each.
 const SITES: [usize; 2] = [1, 1];
 const SEED: u64 = 1;
-/// So many times the time of local runs is what a case may take;
+/// Limit of a case, in multiples of local runs.
 const LIMIT_TIMES: f64 = 5.0;
-/// `auto` is to have a figure on every link.
+/// The limit of `auto`, which must have a figure on every link.
 const LIMIT_TIMES_AUTO: f64 = 30.0;
-/// About what a step takes, where it is to be said how long a case may take before that is measured.
+/// Approximate seconds per step, for a limit before any measurement.
 const STEP_S_ABOUT: f64 = 0.05;
 
-/// What a run took.
+/// Result of a run.
 struct Measured {
     made: u64,
     seconds: f64,
     steady_step_s: Option<f64>,
-    /// Nats a token over all held-out text; none of a run that was stopped, or when it is no number.
+    /// Nats per token over all held-out text; `None`: stopped early, or not a number.
     loss: Option<f64>,
-    /// By both sites, as workers count it. PyTorch does not tell.
+    /// Bytes sent by both sites, as counted by workers. PyTorch does not report it.
     sent_bytes: Option<f64>,
-    /// What arrived at both sites, with all headers.
+    /// Bytes received by both sites, with all headers.
     wire_bytes: f64,
 }
 
@@ -72,7 +72,7 @@ impl Case<'_> {
         case_name(self.method, self.rate_mbit, self.steps)
     }
 
-    /// Whether a shorter run was over its limit already: a longer one has the same pace, and takes several times as long to say so.
+    /// Whether a shorter run already exceeded its limit: a longer one has the same pace.
     fn is_hopeless(&self, book: &Book) -> bool {
         if book.case(BENCH, &self.name()).next().is_some() {
             return false;
@@ -84,18 +84,18 @@ impl Case<'_> {
         shorter.is_some()
     }
 
-    /// Before anything is measured.
+    /// Returns the limit before any measurement.
     fn limit_about(&self) -> Duration {
         Duration::from_secs_f64(self.steps as f64 * STEP_S_ABOUT * self.limit_times)
     }
 }
 
-/// A method, its link and the steps of its run.
+/// Name of a method, its link and the steps of its run.
 pub fn case_name(method: &str, rate_mbit: f64, steps: u64) -> String {
     format!("{method}, {rate_mbit} Mbit/s, {steps} steps")
 }
 
-/// The steps of a shorter run with this method and link that was over its limit.
+/// Returns the steps of a shorter run with this method and link that exceeded its limit.
 pub fn shorter_over_the_limit(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Option<u64> {
     let is_over = |shorter: &u64| {
         *shorter < steps
@@ -104,14 +104,15 @@ pub fn shorter_over_the_limit(book: &Book, method: &str, rate_mbit: f64, steps: 
     STEPS.into_iter().find(is_over)
 }
 
-/// The newest speeds without exchange, which are those before the next case as well.
+/// The latest speeds without exchange, which also apply before the next case.
 #[derive(Default)]
 struct Local {
     ours: Option<f64>,
     theirs: Option<f64>,
 }
 
-/// Every preset and what PyTorch has, over links of so many Mbit/s, in runs of so many steps. What is asked for first is measured first.
+/// Measures every preset and PyTorch's methods, over links of these rates, in runs of these steps, in the
+/// order given.
 pub fn measure(session: &mut Session, rates_mbit: &[f64], steps: Option<&[u64]>) -> Result<()> {
     let steps = match steps {
         Some(steps) => steps,
@@ -193,7 +194,7 @@ fn limit(case: &Case<'_>, local_step_s: f64) -> Result<Duration> {
     Ok(Duration::try_from_secs_f64(case.steps as f64 * local_step_s * case.limit_times)?)
 }
 
-/// What is kept of a case.
+/// Returns the stored figures of a case.
 fn figures(case: &Case<'_>, measured: &Measured, local_step_s: f64, link: &LinkConfig) -> Vec<Figure> {
     let &Measured { made, seconds, steady_step_s, loss, sent_bytes, wire_bytes } = measured;
     let ran = Ran { steps: case.steps, made, seconds, local_step_s };
@@ -225,7 +226,7 @@ fn figures(case: &Case<'_>, measured: &Measured, local_step_s: f64, link: &LinkC
     figures
 }
 
-/// What follows from a case's loss: measures the runs without a link that it is compared with.
+/// Derives figures from a case's loss: measures the reference runs without a link.
 fn tell(session: &mut Session, case: &Case<'_>) -> Result<()> {
     let name = case.name();
     let Some(loss) = session.book.value(BENCH, &name, "loss") else { return Ok(()) };
@@ -236,7 +237,7 @@ fn tell(session: &mut Session, case: &Case<'_>) -> Result<()> {
     session.derived(BENCH, &name, &derived)
 }
 
-/// What follows from a case and the runs without a link that have been measured.
+/// Returns the figures derived from a case and measured runs without a link.
 pub fn compared(book: &Book, method: &str, rate_mbit: f64, steps: u64) -> Vec<Figure> {
     let name = case_name(method, rate_mbit, steps);
     let value = |metric| book.value(BENCH, &name, metric);

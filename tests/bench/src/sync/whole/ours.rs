@@ -20,21 +20,22 @@ use crate::sync::{small, watch};
 const ALONE: &str = "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 1000000";
 /// More than a measurement makes.
 const STEPS_MAX: u64 = 1_000_000;
-/// From the start of processes to the first step, and for a measurement without exchange: a busy machine takes its time.
+/// Timeout from the start of processes to the first step, and for a measurement without exchange, on a busy
+/// machine.
 const START_MAX: Duration = Duration::from_secs(120);
-/// For all that is held out, after the last step.
+/// Timeout of the evaluation on all held-out text, after the last step.
 const EVALUATION_MAX: Duration = Duration::from_secs(300);
-/// Between looks where the time between them counts.
+/// Polling interval where time counts.
 const CLOSELY: Duration = Duration::from_millis(50);
-/// The last part of a run, which is looked at closely: one in so many.
+/// The last part of a run, which is polled at short intervals: one in this many.
 const LAST_PART: u64 = 24;
 
-/// A run of [`WHOLE`] over this link.
+/// Returns a run of [`WHOLE`] over this link.
 pub fn training<'a>(sync: &'a str, train: &'a str, steps: u64, link: &'a LinkConfig) -> Training<'a> {
     Training { train, copies: COPIES, seed: SEED, ..Training::new(WHOLE, &SITES, sync, steps, link) }
 }
 
-/// Seconds a step of two workers that train side by side and do not talk.
+/// Returns the seconds per step of two workers that train in parallel without exchange.
 pub fn local_step_s(enough_s: f64) -> Result<f64> {
     let (link, train) = (LinkConfig::default(), small::train(1e-3));
     let mut cluster = training(ALONE, &train, STEPS_MAX, &link).start()?;
@@ -48,7 +49,7 @@ pub fn local_step_s(enough_s: f64) -> Result<f64> {
     Ok(measured.step_s)
 }
 
-/// From the first step to the last, or as far as the limit allows.
+/// Runs from the first step to the last, or to the limit.
 pub fn run(training: &Training<'_>, limit: Duration) -> Result<Measured> {
     let mut cluster = training.start()?;
     let all = training.sites.iter().sum::<usize>();
@@ -83,7 +84,7 @@ pub fn run(training: &Training<'_>, limit: Duration) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Steps that all workers have made: all of them only when the last result is applied everywhere.
+/// Returns the steps that all workers have made: all only if the last result is applied everywhere.
 fn made(status: &Value, steps: u64) -> u64 {
     let applied = status["step"].as_u64().unwrap_or(0);
     if status["phase"] == "finished" {
@@ -92,7 +93,7 @@ fn made(status: &Value, steps: u64) -> u64 {
     slowest_step(status).min(steps.saturating_sub(1)).max(applied)
 }
 
-/// What has arrived at both sites.
+/// Returns the bytes received by both sites.
 fn wire_bytes(cluster: &Cluster) -> f64 {
     (0..SITES.len()).map(|site| cluster.wan().into_site(site).stats().delivered.bytes as f64).sum()
 }

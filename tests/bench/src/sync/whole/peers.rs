@@ -1,4 +1,4 @@
-//! Whole runs of what PyTorch has.
+//! Whole runs of PyTorch's methods.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{Measured, SEED};
 use crate::runs::pytorch::{self, Mode, Python};
 use crate::sync::speed;
 
-/// Python and torch take their time to start, and to look at what is held out.
+/// Python and torch take time to start, and to evaluate held-out text.
 const AROUND: Duration = Duration::from_secs(180);
-/// As our own runs clip theirs.
+/// Clipping as in our own runs.
 const CLIP: &str = "1.0";
 
-/// The learning rate of a way to train: that of ours which it is most like.
+/// Returns the learning rate of a mode: that of our most similar method.
 pub fn learning_rate(mode: Mode<'_>) -> f64 {
     let best = match mode {
         ["diloco", ..] => 2.5e-3,
@@ -26,12 +26,12 @@ pub fn learning_rate(mode: Mode<'_>) -> f64 {
     best * RATE_SCALE
 }
 
-/// Seconds a step of two processes that do not talk.
+/// Returns the seconds per step of two processes without exchange.
 pub fn local_step_s(python: &Python, steps: usize) -> Result<f64> {
     python.local(&shape(), steps)
 }
 
-/// From the first step to the last, or as far as the limit allows. The time is that of the steps alone.
+/// Runs from the first step to the last, or to the limit. The time is that of the steps alone.
 pub fn run(
     python: &Python,
     mode: Mode<'_>,
@@ -53,7 +53,7 @@ pub fn run(
     let times = python.across(&links, &options, mode, limit + AROUND, enough)?;
     let times = times.context("no root or no TUN device for PyTorch over the link")?;
     let loss = if report.exists() { Some(read_loss(&std::fs::read(&report)?)?) } else { None };
-    // A collective that hangs ends no step: it counts with the time that it was given.
+    // A hung collective completes no step: it counts with its whole limit.
     let seconds = if is_whole(&times) { times.iter().sum() } else { limit.as_secs_f64() };
     Ok(Measured {
         made: times.len() as u64,
@@ -70,7 +70,7 @@ fn read_loss(report: &[u8]) -> Result<f64> {
     report["loss"].as_f64().context("the script's report has no loss")
 }
 
-/// The model and its batch, as options of the script.
+/// Returns the model and its batch as options of the script.
 fn shape() -> Vec<String> {
     let sizes = [
         ("--layers", WHOLE.layers),
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_report_without_a_loss_is_refused() {
         assert_eq!(read_loss(br#"{"loss": 1.5}"#).unwrap(), 1.5);
-        // As Python writes what is no number.
+        // Python's form of NaN.
         assert!(read_loss(br#"{"loss": NaN}"#).is_err() && read_loss(b"{}").is_err());
     }
 }

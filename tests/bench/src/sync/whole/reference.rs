@@ -1,4 +1,4 @@
-//! The loss of a machine without a link, by the steps that its run was planned for.
+//! Loss of a machine without a link, by the planned steps of its run.
 
 use std::time::Duration;
 
@@ -16,10 +16,11 @@ use crate::sync::{method, quality, small};
 
 /// The same two workers, in one place.
 const SITES: &[usize] = &[2];
-/// Of a step, with its exchange within the site: several times as long as on a busy machine.
+/// Maximum seconds per step, including the exchange within the site: several times those on a busy machine.
 const STEP_MAX: Duration = Duration::from_secs(1);
 
-/// Measures the runs without a link that a loss after so many steps is compared with, as far as they are not known. False: there was no time for one, or it failed.
+/// Measures missing runs without a link for comparison with a loss after this many steps. Returns false if no
+/// time was left for one, or it failed.
 pub fn measure_around(session: &mut Session, loss: f64, steps: u64) -> Result<bool> {
     loop {
         let is_known = |book: &Book, steps| loss_of(book, steps).is_some();
@@ -35,13 +36,13 @@ pub fn measure_around(session: &mut Session, loss: f64, steps: u64) -> Result<bo
     }
 }
 
-/// All that has been measured.
+/// Returns all measured runs.
 pub fn known(book: &Book) -> Curve {
     let losses = book.bench(BENCH).filter(|line| line.metric == "loss");
     Curve::new(losses.filter_map(|line| Some((parse_case(&line.case)?, line.value))).collect())
 }
 
-/// The loss at equal tokens.
+/// Returns the loss at equal tokens.
 pub fn loss_of(book: &Book, steps: u64) -> Option<f64> {
     book.value(BENCH, &case_name(steps), "loss")
 }

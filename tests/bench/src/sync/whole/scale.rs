@@ -1,4 +1,4 @@
-//! The model of whole runs, and links that are to it what others are to the larger one (decision 0019).
+//! The model of whole runs, and links scaled to it (decision 0019).
 
 use std::time::Duration;
 
@@ -8,30 +8,33 @@ use longhaul_emulator::LinkConfig;
 use crate::runs::training::{Copies, Shape};
 use crate::sync::small;
 
-/// Small enough that 1500 steps of it take less than a minute on one thread,
+/// Small enough that 1500 steps take less than a minute on one thread.
 pub const WHOLE: Shape = Shape { layers: 3, width: 96, heads: 3, context: 128, tied_embeddings: true };
-/// with so few sequences that a step computes for about as long, for each parameter that it exchanges, as one of the larger model.
+/// With so few sequences a step computes for about as long, per exchanged parameter, as one of the larger
+/// model.
 pub const COPIES: Copies<'static> = Copies { batch: 4, micro_batch: 4, ..Copies::WHOLE };
-/// Of the learning rates that are best with four times as many sequences in a step: the square root of that.
+/// Scale of the best learning rates for four times as many sequences per step: the square root.
 pub const RATE_SCALE: f64 = 0.5;
 
-/// Bits for each parameter and step that a link of 1 Mbit/s carries: those of the model of `gpt` with its ten million parameters,
+/// Bits per parameter and step of a link of 1 Mbit/s: those of the model of `gpt` with its ten million
+/// parameters.
 const BITS_OF_A_MBIT: f64 = 0.067;
-/// in steps of so many seconds.
+/// Seconds of such a step.
 const STEP_S: f64 = 0.73;
-/// One way, beside such a step.
+/// One-way delay relative to such a step.
 const DELAY_S: f64 = 0.025;
 /// One packet in a thousand.
 const LOSS: f64 = 0.001;
-/// What links pass on at once: packets do not shrink with the model (decision 0019).
+/// Packet size: packets do not shrink with the model (decision 0019).
 const PACKET_BYTES: u64 = 1500;
 
-/// What a link of so many Mbit/s carries, for each parameter and step.
+/// Returns the bits per parameter and step of a link of this rate.
 pub fn bits(rate_mbit: f64) -> f64 {
     BITS_OF_A_MBIT * rate_mbit
 }
 
-/// Each direction of the link that stands for one of so many Mbit/s, where a step takes so long without exchange.
+/// Returns each direction of the scaled link for this rate, where a step takes `local_step_s` without
+/// exchange.
 pub fn link(rate_mbit: f64, local_step_s: f64) -> Result<LinkConfig> {
     let bits_per_s = bits(rate_mbit) * small::parameters(WHOLE) as f64 / local_step_s;
     Ok(LinkConfig {

@@ -1,17 +1,17 @@
-//! From what a whole run took to shares of local speed.
+//! Conversion of a whole run's duration to shares of local speed.
 
 use crate::sync::pace::Look;
 
 /// A run that ended, or was stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ran {
-    /// Steps that were asked for,
+    /// Steps requested.
     pub steps: u64,
-    /// and steps that were made.
+    /// Steps made.
     pub made: u64,
-    /// From the first step to the last that was made.
+    /// Seconds from the first step to the last one made.
     pub seconds: f64,
-    /// Seconds of a step without exchange, beside it.
+    /// Seconds per step without exchange, for comparison.
     pub local_step_s: f64,
 }
 
@@ -21,22 +21,22 @@ impl Ran {
         self.made >= self.steps
     }
 
-    /// The time of as many steps without exchange, over the time that they took.
+    /// Returns the time of as many steps without exchange, over the time taken.
     pub fn share(&self) -> f64 {
         self.made as f64 * self.local_step_s / self.seconds
     }
 
-    /// A bound from above on the share of the whole run: as if all that is left went at local speed.
+    /// Returns an upper bound of the share of the whole run, as if the rest ran at local speed.
     pub fn share_at_most(&self) -> f64 {
         let left = self.steps.saturating_sub(self.made) as f64;
         self.steps as f64 * self.local_step_s / (self.seconds + left * self.local_step_s)
     }
 }
 
-/// Where a run has its steady pace: warm-ups, and what `auto` does early, are over by then.
+/// Start of the steady pace in a run: warm-ups, and the early phase of `auto`, are over by then.
 const STEADY_FROM: (u64, u64) = (2, 3);
 
-/// Seconds a step over the last third of so many steps. None: the run did not get to its end.
+/// Returns the seconds per step over the last third; `None`: the run did not reach its end.
 pub fn steady_step_s(looks: &[Look], steps: u64) -> Option<f64> {
     let from = looks.iter().find(|look| look.steps * STEADY_FROM.1 >= steps * STEADY_FROM.0)?;
     let to = looks.iter().find(|look| look.steps >= steps)?;
@@ -44,11 +44,11 @@ pub fn steady_step_s(looks: &[Look], steps: u64) -> Option<f64> {
     Some((to.at_s - from.at_s) / made as f64)
 }
 
-/// Losses at the end of runs without a link, by the steps that each was planned for.
+/// Final losses of runs without a link, by planned steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve(Vec<(u64, f64)>);
 
-/// Steps without a link that a loss takes.
+/// Steps without a link to reach a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Takes {
     About(f64),
@@ -58,13 +58,14 @@ pub enum Takes {
     More(u64),
 }
 
-/// Beyond so many times the steps of a run nothing is measured: a loss below that of as many steps is rare.
+/// Maximum steps measured, relative to a run: a loss below that of as many steps is rare.
 const LONGER: (u64, u64) = (5, 4);
-/// Nor below such a part of them.
+/// Divisor for the minimum steps measured.
 const SHORTEST_PART: u64 = 16;
 
 impl Curve {
-    /// Of runs in any order. What a longer run does not make better counts as if it did not make it worse either: one seed says no more.
+    /// Creates a curve from runs in any order. A longer run with a higher loss counts as equal: one seed is
+    /// not more precise.
     pub fn new(mut points: Vec<(u64, f64)>) -> Self {
         points.sort_by_key(|(steps, _)| *steps);
         let mut least = f64::INFINITY;
@@ -75,7 +76,8 @@ impl Curve {
         Self(points)
     }
 
-    /// Steps of the next run that has to be measured, so that it can be said when one of `steps` steps has this loss; none: enough is known, or no more is looked for.
+    /// Returns the steps of the next run to measure, to locate the loss of a run of `steps` steps; `None`:
+    /// enough is known, or the search ends.
     pub fn wants(&self, loss: f64, steps: u64) -> Option<u64> {
         let (Some(&(shortest, most)), Some(&(longest, least))) = (self.0.first(), self.0.last()) else {
             return Some(steps);
@@ -88,7 +90,7 @@ impl Curve {
         }
     }
 
-    /// Between two runs, losses are taken to fall in proportion to the logarithm of the steps. None: there are no runs.
+    /// Interpolates between two runs in the logarithm of the steps; `None` without runs.
     pub fn takes(&self, loss: f64) -> Option<Takes> {
         let (&(shortest, most), &(longest, least)) = (self.0.first()?, self.0.last()?);
         if loss > most {
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_steady_pace_is_that_of_the_last_third() {
-        // Ten seconds a step for ten steps, then one.
+        // Ten seconds per step for ten steps, then one.
         let at_s = |steps: u64| (steps.min(10) * 10 + steps.saturating_sub(10)) as f64;
         let looks: Vec<_> = (1..=90).map(|steps| Look { at_s: at_s(steps), steps, bytes: 0 }).collect();
         assert_eq!(steady_step_s(&looks, 90), Some(1.0));

@@ -1,4 +1,4 @@
-//! Tests of what is made of whole runs.
+//! Tests of the evaluation of whole runs.
 
 use super::*;
 
