@@ -11,6 +11,10 @@ use super::{DataError, bounds};
 #[cfg(feature = "tokenizers")]
 mod beside;
 #[cfg(feature = "tokenizers")]
+mod classes;
+#[cfg(feature = "tokenizers")]
+mod deleting;
+#[cfg(feature = "tokenizers")]
 mod described;
 #[cfg(not(feature = "tokenizers"))]
 #[path = "tokenizer/not_described.rs"]
@@ -18,6 +22,9 @@ mod described;
 #[cfg(feature = "tokenizers")]
 mod other_files;
 mod reach;
+#[cfg(feature = "tokenizers")]
+mod rebuilt;
+mod separator;
 mod unknown;
 
 pub use self::described::Described;
@@ -36,8 +43,8 @@ pub enum Tokenizer {
         tokenizer: Arc<Described>,
         /// What the file has beside that, and is not taken over.
         settings: Vec<String>,
-        /// What a file beside it says of a program that makes other tokens.
-        beside: Option<String>,
+        /// What the file does that nobody may expect, and what files beside it say of a program that makes other tokens.
+        notices: Vec<String>,
     },
 }
 
@@ -61,11 +68,10 @@ impl Tokenizer {
         )]
         let mut read = Self::of_json(json, path)?;
         #[cfg(feature = "tokenizers")]
-        if let Self::Json { json, beside, .. } = &mut read {
-            *beside = beside::rebuilt(json, path);
-            if let Some(beside) = beside {
-                tracing::warn!("{beside}");
-            }
+        if let Self::Json { json, notices, .. } = &mut read {
+            *notices = deleting::notices(json);
+            notices.extend(rebuilt::rebuilt(json, path));
+            notices.iter().for_each(|notice| tracing::warn!("{notice}"));
         }
         #[cfg(feature = "tokenizers")]
         if let Some(reason) = read.json().and_then(|json| beside::contradicted(&json, path)) {
@@ -89,7 +95,7 @@ impl Tokenizer {
             let (path, settings) = (path.display(), settings.join(", "));
             tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are not taken over");
         }
-        Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings, beside: None })
+        Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings, notices: Vec::new() })
     }
 
     /// Settings that its file has of its last use, in words: truncation, padding, dropout. Texts become tokens without them.
@@ -101,12 +107,12 @@ impl Tokenizer {
         }
     }
 
-    /// Why another program may make other tokens with the files beside it, in words.
+    /// Which of its steps take characters out of texts, and why another program may make other tokens with the files beside it, in words.
     #[must_use]
-    pub fn beside(&self) -> Option<&str> {
+    pub fn notices(&self) -> &[String] {
         match self {
-            Self::Bytes => None,
-            Self::Json { beside, .. } => beside.as_deref(),
+            Self::Bytes => &[],
+            Self::Json { notices, .. } => notices,
         }
     }
 
@@ -116,48 +122,6 @@ impl Tokenizer {
         match self {
             Self::Bytes => 0,
             Self::Json { tokenizer, .. } => tokenizer.around(),
-        }
-    }
-
-    /// Refuses what looks like a special token, stands between records, and would be several tokens of text; and what has characters that are in no token, or in the unknown one.
-    ///
-    /// # Errors
-    /// It does.
-    pub(super) fn check_separator(&self, separator: &str) -> Result<(), DataError> {
-        let refused = |reason| DataError::Separator { separator: separator.to_owned(), reason };
-        if ["\\n", "\\t", "\\r", "\\0"].iter().any(|escape| separator.contains(escape)) {
-            let reason = "it has a backslash and a letter in place of what they stand for: write it in double quotes, as \"\\n\"";
-            return Err(refused(reason.to_owned()));
-        }
-        let left_out = |reason| refused(format!("{reason}; or take another separator"));
-        if !self.depends_on_place() {
-            self.check_whole(separator).map_err(left_out)?;
-        }
-        if !separator.is_empty() && self.encode(separator).is_ok_and(|tokens| tokens.is_empty()) {
-            let special = match self {
-                Self::Json { tokenizer, .. } => listed(&tokenizer.special()),
-                Self::Bytes => String::new(),
-            };
-            return Err(refused(format!(
-                "the tokenizer makes no token of it, so that records would run into each other; name one that it has a token for (its special tokens: {special}), or separator = \"\" if they should"
-            )));
-        }
-        let name = separator.trim();
-        if !looks_special(name) {
-            return self.check_known(separator).map_err(refused);
-        }
-        match self {
-            Self::Bytes => Err(refused(format!(
-                "it looks like a special token, and with tokenizer = \"bytes\" it is {} bytes of text; take \"\\n\", or a tokenizer that has it",
-                name.len()
-            ))),
-            Self::Json { tokenizer, .. } if tokenizer.has_as_tokens(name).map_err(refused)? => {
-                self.check_known(separator).map_err(refused)
-            }
-            Self::Json { tokenizer, .. } => Err(refused(format!(
-                "it looks like a special token, and the tokenizer has none of this name, so that it would be text; its special tokens are {}",
-                listed(&tokenizer.special())
-            ))),
         }
     }
 
@@ -303,69 +267,6 @@ const SHOWN_CHARACTERS: usize = 40;
 /// Characters that are in no token and that a message names.
 const LEFT_OUT_MAX: usize = 5;
 
-/// Special tokens that a message names.
-const NAMED_MAX: usize = 8;
-
-/// What tokenizers call the tokens that they have for it.
-const SPECIAL_NAMES: [&str; 21] = [
-    "s",
-    "bos",
-    "eos",
-    "pad",
-    "unk",
-    "sep",
-    "cls",
-    "mask",
-    "eot",
-    "eod",
-    "eom",
-    "endoftext",
-    "end_of_text",
-    "begin_of_text",
-    "start_of_turn",
-    "end_of_turn",
-    "im_start",
-    "im_end",
-    "startoftext",
-    "end_of_document",
-    "document_end",
-];
-
-/// `<s>`, `</s>`, `<|endoftext|>`, `[SEP]`, and several of them one after the other.
-fn looks_special(name: &str) -> bool {
-    let first = |name: &str| -> Option<usize> {
-        let close = match name.as_bytes().first()? {
-            b'<' => '>',
-            b'[' => ']',
-            _ => return None,
-        };
-        let end = name.find(close)?;
-        let inner = &name[1..end];
-        let is_piped = inner.len() > 2 && inner.starts_with('|') && inner.ends_with('|');
-        let plain = inner.strip_prefix('/').unwrap_or(inner);
-        let is_known = SPECIAL_NAMES.iter().any(|known| {
-            plain.eq_ignore_ascii_case(known)
-                && (close == '>' || plain.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
-        });
-        ((is_piped || is_known) && !inner.contains(char::is_whitespace)).then_some(end + 1)
-    };
-    let mut rest = name;
-    while let Some(end) = first(rest) {
-        rest = rest[end..].trim_start();
-    }
-    !name.is_empty() && rest.is_empty()
-}
-
-fn listed(names: &[String]) -> String {
-    let more = names.len().saturating_sub(NAMED_MAX);
-    let named = names[..names.len() - more].join(", ");
-    match (names.is_empty(), more) {
-        (true, _) => "none".to_owned(),
-        (_, 0) => named,
-        _ => format!("{named} and {more} more"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -464,41 +365,6 @@ mod tests {
             let tokenizer = read(json);
             assert_eq!(tokenizer.encode_whole(good), tokenizer.encode(good), "{json}");
             assert_eq!(tokenizer.encode_whole(bad).is_err(), !bad.is_empty(), "{json}");
-        }
-    }
-
-    #[cfg(feature = "tokenizers")]
-    #[test]
-    fn a_separator_that_looks_like_a_special_token_is_one() {
-        let special = r#"{"id":8,"content":"<|end|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}"#;
-        let json = WORDS.replace("\"added_tokens\":[]", &format!("\"added_tokens\":[{special}]"));
-        let words = Tokenizer::of_json(json.into_bytes(), Path::new("tokenizer.json")).unwrap();
-        for separator in ["\n", " ", "\t\n"] {
-            let message = words.check_separator(separator).unwrap_err().to_string();
-            assert!(
-                message.contains("makes no token of it") && message.contains("(its special tokens: <|end|>)"),
-                "{message}"
-            );
-            Tokenizer::Bytes.check_separator(separator).unwrap();
-        }
-        for separator in
-            ["", "<", "<>", "|", "< one >", "a < b", "---", "<br>", "[END]", "</p>", "[sep]", "x<s>"]
-        {
-            // Words that are not in its vocabulary are another reason.
-            let other = words.check_separator(separator).map_err(|error| error.to_string());
-            let is_told = |message: String| message.contains("does not know it");
-            assert!(other.map_or_else(is_told, |()| separator.is_empty()), "{separator}");
-            Tokenizer::Bytes.check_separator(separator).unwrap();
-        }
-        for separator in ["<|end|>", "<|end|>\n", "<|end|><|end|>"] {
-            words.check_separator(separator).unwrap();
-            let message = Tokenizer::Bytes.check_separator(separator).unwrap_err().to_string();
-            assert!(message.contains("bytes of text"), "{message}");
-        }
-        for separator in ["</s>", "<s>", "<|endoftext|>", "[SEP]", "<eos>\n", " <end_of_turn>", "<|end|></s>"]
-        {
-            let message = words.check_separator(separator).unwrap_err().to_string();
-            assert!(message.contains("its special tokens are <|end|>"), "{message}");
         }
     }
 

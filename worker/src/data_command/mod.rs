@@ -216,9 +216,7 @@ impl Told {
                 "the tokenizer's file has settings of its last use, which are not taken over: {settings}"
             ));
         }
-        if let Some(beside) = tokenizer.beside() {
-            self.line(&beside);
-        }
+        tokenizer.notices().iter().for_each(|notice| self.line(notice));
         if tokenizer.tokens_around() > 0 {
             let around = counted(tokenizer.tokens_around() as u64, "special token");
             self.line(&format_args!(

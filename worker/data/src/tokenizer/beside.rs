@@ -6,40 +6,64 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::classes::{self, Part, Taken};
 use super::other_files::{WHOLE, command};
 
 /// Bytes of such a file, at most.
 const BYTES_MAX: u64 = 64 << 20;
 const ADDED: &str = "added_tokens.json";
-const SPECIAL: &str = "special_tokens_map.json";
-const SETTINGS: &str = "tokenizer_config.json";
+pub(super) const SPECIAL: &str = "special_tokens_map.json";
+pub(super) const SETTINGS: &str = "tokenizer_config.json";
+pub(super) const CONFIG: &str = "config.json";
 const SPLITS: &str = "split_special_tokens";
 /// Of which the library takes `tokenizer.json` as it is, but for added tokens.
 const GENERIC: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 
 /// What of a `tokenizer.json` others may change.
 #[derive(Deserialize)]
-struct Whole {
+pub(super) struct Whole {
     #[serde(default)]
-    added_tokens: Vec<AddedToken>,
+    pub(super) added_tokens: Vec<AddedToken>,
     #[serde(default)]
-    normalizer: Value,
+    pub(super) normalizer: Value,
     #[serde(default)]
-    pre_tokenizer: Value,
+    pub(super) pre_tokenizer: Value,
     #[serde(default)]
-    model: Value,
+    pub(super) model: Value,
 }
 
 /// A token that is looked for before all else, as `tokenizer.json` and `added_tokens_decoder` have it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-struct AddedToken {
-    content: String,
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct AddedToken {
+    pub(super) content: String,
     #[serde(default)]
     lstrip: bool,
     #[serde(default)]
     rstrip: bool,
     #[serde(default)]
     single_word: bool,
+    /// Looked for in the normalised text. `added_tokens_decoder` may not have it.
+    #[serde(default)]
+    normalized: Option<bool>,
+}
+
+impl AddedToken {
+    /// Whether it is looked for otherwise with these flags.
+    pub(super) fn differs(&self, flags: &Map<String, Value>, has_normalizer: bool) -> bool {
+        let own = [
+            ("lstrip", Some(self.lstrip)),
+            ("rstrip", Some(self.rstrip)),
+            ("single_word", Some(self.single_word)),
+            ("normalized", self.normalized.filter(|_| has_normalizer)),
+        ];
+        own.into_iter()
+            .any(|(name, own)| flags.get(name).and_then(Value::as_bool).zip(own).is_some_and(|(a, b)| a != b))
+    }
+
+    fn has_same_flags(&self, other: &Self) -> bool {
+        let flags = |token: &Self| (token.lstrip, token.rstrip, token.single_word);
+        self.content == other.content && flags(self) == flags(other)
+    }
 }
 
 /// Why other files make another tokenizer than this `tokenizer.json` alone; none: they do not, or it is called otherwise.
@@ -52,12 +76,13 @@ pub(super) fn contradicted(json: &[u8], path: &Path) -> Option<String> {
     }
     let whole: Whole = serde_json::from_slice(json).ok()?;
     let empty = Map::new();
+    let taken = classes::taken(json, settings.as_ref(), read(CONFIG).as_ref());
     let settings = settings.as_ref().unwrap_or(&empty);
     let why = lacking(&whole, ADDED, added.iter().flat_map(Map::keys).map(String::as_str))
         .or_else(|| lacking(&whole, SPECIAL, special.iter().flat_map(named)))
         .or_else(|| lacking(&whole, SETTINGS, named(settings)))
         .or_else(|| decoder(&whole, settings))
-        .or_else(|| other_setting(&whole, settings))?;
+        .or_else(|| other_setting(&whole, settings, &taken))?;
     if why.contains(SPLITS) {
         return Some(format!("{why}: name a copy of {WHOLE} in a folder of its own, where they are not"));
     }
@@ -67,13 +92,13 @@ pub(super) fn contradicted(json: &[u8], path: &Path) -> Option<String> {
     ))
 }
 
-fn object(path: &Path) -> Option<Map<String, Value>> {
+pub(super) fn object(path: &Path) -> Option<Map<String, Value>> {
     let is_one = std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= BYTES_MAX);
     is_one.then(|| serde_json::from_slice(&std::fs::read(path).ok()?).ok()).flatten()
 }
 
 /// Tokens that are named as `"pad_token": "<pad>"`, as an object, or in lists of such.
-fn named(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
+pub(super) fn named(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
     object.iter().flat_map(move |(key, value)| {
         let tokens: Vec<&str> = match value {
             Value::Array(all) if key.ends_with("special_tokens") => all.iter().filter_map(content).collect(),
@@ -89,7 +114,7 @@ fn named(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
     })
 }
 
-fn content(value: &Value) -> Option<&str> {
+pub(super) fn content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
@@ -105,7 +130,8 @@ fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
     let tokens: BTreeMap<String, AddedToken> =
         serde_json::from_value(settings.get("added_tokens_decoder")?.clone()).ok()?;
     lacking(whole, SETTINGS, tokens.values().map(|token| token.content.as_str())).or_else(|| {
-        let is_other = |token: &&AddedToken| !whole.added_tokens.contains(token);
+        let is_other =
+            |token: &&AddedToken| !whole.added_tokens.iter().any(|added| added.has_same_flags(token));
         let token = tokens.values().find(is_other)?;
         Some(format!(
             "{SETTINGS} beside it has other flags (lstrip, rstrip, single_word) of the token {:?}",
@@ -114,71 +140,15 @@ fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// Models that a class of the library builds, whatever the file has. Of Llama's, both kinds are about.
-const MODELS: [(&str, &[&str]); 3] = [
-    (
-        "WordPiece",
-        &[
-            "Bert",
-            "ConvBert",
-            "DistilBert",
-            "Electra",
-            "Funnel",
-            "LayoutLM",
-            "MPNet",
-            "MobileBert",
-            "SqueezeBert",
-        ],
-    ),
-    (
-        "Unigram",
-        &[
-            "Albert",
-            "Barthez",
-            "BigBird",
-            "Camembert",
-            "DebertaV2",
-            "MBart",
-            "MBart50",
-            "Pegasus",
-            "RemBert",
-            "T5",
-            "XLMRoberta",
-            "XLNet",
-        ],
-    ),
-    (
-        "BPE",
-        &[
-            "Bart",
-            "Bloom",
-            "CLIP",
-            "CodeGen",
-            "Cohere",
-            "GPT2",
-            "GPTNeoX",
-            "Gemma",
-            "LED",
-            "Longformer",
-            "Qwen2",
-            "Roberta",
-            "Whisper",
-        ],
-    ),
-];
-
-/// A class that builds another model than the file has.
+/// A class that builds another model than the file has. Of Llama's, both kinds are about.
 fn other_model(whole: &Whole, class: &str) -> Option<String> {
-    let name = class.strip_suffix("Fast").unwrap_or(class).strip_suffix("Tokenizer")?;
     let there = whole.model.get("type")?.as_str()?;
-    let (built, _) = MODELS.iter().find(|(_, classes)| classes.contains(&name))?;
-    (*built != there).then(|| {
+    let known = classes::by_name(class).filter(|_| !class.contains("Llama"))?;
+    let built = known.built(Part::Model, &known.values(&Map::new(), false))?.get("type")?.as_str()?;
+    (built != there).then(|| {
         format!("{SETTINGS} beside it says tokenizer_class = {class:?}, which makes a {built} model, and the file itself has {there}")
     })
 }
-
-/// Classes whose letters are made small by a step of its own.
-const BY_STEP: [&str; 4] = ["Albert", "FNet", "RemBert", "XLNet"];
 
 /// Letters that are made small though the setting says otherwise, or the other way around. A map of characters may do it as well.
 fn other_case(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Option<String> {
@@ -188,21 +158,28 @@ fn other_case(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Opti
         true => !has("Lowercase") && !has("Precompiled"),
         false => has("Lowercase"),
     };
-    (is_other && BY_STEP.iter().any(|begins| class.starts_with(begins))).then(|| {
+    let is_step = || {
+        let [small, others] = built_with(class, Part::Normalizer, "do_lower_case")?;
+        Some(step(small, "Lowercase").is_some() && step(others, "Lowercase").is_none())
+    };
+    (is_other && is_step() == Some(true)).then(|| {
         let steps = if said { "no step that does" } else { "a step that does all the same" };
         format!("{SETTINGS} beside it says do_lower_case = {said}, and the file itself has {steps}")
     })
 }
 
 /// A setting that says something else than the file's own steps.
-fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
+fn other_setting(whole: &Whole, settings: &Map<String, Value>, taken: &Taken) -> Option<String> {
     if settings.get(SPLITS) == Some(&Value::Bool(true)) {
         return Some(format!("{SETTINGS} beside it says {SPLITS}, so that special tokens are text"));
     }
     let class = settings.get("tokenizer_class").and_then(Value::as_str).unwrap_or(GENERIC[0]);
-    if GENERIC.contains(&class) {
+    if GENERIC.contains(&class) || matches!(taken, Taken::File) {
         return None;
     }
+    // A class that has steps of its own may make nothing of a setting.
+    let own = if let Taken::Class { class, .. } = taken { class.settings.as_ref() } else { None };
+    let counts = |key: &str| own.is_none_or(|own| own.contains_key(key));
     const OF_BERT: [(&str, &str); 3] = [
         ("do_lower_case", "lowercase"),
         ("strip_accents", "strip_accents"),
@@ -217,7 +194,8 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
     if why.is_some() {
         return why;
     }
-    let mut pairs = pairs.chain([(byte_level, "add_prefix_space", "add_prefix_space")]);
+    let pairs = pairs.chain([(byte_level, "add_prefix_space", "add_prefix_space")]);
+    let mut pairs = pairs.filter(|(_, key, _)| counts(key));
     pairs.find_map(|(step, key, own)| {
         let (said, there) = (settings.get(key)?.as_bool()?, step?.get(own)?.as_bool());
         // Without a setting of its own, accents go where letters are made small.
@@ -227,8 +205,15 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>) -> Option<String>
     })
 }
 
-/// Classes that put their mark of a space before a text as their setting says, where the step is `Metaspace`. Of others the file's own step counts.
-const BY_PREFIX: [&str; 4] = ["Llama", "XLMRoberta", "Camembert", "BigBird"];
+/// A part as a class builds it with this setting, and without it.
+fn built_with(class: &str, part: Part, setting: &str) -> Option<[&'static Value; 2]> {
+    let class = classes::by_name(class)?;
+    let built = |said: bool| {
+        let settings = serde_json::json!({ setting: said });
+        class.built(part, &class.values(settings.as_object()?, false))
+    };
+    Some([built(true)?, built(false)?])
+}
 
 /// A mark of a space before a text that the setting says otherwise: as `Metaspace` has it, or a normalizer that puts it there.
 fn other_prefix(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Option<String> {
@@ -241,57 +226,14 @@ fn other_prefix(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Op
         None if prepends => (true, "the normalizer Prepend".to_owned()),
         None => return None,
     };
-    let is_other = BY_PREFIX.iter().any(|begins| class.starts_with(begins)) && said != there;
+    let takes_setting = || {
+        let schemes = built_with(class, Part::PreTokenizer, "add_prefix_space")?
+            .map(|built| step(built, "Metaspace")?.get("prepend_scheme")?.as_str());
+        Some(schemes[0]? != "never" && schemes[1]? == "never")
+    };
+    let is_other = said != there && takes_setting() == Some(true);
     is_other
         .then(|| format!("{SETTINGS} beside it says add_prefix_space = {said}, and the file itself {own}"))
-}
-
-/// Classes that the library makes anew of a file's vocabulary and merges with steps of their own: normalizers, and what divides a text. As `transformers` 5.24 has them.
-const OWN_STEPS: [(&str, &[&str], &[&str]); 12] = [
-    ("Blenderbot", &[], &["ByteLevel"]),
-    ("CLIP", &["NFC", "Replace", "Lowercase"], &["Split", "ByteLevel"]),
-    ("CodeGen", &[], &["ByteLevel"]),
-    ("Cohere", &["NFC"], &["Digits", "ByteLevel"]),
-    ("Deberta", &[], &["ByteLevel"]),
-    ("GPT2", &[], &["ByteLevel"]),
-    ("GPTNeoX", &["NFC"], &["ByteLevel"]),
-    ("LayoutLMv3", &[], &["ByteLevel"]),
-    ("Luke", &[], &["ByteLevel"]),
-    ("Qwen2", &["NFC"], &["Split", "ByteLevel"]),
-    ("Roberta", &[], &["ByteLevel"]),
-    ("Whisper", &[], &["ByteLevel"]),
-];
-
-/// Why `AutoTokenizer` of `transformers` 5 may make other tokens than this `tokenizer.json`, in words: its class has steps of its own, and these are others. The tokens here are those of the file, as earlier versions
-/// and other programs have them.
-pub(super) fn rebuilt(json: &[u8], path: &Path) -> Option<String> {
-    let folder = path.parent().filter(|_| path.ends_with(WHOLE))?;
-    let settings = object(&folder.join(SETTINGS))?;
-    let class = settings.get("tokenizer_class")?.as_str()?;
-    let name = class.strip_suffix("Fast").unwrap_or(class).strip_suffix("Tokenizer")?;
-    let (_, normalizers, divides) = OWN_STEPS.iter().find(|(known, ..)| *known == name)?;
-    let whole: Whole = serde_json::from_slice(json).ok()?;
-    let are_same =
-        |steps: &Value, own: &[&str]| kinds(steps).iter().map(String::as_str).eq(own.iter().copied());
-    if are_same(&whole.normalizer, normalizers) && are_same(&whole.pre_tokenizer, divides) {
-        return None;
-    }
-    let listed = |steps: &[&str]| if steps.is_empty() { "none".to_owned() } else { steps.join(", ") };
-    let all: Vec<String> = [&whole.normalizer, &whole.pre_tokenizer].into_iter().flat_map(kinds).collect();
-    let there = listed(&all.iter().map(String::as_str).collect::<Vec<_>>());
-    Some(format!(
-        "{SETTINGS} beside the tokenizer says tokenizer_class = {class:?}, which `transformers` 5 makes with steps of its own ({}), and the file has others ({there}): tokens here are the file's",
-        listed(&[*normalizers, *divides].concat())
-    ))
-}
-
-/// The kinds of all steps, in order.
-fn kinds(steps: &Value) -> Vec<String> {
-    let inner = ["normalizers", "pretokenizers"].into_iter().find_map(|key| steps.get(key)?.as_array());
-    match inner {
-        Some(inner) => inner.iter().flat_map(kinds).collect(),
-        None => steps.get("type").and_then(Value::as_str).map(str::to_owned).into_iter().collect(),
-    }
 }
 
 /// A step of a kind, which may be one of several.
@@ -402,30 +344,6 @@ mod tests {
                 (serde_json::from_str(whole).unwrap(), serde_json::json!({ "add_prefix_space": said }));
             let told = other_prefix(&whole, class, settings.as_object().unwrap());
             assert_eq!(told.is_some(), is_other, "{class} {said}: {told:?}");
-        }
-    }
-
-    #[test]
-    fn a_class_with_steps_of_its_own_is_told_where_the_file_has_others() {
-        let digits = r#"{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"ByteLevel"}]}}"#;
-        let plain = r#"{"normalizer":null,"pre_tokenizer":{"type":"ByteLevel"}}"#;
-        let nfc = r#"{"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"ByteLevel"}}"#;
-        for (json, class, is_told) in [
-            (digits, "GPT2Tokenizer", true),
-            (digits, "GPT2TokenizerFast", true),
-            (plain, "GPT2Tokenizer", false),
-            (nfc, "GPT2Tokenizer", true),
-            (nfc, "GPTNeoXTokenizerFast", false),
-            (plain, "Qwen2Tokenizer", true),
-            (digits, "PreTrainedTokenizerFast", false),
-        ] {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join(WHOLE);
-            assert_eq!(rebuilt(json.as_bytes(), &path), None);
-            std::fs::write(folder.path().join(SETTINGS), format!(r#"{{"tokenizer_class": "{class}"}}"#))
-                .unwrap();
-            let told = rebuilt(json.as_bytes(), &path);
-            assert_eq!(told.is_some(), is_told, "{class} {json}: {told:?}");
         }
     }
 

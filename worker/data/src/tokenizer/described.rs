@@ -105,20 +105,15 @@ impl Described {
         added.into_iter().filter(|(_, token)| token.special).map(|(_, token)| token.content).collect()
     }
 
-    /// Whether a name is that of a token, or of several one after the other.
-    pub(super) fn has_as_tokens(&self, name: &str) -> Result<bool, String> {
+    /// Whether a name is that of a token, or each of these parts of it becomes one, whatever stands between them.
+    pub(super) fn has_as_tokens(&self, name: &str, parts: &[&str]) -> Result<bool, String> {
         if self.tokenizer.token_to_id(name).is_some() {
             return Ok(true);
         }
-        let (added, mut rest) = (self.tokenizer.get_added_tokens_decoder(), name);
-        for id in self.encode(name)? {
-            let Some(after) = added.get(&id).and_then(|token| rest.strip_prefix(token.content.as_str()))
-            else {
-                return Ok(false);
-            };
-            rest = after.trim_start();
-        }
-        Ok(rest.is_empty())
+        let mut made = self.encode(name)?.into_iter();
+        Ok(parts.iter().all(|part| {
+            self.tokenizer.token_to_id(part).is_some_and(|token| made.any(|other| other == token))
+        }))
     }
 
     /// The tokens of a text, without special ones around it.
@@ -326,7 +321,7 @@ fn ends_with_bytes(step: &PreTokenizerWrapper) -> bool {
 }
 
 /// What a model that falls back to bytes calls the token of one.
-fn byte_name(byte: u8) -> String {
+pub(super) fn byte_name(byte: u8) -> String {
     format!("<{byte:#04X}>")
 }
 

@@ -39,7 +39,7 @@ impl Described {
         match self.never {}
     }
 
-    pub(super) fn has_as_tokens(&self, _: &str) -> Result<bool, String> {
+    pub(super) fn has_as_tokens(&self, _: &str, _: &[&str]) -> Result<bool, String> {
         match self.never {}
     }
 

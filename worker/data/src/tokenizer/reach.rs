@@ -50,7 +50,7 @@ impl Tokenizer {
 }
 
 /// What the patterns of a tokenizer's file are written with.
-fn marks_of(json: &[u8]) -> Vec<String> {
+pub(super) fn marks_of(json: &[u8]) -> Vec<String> {
     let mut marks = BTreeSet::new();
     if let Ok(file) = serde_json::from_slice::<Value>(json) {
         ["normalizer", "pre_tokenizer"].into_iter().for_each(|part| collect(&file[part], &mut marks));

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Tokenizer, listed};
+use super::Tokenizer;
+use super::separator::listed;
 
 /// As the model names it.
 #[cfg_attr(not(feature = "tokenizers"), allow(dead_code, reason = "bytes have none"))]

@@ -1,0 +1,148 @@
+//! Steps of a tokenizer that take characters out of a text, so that they are in no token.
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokenizers::{
+    NormalizedString, Normalizer as _, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
+    PreTokenizer as _, PreTokenizerWrapper,
+};
+
+use super::reach::marks_of;
+use crate::unwound::caught;
+
+/// Characters that are tried one by one: those of most alphabets, punctuation and signs, and some of further ones.
+const LAST: char = '\u{2fff}';
+const FURTHER: &str = "、。「」あアー中文字한글！？ａ１ﬁ😀🇩𝒜";
+/// Texts that are tried for what is taken out only beside something else.
+const TEXTS: [&str; 2] = [
+    "One two's (three) [four] {five} <six>: 7,890.12 + 3 = x_y; \"a\" - 'b' / c\\d @e #f $g %h &i *j ~k `l` ^m |n! o?",
+    "http://a.example/b?c=d&e=f\n\n- item 1\n* item 2\n\n\tif (a == b) { return; }  // end\r\n<p>text</p> [[link]] ...",
+];
+/// Characters that a message names, and of a step that it shows.
+const NAMED: usize = 5;
+const SHOWN: usize = 200;
+
+/// A notice of each step that does.
+pub(super) fn notices(json: &[u8]) -> Vec<String> {
+    let Ok(file) = serde_json::from_slice::<Value>(json) else { return Vec::new() };
+    let marks = marks_of(json);
+    let normalizers = inner(&file["normalizer"]).into_iter().filter_map(|step| {
+        let is_one = step["type"] == "Replace" && step["content"] == "";
+        told("normalizer", step, is_one.then(|| kept_by_normalizer(step))??, &marks)
+    });
+    let dividers = inner(&file["pre_tokenizer"]).into_iter().filter_map(|step| {
+        let is_one = step["behavior"] == "Removed" || step["type"] == "CharDelimiterSplit";
+        told("pre_tokenizer", step, is_one.then(|| kept_by_divider(step))??, &marks)
+    });
+    normalizers.chain(dividers).collect()
+}
+
+/// The steps of a part one after the other.
+fn inner(part: &Value) -> Vec<&Value> {
+    match ["normalizers", "pretokenizers"].into_iter().find_map(|key| part.get(key)?.as_array()) {
+        Some(steps) => steps.iter().flat_map(inner).collect(),
+        None => vec![part],
+    }
+}
+
+fn read<T: DeserializeOwned>(step: &Value) -> Option<T> {
+    serde_json::from_value(step.clone()).ok()
+}
+
+type Kept = Box<dyn Fn(&str) -> Option<String>>;
+
+/// What a normalizer leaves of a text.
+fn kept_by_normalizer(step: &Value) -> Option<Kept> {
+    let step: NormalizerWrapper = read(step)?;
+    Some(Box::new(move |text| {
+        let mut text = NormalizedString::from(text);
+        step.normalize(&mut text).ok()?;
+        Some(text.get().to_owned())
+    }))
+}
+
+/// The same of a pre-tokenizer.
+fn kept_by_divider(step: &Value) -> Option<Kept> {
+    let step: PreTokenizerWrapper = read(step)?;
+    Some(Box::new(move |text| {
+        let mut text = PreTokenizedString::from(text);
+        step.pre_tokenize(&mut text).ok()?;
+        let pieces = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        Some(pieces.into_iter().map(|(piece, ..)| piece).collect())
+    }))
+}
+
+/// What a step takes out that is no space; none: nothing that was tried.
+fn told(part: &str, step: &Value, kept: Kept, marks: &[String]) -> Option<String> {
+    let counts =
+        |character: &char| !character.is_whitespace() && !character.is_control() && *character != '▁';
+    let lost = |text: &str| -> Vec<char> {
+        let Ok(Some(kept)) = caught(|| kept(text)) else { return Vec::new() };
+        let mut rest = kept.chars().filter(counts).peekable();
+        text.chars().filter(counts).filter(|character| rest.next_if_eq(character).is_none()).collect()
+    };
+    let mut found = BTreeSet::new();
+    for character in ('!'..=LAST).chain(FURTHER.chars()).filter(counts) {
+        found.extend(lost(character.encode_utf8(&mut [0; 4])));
+    }
+    if found.is_empty() {
+        let marks = marks.iter().map(String::as_str);
+        found.extend(marks.chain(TEXTS).flat_map(lost));
+    }
+    let named: Vec<String> = found.iter().take(NAMED).map(|character| format!("{character:?}")).collect();
+    let more = found.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let shown: String = step.to_string().chars().take(SHOWN).collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "a step of the tokenizer's {part} takes characters out of texts, so that they are in no token: {shown} takes out {}{more}",
+            named.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_takes_characters_out_is_told_with_these() {
+        let split = |pattern: &str, more: &str| {
+            format!(
+                r#"{{"pre_tokenizer":{{"type":"Sequence","pretokenizers":[{{"type":"Split","pattern":{pattern},{more}}},{{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}}]}}}}"#
+            )
+        };
+        let replace = |pattern: &str, content: &str| {
+            format!(r#"{{"normalizer":{{"type":"Replace","pattern":{pattern},"content":"{content}"}}}}"#)
+        };
+        let removed = r#""behavior":"Removed","invert":false"#;
+        let inverted = r#""behavior":"Removed","invert":true"#;
+        for (json, words) in [
+            (replace(r#"{"Regex":"[0-9]"}"#, ""), Some("normalizer takes")),
+            (replace(r#"{"String":"\u00ad"}"#, ""), Some("takes out '\\u{ad}'")),
+            (replace(r#"{"String":"<br>"}"#, ""), Some("takes out '<', '>', 'b', 'r'")),
+            (replace(r#"{"Regex":"(?<=\\d),(?=\\d)"}"#, ""), Some("takes out ','")),
+            (replace(r#"{"Regex":"[0-9]"}"#, "0"), None),
+            (replace(r#"{"Regex":"\\s+$"}"#, ""), None),
+            (replace(r#"{"Regex":"^▁+$"}"#, ""), None),
+            (split(r#"{"Regex":"[0-9.]"}"#, removed), Some("takes out '.', '0', '1', '2', '3' and 6 more")),
+            (split(r#"{"String":"|"}"#, removed), Some("pre_tokenizer takes")),
+            (split(r#"{"Regex":"\\p{L}+"}"#, inverted), Some("takes out '!'")),
+            (split(r#"{"Regex":"[^\\s]+"}"#, inverted), None),
+            (split(r#"{"Regex":"\\s+"}"#, removed), None),
+            (split(r#"{"Regex":"[0-9.]"}"#, r#""behavior":"Isolated","invert":false"#), None),
+            (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"."}}"#.to_owned(), Some("takes out '.'")),
+            (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":" "}}"#.to_owned(), None),
+            (r#"{"pre_tokenizer":{"type":"Punctuation","behavior":"Removed"}}"#.to_owned(), Some("takes out '!'")),
+            (r#"{"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"}}"#.to_owned(), None),
+            (r#"{"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"}}"#.to_owned(), None),
+            ("{".to_owned(), None),
+        ] {
+            let told = notices(json.as_bytes());
+            assert_eq!(told.len(), usize::from(words.is_some()), "{json}: {told:?}");
+            assert!(words.is_none_or(|words| told[0].contains(words)), "{json}: {told:?}");
+        }
+    }
+}
