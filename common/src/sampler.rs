@@ -216,8 +216,8 @@ mod tests {
             .for_each(assert_permuted);
     }
 
-    /// Takes 125 MB and some minutes: `cargo test --release -p longhaul-common --lib -- --ignored
-    /// a_billion_samples_are_permuted`.
+    /// Takes 125 MB and some minutes:
+    /// `cargo test --release -p longhaul-common --lib -- --ignored a_billion_samples_are_permuted`.
     #[test]
     #[ignore = "takes minutes"]
     fn a_billion_samples_are_permuted() {

@@ -1,8 +1,8 @@
 //! Tutorial chapters of the book: the files that a reader writes, the commands that a reader runs, and their
 //! output.
 //!
-//! A block of TOML whose first line is `# NAME` is a file. In a block of `console` a line with a prompt (`$
-//! `, or `head$ ` with several machines) is a command. The lines below it are its output, among others: `…`
+//! A block of TOML whose first line is `# NAME` is a file. In a block of `console` a line with a prompt
+//! (`$ `, or `head$ ` with several machines) is a command. The lines below it are its output, among others: `…`
 //! matches anything there.
 
 /// A reader's action.

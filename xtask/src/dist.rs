@@ -142,5 +142,7 @@ fn time_s(checkout: &Checkout) -> Result<u64> {
             ("git's time of the commit", String::from_utf8_lossy(&output.stdout).into_owned())
         }
     };
-    text.trim().parse().with_context(|| format!("{what} is {:?}, and no number of seconds", text.trim()))
+    text.trim()
+        .parse()
+        .with_context(|| format!("{what} is {:?}, which is not a number of seconds", text.trim()))
 }

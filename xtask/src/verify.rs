@@ -110,7 +110,7 @@ fn pages_and_features(checkout: &Checkout) -> Vec<Report> {
         .args(["--", "-D", "warnings"]);
     vec![
         Step::new("rustdoc").captured(rustdoc.env("RUSTDOCFLAGS", "-D warnings")),
-        // As the demo is built. What has no feature at all also has no `otel`.
+        // As for the demo. Without features there is no `otel` either.
         Step::new("without features").captured(&mut least),
     ]
 }

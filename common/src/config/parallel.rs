@@ -14,7 +14,7 @@ pub fn is_site_name(name: &str) -> bool {
     (1..=SITE_CHARS_MAX).contains(&count) && !name.chars().any(char::is_control)
 }
 
-/// Who decides how copies of the model are cut.
+/// Source of the division of model copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlanChoice {
@@ -26,7 +26,7 @@ pub enum PlanChoice {
     Fixed,
 }
 
-/// In which order the tasks of a step are computed.
+/// Order of computation of the tasks of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PipelineSchedule {
@@ -45,8 +45,10 @@ pub enum PipelineSchedule {
 /// Values of a gradient from which `parallel.boundary_keep` are sent.
 pub const BOUNDARY_CHUNK: u32 = 4096;
 
-/// `[parallel.differences]`: a rank and the next both remember what the activations of a sequence were, and where all sequences of a micro-batch come again to the same copy, as in a second
-/// epoch of a run with one copy, the difference is sent (AQ-SGD: Wang et al. 2022, arXiv 2206.01299). With several copies, or less memory than all sequences take, few micro-batches are so.
+/// `[parallel.differences]`: adjacent ranks remember the activations of each sequence. When all sequences of
+/// a micro-batch return to the same copy, as in a second epoch of a run with one copy, only the difference is
+/// sent (AQ-SGD: Wang et al. 2022, arXiv 2206.01299). This is rare with several copies, or with memory for
+/// only some sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Differences {

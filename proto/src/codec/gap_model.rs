@@ -77,8 +77,8 @@ impl GapModel {
         }
     }
 
-    /// Reads the gap encoded with the same `left` and `wanted`. From a damaged stream it may exceed `left −
-    /// wanted`.
+    /// Reads the gap encoded with the same `left` and `wanted`. From a damaged stream it may exceed
+    /// `left − wanted`.
     pub fn take(self, left: u32, wanted: u32, coder: &mut RansDecoder<'_>) -> u32 {
         if left == wanted {
             return 0;

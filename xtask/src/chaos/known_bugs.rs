@@ -80,7 +80,7 @@ impl KnownBug {
         let output = git.output().context("start git")?;
         ensure!(
             output.status.success(),
-            "the known bug {} does not fit the sources any more; put it back by hand and write its patch anew:\n{}",
+            "the known bug {} no longer applies to the sources; put it back by hand and recreate its patch:\n{}",
             self.name,
             String::from_utf8_lossy(&output.stderr)
         );
@@ -120,7 +120,7 @@ impl KnownBug {
 /// The result of the harness for a bug: the check that found it, if it is one of the expected ones.
 fn verdict(checks: &[String], has_passed: bool, log: &str) -> Result<String, String> {
     if has_passed {
-        return Err("every promise was kept".to_owned());
+        return Err("every guarantee held".to_owned());
     }
     let found = checks.iter().find(|check| log.contains(&format!("{check}: ")));
     found.cloned().ok_or_else(|| format!("the harness ended with another error, see its log:\n{}", tail(log)))
@@ -140,7 +140,7 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
     let bugs = KnownBug::all(checkout.root())?;
     if let Some(unknown) = names.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
         let known: Vec<_> = bugs.iter().map(|bug| bug.name.as_str()).collect();
-        bail!("no known bug is called `{unknown}`; there are {}", known.join(", "));
+        bail!("no known bug is called `{unknown}`; the known bugs are {}", known.join(", "));
     }
     let work = checkout.root().join("target/known-bugs");
     let copy = Checkout::copy(work.join("checkout"));
@@ -153,10 +153,7 @@ pub fn run(checkout: &Checkout, names: &[String]) -> Result<()> {
     }
     for seeds in seeds {
         let broken = simulated::broken(&copy, seeds)?;
-        ensure!(
-            broken.is_none(),
-            "the simulations find something wrong without any known bug: try `--simulated`"
-        );
+        ensure!(broken.is_none(), "the simulations fail without any known bug: try `--simulated`");
     }
     for bug in wanted() {
         eprintln!("{}: {}", bug.name, bug.what);

@@ -98,7 +98,7 @@ impl Options {
 pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     if options.simulated {
         if let Some(other) = options.arguments().first() {
-            bail!("{other} is for real processes, and not for --simulated");
+            bail!("{other} is for real processes, not for --simulated");
         }
         return simulated::run(checkout, options.seeds.unwrap_or_default());
     }
@@ -112,7 +112,7 @@ pub fn run(checkout: &Checkout, options: &Options) -> Result<()> {
     let status =
         command.args(options.arguments()).stdin(Stdio::null()).status().context("start the harness")?;
     if !status.success() {
-        bail!("a promise was not kept, or the harness could not do its work (see above): {status}");
+        bail!("a guarantee was broken, or the harness failed (see above): {status}");
     }
     Ok(())
 }

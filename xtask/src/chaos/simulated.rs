@@ -101,7 +101,7 @@ pub fn run(checkout: &Checkout, seeds: Seeds) -> Result<()> {
         if let Some(first) = failures.first() {
             eprintln!("{first}");
             bail!(
-                "{}: a promise was broken in {} of the parts of the seeds",
+                "{}: a guarantee was broken in {} of the parts of the seeds",
                 simulation.what,
                 failures.len()
             );

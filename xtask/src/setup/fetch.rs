@@ -142,12 +142,12 @@ fn explain(pip_errors: &str, dir: &Path) -> String {
         "Network is unreachable",
     ]) {
         format!(
-            "the package index cannot be reached; check the network, HTTPS_PROXY and PIP_INDEX_URL. pip's last words:\n{}",
+            "the package index cannot be reached; check the network, HTTPS_PROXY and PIP_INDEX_URL. End of pip's output:\n{}",
             last_lines(pip_errors)
         )
     } else if mentions(&["No matching distribution found"]) {
         format!(
-            "pip's index does not offer this file; PIP_INDEX_URL=https://pypi.org/simple does. pip's last words:\n{}",
+            "pip's index does not offer this file; PIP_INDEX_URL=https://pypi.org/simple does. End of pip's output:\n{}",
             last_lines(pip_errors)
         )
     } else {

@@ -1,5 +1,5 @@
-//! Forbidden dependencies of crates, listed in ARCHITECTURE.md among its invariants, asserted with `cargo
-//! tree`.
+//! Forbidden dependencies of crates, listed in ARCHITECTURE.md among its invariants, asserted with
+//! `cargo tree`.
 
 use anyhow::{Context, Result, bail};
 

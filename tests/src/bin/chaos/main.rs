@@ -59,7 +59,7 @@ struct Args {
 fn parse_kind(word: &str) -> Result<Kind, String> {
     let words: Vec<_> = Kind::ALL.map(Kind::word).into();
     let found = Kind::ALL.into_iter().find(|kind| kind.word() == word);
-    found.ok_or_else(|| format!("no fault is called `{word}`; there are {}", words.join(", ")))
+    found.ok_or_else(|| format!("no fault is called `{word}`; the faults are {}", words.join(", ")))
 }
 
 fn main() -> Result<()> {
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     let config = config(&args, folder)?;
     let report = Soak::start(config)?.run(|what| eprintln!("{what}"))?;
     report.lines().iter().for_each(|line| println!("{line}"));
-    eprintln!("{} faults, and every promise was kept", report.faults());
+    eprintln!("{} faults, and every guarantee held", report.faults());
     Ok(())
 }
 
