@@ -25,7 +25,7 @@ pub struct DataConfig {
     /// Tokens per training sequence. Needed for text, absent for images.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sequence_length: u32,
-    /// Held-out share at the end of each source's tokens. Default: 0.05, or 0 with `validation` sources.
+    /// Held-out share at the end of each source's tokens, or of each class's images. Default: 0.05, or 0 with `validation` sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_share: Option<f64>,
     /// Text after each JSON, CSV, Parquet or Arrow record, and after each plain text file that a pattern matches. A special token, such as `<|endoftext|>`,
@@ -261,7 +261,7 @@ impl DataConfig {
         }
     }
 
-    /// Returns the share held out at the end of each source's tokens.
+    /// Returns the share held out at the end of each source's tokens, or of each class's images.
     #[must_use]
     pub fn held_out_share(&self) -> f64 {
         let default = if self.validation.is_empty() { Self::VALIDATION_SHARE } else { 0.0 };

@@ -1,6 +1,5 @@
 //! The samples of a run.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
 use super::lent::{BlockStore, Catalogue, LentBlock, Supply};
+use super::part::{Part, bring, gaps};
 use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
@@ -21,25 +21,18 @@ use super::sample::SampleShape;
 use super::side_by_side::{Plan, When, check_classes, check_held_out, prepare, tell_held_out};
 use super::source::Source;
 use super::source_size::SourceSize;
-use super::{DataError, HostBatch, Sample, Tokenizer, Work, built};
+use super::{ClassGaps, DataError, HostBatch, Sample, Tokenizer, Work, built};
 use crate::counted::{counted, were};
 
-/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. The end of each source,
-/// or other sources, are held out for validation.
+/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. A part of each
+/// source, or other sources, are held out for validation.
 #[derive(Debug)]
 pub struct Dataset {
     training: Vec<Part>,
     held_out: Vec<Part>,
     mixture: Mixture,
     shape: SampleShape,
-}
-
-/// Items of a source that are used as samples: tokens or images.
-#[derive(Debug)]
-struct Part {
-    source: Arc<Source>,
-    items: Range<u64>,
-    shape: SampleShape,
+    gaps: ClassGaps,
 }
 
 /// A source as people ask for it.
@@ -145,9 +138,9 @@ impl Dataset {
             return Err(Catalogue::refused("it has another number of sources"));
         }
         let opened = wanted.into_iter().zip(&catalogue.sources).map(|(source, listed)| {
-            Arc::new(Source::elsewhere(source, listed, Arc::clone(stock), Arc::clone(supply)))
+            Source::elsewhere(source, listed, Arc::clone(stock), Arc::clone(supply)).map(Arc::new)
         });
-        let mut training: Vec<Arc<Source>> = opened.collect();
+        let mut training: Vec<Arc<Source>> = opened.collect::<Result<_, _>>()?;
         let validation = training.split_off(sources.len());
         Self::of(config, &sources, training, validation)
     }
@@ -161,7 +154,7 @@ impl Dataset {
     /// What it consists of, made with this tokenizer, once it is prepared.
     pub(super) fn catalogue(&self, tokenizer: &Tokenizer) -> Catalogue {
         let tokenizer = tokenizer.json().map(|json| *blake3::hash(&json).as_bytes());
-        Catalogue { tokenizer, sources: self.all().map(|part| part.source.listed()).collect() }
+        Catalogue { tokenizer, sources: self.all().map(Part::listed).collect() }
     }
 
     /// A block of a shard of a source, with the shard's head; none: it is not here.
@@ -181,15 +174,11 @@ impl Dataset {
         validation: Vec<Arc<Source>>,
     ) -> Result<Self, DataError> {
         let shape = SampleShape::of(config);
-        let part =
-            |source: &Arc<Source>, items| Part { source: Arc::clone(source), items, shape: shape.clone() };
         let share = config.held_out_share();
-        // A float that is too large becomes the largest integer.
-        let kept = |items: u64| items - (items as f64 * share) as u64;
-        let data: Vec<Part> = training.iter().map(|source| part(source, 0..kept(source.items()))).collect();
-        let ends = training.iter().map(|source| part(source, kept(source.items())..source.items()));
-        let others = validation.iter().map(|source| part(source, 0..source.items()));
-        let held_out: Vec<Part> = ends.chain(others).collect();
+        let divided = training.iter().zip(sources);
+        let divided = divided.map(|(source, of)| Part::divided(source, of.format(), share, &shape));
+        let (data, mut held_out): (Vec<Part>, Vec<Part>) = divided.unzip();
+        held_out.extend(validation.iter().map(|source| Part::whole(source, &shape)));
         let is_asked_for = share > 0.0 || !validation.is_empty();
         if is_asked_for && held_out.iter().all(|part| part.samples() == 0) {
             tracing::warn!(
@@ -197,7 +186,19 @@ impl Dataset {
             );
         }
         let mixture = mixture(sources, &data)?;
-        Ok(Self { training: data, held_out, mixture, shape })
+        let gaps = gaps(&data, &held_out);
+        if gaps.has_untrained() {
+            tracing::warn!(%gaps, "not all classes are trained on");
+        } else if !gaps.are_none() {
+            tracing::info!(%gaps, "not all classes are held out");
+        }
+        Ok(Self { training: data, held_out, mixture, shape, gaps })
+    }
+
+    /// Classes of which all images are trained on, or all are held out, as far as this worker has the data.
+    #[must_use]
+    pub fn class_gaps(&self) -> &ClassGaps {
+        &self.gaps
     }
 
     /// Samples for training, at least one.
@@ -212,7 +213,7 @@ impl Dataset {
         let mut hasher = blake3::Hasher::new();
         for (part, weight) in self.training.iter().zip(self.mixture.weights()) {
             part.source.hash_into(&mut hasher);
-            hasher.update(&part.items.end.to_le_bytes());
+            part.hash_into(&mut hasher);
             hasher.update(&weight.to_le_bytes());
         }
         self.shape.hash_into(&mut hasher);
@@ -322,7 +323,7 @@ impl Dataset {
         match (self.training.get(source), &self.shape) {
             (Some(part), SampleShape::Tokens(_)) => {
                 let mut bytes = Vec::new();
-                part.source.read(0..part.items.end.min(count), &mut bytes)?;
+                part.source.read(0..part.items().min(count), &mut bytes)?;
                 Ok(tokens(&bytes, part.source.item_bytes()))
             }
             _ => Ok(Vec::new()),
@@ -388,38 +389,6 @@ impl Dataset {
     }
 }
 
-/// Decodes samples that are read next, where they are not yet.
-fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Result<(), DataError> {
-    let mut wanted: Vec<(&Arc<Source>, Vec<u64>)> = Vec::new();
-    for (part, sample) in samples.filter(|(part, _)| part.source.filling().is_some()) {
-        let items = part.range(sample);
-        match wanted.iter_mut().find(|(source, _)| Arc::ptr_eq(source, &part.source)) {
-            Some((_, wanted)) => wanted.extend(items),
-            None => wanted.push((&part.source, items.collect())),
-        }
-    }
-    wanted.into_iter().try_for_each(|(source, items)| source.bring(items))
-}
-
-impl Part {
-    /// Whole samples.
-    fn samples(&self) -> u64 {
-        self.shape.samples(self.items.end - self.items.start)
-    }
-
-    /// A sample in the place of what `into` held, as a shard has it.
-    fn read(&self, sample: u64, into: &mut Vec<u8>) -> Result<(), DataError> {
-        into.clear();
-        self.source.read(self.range(sample), into)
-    }
-
-    /// Where a sample is in the source.
-    fn range(&self, sample: u64) -> Range<u64> {
-        let items = self.shape.items(sample);
-        self.items.start + items.start..self.items.start + items.end
-    }
-}
-
 /// Where records or files have it between them, a separator that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let sources = config.training();
@@ -436,7 +405,7 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
         {
             return DataError::Nothing { source_name, found };
         }
-        let training = parts.iter().map(|part| part.items.end).sum();
+        let training = parts.iter().map(Part::items).sum();
         match parts.first().map(|part| &part.shape) {
             Some(SampleShape::Tokens(length)) => {
                 DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }

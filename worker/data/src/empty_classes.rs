@@ -6,12 +6,41 @@ use std::fmt;
 /// Classes that are named, at most.
 const NAMED_MAX: usize = 5;
 
-/// How many classes have no image, and the first of them.
+/// How many classes there are of some kind, and the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EmptyClasses {
+pub(super) struct NamedClasses {
     count: u64,
     first: Vec<u64>,
 }
+
+impl NamedClasses {
+    /// Of these.
+    pub(super) fn of(classes: impl Iterator<Item = u64> + Clone) -> Self {
+        Self { count: classes.clone().count() as u64, first: classes.take(NAMED_MAX).collect() }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// `class 3`, `classes 3, 7 and 4 more`
+impl fmt::Display for NamedClasses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first: Vec<String> = self.first.iter().map(u64::to_string).collect();
+        let (named, more) = (first.join(", "), self.count - self.first.len() as u64);
+        match (self.count, more) {
+            (1, _) => write!(f, "class {named}"),
+            (_, 0) => write!(f, "classes {named}"),
+            (_, more) => write!(f, "classes {named} and {more} more"),
+        }
+    }
+}
+
+/// How many classes have no image, and the first of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EmptyClasses(NamedClasses);
 
 impl EmptyClasses {
     /// Of so many classes, numbered from 0 on, those that have no image.
@@ -20,27 +49,21 @@ impl EmptyClasses {
             let class = u32::try_from(class).ok();
             class.and_then(|class| images.get(&class)).is_some_and(|images| *images > 0)
         };
-        let empty = || (0..classes).filter(|class| !has_images(*class));
-        Self { count: empty().count() as u64, first: empty().take(NAMED_MAX).collect() }
+        Self(NamedClasses::of((0..classes).filter(|class| !has_images(*class))))
     }
 
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.count
+        self.0.count()
     }
 }
 
 /// `class 3 has no image`, `classes 3, 7 have no image`.
 impl fmt::Display for EmptyClasses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first: Vec<String> = self.first.iter().map(u64::to_string).collect();
-        let (named, more) = (first.join(", "), self.count - self.first.len() as u64);
-        match (self.count, more) {
-            (1, _) => write!(f, "class {named} has no image"),
-            (_, 0) => write!(f, "classes {named} have no image"),
-            (_, more) => write!(f, "classes {named} and {more} more have no image"),
-        }
+        let have = if self.count() == 1 { "has" } else { "have" };
+        write!(f, "{} {have} no image", self.0)
     }
 }
 

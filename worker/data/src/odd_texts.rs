@@ -5,6 +5,7 @@ use std::fmt;
 use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
+use super::decoded_twice::is_decoded_twice;
 use crate::counted::{are, counted};
 
 /// Words for a missing value, in lower case, as pandas, R, SQL and Python write them.
@@ -23,7 +24,7 @@ pub struct OddTexts {
     numbers: u64,
     /// One of [`MISSING`].
     missing: u64,
-    /// With characters of UTF-8 that was read as Windows-1252 and written as UTF-8 again.
+    /// With characters of UTF-8 that was read as text of one byte a character, and written as UTF-8 again.
     decoded_twice: u64,
     /// All of the source.
     #[serde(skip)]
@@ -45,6 +46,17 @@ impl OddTexts {
             }
         }
         self.decoded_twice += u64::from(is_decoded_twice(text));
+    }
+
+    /// A part of a text that goes on.
+    pub(super) fn see_part(&mut self, text: &str) {
+        self.decoded_twice += u64::from(is_decoded_twice(text));
+    }
+
+    /// The same of one text that was read in so many parts.
+    pub(super) fn of_one_text(self, parts: u64) -> Self {
+        let decoded_twice = self.decoded_twice.min(1);
+        if parts > 1 { Self { decoded_twice, ..Self::default() } } else { Self { decoded_twice, ..self } }
     }
 
     pub(super) fn add(&mut self, other: &Self) {
@@ -83,15 +95,6 @@ fn is_number(word: &str) -> bool {
     plain.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && plain.ends_with(|c: char| c.is_ascii_digit() || c == '.')
         && plain.replace([',', '_'], "").parse::<f64>().is_ok()
-}
-
-/// Whether `é` stands there as `Ã©`, or `’` as `â€™`: a letter of a first byte of UTF-8, and signs of the bytes behind it.
-fn is_decoded_twice(text: &str) -> bool {
-    memchr::memchr_iter(0xc3, text.as_bytes()).any(|at| {
-        let behind = &text.as_bytes()[at + 1..];
-        // Ã, and U+00A0 to U+00BF; â€.
-        matches!(behind, [0x83, 0xc2, 0xa0..=0xbf, ..]) || behind.starts_with(b"\xa2\xe2\x82\xac")
-    })
 }
 
 /// `3 of 1,200 texts are hardly meant: 2 are numbers, 1 is a word for a missing value (`nan`, `null`, …)`

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use longhaul_common::config::ImageConfig;
+use longhaul_common::config::{DataFormat, ImageConfig};
 use longhaul_proto::little_endian::extend_with_tokens;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::image::{RawImage, black, class_of, decode, sample_bytes, stand_in};
+use super::notes::{Note, Notes};
 use super::odd_texts::OddTexts;
 use super::origin::Origin;
 use super::prepared::Maker;
@@ -24,22 +25,35 @@ const DECODED_TOGETHER: usize = 64;
 /// Bad records that are remembered of a piece, with their places; the rest is counted.
 pub(super) const EXAMPLES_MAX: usize = 8;
 
+/// Characters of a text that a notice has.
+const SHOWN_CHARACTERS: usize = 40;
+
 /// Records that were read, and not yet tokenised or decoded.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     records: Vec<Record>,
     pub(super) bad: BadRecords,
+    /// What its reader tells.
+    pub(super) notes: Notes,
 }
 
 /// Images of each class.
 pub(super) type Classes = BTreeMap<u32, u64>;
+
+/// How many images there are of each class.
+pub(super) fn classes_of(labels: &[u32]) -> Classes {
+    let mut classes = Classes::new();
+    labels.iter().for_each(|class| *classes.entry(*class).or_default() += 1);
+    classes
+}
 
 /// What a piece's images became.
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
     /// One after the other, each with its class: as many as there are images.
     pub(super) samples: Vec<u8>,
-    pub(super) classes: Classes,
+    /// The class of each.
+    pub(super) labels: Vec<u32>,
     /// Those that could not be decoded, in the place of which others stand.
     pub(super) bad: BadRecords,
 }
@@ -113,11 +127,49 @@ impl Piece {
     pub(super) fn odd_texts(&self, separator: &str) -> OddTexts {
         let mut odd = OddTexts::default();
         for record in &self.records {
-            if let Record::Text(text) = record {
-                odd.see(text.strip_suffix(separator).unwrap_or(text));
+            match record {
+                Record::Text(text) => odd.see(text.strip_suffix(separator).unwrap_or(text)),
+                Record::Continued { text, .. } => odd.see_part(text),
+                _ => {}
             }
         }
         odd
+    }
+
+    /// What is told of its records, beside what their reader tells.
+    pub(super) fn notes_within(&self, recipe: &Recipe) -> Notes {
+        let mut notes = Notes::default();
+        // Others keep what they have within a record.
+        if recipe.format == DataFormat::Text {
+            notes.note(Note::LoneReturns, self.lone_returns(), String::new);
+        }
+        let separator = recipe.separator.as_str();
+        if !separator.trim().is_empty() {
+            let has_one = |text: &&str| text.strip_suffix(separator).unwrap_or(text).contains(separator);
+            let shown = |text: &str| text.chars().take(SHOWN_CHARACTERS).collect::<String>();
+            let first = || self.texts().find(has_one).map(|text| format!("{:?}", shown(text)));
+            let count = self.texts().filter(has_one).count() as u64;
+            notes.note(Note::Separators, count, || first().unwrap_or_default());
+        }
+        let is_deep = |record: &&Record| matches!(record, Record::Image(image) if image.is_deep());
+        let mut deep = self.records.iter().filter(is_deep);
+        if let Some(Record::Image(image)) = deep.next() {
+            notes.note(Note::DeepImages, 1 + deep.count() as u64, || image.place.clone());
+        }
+        notes
+    }
+
+    /// Lines of its texts that end with CR alone; of a CR at the end of a part, the next one tells.
+    fn lone_returns(&self) -> u64 {
+        let mut count = 0;
+        let mut texts = self.texts().map(str::as_bytes).peekable();
+        while let Some(text) = texts.next() {
+            let next = texts.peek().and_then(|next| next.first().copied());
+            let behind = |at: usize| text.get(at + 1).copied().or(next);
+            let alone = memchr::memchr_iter(b'\r', text).filter(|at| behind(*at) != Some(b'\n'));
+            count += alone.count() as u64;
+        }
+        count
     }
 
     /// Names what it becomes, in hexadecimal: the same records become the same tokens, in whichever file they are.
@@ -150,15 +202,11 @@ impl Piece {
         finish_name(&hasher)
     }
 
-    /// How many images of each class it has, if all can be decoded.
-    pub(super) fn classes(&self) -> Classes {
-        let mut classes = Classes::new();
-        for record in &self.records {
-            if let Record::Image(image) = record {
-                *classes.entry(image.class).or_default() += 1;
-            }
-        }
-        classes
+    /// The class of each of its images, if all can be decoded.
+    pub(super) fn labels(&self) -> Vec<u32> {
+        let class =
+            |record: &Record| if let Record::Image(image) = record { Some(image.class) } else { None };
+        self.records.iter().filter_map(class).collect()
     }
 
     /// Its images as samples, decoded on all cores, as long as the work goes on: the last piece of a source is not left to one of them. In the place of one that cannot
@@ -184,9 +232,7 @@ impl Piece {
             }
         }
         stand_in(&mut decoded.samples, sample_bytes(shape), &is_bad);
-        for sample in decoded.samples.chunks(sample_bytes(shape)) {
-            *decoded.classes.entry(class_of(sample)).or_default() += 1;
-        }
+        decoded.labels = decoded.samples.chunks(sample_bytes(shape)).map(class_of).collect();
         Ok(decoded)
     }
 
@@ -271,7 +317,8 @@ impl Pieces {
                 None => break,
             }
         }
-        let is_nothing = piece.records.is_empty() && piece.bad.count == 0;
+        piece.notes = self.records.take_notes();
+        let is_nothing = piece.records.is_empty() && piece.bad.count == 0 && piece.notes.are_none();
         Ok((!is_nothing).then_some(piece))
     }
 

@@ -7,8 +7,9 @@ use std::thread;
 
 use super::cache::Cache;
 use super::lease::Lease;
+use super::notes::Notes;
 use super::origin::Origin;
-use super::piece::{BadRecords, Classes, Piece, Pieces};
+use super::piece::{BadRecords, Piece, Pieces};
 use super::prepared::{ListedPiece, MadePiece, Maker};
 use super::text_counts::TextCounts;
 use super::work::FileWork;
@@ -25,10 +26,11 @@ const WAITING_MAX: usize = 1;
 pub(super) struct Tokenised {
     pub(super) pieces: Vec<ListedPiece>,
     pub(super) bad: BadRecords,
-    /// Images of each class.
-    pub(super) classes: Classes,
+    /// The class of each image.
+    pub(super) labels: Vec<u32>,
     /// Counts of its texts.
     pub(super) counts: TextCounts,
+    pub(super) notes: Notes,
 }
 
 /// Threads that make tokens of pieces.
@@ -105,12 +107,12 @@ impl<'a> Makers<'a> {
         };
         while let Some(mut piece) = pieces.next_piece()? {
             work.has_read(pieces.read_bytes());
-            let bad = std::mem::take(&mut piece.bad);
+            let (bad, notes) = (std::mem::take(&mut piece.bad), std::mem::take(&mut piece.notes));
             accept(&bad)?;
             work.goes_on()?;
             told.try_iter().try_for_each(&mut take)?;
             let job = Job { index: unread.len(), piece, file, recipe, tell: tell.clone() };
-            unread.push(bad);
+            unread.push((bad, notes));
             // Nobody takes it, or says what became of it, only where a thread panicked, and then so does the scope.
             self.queue.send(job).map_err(|_| DataError::Stopped)?;
         }
@@ -125,19 +127,19 @@ impl<'a> Makers<'a> {
 }
 
 impl Tokenised {
-    /// Of pieces in order, each with what could not be read of it.
-    fn of(made: impl Iterator<Item = (BadRecords, MadePiece)>) -> Self {
+    /// Of pieces in order, each with what could not be read of it, and what its reader tells.
+    fn of(made: impl Iterator<Item = ((BadRecords, Notes), MadePiece)>) -> Self {
         let (mut pieces, mut bad) = (Vec::new(), BadRecords::default());
-        let (mut classes, mut counts) = (Classes::new(), TextCounts::default());
-        for (unread, piece) in made {
+        let (mut labels, mut counts, mut notes) = (Vec::new(), TextCounts::default(), Notes::default());
+        for ((unread, read), piece) in made {
             pieces.push(piece.listed);
             bad.add(&unread);
             bad.add(&piece.bad);
             counts.add(&piece.counts);
-            for (class, images) in piece.classes {
-                *classes.entry(class).or_default() += images;
-            }
+            notes.add(&read);
+            notes.add(&piece.notes);
+            labels.extend(piece.labels);
         }
-        Self { pieces, bad, classes, counts }
+        Self { pieces, bad, labels, counts, notes }
     }
 }

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::bad_budget::BadBudget;
 use super::cache::{Cache, document, read_document, remove, touch};
 use super::lease::Lease;
+use super::notes::Notes;
 use super::origin::Origin;
 use super::partial::make_once;
-use super::piece::{BadRecords, Classes, Decoded, Piece, PieceTokens, Pieces};
+use super::piece::{BadRecords, Classes, Decoded, Piece, PieceTokens, Pieces, classes_of};
 use super::pipeline::{Makers, Tokenised};
 use super::shard::{self, Damaged, Shard};
 use super::text_counts::TextCounts;
@@ -52,7 +53,9 @@ impl Prepared {
             pieces: Vec::new(),
             bad: BadRecords::default(),
             classes: Classes::new(),
+            labels: Vec::new(),
             counts: TextCounts::default(),
+            notes: Notes::default(),
         };
         Self { file: file.clone(), bytes, list }
     }
@@ -69,9 +72,14 @@ pub(super) struct PieceList {
     /// Images of each class.
     #[serde(default, skip_serializing_if = "Classes::is_empty")]
     pub(super) classes: Classes,
+    /// The class of each of its images, in order, which lists of earlier versions do not have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) labels: Vec<u32>,
     /// Counts of its texts, which lists of earlier versions do not have.
     #[serde(default, skip_serializing_if = "TextCounts::are_zero")]
     pub(super) counts: TextCounts,
+    #[serde(default, skip_serializing_if = "Notes::are_none")]
+    pub(super) notes: Notes,
 }
 
 /// What a piece became.
@@ -93,8 +101,10 @@ pub(super) struct MadePiece {
     pub(super) listed: ListedPiece,
     /// Images of it that cannot be decoded.
     pub(super) bad: BadRecords,
-    pub(super) classes: Classes,
+    /// The class of each of its images.
+    pub(super) labels: Vec<u32>,
     pub(super) counts: TextCounts,
+    pub(super) notes: Notes,
 }
 
 /// The shard of a piece.
@@ -103,7 +113,7 @@ struct MadeShard {
     is_new: bool,
     records: u64,
     bad: BadRecords,
-    classes: Classes,
+    labels: Vec<u32>,
     counts: TextCounts,
 }
 
@@ -132,13 +142,14 @@ impl<'a> Maker<'a> {
         let make = || {
             is_new = true;
             let accept = |bad: &BadRecords| wanted.bad.has(wanted.place, bad);
-            let Tokenised { pieces, bad, classes, counts } =
+            let Tokenised { pieces, bad, labels, counts, notes } =
                 makers.tokenise(file, recipe, accept, &mut work)?;
             if file.state()? != state {
                 return Err(DataError::Changed { path: file.path().to_owned() });
             }
             let (file, recipe) = (file.path().display().to_string(), recipe.to_string());
-            document(&PieceList { file, recipe, pieces, bad, classes, counts }, &path)
+            let classes = classes_of(&labels);
+            document(&PieceList { file, recipe, pieces, bad, classes, labels, counts, notes }, &path)
         };
         let list: PieceList = make_once(&path, self.cache, || read_document(&path), make)?;
         touch(&path)?;
@@ -200,12 +211,13 @@ impl<'a> Maker<'a> {
     ) -> Result<MadePiece, DataError> {
         let name = piece.name(&recipe_hash);
         lease.shard(&name)?;
-        let MadeShard { shard, is_new, records, bad, classes, counts } =
+        let notes = piece.notes_within(recipe);
+        let MadeShard { shard, is_new, records, bad, labels, counts } =
             self.make_shard(file, recipe, &name, piece)?;
         self.work.has_shard(shard.len(), is_new);
         let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
         let listed = ListedPiece { name, records, items: shard.len(), hash };
-        Ok(MadePiece { listed, bad, classes, counts })
+        Ok(MadePiece { listed, bad, labels, counts, notes })
     }
 
     fn make_shard(
@@ -221,18 +233,18 @@ impl<'a> Maker<'a> {
         // One with stand-ins was made of the same records: which of them are bad is found by decoding them again.
         let is_without = |shard: &Shard| (shard.len(), shard.stand_ins()) == (records, 0);
         if let Some(shard) = Shard::map(&path)?.filter(is_without) {
-            let (bad, classes) = (BadRecords::default(), piece.classes());
-            return Ok(MadeShard { shard, is_new, records, bad, classes, counts });
+            let (bad, labels) = (BadRecords::default(), piece.labels());
+            return Ok(MadeShard { shard, is_new, records, bad, labels, counts });
         }
         let decoded = piece.decode(shape, self.work)?;
         let stand_ins = decoded.stand_ins();
-        let Decoded { samples, classes, bad } = decoded;
+        let Decoded { samples, labels, bad } = decoded;
         let make = || {
             is_new = true;
             Ok(shard::encode(&samples, recipe.item_bytes(), stand_ins))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-        Ok(MadeShard { records: records - bad.count, shard, is_new, bad, classes, counts })
+        Ok(MadeShard { records: records - bad.count, shard, is_new, bad, labels, counts })
     }
 
     /// A piece of texts, or of tokens that were made elsewhere, as a shard.
@@ -256,8 +268,8 @@ impl<'a> Maker<'a> {
         // Others keep what they have within a record.
         let carriage_returns = if recipe.format == DataFormat::Text { piece.carriage_returns() } else { 0 };
         let counts = TextCounts { unknown_tokens, byte_order_marks, carriage_returns, unknown_text, odd };
-        let (records, bad, classes) = (piece.records(), BadRecords::default(), Classes::new());
-        Ok(MadeShard { shard, is_new, records, bad, classes, counts })
+        let (records, bad, labels) = (piece.records(), BadRecords::default(), Vec::new());
+        Ok(MadeShard { shard, is_new, records, bad, labels, counts })
     }
 
     /// Unknown tokens of a piece's shard, which may have been made before. Where a text names the token, nothing is unknown; files of tokens are not counted.

@@ -20,8 +20,9 @@ pub(super) struct Recipe {
     pub(super) format: DataFormat,
     /// Whether the configuration says so; else the file's name does.
     pub(super) is_said: bool,
-    /// Of JSON.
+    /// Of JSON, and whether the configuration says so.
     pub(super) field: String,
+    pub(super) has_field: bool,
     /// Of tables.
     pub(super) column: Column,
     /// Of CSV and TSV.
@@ -75,6 +76,7 @@ impl Recipe {
             format,
             is_said: source.format.is_some(),
             field: source.field.clone().unwrap_or_else(|| field.to_owned()),
+            has_field: source.field.is_some(),
             column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
             // One that makes no sense was refused with the configuration.
             dialect: source.dialect().unwrap_or(PLAIN),
@@ -94,6 +96,7 @@ impl Recipe {
             format,
             is_said: true,
             field: if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT }.to_owned(),
+            has_field: false,
             column: Column::Name(DataSource::TEXT.to_owned()),
             dialect: Dialect { delimiter: if format == DataFormat::Tsv { b'\t' } else { b',' }, ..PLAIN },
             separator: "\n".to_owned(),
@@ -145,8 +148,13 @@ impl Recipe {
             }
             DataFormat::Jsonl => "numbers beyond a double".to_owned(),
             DataFormat::Csv | DataFormat::Tsv => "no line for Excel".to_owned(),
-            DataFormat::Webdataset => "a name once, a text of one class".to_owned(),
-            DataFormat::TokensU16 if !self.is_said => "marks of other formats".to_owned(),
+            DataFormat::Webdataset => {
+                let decides = if self.has_field { ", the field decides" } else { "" };
+                format!("a name once, a text of one class, all classes in order{decides}")
+            }
+            DataFormat::Idx => "all classes in order".to_owned(),
+            DataFormat::TokensU16 if !self.is_said => "marks of other formats, and no floats".to_owned(),
+            DataFormat::TokensU16 | DataFormat::TokensU32 => "no marks of other formats".to_owned(),
             _ => String::new(),
         }
     }

@@ -234,7 +234,7 @@ pub(super) fn prepare(
 
 /// Logs peculiarities of a source that is taken as it is.
 fn tell(source: &DataSource, size: &SourceSize) {
-    let SourceSize { empty_classes: empty, unknown, marks, same, .. } = size;
+    let SourceSize { empty_classes: empty, unknown, marks, same, notes, .. } = size;
     if same.count() > 0 {
         tracing::warn!(%source, %same, "a source has files twice");
     }
@@ -245,6 +245,9 @@ fn tell(source: &DataSource, size: &SourceSize) {
         tracing::warn!(%source, %unknown, "the tokenizer does not know much of a source");
     } else if unknown.count() > 0 {
         tracing::info!(%source, %unknown, "the tokenizer does not know some of a source");
+    }
+    if !notes.are_none() {
+        tracing::info!(%source, %notes, "a source has peculiarities, and is taken as it is");
     }
     if marks.count() > 0 {
         tracing::info!(%source, %marks, "a source has byte order marks within its text");

@@ -11,9 +11,10 @@ use longhaul_common::config::DataSource;
 
 use super::cache::Cache;
 use super::filling::{Filling, Preparing};
+use super::held_out::HeldOut;
 use super::lease::Lease;
 use super::lent::{
-    BlockName, BlockStore, LentBlock, ListedShard, ListedSource, NotTheBlock, Supply, shard_name,
+    BlockName, BlockStore, Catalogue, LentBlock, ListedShard, ListedSource, NotTheBlock, Supply, shard_name,
 };
 use super::named::Named;
 use super::names::Names;
@@ -35,6 +36,8 @@ pub(super) struct Source {
     /// What the data's hash has of it, if not the shards.
     identity: Option<[u8; 32]>,
     passed: PassedOver,
+    /// Of one that other workers have, the images that they hold out.
+    held_out: Option<HeldOut>,
     shards: Vec<Slot>,
     names: Names,
     /// Items before each shard, and all: tokens or images.
@@ -118,7 +121,7 @@ impl Source {
         listed: &ListedSource,
         stock: Arc<BlockStore>,
         supply: Arc<dyn Supply>,
-    ) -> Self {
+    ) -> Result<Self, DataError> {
         let named = |shard: &ListedShard| Named {
             name: shard_name(&shard.hash),
             hash: blake3::Hash::from_bytes(shard.hash).to_hex().to_string(),
@@ -126,7 +129,10 @@ impl Source {
         let names = Names::Known(listed.shards.iter().map(named).collect());
         let shards = listed.shards.iter().map(|shard| Slot::new(0, shard.items)).collect();
         let (cache, made) = (stock.cache().clone(), Made::Elsewhere { stock, supply });
-        Self::of(source.to_string(), cache, made, shards, names).called(listed.identity)
+        let source = Self::of(source.to_string(), cache, made, shards, names).called(listed.identity);
+        let refused = || Catalogue::refused("it holds out images that it does not have");
+        let held_out = HeldOut::of_steps(&listed.held_out, source.items()).ok_or_else(refused)?;
+        Ok(Self { held_out: Some(held_out), ..source })
     }
 
     fn of(name: String, cache: Cache, made: Made, shards: Vec<Slot>, names: Names) -> Self {
@@ -136,13 +142,19 @@ impl Source {
                 Some(*sum)
             }))
             .collect();
-        let (identity, passed, mapped) = (None, PassedOver::default(), AtomicUsize::new(0));
-        Self { name, cache, made, identity, passed, shards, names, starts, mapped }
+        let (identity, passed, held_out) = (None, PassedOver::default(), None);
+        let mapped = AtomicUsize::new(0);
+        Self { name, cache, made, identity, passed, held_out, shards, names, starts, mapped }
     }
 
     /// Items of all files: tokens or images.
     pub(super) fn items(&self) -> u64 {
         self.starts.last().copied().unwrap_or_default()
+    }
+
+    /// So many of its images that are held out, each class with its share; none: their classes are not known.
+    pub(super) fn held_out(&self, count: u64) -> Option<HeldOut> {
+        self.held_out.clone().or_else(|| self.labels().map(|labels| HeldOut::of_classes(&labels, count)))
     }
 
     /// Bytes of its shards.
@@ -176,7 +188,8 @@ impl Source {
             let hash = blake3::Hash::from_hex(self.hash(index)).map_or([0; 32], |hash| *hash.as_bytes());
             ListedShard { hash, items: slot.items }
         };
-        ListedSource { identity: self.identity, shards: self.shards.iter().enumerate().map(listed).collect() }
+        let shards = self.shards.iter().enumerate().map(listed).collect();
+        ListedSource { identity: self.identity, shards, held_out: Vec::new() }
     }
 
     /// What is prepared while it is used; none: it was prepared before.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::empty_classes::EmptyClasses;
+use super::notes::Notes;
 use super::odd_texts::OddTexts;
 use super::passed::PassedOver;
 use super::same_content::SameContent;
@@ -29,6 +30,8 @@ pub struct SourceSize {
     pub marks: ByteOrderMarks,
     /// Of plain text, lines that end with CR LF.
     pub carriage_returns: CarriageReturns,
+    /// Other peculiarities.
+    pub notes: Notes,
     /// Texts that are hardly meant.
     pub odd: OddTexts,
     /// Of images, how many each class has.

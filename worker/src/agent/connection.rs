@@ -189,8 +189,8 @@ impl Dialler {
             // A clock that is off by less than that changes nothing.
             None if unix_s() >= identity.renew_at_unix_s() => self.enrol_anew(coordinator).await,
             None => Err(Attempt::Later(anyhow::anyhow!(
-                "the coordinator takes this worker's certificate for expired, or not valid yet, before half its life is over: \
-                 are the clocks of both machines right?"
+                "the coordinator considers this worker's certificate expired or not yet valid, before half its lifetime: \
+                 check the clocks of both machines"
             ))),
         }
     }
@@ -242,7 +242,7 @@ impl Dialler {
         let first = usable.first().copied().ok_or_else(|| {
             let named: Vec<String> = all.iter().map(|address| address.ip().to_string()).collect();
             Attempt::Later(anyhow::anyhow!(
-                "{coordinator:?} has only addresses that this worker cannot dial ({}): it listens at one of the other kind (IPv4, IPv6), as --listen says or as this machine has it",
+                "{coordinator:?} has only addresses that this worker cannot dial ({}): its socket is of the other IP version; check --listen",
                 named.join(", ")
             ))
         })?;
@@ -281,7 +281,7 @@ async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Atte
     };
     let heard = heard.map_err(|error| match error.is_stranger() {
         true => Attempt::Never(anyhow::Error::from(error).context(OUT_OF_THE_RUN)),
-        false => later(anyhow::Error::from(error).context("be welcomed")),
+        false => later(anyhow::Error::from(error).context("wait for the welcome")),
     })?;
     match heard {
         Some(ToWorker::Welcome(welcome)) => Ok(Conversation { sender, receiver, welcome }),

@@ -167,7 +167,7 @@ impl DeviceThread {
             {
                 match lend(data, &tokenizer, &network) {
                     Ok(()) => tracing::info!("all images are prepared"),
-                    Err(error) => tracing::warn!(%error, "other workers cannot have the data from this one"),
+                    Err(error) => tracing::warn!(%error, "cannot lend the data to other workers"),
                 }
             }
         };
@@ -180,7 +180,7 @@ impl DeviceThread {
     fn open_remote(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
         ensure!(
             self.config.may_be_shared(),
-            "this run has [privacy] or [secure_aggregation], so members keep their data to themselves, and `--data remote` finds none: \
+            "this run has [privacy] or [secure_aggregation], so members do not share their data, and `--data remote` finds none: \
              give this machine the training data, and name it with `--data`"
         );
         let mut refused = Vec::new();
@@ -190,10 +190,10 @@ impl DeviceThread {
             match self.open_found(found) {
                 Ok((tokenizer, data)) if data.data_hash() == name.data => break (name, tokenizer, data),
                 Ok(_) => tracing::warn!(
-                    "the catalogue that other workers have is not of the data that they train on: it is not used; is the same release installed there?"
+                    "the catalogue of other workers does not match the data that they train on, and is not used: check that the same release is installed there"
                 ),
                 Err(error) if error.is_of_others() => {
-                    tracing::warn!(%error, "what other workers have is not used")
+                    tracing::warn!(%error, "the data of other workers is not used")
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -141,7 +141,7 @@ impl Membership {
                     match found {
                         Found::Welcomed(conversation) => (join, conversation),
                         Found::Enrolled(new) => {
-                            tracing::warn!(worker = %new.worker(), "the certificate had expired: this machine is another worker now");
+                            tracing::warn!(worker = %new.worker(), "the certificate had expired: this machine is now another worker");
                             identity = new;
                             continue;
                         }
@@ -207,7 +207,7 @@ impl Membership {
         let yields = self.twins.must_yield(Instant::now());
         if !yields {
             tracing::warn!(
-                "another process has this worker's identity and took its place: was the cache folder {folder} copied to another machine? This one insists on it"
+                "another process has this worker's identity and took its place: was the cache folder {folder} copied to another machine? This one reclaims it"
             );
         }
         yields
@@ -221,9 +221,9 @@ impl Membership {
             () = stop.asked() => return Ok(None),
         };
         let identity = enrolled.with_context(|| {
-            format!("another process has this worker's identity, as where a cache folder is copied, and this one cannot enrol as another: give it another --cache-dir than that of {folder}, and a token that is good")
+            format!("another process has this worker's identity (was the cache folder copied?), and this one cannot enrol as another worker: give it another --cache-dir than that of {folder}, and a valid token")
         })?;
-        tracing::warn!(worker = %identity.worker(), "another process has the identity in {folder}, as where a cache folder is copied: this one is another worker now");
+        tracing::warn!(worker = %identity.worker(), "another process has the identity in {folder} (was the cache folder copied?): this one is now another worker");
         Ok(Some(identity))
     }
 
@@ -299,6 +299,6 @@ pub fn cache_dir(given: Option<PathBuf>) -> Result<PathBuf> {
     let base = of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache")));
     match given.or_else(|| base.map(|base| base.join("longhaul"))) {
         Some(folder) => std::path::absolute(folder).context("find the working directory"),
-        None => bail!("neither HOME nor XDG_CACHE_HOME is set: say --cache-dir DIR"),
+        None => bail!("neither HOME nor XDG_CACHE_HOME is set: give --cache-dir DIR"),
     }
 }

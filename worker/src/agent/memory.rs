@@ -31,7 +31,7 @@ pub(super) struct Room {
 fn free_on_gpu(index: usize) -> Option<u64> {
     let unknown = |error: &_| {
         tracing::warn!(
-            "the free memory of cuda:{index} is not known, so that any part of the model counts as fitting; --memory-gib says it: {error}"
+            "the free memory of cuda:{index} is unknown, so every part of the model counts as fitting; set a limit with --memory-gib: {error}"
         );
     };
     gpu_memory_bytes(index).inspect_err(unknown).ok()

@@ -12,7 +12,7 @@ impl Exports {
     pub fn start() -> Self {
         if std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT").is_some_and(|endpoint| !endpoint.is_empty()) {
             tracing::warn!(
-                "OTEL_EXPORTER_OTLP_ENDPOINT is set, and nothing is exported: this worker was built without the feature `otel`"
+                "OTEL_EXPORTER_OTLP_ENDPOINT is set, but nothing is exported: this worker was built without the feature `otel`"
             );
         }
         Self

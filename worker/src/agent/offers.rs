@@ -104,7 +104,7 @@ pub(super) fn tell_archived(archive: RunArchive, reports: mpsc::Sender<ToCoordin
 
 fn sound_in(store: &CheckpointStore, (rank, parts): (u32, u32)) -> Vec<CheckpointOffer> {
     let examined = store.examine().unwrap_or_else(|error| {
-        tracing::warn!(%error, "checkpoints cannot be looked through");
+        tracing::warn!(%error, "cannot read the checkpoints");
         Vec::new()
     });
     let offer = |listed: Listed| CheckpointOffer {

@@ -232,7 +232,7 @@ impl Session {
             }
             if self.departure.dismissed {
                 return ending_of(
-                    (&mut self.synchroniser.outcome).await.context("the synchroniser is gone")?,
+                    (&mut self.synchroniser.outcome).await.context("the synchroniser has ended")?,
                 );
             }
             if self.departure.asked.is_some() && !self.departure.hands_over {
@@ -282,7 +282,7 @@ impl Session {
                     reports.push(report);
                 }
                 outcome = &mut *outcome => {
-                    let ending = ending_of(outcome.context("the synchroniser is gone")?)?;
+                    let ending = ending_of(outcome.context("the synchroniser has ended")?)?;
                     return Ok(Reconnected::Ended(ending));
                 }
                 () = stop.asked() => {
@@ -330,7 +330,7 @@ impl Session {
                 _ = looks.tick() => Wake::Ways,
                 about = words.wait() => Wake::StatusUpdates(about),
                 _ = renewals.tick() => Wake::Renewal,
-                outcome = &mut self.synchroniser.outcome => Wake::Outcome(outcome.context("the synchroniser is gone")?),
+                outcome = &mut self.synchroniser.outcome => Wake::Outcome(outcome.context("the synchroniser has ended")?),
                 () = stop.asked() => Wake::Stop,
                 () = sleep_until(farewell.unwrap_or_else(Instant::now)), if farewell.is_some() => Wake::FarewellOver,
             };
@@ -370,7 +370,7 @@ impl Session {
                     return Ok(Some(Ending::Over("asked twice to stop".into())));
                 }
                 Wake::Stop => {
-                    tracing::info!("leaving; once more leaves without a farewell");
+                    tracing::info!("leaving; a second signal leaves without a farewell");
                     self.departure.asked = Some(Instant::now());
                     sender.send(&ToCoordinator::Leaving).is_ok()
                 }
@@ -472,7 +472,7 @@ impl Session {
         tokio::select! {
             ended = timeout(FAREWELL_MAX, ended) => {
                 if ended.is_err() {
-                    tracing::warn!("the device does not come to an end");
+                    tracing::warn!("the device thread does not end");
                 }
             }
             () = stop.asked() => {}

@@ -30,6 +30,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
                 told.line(&Classes::of(source, &summary.size.classes)?);
             }
         }
+        told.line_of_classes(&dataset);
         told.line(&format_args!("an epoch has {}", counted(dataset.samples(), "sample")));
         show_samples(&dataset, data, samples, &mut told)?;
     } else {

@@ -71,6 +71,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
     for source in data.sources() {
         told.line(&Line(&source));
     }
+    told.line_of_classes(&data);
     // Of a file whose list is there, shards are not looked at one by one.
     let shards = match (done.made, done.found) {
         (0, 0) => "all of it was prepared before".to_owned(),
@@ -123,7 +124,7 @@ fn prune_cache(args: &DataPruneArgs) -> Result<()> {
     let pruned = prune(&agent::cache_dir(args.cache_dir.clone())?, bytes_max)?;
     let mut told = Told::default();
     told.line(&format_args!(
-        "{} were thrown away, {} are left",
+        "{} were removed, {} are left",
         BinaryBytes(pruned.removed_bytes),
         BinaryBytes(pruned.left_bytes)
     ));
@@ -140,7 +141,7 @@ fn prune_cache(args: &DataPruneArgs) -> Result<()> {
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let mut stop = StopSignal::listen()?;
     tokio::select! {
-        done = tokio::task::spawn_blocking(work) => done.context("a thread came to no end")?,
+        done = tokio::task::spawn_blocking(work) => done.context("a thread panicked")?,
         () = stop.asked() => Err(DataError::Stopped.into()),
     }
 }
@@ -188,6 +189,9 @@ impl fmt::Display for Line<'_> {
         if size.carriage_returns.count() > 0 {
             write!(f, "; {}", size.carriage_returns)?;
         }
+        if !size.notes.are_none() {
+            write!(f, "; {}", size.notes)?;
+        }
         if size.marks.count() > 0 {
             write!(f, "; {}", size.marks)?;
         }
@@ -213,7 +217,7 @@ impl Told {
         if !tokenizer.settings().is_empty() {
             let settings = tokenizer.settings().join(", ");
             self.line(&format_args!(
-                "the tokenizer's file has settings of its last use, which are not taken over: {settings}"
+                "the tokenizer's file has settings of its last use, which are ignored: {settings}"
             ));
         }
         tokenizer.notices().iter().for_each(|notice| self.line(notice));
@@ -222,6 +226,13 @@ impl Told {
             self.line(&format_args!(
                 "the tokenizer's file puts {around} around each text, which are not put there: data.separator stands behind each"
             ));
+        }
+    }
+
+    /// Of classes that are trained on or held out alone.
+    fn line_of_classes(&mut self, data: &Dataset) {
+        if !data.class_gaps().are_none() {
+            self.line(data.class_gaps());
         }
     }
 

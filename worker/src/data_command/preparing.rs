@@ -45,5 +45,5 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
         }
     };
     drop(progress);
-    Ok((result.context("the preparation came to no end")??, work.done()))
+    Ok((result.context("the preparation panicked")??, work.done()))
 }

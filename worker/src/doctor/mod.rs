@@ -24,7 +24,7 @@ pub async fn doctor(args: DoctorArgs) -> Result<()> {
     if report.conclude().context("print the report")? {
         Ok(())
     } else {
-        bail!("this machine cannot take part as it is")
+        bail!("this machine cannot take part")
     }
 }
 

@@ -105,7 +105,7 @@ async fn reach(
         report.tell(findings::wrong_authority(error))?;
         dialled = Probe::dial(endpoint, address, None).await;
     } else if dialled.is_ok() && authority.is_some() {
-        let says = "made by this coordinator; whether it is still good shows when a worker joins";
+        let says = "made by this coordinator; a join shows whether it is still valid";
         report.tell(Finding::fine("token", says))?;
     }
     match dialled {

@@ -118,7 +118,7 @@ fn next_event(
             None => Some(inbox.recv().await),
         }
     });
-    received.map(|event| event.context("every part of this worker is gone")).transpose()
+    received.map(|event| event.context("all threads of this worker have ended")).transpose()
 }
 
 impl Outside for Links {
@@ -190,7 +190,7 @@ impl Outside for Links {
     /// While the coordinator is away, the agent keeps what it can.
     fn report(&self, message: ToCoordinator) {
         if self.coordinator.try_send(message).is_err() {
-            tracing::warn!("a report to the coordinator was dropped, as too many wait");
+            tracing::warn!("a report to the coordinator was dropped: the queue is full");
         }
     }
 

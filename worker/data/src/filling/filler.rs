@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::super::cache::{document, read_document};
 use super::super::folder::{name_into as name_in_folder, seen_of};
-use super::super::image::{RawImage, black, is_large, name_into, sample_bytes, stand_in};
+use super::super::image::{black, is_large, name_into, sample_bytes, stand_in};
 use super::super::named::Named;
 use super::super::partial::{Partial, make_once};
-use super::super::piece::{BadRecords, finish_name, name_of_recipe};
+use super::super::piece::{BadRecords, classes_of, finish_name, name_of_recipe};
 use super::super::prepared::{ListedPiece, PieceList, list_name};
 use super::super::shard::{self, Shard};
 use super::super::stamp::{Stamp, State};
@@ -124,6 +124,7 @@ impl Filling {
                 self.goes_on()?;
                 let raw = read_image(&self.images[image as usize])?;
                 let digest = raw.digest();
+                self.see(&raw);
                 missing.insert(image, (raw, digest));
             }
         }
@@ -221,8 +222,9 @@ impl Filling {
             pieces.push(ListedPiece { name, records, items: images, hash });
         }
         let (file, recipe) = (self.origin.path().display().to_string(), self.recipe.to_string());
-        let (classes, counts) = (self.classes(), TextCounts::default());
-        Ok(PieceList { file, recipe, pieces, bad, classes, counts })
+        let (labels, counts, notes) = (self.labels(), TextCounts::default(), self.notes());
+        let classes = classes_of(&labels);
+        Ok(PieceList { file, recipe, pieces, bad, classes, labels, counts, notes })
     }
 
     /// All that is bad; of the first, why, which another process may have found out.

@@ -16,11 +16,12 @@ use self::ending::{End, Ending};
 use super::bounds::RECORD_BYTES_MAX;
 use super::cache::Cache;
 use super::folder::{FolderImage, read_image, seen_of};
-use super::image::{black, sample_bytes, standing};
+use super::image::{RawImage, black, sample_bytes, standing};
 use super::lease::Lease;
 use super::named::Named;
+use super::notes::{Note, Notes};
 use super::origin::Origin;
-use super::piece::{BadRecords, Classes, EXAMPLES_MAX, image_weight, sample_of};
+use super::piece::{BadRecords, EXAMPLES_MAX, classes_of, image_weight, sample_of};
 use super::shard::Head;
 use super::source_size::SourceSize;
 use super::stamp::Seen;
@@ -60,6 +61,7 @@ pub(super) struct Filling {
     bad_records_max: u64,
     /// Images that cannot be decoded, and why; none: another process has found it out.
     bad: Mutex<BTreeMap<u64, Option<String>>>,
+    notes: Mutex<Notes>,
     ending: Ending,
     has_warned: AtomicBool,
 }
@@ -175,6 +177,7 @@ impl Filling {
             starts,
             bad_records_max,
             bad: Mutex::default(),
+            notes: Mutex::default(),
             ending: Ending::default(),
             has_warned: AtomicBool::new(false),
         })
@@ -286,6 +289,7 @@ impl Filling {
             _ => {
                 self.goes_on()?;
                 let raw = read_image(&self.images[image as usize]).map_err(|error| self.fails(error))?;
+                self.see(&raw);
                 self.take(image, raw.digest(), sample_of(raw, &self.shape))
             }
         }
@@ -338,6 +342,19 @@ impl Filling {
         }
     }
 
+    /// Notes what is told of an image that is decoded here.
+    fn see(&self, image: &RawImage) {
+        if image.is_deep() {
+            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            notes.note(Note::DeepImages, 1, || image.place.clone());
+        }
+    }
+
+    /// What is told of the images that were decoded here.
+    fn notes(&self) -> Notes {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// An image cannot be decoded.
     fn note_bad(&self, image: u64, reason: Option<String>) -> Result<(), DataError> {
         let mut bad = self.bad();
@@ -368,7 +385,7 @@ impl Filling {
     /// What was found of it so far.
     pub(super) fn size(&self) -> SourceSize {
         let bad = self.told(&self.bad());
-        let classes = self.classes();
+        let classes = classes_of(&self.labels());
         SourceSize {
             files: 1,
             bytes: self.images.iter().map(|image| image.state.bytes).sum(),
@@ -377,23 +394,22 @@ impl Filling {
             bad_examples: bad.examples,
             items: self.images.len() as u64,
             classes,
+            notes: self.notes(),
             shards: self.names.len() as u64,
             // Whoever has listed it knows the rest.
             ..SourceSize::default()
         }
     }
 
-    /// Images of each class, as they stand, and as far as it is known which cannot be decoded.
-    fn classes(&self) -> Classes {
-        let mut classes = Classes::new();
+    /// The class of each image, as they stand, and as far as it is known which cannot be decoded.
+    pub(super) fn labels(&self) -> Vec<u32> {
+        let mut labels = Vec::with_capacity(self.images.len());
         for piece in 0..self.names.len() {
             let (images, is_bad) = (self.piece(piece), self.are_bad(piece));
             let stands = standing(&is_bad).unwrap_or_else(|| (0..is_bad.len()).collect());
-            for at in stands {
-                *classes.entry(self.images[images.start as usize + at].class).or_default() += 1;
-            }
+            labels.extend(stands.into_iter().map(|at| self.images[images.start as usize + at].class));
         }
-        classes
+        labels
     }
 
     /// Which images of a piece cannot be decoded, as far as it is known.

@@ -69,6 +69,35 @@ mod tests {
         assert_eq!(refused(&[0xff, 0xd8, 0xff, 0xe0]), "it is cut off: fetch it again");
     }
 
+    #[cfg(feature = "images")]
+    #[test]
+    fn a_damaged_image_is_told_with_what_helps() {
+        let png = std::fs::read(
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/fixtures/images/folder/triangle/02.png"),
+        )
+        .unwrap();
+        sample(Pixels::Encoded(png.clone())).unwrap();
+        let with = |at: usize| {
+            let mut other = png.clone();
+            other[at] ^= 0x41;
+            sample(Pixels::Encoded(other)).unwrap_err()
+        };
+        // Of its header: sides, bits, kinds, and its checksum; of the pixels: a name, content, a checksum.
+        let data = png.windows(4).position(|name| name == b"IDAT").unwrap();
+        for at in [19, 23, 24, 25, 26, 27, 28, 29, 32, data + 3, data + 4, data + 30, png.len() - 17] {
+            let message = with(at);
+            let is_told = ["fetch it again", "convert it", "are not decoded"]
+                .iter()
+                .any(|words| message.contains(words));
+            assert!(is_told && message.starts_with("it "), "{at}: {message}");
+        }
+        for end in [data + 6, png.len() - 14] {
+            let message = sample(Pixels::Encoded(png[..end].to_vec())).unwrap_err();
+            assert!(message.contains("fetch it again"), "{end}: {message}");
+        }
+    }
+
     #[cfg(all(feature = "gzip", feature = "images"))]
     #[test]
     fn a_few_bytes_that_say_they_are_many_pixels_are_not_decoded() {

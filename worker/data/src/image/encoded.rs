@@ -1,9 +1,9 @@
 //! JPEG and PNG files.
 
-use std::io::Cursor;
+use std::io::{Cursor, ErrorKind};
 use std::sync::{Mutex, PoisonError};
 
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 use longhaul_common::config::ImageConfig;
 
 use super::super::pointers::pointer;
@@ -40,7 +40,6 @@ pub(super) fn is_large(bytes: &[u8]) -> bool {
 }
 
 fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
-    let words = |error: image::ImageError| error.to_string();
     let mut reader = ImageReader::new(Cursor::new(bytes));
     let format = image::guess_format(bytes).ok();
     match format {
@@ -56,7 +55,7 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
     let mut limits = Limits::default();
     limits.max_alloc = Some(DECODED_BYTES_MAX);
     reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(words)?;
+    let decoder = reader.into_decoder().map_err(told)?;
     let ((width, height), needed) = (decoder.dimensions(), decoder.total_bytes());
     if needed > DECODED_BYTES_MAX {
         let most = DECODED_BYTES_MAX >> 20;
@@ -65,9 +64,25 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
         ));
     }
     let _alone = (needed > LARGE_BYTES).then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
-    let image = DynamicImage::from_decoder(decoder).map_err(words)?;
+    let image = DynamicImage::from_decoder(decoder).map_err(told)?;
     // While nobody else has a large one.
     Ok(fitted(picture(image, shape), shape))
+}
+
+/// What is wrong with an image, and what helps.
+fn told(error: ImageError) -> String {
+    match error {
+        ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            "it is cut off: fetch it again".to_owned()
+        }
+        ImageError::Decoding(error) => {
+            format!("it is damaged: fetch it again, write it anew, or take it out ({error})")
+        }
+        ImageError::Unsupported(error) => {
+            format!("it is of a kind that is not read: convert it, for example to PNG ({error})")
+        }
+        other => other.to_string(),
+    }
 }
 
 /// With one value for a pixel where the image is grey or is to be, else with three. How opaque it is does not count.

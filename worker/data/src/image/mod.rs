@@ -48,6 +48,12 @@ impl RawImage {
         }
     }
 
+    /// Whether it is a PNG file with sixteen bits in a channel: as its header says, behind the signature, a length, a name and two sides.
+    pub(super) fn is_deep(&self) -> bool {
+        const DEPTH_AT: usize = 24;
+        matches!(&self.content, Pixels::Encoded(bytes) if bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.get(DEPTH_AT) == Some(&16))
+    }
+
     /// BLAKE3 of its bytes.
     pub(super) fn digest(&self) -> blake3::Hash {
         match &self.content {

@@ -55,6 +55,8 @@ pub(in super::super) struct ListedSource {
     /// What the data's hash has of it in the place of its shards: of a folder of images, which is trained on before there are any.
     pub identity: Option<[u8; 32]>,
     pub shards: Vec<ListedShard>,
+    /// Images that are held out of it throughout: how far each is behind the one before.
+    pub held_out: Vec<u32>,
 }
 
 /// A shard.

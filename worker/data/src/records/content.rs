@@ -6,7 +6,7 @@ use longhaul_common::config::DataFormat;
 
 use super::kinds::{self, AROUND_TABLES, BINARY, Kind, PACKED};
 use super::prose::check_page;
-use super::{no_tokens, width};
+use super::{floats, no_tokens, width};
 use crate::pointers::pointer;
 
 /// Bytes of a file's content that are looked at.
@@ -84,11 +84,16 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
         DataFormat::TokensU16 | DataFormat::TokensU32 if is_of_llm_c(head) => Err(LLM_C.to_owned()),
         DataFormat::TokensU16 if !is_said => {
             check_kind(head).map_err(no_tokens::or_tokens)?;
-            no_tokens::check(head).and_then(|()| width::check(head))
+            no_tokens::check(head).and_then(|()| width::check(head))?;
+            floats::check(head).map_err(no_tokens::or_tokens)
         }
-        DataFormat::TokensU32 => width::check_four(head),
-        // Any bytes may be numbers, and a folder has none.
-        DataFormat::TokensU16 | DataFormat::Images => Ok(()),
+        // Whatever is said: as numbers, these would begin so less than once in a billion times.
+        DataFormat::TokensU16 | DataFormat::TokensU32 => {
+            check_kind(head).and_then(|()| no_tokens::check_marked(head))?;
+            floats::check(head)?;
+            if format == DataFormat::TokensU32 { width::check_four(head) } else { Ok(()) }
+        }
+        DataFormat::Images => Ok(()),
     }
 }
 
@@ -117,7 +122,14 @@ fn check_unpacked(head: &[u8]) -> Result<(), String> {
 fn is_of_llm_c(head: &[u8]) -> bool {
     let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
     let [Some(magic), Some(version)] = [number(0), number(4)] else { return false };
-    LLM_C_HEADS.contains(&(magic, version))
+    let is_another = || {
+        // The day on which it was made up, a version, how many tokens there are, and nothing up to the end.
+        let (year, month, day) = (magic / 10_000, magic / 100 % 100, magic % 100);
+        let is_date = (2024..2100).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+        let is_empty = head.len() == HEAD_BYTES && head[12..].iter().all(|byte| *byte == 0);
+        is_date && (1..=255).contains(&version) && number(8).is_some_and(|tokens| tokens > 0) && is_empty
+    };
+    LLM_C_HEADS.contains(&(magic, version)) || is_another()
 }
 
 /// Refuses what is known to be something else; of what is not known, its reader tells.
@@ -290,9 +302,6 @@ mod tests {
             }
             let feather = check(b"FEA1\0\0\0\0\x08", DataFormat::Arrow, false).unwrap_err();
             assert!(feather.starts_with("a Feather V1 file"), "{feather}");
-            // Any bytes may be numbers where that is said.
-            check(head, DataFormat::TokensU16, true).unwrap();
-            check(head, DataFormat::TokensU32, true).unwrap();
         }
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
         assert!(check(pointer, DataFormat::TokensU16, true).unwrap_err().contains("git lfs pull"));
@@ -312,10 +321,47 @@ mod tests {
                 }
             }
         }
-        let marked = [&b"PAR1\x15\x04"[..], b"ARROW1\0\0", b"FEA1\0\0", b"PK\x03\x04\x14\0", b"GGUF\x03\0"];
-        for head in marked {
+    }
+
+    #[test]
+    fn what_is_marked_as_something_else_is_no_tokens_whatever_is_said_of_it() {
+        let tar = tar();
+        let safetensors = [&80_u64.to_le_bytes()[..], b"{\"a\":{\"dtype\":\"U16\""].concat();
+        let llm_c =
+            [&20_270_131_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), &900_u32.to_le_bytes(), &[0; 500]]
+                .concat();
+        let half: Vec<u8> = (0..256_u16).flat_map(|at| (0x5c00 + 4 * at).to_le_bytes()).collect();
+        for (head, words) in [
+            (&b"PAR1\x15\x04"[..], "a Parquet file"),
+            (b"ARROW1\0\0", "an Arrow file"),
+            (b"FEA1\0\0", "a Feather V1 file"),
+            (b"PK\x03\x04\x14\0", "a zip archive"),
+            (b"GGUF\x03\0", "a GGUF model"),
+            (b"LITPKDS\x01\0\0\0\0\0\0\0\x08", "a packed dataset of lit-gpt"),
+            (b"MMIDIDX\0\0\x01\0\0\0", "an index of Megatron-LM"),
+            (b"\x04\0\0\0\x18\0\0\0\0\x04\0\0\0\x08\0\0", "a chunk of litdata"),
+            (b"SQLite format 3\0\x10", "an SQLite database"),
+            (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+            (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+            (b"lmgg\0\0", "a GGML model"),
+            (&tar, "a tar archive"),
+            (&safetensors, "a model's safetensors"),
+            (&llm_c, "a token file of llm.c"),
+            (&half, "a file with floating-point numbers of 2 bytes"),
+        ] {
+            for format in [DataFormat::TokensU16, DataFormat::TokensU32] {
+                for is_said in [false, true] {
+                    let message = check(head, format, is_said).unwrap_err();
+                    assert!(message.starts_with(words), "{words}, {format:?}: {message}");
+                }
+            }
             let message = check(head, DataFormat::TokensU16, false).unwrap_err();
-            assert!(message.contains("say format = \"tokens-u16\""), "{message}");
+            assert!(message.contains("format = \"tokens-u16\"") || words.contains("chunk"), "{message}");
+        }
+        // What numbers may have.
+        for head in
+            [&b"\x1f\x8b\x08\0\0\0"[..], b"\0\0\x08\x03", b"\xff\xd8\xff\xe0", b"letters of a text", b""]
+        {
             check(head, DataFormat::TokensU16, true).unwrap();
         }
     }

@@ -10,6 +10,7 @@ use longhaul_common::config::{Column, DataFormat, Dialect};
 
 use super::delimiters::{self, HEAD_BYTES_MAX};
 use super::encoding::NotUtf8;
+use super::head_like::HeadLike;
 use super::input::{Input, Packing, Position, command};
 use super::known::{example, listed, meant, shown};
 use super::remedies::Remedies;
@@ -17,6 +18,7 @@ use super::rows::{Row, Rows};
 use super::{Record, Records, faults};
 use crate::bounds::RECORD_BYTES_MAX;
 use crate::counted::counted;
+use crate::notes::{Note, Notes};
 use crate::{DataError, Recipe};
 
 /// The texts of one column.
@@ -41,6 +43,9 @@ pub(super) struct Delimited {
     /// Whether there was a text with characters beyond ASCII.
     has_characters: bool,
     remedies: Remedies,
+    /// Where the column has a number, the first line.
+    head_like: HeadLike,
+    notes: Notes,
 }
 
 impl Delimited {
@@ -98,7 +103,31 @@ impl Delimited {
             packing,
             has_characters: false,
             remedies: Remedies::default(),
+            head_like: HeadLike::default(),
+            notes: Notes::default(),
         })
+    }
+
+    /// Notes what is told of a good row.
+    fn note_row(&mut self, row: Option<Row>, line: u64) {
+        let path = &self.path;
+        if let Some(Row { first, last, .. }) = row.filter(|row| row.last > row.first)
+            && self.dialect.delimiter == b'\t'
+        {
+            self.notes.note(Note::LongRows, 1, || format!("{}, lines {first} to {last}", path.display()));
+        }
+        if self.head.is_some() {
+            return;
+        }
+        let is_first = !self.head_like.is_begun();
+        if let Some(own) = self.head_like.see(&self.row, self.column) {
+            let own = shown(&own);
+            self.notes.note(Note::HeadTaken, 1, || format!("{}: its text is `{own}`", path.display()));
+        }
+        // Only a file's first line may be a head.
+        if is_first && (!self.head_like.is_begun() || row.map_or(line, |row| row.first) > 1) {
+            self.head_like.give_up();
+        }
     }
 
     /// The text of the row that was read, or what is wrong with it.
@@ -295,6 +324,9 @@ impl Records for Delimited {
         }
         let row = self.rows.borrow_mut().take(self.reader.position().byte());
         let text = self.text(row).and_then(faults::checked);
+        if text.is_ok() {
+            self.note_row(row, line);
+        }
         Ok(Some(text.map_or_else(
             |reason| {
                 let lines = match row {
@@ -317,6 +349,10 @@ impl Records for Delimited {
 
     fn content_bytes(&self) -> u64 {
         self.position.content_bytes()
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        std::mem::take(&mut self.notes)
     }
 }
 

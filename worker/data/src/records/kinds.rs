@@ -54,8 +54,8 @@ const ELSE: &str = "take it out of the source, or convert it to a format that is
 const AN_IMAGE: &str =
     "images are in folders of classes (format = \"images\") or archives (format = \"webdataset\")";
 const UNPACK: &str = "unpack it, or pack it with zstd or gzip";
-const A_PICKLE: &str = "a pickle of Python";
-const OF_A_PICKLE: &str =
+pub(super) const A_PICKLE: &str = "a pickle of Python";
+pub(super) const OF_A_PICKLE: &str =
     "load it in Python where you trust it, and write its texts as JSON lines, or its tokens as a numpy array";
 const A_RECORDING: &str = "a sound recording";
 const OF_A_RECORDING: &str =

@@ -23,6 +23,11 @@ const OF_TEXTS: [&str; 14] = [
     "output",
 ];
 
+/// Whether columns and fields with texts are often called so.
+pub(super) fn is_of_texts(name: &str) -> bool {
+    OF_TEXTS.iter().any(|usual| name.trim().eq_ignore_ascii_case(usual))
+}
+
 /// Keys of a message in a conversation: who speaks, and what is said.
 pub(super) const MESSAGES: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
 

@@ -7,6 +7,7 @@ mod delimiters;
 mod encoding;
 mod faults;
 mod fields;
+mod floats;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub(crate) mod fuzz;
 #[cfg(feature = "gzip")]
@@ -14,6 +15,7 @@ mod gzip;
 #[cfg(not(feature = "gzip"))]
 #[path = "no_gzip.rs"]
 mod gzip;
+mod head_like;
 mod idx;
 mod image_folder;
 mod input;
@@ -21,6 +23,7 @@ mod json_lines;
 mod kinds;
 mod known;
 mod no_tokens;
+mod pickles;
 mod prose;
 mod remedies;
 mod rows;
@@ -55,6 +58,7 @@ use self::tokens::Tokens;
 use self::web_dataset::WebDataset;
 use super::cache::Cache;
 use super::image::RawImage;
+use super::notes::Notes;
 use super::origin::Origin;
 use super::{DataError, Recipe};
 
@@ -111,6 +115,11 @@ pub(super) trait Records {
     /// The same of its content, as it is unpacked, where the reader can tell.
     fn content_bytes(&self) -> u64 {
         self.read_bytes()
+    }
+
+    /// What is told of the records since this was asked for last.
+    fn take_notes(&mut self) -> Notes {
+        Notes::default()
     }
 }
 

@@ -23,29 +23,38 @@ pub(super) fn or_tokens(told: String) -> String {
 
 /// Refuses the beginning of another format, or of a text, where numbers of two bytes are expected. Any bytes may be numbers: each of these stands at the beginning of tokens less than once in a million times.
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
-    let mark = MARKS.iter().find(|(begins, _)| head.starts_with(begins));
-    match mark {
-        Some((_, name)) => Err(format!("{name}, {OR_TOKENS}")),
-        None if is_safetensors(head) => {
-            Err(format!("a model's safetensors: that is a model and no data, {OR_TOKENS}"))
-        }
-        None if is_litdata(head) => Err(format!(
-            "a chunk of litdata: write its tokens with `numpy.concatenate(list(litdata.StreamingDataset(DIR))).astype('<u4').tofile(OUT)` and say format = \"tokens-u32\", {OR_TOKENS}"
-        )),
-        None if is_jpeg(head) => Err(format!("a JPEG image: take it out of the source, {OR_TOKENS}")),
-        None if is_text(head) => Err(format!(
+    check_marked(head).map_err(or_tokens)?;
+    match () {
+        () if is_jpeg(head) => Err(format!("a JPEG image: take it out of the source, {OR_TOKENS}")),
+        () if is_text(head) => Err(format!(
             "text, as it seems, and its name stands for tokens: say format = \"text\" (or \"jsonl\", \"csv\") to have it tokenised, {OR_TOKENS}"
         )),
+        () => Ok(()),
+    }
+}
+
+/// The same of what is marked so that it is refused whatever is said of it.
+pub(super) fn check_marked(head: &[u8]) -> Result<(), String> {
+    let mark = MARKS.iter().find(|(begins, _)| head.starts_with(begins));
+    match mark {
+        Some((_, name)) => Err((*name).to_owned()),
+        None if is_safetensors(head) => Err("a model's safetensors: that is a model and no data".to_owned()),
+        None if is_litdata(head) => Err(
+            "a chunk of litdata: write its tokens with `numpy.concatenate(list(litdata.StreamingDataset(DIR))).astype('<u4').tofile(OUT)` and say format = \"tokens-u32\" of that file"
+                .to_owned(),
+        ),
         None => Ok(()),
     }
 }
 
-/// How many items it has, and where the first is: behind these and the place of each, and of the end.
+/// How many items it has, and where each is and the last one ends: the first behind these numbers, and none before the one before.
 fn is_litdata(head: &[u8]) -> bool {
-    let Some((words, _)) = head.split_first_chunk::<8>() else { return false };
-    let [items, first] =
-        [0, 4].map(|at| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]));
-    items > 0 && Some(first) == items.checked_add(2).and_then(|places| places.checked_mul(4))
+    let mut words = head.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+    let (Some(items), Some(first)) = (words.next(), words.next()) else { return false };
+    let is_first = Some(first) == items.checked_add(2).and_then(|places| places.checked_mul(4));
+    // One place alone may be so by chance.
+    let places: Vec<u32> = words.take(items as usize).collect();
+    items > 0 && is_first && !places.is_empty() && std::iter::once(&first).chain(&places).is_sorted()
 }
 
 /// A mark of three bytes, and the next segment's.
@@ -89,10 +98,19 @@ mod tests {
             (&safetensors, "a model's safetensors"),
             (b"\xff\xd8\xff\xe0\0\x10JFIF\0", "a JPEG image"),
             (b"\x03\0\0\0\x14\0\0\0\x80\0\0\0", "a chunk of litdata"),
+            (b"\x01\0\0\0\x0c\0\0\0\x20\0\0\0\x05\0", "a chunk of litdata"),
             (b"\xba\x16\x4f\x2f\x0c\0\0\0", "a model of fastText"),
         ] {
             let message = check(head).unwrap_err();
             assert!(message.starts_with(name) && message.contains("format = \"tokens-u16\""), "{message}");
+        }
+    }
+
+    #[test]
+    fn places_that_go_back_are_no_chunk_of_litdata() {
+        for head in [&[3, 20, 128, 64][..], &[1, 12, 5], &[3, 20], &[0, 8, 9], &[3, 24, 128]] {
+            let head: Vec<u8> = head.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+            assert_eq!(check_marked(&head), Ok(()), "{head:?}");
         }
     }
 

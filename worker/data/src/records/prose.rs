@@ -1,5 +1,7 @@
 //! Texts that are no prose by their first lines: what other programs write, and what servers answer.
 
+use super::pickles::pickle;
+
 /// Bytes of a text that are looked at.
 pub(super) const PROSE_BYTES: usize = 4096;
 
@@ -57,6 +59,9 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
         BEGINNINGS.iter().find(|(begins, _)| begins.iter().any(|begins| starts(text, begins)))
     {
         return or_text(what);
+    }
+    if let Some(what) = pickle(text) {
+        return or_text(&what);
     }
     let lines = Lines::of(text, head.len() >= PROSE_BYTES);
     if lines.are_subtitles() {

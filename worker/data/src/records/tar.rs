@@ -14,6 +14,10 @@ pub(super) struct Tar<R> {
     has_end: bool,
     /// Blocks of zeros that were read last, in a row.
     zeros: u64,
+    /// Whether a file was read, so that an end may follow.
+    has_file: bool,
+    /// Whether it ended without its mark.
+    is_open: bool,
 }
 
 /// Blocks of zeros behind an archive, at most: 64 KiB. Tools fill up to 10 KiB unless they are told otherwise; a download that is laid out as a whole and not complete has more.
@@ -29,14 +33,17 @@ pub(super) struct TarFile {
 
 impl<R: Read> Tar<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self { reader, has_end: false, zeros: 0 }
+        Self { reader, has_end: false, zeros: 0, has_file: false, is_open: false }
     }
 
     /// The next file, none at the end; contents of more than `bytes_max` for its name are not taken into memory.
     pub(super) fn next_file(&mut self, bytes_max: impl Fn(&str) -> u64) -> io::Result<Option<TarFile>> {
         let mut long_name = None;
         loop {
-            let Some(header) = self.header()? else { return Ok(None) };
+            let Some(header) = self.header()? else {
+                // What was said of a file, and no file.
+                return if long_name.is_none() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            };
             let size = size_of(&header)?;
             match header[156] {
                 // A name for the entry that follows: GNU tar's, and pax's among other things.
@@ -48,6 +55,7 @@ impl<R: Read> Tar<R> {
                         true => Some(self.content(size)?),
                         false => self.pass(size).map(|()| None)?,
                     };
+                    self.has_file = true;
                     return Ok(Some(TarFile { name, content }));
                 }
                 // What is unpacked of it is another file's content, which may be far away, or in no archive.
@@ -66,13 +74,28 @@ impl<R: Read> Tar<R> {
         }
     }
 
-    /// None at the end, which is blocks of zeros. Behind these there may be another archive.
+    /// Whether it ended behind a whole file, and without the zeros that mark an end.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// The same, once.
+    pub(super) fn take_open(&mut self) -> bool {
+        std::mem::take(&mut self.is_open)
+    }
+
+    /// None at the end, which is blocks of zeros, or nothing behind a whole file. Behind zeros there may be another archive.
     fn header(&mut self) -> io::Result<Option<[u8; BLOCK_BYTES]>> {
         let mut header = [0; BLOCK_BYTES];
         loop {
             let first = self.reader.read(&mut header)?;
             if first == 0 {
-                return if self.has_end { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+                if !self.has_end && !self.has_file {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                self.is_open |= !self.has_end;
+                self.has_end = true;
+                return Ok(None);
             }
             self.reader.read_exact(&mut header[first..])?;
             self.has_end = header.iter().all(|&byte| byte == 0);
@@ -294,11 +317,40 @@ mod tests {
         assert_eq!(tar.next_file(|_| 5).unwrap(), None);
     }
 
+    /// As programs leave an archive that they did not close.
+    #[test]
+    fn whole_files_without_an_end_behind_them_are_read_and_that_is_known() {
+        let long = "folder/".repeat(40) + "name";
+        for (names, files) in [
+            (&["a"][..], 1),
+            (&["a", "b"], 2),
+            (&["a", &long], 2),
+            (&[&long], 1),
+            (&["a", "b/c.jpg", "d"], 3),
+        ] {
+            let bytes = archive(names);
+            let last =
+                bytes.iter().rposition(|byte| *byte != 0).unwrap() / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES;
+            for (end, is_open) in
+                [(last, true), (last + 512, false), (last + 1024, false), (bytes.len(), false)]
+            {
+                let mut tar = Tar::new(&bytes[..end]);
+                let read: Vec<TarFile> = std::iter::from_fn(|| tar.next_file(|_| 1 << 20).unwrap()).collect();
+                assert_eq!((read.len(), tar.take_open()), (files, is_open), "{names:?}, {end}");
+            }
+        }
+    }
+
     #[test]
     fn damage_and_cuts_are_errors_and_never_a_panic() {
         let bytes = archive(&["a", "b"]);
-        for at in [0, 1, 511, 512, 513, 600, 1023, 1024, 1025, 2048] {
+        for at in [0, 1, 511, 512, 513, 600, 1023, 1025, 1536, 2047] {
             assert!(read(&bytes[..at]).is_err(), "cut to {at} bytes");
+        }
+        let long = "folder/".repeat(40) + "name";
+        let bytes_of_long = archive(&["a", &long]);
+        for at in [1536, 2048, 2560] {
+            assert!(read(&bytes_of_long[..at]).is_err(), "cut to {at} bytes");
         }
         for at in 0..512 {
             let mut damaged = bytes.clone();

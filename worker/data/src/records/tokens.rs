@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use longhaul_common::config::DataConfig;
 
 use super::input::{Input, Position};
-use super::width::WideNumbers;
+use super::width::{self, WideNumbers};
 use super::{Record, Records};
 use crate::DataError;
 
@@ -66,7 +66,14 @@ impl Tokens {
     }
 
     /// Why a token is none, and what helps.
-    fn beyond(&self, token: u32) -> String {
+    fn beyond(&self, token: u32, tokens: &[u32]) -> String {
+        if self.are_swapped(tokens) {
+            let bytes = self.width;
+            return format!(
+                "{token} is beyond the tokenizer's vocabulary of {}, and with the other order of bytes (big-endian) all tokens are within it: `numpy.fromfile(IN, '>u{bytes}').astype('<u{bytes}').tofile(OUT)` writes them in the order that is read",
+                self.vocabulary
+            );
+        }
         let default = match self.vocabulary {
             DataConfig::BYTES_VOCABULARY => " (by default it is \"bytes\", which has no more)",
             _ => "",
@@ -77,6 +84,17 @@ impl Tokens {
              or say format = \"tokens-{other}\" if that is how wide they are",
             self.vocabulary
         )
+    }
+}
+
+/// Tokens without which nothing is said of their bytes' order.
+const SWAPPED_MIN: usize = 8;
+
+impl Tokens {
+    /// Whether all of many tokens are in the vocabulary with their bytes the other way round.
+    fn are_swapped(&self, tokens: &[u32]) -> bool {
+        let swapped = |token: &u32| token.swap_bytes() >> (32 - 8 * self.width as u32);
+        tokens.len() >= SWAPPED_MIN && tokens.iter().all(|token| swapped(token) < self.vocabulary)
     }
 }
 
@@ -103,8 +121,12 @@ impl Records for Tokens {
             wide.see(&tokens).map_err(other)?;
             self.check_zeros(&tokens, first)?;
         }
+        if first == 0 && self.width == 2 && self.wide.is_none() {
+            let other = |what| DataError::OtherContent { path: self.path.clone(), what };
+            width::check_said(&tokens).map_err(other)?;
+        }
         if let Some(at) = tokens.iter().position(|token| *token >= self.vocabulary) {
-            return Err(self.malformed(first + at as u64, self.beyond(tokens[at])));
+            return Err(self.malformed(first + at as u64, self.beyond(tokens[at], &tokens)));
         }
         Ok(Some(Record::Tokens(tokens)))
     }

@@ -13,6 +13,7 @@ use super::torn::{Half, Part, Torn};
 use super::{Record, Records};
 use crate::bounds::RECORD_BYTES_MAX;
 use crate::image::{Pixels, RawImage};
+use crate::notes::{Note, Notes};
 use crate::{DataError, Recipe};
 
 /// Bytes of a file that says of which class an image is, at most.
@@ -20,6 +21,8 @@ const LABEL_BYTES_MAX: u64 = 1 << 20;
 
 /// `webdataset` would give both, and unpacked there would be one: of files with the same name the last.
 const AGAIN: &str = "its name comes again, behind other samples, and stands for a whole sample further ahead (`tar -r` appends files so): unpack the archive, which keeps the last file of each name, and pack it anew (`tar --sort=name`); or take one out (`tar --delete --occurrence=2 -f ARCHIVE FILE`, the second of this name)";
+
+const CUT_OFF: &str = "it is cut off there: fetch it again, or pack it anew";
 
 /// Characters of a text in the place of a class that a message has.
 const TEXT_CHARS_MAX: usize = 40;
@@ -32,8 +35,9 @@ pub(super) struct WebDataset {
     path: PathBuf,
     position: Position,
     tar: Tar<Box<dyn Read>>,
-    /// Of JSON: where the class is.
+    /// Of JSON: where the class is, and whether that was said.
     field: String,
+    is_said: bool,
     /// The first file of the sample that follows.
     next: Option<TarFile>,
     /// The key of the sample that was read last.
@@ -59,9 +63,9 @@ struct Parts {
 impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
-        let (tar, field) = (Tar::new(reader), recipe.field.clone());
+        let (tar, field, is_said) = (Tar::new(reader), recipe.field.clone(), recipe.has_field);
         let (torn, seen) = (Torn::default(), Seen::default());
-        Self { path, position, tar, field, next: None, last: None, forks: None, torn, seen }
+        Self { path, position, tar, field, is_said, next: None, last: None, forks: None, torn, seen }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -69,19 +73,16 @@ impl WebDataset {
             return Ok(Some(file));
         }
         self.tar.next_file(bytes_max).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
-                let reason = match error.kind() {
-                    io::ErrorKind::UnexpectedEof => "it is cut off there".to_owned(),
-                    _ => error.to_string(),
-                };
-                let place = self
-                    .last
-                    .as_ref()
-                    .map_or("its beginning".to_owned(), |key| format!("behind sample {key}"));
-                DataError::Malformed { path: self.path.clone(), format: "webdataset", place, reason }
-            }
+            io::ErrorKind::UnexpectedEof => self.malformed(CUT_OFF.to_owned()),
+            io::ErrorKind::InvalidData => self.malformed(error.to_string()),
             _ => DataError::io("read", &self.path)(error),
         })
+    }
+
+    fn malformed(&self, reason: String) -> DataError {
+        let behind = self.last.as_ref().map(|key| format!("behind sample {key}"));
+        let place = behind.unwrap_or_else(|| "its beginning".to_owned());
+        DataError::Malformed { path: self.path.clone(), format: "webdataset", place, reason }
     }
 
     /// The key and the files of the next sample, as far as they follow each other; none at the end.
@@ -134,11 +135,15 @@ impl Records for WebDataset {
                 return Ok(self.take_forks().or_else(|| self.torn.poll_bad()));
             };
             let (place, part) = (format!("{}, sample {key}", self.path.display()), parts.alone());
+            // Of an archive without an end, a part of a sample at the end is what was cut off.
+            if part.is_some() && self.next.is_none() && self.tar.is_open() {
+                return Err(self.malformed(CUT_OFF.to_owned()));
+            }
             self.last = Some(key.clone());
             if self.seen.has(&key) {
                 return Ok(Some(Record::bad(format!("{place}: {AGAIN}"))));
             }
-            match (parts.image(&self.field, place.clone(), &mut self.seen), part) {
+            match (parts.image((&self.field, self.is_said), place.clone(), &mut self.seen), part) {
                 (Ok(image), _) => {
                     self.torn.handle_whole();
                     self.seen.handle_sample(&key);
@@ -158,6 +163,14 @@ impl Records for WebDataset {
 
     fn content_bytes(&self) -> u64 {
         self.position.content_bytes()
+    }
+
+    fn take_notes(&mut self) -> Notes {
+        let mut notes = Notes::default();
+        if self.tar.take_open() {
+            notes.note(Note::NoEnd, 1, || self.path.display().to_string());
+        }
+        notes
     }
 }
 
@@ -193,7 +206,12 @@ impl Parts {
         }
     }
 
-    fn image(self, field: &str, place: String, seen: &mut Seen) -> Result<RawImage, String> {
+    fn image(
+        self,
+        (field, is_said): (&str, bool),
+        place: String,
+        seen: &mut Seen,
+    ) -> Result<RawImage, String> {
         if let Some(name) = self.twice {
             return Err(format!(
                 "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
@@ -223,12 +241,12 @@ impl Parts {
         };
         let class = match (self.class, self.json) {
             (Some(class), json) => {
-                let class = text(class, ".cls")?;
-                let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
-                let class: u32 = class.trim().parse().map_err(|_| refused())?;
                 let json = json.and_then(|json| text(json, ".json").ok());
-                json.map_or(Ok(()), |json| check_same(class, &json, field, seen))?;
-                class
+                let class = || text(class, ".cls");
+                match json.as_deref().filter(|json| is_said && has_number(json, field)) {
+                    Some(json) => class_in(json, field)?,
+                    None => class_of(&class()?, json.as_deref(), field, seen)?,
+                }
             }
             (None, Some(json)) => class_in(&text(json, ".json")?, field)?,
             (None, None) => return Err(format!("it has neither .cls nor .json{}", others())),
@@ -253,6 +271,20 @@ fn bytes_max(name: &str) -> u64 {
     }
     let is_label = ["cls", "json"].iter().any(|end| split(name).1.eq_ignore_ascii_case(end));
     if is_label { LABEL_BYTES_MAX } else { RECORD_BYTES_MAX }
+}
+
+/// The class of a `.cls`, which a `.json` beside it must not contradict.
+fn class_of(class: &str, json: Option<&str>, field: &str, seen: &mut Seen) -> Result<u32, String> {
+    let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
+    let class = class.trim().parse().map_err(|_| refused())?;
+    json.map_or(Ok(()), |json| check_same(class, json, field, seen))?;
+    Ok(class)
+}
+
+/// Whether JSON has a number in a field: where the configuration names it, that is the class, whatever else is there.
+fn has_number(json: &str, field: &str) -> bool {
+    let value = parse(json.as_bytes()).ok().and_then(|json: Object| json.values.get(field).cloned());
+    matches!(value, Some(Value::Number(_)))
 }
 
 fn class_in(json: &str, field: &str) -> Result<u32, String> {
@@ -283,7 +315,7 @@ fn check_same(class: u32, json: &str, field: &str, seen: &mut Seen) -> Result<()
         _ => return Ok(()),
     };
     Err(format!(
-        "its .cls says class {class}, and its .json has {value} in `{field}`{before}: mend one of the two, or leave it out, or name with `field` where the class is"
+        "its .cls says class {class}, and its .json has {value} in `{field}`{before}: mend one of the two, or leave it out, or say with `field` which counts: the name of a field of .json with a number, here or in another one, or \"cls\" for the .cls"
     ))
 }
 

@@ -44,6 +44,24 @@ pub(super) fn check_four(head: &[u8]) -> Result<(), String> {
     if are_eights { Err(EIGHT_FOR_FOUR.to_owned()) } else { Ok(()) }
 }
 
+const FOUR_SAID: &str = "a file with numbers of four bytes, as it seems, since every second one of two bytes is 0, and its format stands for two: say format = \"tokens-u32\"";
+const EIGHT_SAID: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), since three of four numbers of two bytes are 0, and its format stands for two: write them with `array.astype('<u2').tofile(...)`";
+
+/// Refuses numbers of four or eight bytes at the beginning of a file of which it is said that they are of two: all of a vocabulary that two bytes can name have nothing in their upper halves.
+pub(super) fn check_said(tokens: &[u32]) -> Result<(), String> {
+    let pairs = || tokens.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+    let (count, low) = (pairs().count(), pairs().filter(|(low, _)| *low != 0).count());
+    if count < EIGHTS_MIN || pairs().any(|(_, high)| high != 0) {
+        return Ok(());
+    }
+    let are_eights = pairs().skip(1).step_by(2).all(|(low, _)| low == 0);
+    match (are_eights, count) {
+        (true, count) if 4 * low > count => Err(EIGHT_SAID.to_owned()),
+        (_, count) if 2 * low > count => Err(FOUR_SAID.to_owned()),
+        _ => Ok(()),
+    }
+}
+
 /// Whether all of many numbers of so many halves are tokens of a vocabulary.
 fn are_wide(halves: &[u16], width: usize) -> bool {
     let is_small = |number: &[u16]| number[1] <= HIGH_HALF_MAX && number[2..].iter().all(|half| *half == 0);
@@ -171,6 +189,28 @@ mod tests {
         }
         for numbers in [&[1, 2, 3, 4, 5, 6, 7, 8][..], &[1, 0, 2, 0], &[0; 64], &[1, 0, 2, 0, 3, 0, 4, 1]] {
             assert_eq!(check_four(&four(numbers)), Ok(()), "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_whose_upper_halves_are_all_0_are_no_tokens_of_two_bytes_whatever_is_said() {
+        let wide = |numbers: &[u32], zeros: usize| -> Vec<u32> {
+            numbers
+                .iter()
+                .flat_map(|low| std::iter::once(*low).chain(std::iter::repeat_n(0, zeros)))
+                .collect()
+        };
+        let long: Vec<u32> = (0..5000).map(|at| at * 7919 % 50_257).collect();
+        for numbers in [&[1, 2, 3, 4][..], &[7, 0, 9, 9, 9], &[50_256, 50_256, 50_256, 1], &long, &[5; 100]] {
+            assert_eq!(check_said(&wide(numbers, 1)), Err(FOUR_SAID.to_owned()), "{numbers:?}");
+            assert_eq!(check_said(&wide(numbers, 3)), Err(EIGHT_SAID.to_owned()), "{numbers:?}");
+        }
+        let mut last = wide(&long, 1);
+        last[9999] = 1;
+        for tokens in
+            [&last[..], &[], &[1, 0, 2, 0, 3, 0], &[0; 4096], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0], &long]
+        {
+            assert_eq!(check_said(tokens), Ok(()), "{:?}", &tokens[..tokens.len().min(16)]);
         }
     }
 

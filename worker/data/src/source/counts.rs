@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use longhaul_common::config::DataFormat;
+
 use super::super::empty_classes::EmptyClasses;
 use super::super::names::Names;
 use super::super::piece::BadRecords;
@@ -31,12 +33,21 @@ impl Source {
         let mut size =
             SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
         let (mut bad, mut counts) = (BadRecords::default(), TextCounts::default());
+        let is_text =
+            matches!(&self.made, Made::FromFiles { recipe, .. } if recipe.format == DataFormat::Text);
         for file in self.files() {
             size.files += 1;
             size.bytes += file.bytes;
-            size.records += file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
+            let records = file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
+            let mut of_file = file.list.counts;
+            // However many parts it was read in.
+            if is_text {
+                of_file.odd = of_file.odd.of_one_text(records);
+            }
+            size.records += if is_text { records.min(1) } else { records };
             bad.add(&file.list.bad);
-            counts.add(&file.list.counts);
+            counts.add(&of_file);
+            size.notes.add(&file.list.notes);
             for (class, images) in &file.list.classes {
                 *size.classes.entry(*class).or_default() += images;
             }
@@ -50,6 +61,15 @@ impl Source {
             size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);
         }
         size
+    }
+
+    /// The class of each of its images, in order; none: it is not known here, or was not listed by an earlier version.
+    pub(in super::super) fn labels(&self) -> Option<Vec<u32>> {
+        let labels: Vec<u32> = match &self.names {
+            Names::Coming(coming) => coming.filling().labels(),
+            Names::Known(_) => self.files().iter().flat_map(|file| &file.list.labels).copied().collect(),
+        };
+        (labels.len() as u64 == self.items()).then_some(labels)
     }
 
     /// Its files, and the names of the shards that each became.

@@ -312,7 +312,10 @@ fn tokens_that_no_model_can_be_given_are_not_taken_whatever_their_hash_is() {
     let body: Vec<u8> = [1u16, 255, 256].iter().flat_map(|token| token.to_le_bytes()).collect();
     let shard = encode(&body, 2, 0);
     let (head, bytes) = shard.split_at(shard.len() - body.len());
-    let listed = |hash| ListedSource { identity: None, shards: vec![ListedShard { hash, items: 3 }] };
+    let listed = |hash| {
+        let shards = vec![ListedShard { hash, items: 3 }];
+        ListedSource { identity: None, shards, held_out: Vec::new() }
+    };
     let hash = *head[32..].first_chunk().unwrap();
     let catalogue = Catalogue { tokenizer: None, sources: vec![listed(hash)] };
     let cache = there.path().join("cache");
@@ -369,7 +372,7 @@ fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
             left >>= 7;
         }
         bytes.push(left as u8);
-        bytes.resize(bytes.len() + 2 * sources, 0);
+        bytes.resize(bytes.len() + 3 * sources, 0);
         Catalogue::from_bytes(&bytes)
     };
     assert_eq!(empty(2 << 10).unwrap().size(), (0, 0));

@@ -10,6 +10,7 @@ mod formats;
 mod images;
 mod lent;
 mod looked;
+mod noted;
 mod preparing;
 mod pruning;
 #[cfg(all(feature = "gzip", feature = "parquet"))]

@@ -196,9 +196,12 @@ fn a_file_that_its_name_alone_makes_one_of_tokens_and_that_begins_otherwise_is_r
         let message = read_as("a.bin.zst", "", &zst(&content)).unwrap_err();
         let packed = packed.unwrap_or_else(|| words.to_owned());
         assert!(message.contains(&format!("a.bin.zst is {packed}")), "{message}");
-        // Then they are numbers, which are too large here.
+        // Whatever is said of it; but a few bytes may be numbers, which are too large here.
+        let is_marked =
+            ["zstd data", "gzip data", "text", "a JPEG"].iter().all(|few| !words.starts_with(few));
         let message = read_as("a.bin", ", format = \"tokens-u16\"", &content).unwrap_err();
-        assert!(message.contains("a.bin cannot be read as tokens-u16 (token "), "{message}");
+        let words = if is_marked { words } else { "cannot be read as tokens-u16 (token " };
+        assert!(message.contains(words), "{message}");
     }
 }
 
@@ -335,8 +338,7 @@ fn numbers_of_four_bytes_anywhere_in_a_file_of_tokens_are_refused_unless_it_is_s
         let few = &four[4..4 + 4 * count];
         let message = read("", few).unwrap_err();
         assert!(message.contains("a.bin is a file with numbers of four bytes, as it seems"), "{message}");
-        for width in ["u16", "u32"] {
-            assert!(read(&format!(", format = \"tokens-{width}\""), few).is_ok(), "{count}");
-        }
+        assert!(read(", format = \"tokens-u32\"", few).is_ok(), "{count}");
+        assert_eq!(read(", format = \"tokens-u16\"", few).is_ok(), count < 4, "{count}");
     }
 }

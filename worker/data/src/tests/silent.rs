@@ -79,9 +79,52 @@ fn tokens_of_four_or_eight_bytes_are_not_read_as_tokens_of_two() {
     assert_eq!(read_as("a.bin", ", format = \"tokens-u32\"", &wide(4)).as_deref(), Ok(text));
     let message = read_as("a.bin", "", &wide(8)).unwrap_err();
     assert!(message.contains("eight bytes") && message.contains("array.astype('<u2')"), "{message}");
-    // Any bytes may be numbers of two.
-    let padded: String = text.chars().flat_map(|letter| [letter, '\0']).collect();
-    assert_eq!(read_as("a.bin", ", format = \"tokens-u16\"", &wide(4)), Ok(padded));
+    // Whatever is said of them.
+    for (width, words) in [
+        (4, "of four bytes, as it seems, since every second"),
+        (8, "of eight bytes, as it seems (numpy's int64), since three"),
+    ] {
+        let message = read_as("a.bin", ", format = \"tokens-u16\"", &wide(width)).unwrap_err();
+        assert!(message.contains(words) && message.contains("its format stands for two"), "{message}");
+    }
+}
+
+/// As Java's and numpy's big-endian writers leave them.
+#[test]
+fn tokens_with_the_other_order_of_bytes_are_told_with_what_turns_them_round() {
+    let tokens = |at: u32| at * 37 % 251;
+    let two = |big: bool| -> Vec<u8> {
+        let bytes =
+            |at| if big { (tokens(at) as u16).to_be_bytes() } else { (tokens(at) as u16).to_le_bytes() };
+        (0..300).flat_map(bytes).collect()
+    };
+    let four = |big: bool| -> Vec<u8> {
+        (0..300)
+            .flat_map(|at| if big { tokens(at).to_be_bytes() } else { tokens(at).to_le_bytes() })
+            .collect()
+    };
+    let [words, beyond] =
+        ["with the other order of bytes (big-endian) all tokens are within it", "name in data.tokenizer"];
+    let mut some = two(true);
+    some.extend([1, 200]);
+    for (keys, content, expected) in [
+        ("", two(true), words),
+        (", format = \"tokens-u16\"", two(true), words),
+        (", format = \"tokens-u32\"", four(true), words),
+        ("", two(true)[2..40].to_vec(), words),
+        ("", two(true)[2..18].to_vec(), words),
+        // Too few, one beyond in either order, and others.
+        ("", two(true)[2..10].to_vec(), beyond),
+        ("", some, beyond),
+        ("", [two(false), vec![9, 9]].concat(), beyond),
+        (", format = \"tokens-u32\"", [four(false), vec![9, 9, 9, 9]].concat(), beyond),
+        (", format = \"tokens-u16\"", vec![0xff; 64], beyond),
+    ] {
+        let message = read_as("a.bin", keys, &content).unwrap_err();
+        assert!(message.contains(expected), "{keys}, {} bytes: {message}", content.len());
+        let command = if keys.contains("u32") { "'>u4').astype('<u4')" } else { "'>u2').astype('<u2')" };
+        assert!(expected == beyond || message.contains(command), "{message}");
+    }
 }
 
 #[test]

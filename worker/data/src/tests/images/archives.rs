@@ -45,10 +45,64 @@ fn a_class_that_json_contradicts_is_a_bad_record_and_one_that_it_repeats_is_not(
     let files: [(&str, &[u8]); 3] =
         [("7.png", &image), ("7.cls", b"0"), ("7.json", br#"{"label": 1, "kind": 0}"#)];
     let message = read(&files, SOURCE).unwrap_err();
-    assert!(message.contains("or leave it out, or name with `field` where the class is"), "{message}");
+    assert!(message.contains("or leave it out, or say with `field` which counts: the name of"), "{message}");
     assert_eq!(read(&files, "sources = [{ path = \"a.tar\", field = \"kind\" }]"), Ok(vec![0]));
     let message = read(&[("7.png", &image), ("7.json", br#"{"label": 0, "label": 0}"#)], SOURCE).unwrap_err();
     assert!(message.contains("sample 7: its .json has two fields `label`"), "{message}");
+}
+
+#[test]
+fn a_field_that_is_named_decides_and_without_its_number_cls_does() {
+    let image = fixture("folder/triangle/02.png");
+    for (field, class, json, expected) in [
+        ("label", "1", r#"{"label": 0}"#, Ok(0)),
+        ("label", "0\n", r#"{"label": 1, "n": 7}"#, Ok(1)),
+        ("kind", "0", r#"{"label": 1, "kind": 1}"#, Ok(1)),
+        ("kind", "1", r#"{"label": 0, "kind": 1}"#, Ok(1)),
+        ("label", "none", r#"{"label": 1}"#, Ok(1)),
+        ("cls", "1", r#"{"label": 0}"#, Ok(1)),
+        ("cls", "0", r#"{"label": 1, "cls": 1}"#, Ok(1)),
+        ("label", "1", r#"{"label": "a dog"}"#, Ok(1)),
+        ("label", "1", "[0]", Ok(1)),
+        ("label", "1", "{\"n\": 0}", Ok(1)),
+        ("label", "1", r#"{"label": -1}"#, Err("its .json has no number of a class in `label`")),
+        ("label", "1", r#"{"label": 0.5}"#, Err("its .json has no number of a class in `label`")),
+        ("label", "1", r#"{"label": 0, "label": 1}"#, Err("its .json has two fields `label`")),
+        ("cls", "one", r#"{"label": 1}"#, Err("its .cls is no number of a class: one")),
+    ] {
+        let [class, json] = [class, json].map(str::as_bytes);
+        let files = [("7.json", json), ("7.png", &image[..]), ("7.cls", class)];
+        let source = format!("sources = [{{ path = \"a.tar\", field = \"{field}\" }}]");
+        match (read(&files, &source), expected) {
+            (Ok(found), Ok(class)) => assert_eq!(found, [class], "{field}, {json:?}"),
+            (Err(message), Err(words)) => assert!(message.contains(words), "{message}"),
+            (found, _) => panic!("{found:?} and not {expected:?}"),
+        }
+    }
+}
+
+/// A list that was made without the field is another one.
+#[test]
+fn a_field_that_is_named_later_decides_as_well() {
+    let (image, folder, cache) = (fixture("folder/triangle/02.png"), Folder::new(), Folder::new());
+    folder.write(
+        "a.tar",
+        tar(&[
+            ("7.png", &image),
+            ("7.cls", b"1"),
+            ("7.json", br#"{"label": 0}"#),
+            ("8.png", &image),
+            ("8.cls", b"1"),
+        ]),
+    );
+    for (keys, expected) in
+        [("", vec![1]), (", field = \"label\"", vec![0, 1]), (", field = \"cls\"", vec![1, 1])]
+    {
+        let lines = format!("{SMALL}\nbad_records_max = 1\nsources = [{{ path = \"a.tar\"{keys} }}]");
+        let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
+        let found: Vec<u32> = images(&data).into_iter().map(|(_, class)| class).collect();
+        assert_eq!(found, expected, "{keys}");
+    }
 }
 
 #[test]
@@ -188,4 +242,50 @@ fn an_image_with_its_class_behind_another_point_of_its_name_is_a_bad_record() {
     let files: [(&str, &[u8]); 4] =
         [("a.cls", b"1"), ("a.png", &image), ("a.seg.png", &image), ("a.seg.txt", b"x")];
     assert_eq!(read(&files, SOURCE), Ok(vec![1]));
+}
+
+/// As a program leaves an archive that it did not close: `webdataset` and Python's `tarfile` read it.
+#[test]
+fn an_archive_without_its_end_is_read_and_told_where_its_samples_are_whole() {
+    let image = fixture("folder/triangle/02.png");
+    let padded = 512 + image.len().next_multiple_of(512);
+    let whole = tar(&[
+        ("1.png", &image),
+        ("1.cls", b"1"),
+        ("2.cls", b"0"),
+        ("2.png", &image),
+        ("3.png", &image),
+        ("3.json", b"{\"label\": 1}"),
+    ]);
+    let of = |bytes: &[u8]| {
+        let folder = Folder::new();
+        folder.write("a.tar", bytes);
+        let data = open(folder.path(), &format!("bad_records_max = 9\n{SMALL}\n{SOURCE}"));
+        data.map(|data| {
+            let notes = data.sources().remove(0).size.notes;
+            (images(&data).len(), notes.to_string().contains("1 archive has no mark of the end"))
+        })
+        .map_err(|error| error.to_string())
+    };
+    let [first, second] = [padded + 1024, 2 * (padded + 1024)];
+    for (end, expected) in [
+        (whole.len(), Ok((3, false))),
+        (whole.len() - 512, Ok((3, false))),
+        (whole.len() - 1024, Ok((3, true))),
+        (second, Ok((2, true))),
+        (first, Ok((1, true))),
+        // Within a sample, a content, what fills it up, a header, and before any.
+        (first - 1024, Err("(its beginning): it is cut off there")),
+        (first + 1024, Err("it is cut off there")),
+        (second + padded, Err("it is cut off there")),
+        (second + 700, Err("it is cut off there: fetch it again")),
+        (first - 1, Err("cut off there")),
+        (first + 100, Err("cut off there")),
+        (100, Err("(its beginning)")),
+    ] {
+        match (of(&whole[..end]), expected) {
+            (Err(message), Err(words)) => assert!(message.contains(words), "{end}: {message}"),
+            (found, expected) => assert_eq!(found, expected.map_err(str::to_owned), "{end}"),
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Images are read as Pillow and numpy read them: `tests/fixtures/make_images.py`.
 
 mod archives;
+mod deep;
 mod defects;
 mod formats;
+mod held_out;
 mod meanwhile;
 mod stream;
 

@@ -1,0 +1,184 @@
+//! Peculiarities of a source that is taken as it is, which people are told.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use indicatif::HumanCount;
+use serde::{Deserialize, Serialize};
+
+use crate::counted::counted;
+
+/// Characters of an example.
+const EXAMPLE_CHARACTERS_MAX: usize = 200;
+
+/// Something that is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Note {
+    /// A line of a plain text ends with CR alone.
+    LoneReturns,
+    /// A text has the separator within.
+    Separators,
+    /// A first line is a record, and looks like names of columns.
+    HeadTaken,
+    /// A row of a table with tabs goes over several lines.
+    LongRows,
+    /// An image has more than eight bits in a channel.
+    DeepImages,
+    /// An archive has no mark of its end.
+    NoEnd,
+}
+
+/// How often each is there, with the first place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes(BTreeMap<Note, Noted>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Noted {
+    count: u64,
+    /// Nothing, where there is none to name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    first: String,
+}
+
+impl Notes {
+    /// So many more, the first of them there.
+    pub(super) fn note(&mut self, note: Note, count: u64, first: impl FnOnce() -> String) {
+        if count > 0 {
+            let noted = self.0.entry(note).or_default();
+            if noted.count == 0 {
+                noted.first = first().chars().take(EXAMPLE_CHARACTERS_MAX).collect();
+            }
+            noted.count += count;
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (note, Noted { count, first }) in &other.0 {
+            self.note(*note, *count, || first.clone());
+        }
+    }
+
+    /// Whether there is nothing to tell.
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are of a kind.
+    #[cfg(test)]
+    pub(super) fn count(&self, note: Note) -> u64 {
+        self.0.get(&note).map_or(0, |noted| noted.count)
+    }
+}
+
+/// `2 images have more than eight bits in a channel (the first: a.png): …; …`
+impl fmt::Display for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (note, noted)) in self.0.iter().enumerate() {
+            let before = if index == 0 { "" } else { "; " };
+            write!(f, "{before}{}", Told(*note, noted))?;
+        }
+        Ok(())
+    }
+}
+
+struct Told<'a>(Note, &'a Noted);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(note, Noted { count, first }) = self;
+        let verb = |one: &'static str, many: &'static str| if *count == 1 { one } else { many };
+        match note {
+            Note::LoneReturns => write!(
+                f,
+                "{} {} with CR alone, which stays a character: `tr '\\r' '\\n' < IN > OUT` makes line feeds of them, where no line ends with CR LF",
+                counted(*count, "line"),
+                verb("ends", "end")
+            ),
+            Note::Separators => write!(
+                f,
+                "{} {} the separator within (the first: {first}), where a text seems to end: take it out, or name another data.separator",
+                counted(*count, "text"),
+                verb("has", "have")
+            ),
+            Note::HeadTaken if *count == 1 => write!(
+                f,
+                "line 1 is taken as a record, since `column` is a number, and looks like the names of columns ({first}): where it is a head, name the column"
+            ),
+            Note::HeadTaken => write!(
+                f,
+                "the first lines of {} files are taken as records, since `column` is a number, and look like the names of columns (the first: {first}): where they are heads, name the column",
+                HumanCount(*count)
+            ),
+            Note::LongRows => write!(
+                f,
+                "{} of a table with tabs {} over several lines (the first: {first}): where quotes are text as any other, say quote = \"\"",
+                counted(*count, "row"),
+                verb("goes", "go")
+            ),
+            Note::DeepImages => write!(
+                f,
+                "{} {} more than eight bits in a channel (the first: {first}): values are scaled to eight, so that 65,535 is white; where white is less than that, scale them before (Pillow cuts grey ones off at 255)",
+                counted(*count, "image"),
+                verb("has", "have")
+            ),
+            Note::NoEnd => write!(
+                f,
+                "{} {} no mark of the end, and all files in {} are whole ({first}): where one is not complete, fetch it again",
+                counted(*count, "archive"),
+                verb("has", "have"),
+                verb("it", "them")
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_has_counts_and_the_first_place_and_is_read_as_it_was_written() {
+        let kinds = [
+            (Note::LoneReturns, "1 line ends with CR", "3 lines end with CR"),
+            (
+                Note::Separators,
+                "1 text has the separator within (the first: a.tsv, line 2)",
+                "3 texts have the",
+            ),
+            (
+                Note::HeadTaken,
+                "line 1 is taken as a record, since `column` is a number, and looks like",
+                "the first lines of 3 files are taken as",
+            ),
+            (Note::LongRows, "1 row of a table with tabs goes over", "3 rows of a table with tabs go over"),
+            (Note::DeepImages, "1 image has more than eight", "3 images have more than eight"),
+            (
+                Note::NoEnd,
+                "1 archive has no mark of the end, and all files in it are",
+                "3 archives have no mark",
+            ),
+        ];
+        let mut all = Notes::default();
+        for (note, one, many) in kinds {
+            let mut notes = Notes::default();
+            notes.note(note, 0, || "nowhere".to_owned());
+            assert!(notes.are_none());
+            notes.note(note, 1, || "a.tsv, line 2".to_owned());
+            assert!(notes.to_string().starts_with(one), "{notes}");
+            notes.note(note, 2, || "b.tsv".to_owned());
+            let told = notes.to_string();
+            assert!(told.starts_with(many) && !told.contains("b.tsv"), "{told}");
+            all.add(&notes);
+            all.add(&notes);
+            assert_eq!(all.count(note), 6);
+        }
+        assert_eq!(all.to_string().matches("; ").count(), 5 + all.to_string().matches("white; ").count());
+        let written = serde_json::to_string(&all).unwrap();
+        assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
+        let mut long = Notes::default();
+        long.note(Note::NoEnd, 1, || "é".repeat(999));
+        assert_eq!(long.to_string().matches('é').count(), EXAMPLE_CHARACTERS_MAX);
+    }
+}
