@@ -1,4 +1,4 @@
-//! `worker completions` and `worker man`: what clap knows of the command line, for shells and for `man`.
+//! `worker completions` and `worker man`, generated from the clap definitions.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,18 +10,18 @@ use clap_complete::Shell;
 
 use crate::cli::Cli;
 
-/// Prints what makes a shell complete this command.
+/// Prints a completion script for a shell.
 pub fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "worker", &mut script);
-    // A reader that has gone away (`| head`) is no reason to complain.
+    // A closed pipe (`| head`) is no error.
     let _ = std::io::stdout().write_all(&script);
 }
 
 /// Writes a page for each subcommand into a folder.
 ///
 /// # Errors
-/// The folder cannot be made, or written to.
+/// The folder cannot be created or written.
 pub fn man(folder: &Path) -> Result<()> {
     let shown = folder.display();
     fs::create_dir_all(folder).with_context(|| format!("make the folder {shown}"))?;

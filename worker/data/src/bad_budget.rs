@@ -1,4 +1,4 @@
-//! How many records of a source may be left out.
+//! The budget of bad records of a source.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::DataError;
 use super::piece::BadRecords;
 
-/// What was left out of each file so far, of which several are read at a time.
+/// Bad records of each file so far; several files are read at a time.
 #[derive(Debug)]
 pub(super) struct BadBudget {
     max: u64,
@@ -22,12 +22,12 @@ impl BadBudget {
         self.max
     }
 
-    /// Some more of a file, the source's so many-th.
+    /// Adds bad records of the file with this index in the source.
     pub(super) fn has(&self, file: usize, more: &BadRecords) -> Result<(), DataError> {
         self.change(file, more, |known| known.add(more))
     }
 
-    /// All of a file, which may have been prepared by somebody else.
+    /// Sets the bad records of a complete file, which another process may have prepared.
     pub(super) fn has_all(&self, file: usize, all: &BadRecords) -> Result<(), DataError> {
         self.change(file, all, |known| *known = all.clone())
     }

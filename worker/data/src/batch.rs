@@ -1,17 +1,18 @@
 //! Samples for one step, in the host's memory.
 
-/// Bytes behind an image's pixels: its class, little-endian.
+/// Bytes of an image's class after its pixels, little-endian.
 pub const CLASS_BYTES: usize = 2;
 
 /// Samples of equal size.
 ///
 /// - Token sequences, `[B, T + 1]`: inputs are all but the last token of each, targets all but the first.
-/// - Images, `[B, C·H·W + 2]` bytes: the pixels, channel by channel and row by row, and the class in two bytes, little-endian.
+/// - Images, `[B, C·H·W + 2]` bytes: the pixels, channel by channel and row by row, and the class in two bytes,
+///   little-endian.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostBatch {
     values: Owned,
     width: usize,
-    /// By which the loss of each sample counts in their mean; none: as it is, and nobody wants to know it.
+    /// Weight of each sample's loss in the mean; `None`: equal weights, and individual losses are not needed.
     weights: Option<Vec<f32>>,
 }
 
@@ -28,13 +29,13 @@ impl Default for Owned {
 }
 
 impl HostBatch {
-    /// An empty batch for sequences of `length` tokens T.
+    /// Returns an empty batch for sequences of `length` tokens T.
     #[must_use]
     pub fn new(length: usize) -> Self {
         Self { width: length + 1, ..Self::default() }
     }
 
-    /// An empty batch for images of so many values C·H·W.
+    /// Returns an empty batch for images of C·H·W values.
     #[must_use]
     pub fn of_images(values: usize) -> Self {
         Self { values: Owned::Images(Vec::new()), width: values + CLASS_BYTES, ..Self::default() }
@@ -43,7 +44,7 @@ impl HostBatch {
     /// Adds a sequence of T + 1 tokens.
     ///
     /// # Panics
-    /// When it has another length, or this is a batch of images.
+    /// It has another length, or this is a batch of images.
     pub fn push(&mut self, sequence: impl IntoIterator<Item = u32>) {
         let Owned::Tokens(tokens) = &mut self.values else { panic!("a batch of images has no tokens") };
         let before = tokens.len();
@@ -54,15 +55,15 @@ impl HostBatch {
     /// Adds an image and its class, `[C·H·W + 2]`.
     ///
     /// # Panics
-    /// When it has another size, or this is a batch of sequences.
+    /// It has another size, or this is a batch of sequences.
     pub fn push_image(&mut self, sample: &[u8]) {
         let Owned::Images(bytes) = &mut self.values else { panic!("a batch of sequences has no image") };
         assert_eq!(sample.len(), self.width, "images of a batch are equally large");
         bytes.extend_from_slice(sample);
     }
 
-    /// Those samples of which `weights`, one for each, are above zero: in the mean over them, the loss of each counts by its weight, and whoever computes with
-    /// them tells the losses of all.
+    /// Returns the samples with `weights` above zero, one weight per sample: it scales the sample's loss in the
+    /// mean, and the engine reports the losses of all.
     #[must_use]
     pub fn selected(&self, weights: &[f32]) -> Self {
         let values = match &self.values {
@@ -73,7 +74,7 @@ impl HostBatch {
         Self { values, width: self.width, weights: Some(weights) }
     }
 
-    /// Samples, B.
+    /// Returns the number of samples, B.
     #[must_use]
     pub fn sequences(&self) -> usize {
         let values = match &self.values {
@@ -83,7 +84,7 @@ impl HostBatch {
         values / self.width.max(1)
     }
 
-    /// What is predicted: B·T tokens, or the classes of B images.
+    /// Returns the number of predictions: B·T tokens, or the classes of B images.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         match &self.values {
@@ -92,7 +93,7 @@ impl HostBatch {
         }
     }
 
-    /// The same samples in batches of at most `size`.
+    /// Returns the same samples in batches of at most `size`.
     pub fn micro_batches(&self, size: usize) -> impl Iterator<Item = HostMicroBatch<'_>> {
         let (count, width) = (self.sequences(), self.width);
         (0..count.div_ceil(size.max(1))).map(move |at| {
@@ -107,7 +108,7 @@ impl HostBatch {
     }
 }
 
-/// Of samples of `width` values those with a weight above zero.
+/// Returns the samples, of `width` values each, with a weight above zero.
 fn chosen<T: Copy>(values: &[T], width: usize, weights: &[f32]) -> Vec<T> {
     let is_chosen = |weight: &&f32| **weight > 0.0;
     let mut chosen = Vec::with_capacity(width * weights.iter().filter(is_chosen).count());
@@ -124,7 +125,7 @@ pub struct HostMicroBatch<'a> {
     weights: Option<&'a [f32]>,
 }
 
-/// Samples, one behind the other.
+/// Consecutive samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values<'a> {
     /// Sequences of T + 1 tokens.
@@ -134,25 +135,25 @@ pub enum Values<'a> {
 }
 
 impl<'a> HostMicroBatch<'a> {
-    /// Its samples: see [`HostBatch`].
+    /// Returns its samples: see [`HostBatch`].
     #[must_use]
     pub fn values(&self) -> Values<'a> {
         self.values
     }
 
-    /// Values of a sample: T + 1, or C·H·W + 2.
+    /// Returns the values of a sample: T + 1, or C·H·W + 2.
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// By which the loss of each sample counts, `[B]`, where they are not all alike or are asked for.
+    /// Returns the weight of each sample's loss, `[B]`, if weights differ or losses are needed.
     #[must_use]
     pub fn weights(&self) -> Option<&'a [f32]> {
         self.weights
     }
 
-    /// Samples, B.
+    /// Returns the number of samples, B.
     #[must_use]
     pub fn sequences(&self) -> usize {
         match self.values {
@@ -161,7 +162,7 @@ impl<'a> HostMicroBatch<'a> {
         }
     }
 
-    /// What of a sample goes into the model: T tokens, or the C·H·W values of an image.
+    /// Returns the model's inputs per sample: T tokens, or the C·H·W values of an image.
     #[must_use]
     pub fn length(&self) -> usize {
         match self.values {
@@ -170,7 +171,7 @@ impl<'a> HostMicroBatch<'a> {
         }
     }
 
-    /// Of each sample: a name that it has wherever it comes again, of its BLAKE3.
+    /// Returns a name of each sample that is stable across epochs, from its BLAKE3.
     #[must_use]
     pub fn names(&self) -> Vec<u64> {
         match self.values {

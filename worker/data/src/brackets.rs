@@ -1,4 +1,4 @@
-//! Patterns that were meant as names, and names that were meant as patterns.
+//! Diagnosis of patterns meant as names, and of names meant as patterns.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::DataError;
 use super::path_pattern::literal;
 
-/// What of a pattern is there by the name that it has letter by letter, where its brackets mean something else, and how that is written.
+/// Returns the message for a pattern whose prefix exists literally, with the brackets as part of a name.
 pub(super) fn literally(pattern: &str) -> Option<String> {
     let mut place = PathBuf::from(if pattern.starts_with('/') { "/" } else { "." });
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -23,10 +23,10 @@ pub(super) fn literally(pattern: &str) -> Option<String> {
     None
 }
 
-/// Refuses a path that is none, and that looks like a pattern.
+/// Refuses a path that does not exist and looks like a pattern.
 ///
 /// # Errors
-/// It is so.
+/// The path is such a one.
 pub(super) fn check_path(path: &Path) -> Result<(), DataError> {
     let pattern = path.to_string_lossy();
     let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -43,7 +43,7 @@ pub(super) fn check_path(path: &Path) -> Result<(), DataError> {
     Err(DataError::Pattern { pattern: pattern.into_owned(), reason: reason.to_owned() })
 }
 
-/// What a path has that a shell would have replaced.
+/// Returns a message for shell syntax in a path.
 pub(super) fn of_a_shell(path: &str) -> Option<&'static str> {
     let braces = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     match () {

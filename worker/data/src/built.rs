@@ -1,4 +1,4 @@
-//! What this worker was built without: refused before anything is read, and where it would be used.
+//! Optional features of this build: their absence is reported before anything is read, and at the place of use.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use longhaul_common::config::{DataConfig, DataFormat, DataLabels, DataPlace, Dat
 
 use super::DataError;
 
-/// Something that a feature of this crate brings.
+/// An optional feature of this crate.
 pub(super) struct Optional {
     is_here: bool,
     what: &'static str,
@@ -31,7 +31,7 @@ pub(super) const TOKENIZERS: Optional = Optional {
 };
 
 impl Optional {
-    /// That it is missing.
+    /// Returns the error for its absence.
     pub(super) fn missing(&self) -> DataError {
         DataError::NotBuilt { what: self.what, feature: self.feature }
     }
@@ -41,7 +41,7 @@ impl Optional {
     }
 }
 
-/// Refuses what would have to be read here and cannot be.
+/// Refuses sources that this build cannot read.
 pub(super) fn check(config: &DataConfig) -> Result<(), DataError> {
     TOKENIZERS.check(config.tokenizer != DataConfig::BYTES)?;
     config.training().iter().chain(&config.validation).try_for_each(check_source)
@@ -58,13 +58,13 @@ fn check_source(source: &DataSource) -> Result<(), DataError> {
     }
     match place {
         DataPlace::Path(path) => check_name(path),
-        // Once more, file by file, when they are found.
+        // Each found file is checked again.
         DataPlace::Glob(pattern) => check_name(Path::new(pattern)),
         DataPlace::Url(url) => check_name(Path::new(&url.shown())),
     }
 }
 
-/// Refuses a file that is packed in a way that cannot be unpacked here.
+/// Refuses a file with an unsupported compression.
 pub(super) fn check_name(path: &Path) -> Result<(), DataError> {
     GZIP.check(path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz")))
 }

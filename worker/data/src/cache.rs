@@ -1,6 +1,7 @@
-//! The folder of prepared data: its files, and who may touch them when.
+//! The folder of prepared data: its files and their locks.
 //!
-//! Whoever names what it uses, or looks for it, holds the folder's lock together with others for that moment; whoever throws away holds it alone.
+//! A process that registers or looks up files in use holds the folder's lock shared for that moment; pruning
+//! holds it exclusively.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -14,15 +15,15 @@ use serde::de::DeserializeOwned;
 
 use super::DataError;
 
-/// Bytes of a list or stamp, at most: a list of ten million pieces.
+/// Most bytes of a list or stamp: a list of ten million pieces.
 const DOCUMENT_BYTES_MAX: u64 = 2 << 30;
 
 /// Prepared data in the worker's cache folder.
 pub(super) const FOLDER: &str = "data";
-/// Folders in that.
+/// Its subfolders.
 const PARTS: [&str; 6] = ["stamps", "lists", "shards", "fetched", "drafts", "uses"];
 
-/// Whether a folder is one of prepared data, in whichever cache.
+/// Whether a folder holds prepared data, in whichever cache.
 pub(super) fn is_laid_out(folder: &Path) -> bool {
     PARTS.iter().all(|part| folder.join(part).is_dir())
 }
@@ -31,12 +32,12 @@ pub(super) fn is_laid_out(folder: &Path) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
-    /// What stamps, lists, shards and what is being made may take together.
+    /// Limit of stamps, lists, shards and drafts together, in bytes.
     pub(super) bytes_max: Option<u64>,
 }
 
 impl Cache {
-    /// The one in the worker's cache folder, which is made when it is not there.
+    /// Opens the folder in the worker's cache, and creates it if necessary.
     pub(super) fn open(cache: &Path, bytes_max: Option<u64>) -> Result<Self, DataError> {
         let folder = cache.join(FOLDER);
         for part in PARTS {
@@ -46,70 +47,70 @@ impl Cache {
         Ok(Self { folder, bytes_max })
     }
 
-    /// What is known of a file, by its place.
+    /// Returns the path of a file's stamp.
     pub(super) fn stamp(&self, name: &str) -> PathBuf {
         self.stamps().join(name)
     }
 
-    /// The folder of stamps.
+    /// Returns the folder of stamps.
     pub(super) fn stamps(&self) -> PathBuf {
         self.folder.join("stamps")
     }
 
-    /// The pieces of a file under a recipe.
+    /// Returns the path of the list of a file's pieces under a recipe.
     pub(super) fn list(&self, name: &str) -> PathBuf {
         self.lists().join(name)
     }
 
-    /// The tokens of a piece.
+    /// Returns the path of a piece's tokens.
     pub(super) fn shard(&self, name: &str) -> PathBuf {
         self.shards().join(name)
     }
 
-    /// The folder of lists.
+    /// Returns the folder of lists.
     pub(super) fn lists(&self) -> PathBuf {
         self.folder.join("lists")
     }
 
-    /// That of shards.
+    /// Returns the folder of shards.
     pub(super) fn shards(&self) -> PathBuf {
         self.folder.join("shards")
     }
 
-    /// What a file elsewhere holds, as long as it is read.
+    /// Returns the path of a local copy of a remote file, which exists while it is read.
     #[cfg(feature = "parquet")]
     pub(super) fn fetched(&self, name: &str) -> PathBuf {
         self.fetches().join(name)
     }
 
-    /// The folder of those.
+    /// Returns the folder of local copies.
     pub(super) fn fetches(&self) -> PathBuf {
         self.folder.join("fetched")
     }
 
-    /// The folder of what becomes shards piece by piece while it is trained on.
+    /// Returns the folder of shards that are filled piece by piece during training.
     pub(super) fn drafts(&self) -> PathBuf {
         self.folder.join("drafts")
     }
 
-    /// That of what processes use: see [`super::lease::Lease`].
+    /// Returns the folder of leases: see [`super::lease::Lease`].
     pub(super) fn uses(&self) -> PathBuf {
         self.folder.join("uses")
     }
 
-    /// How much room is taken: see [`Self::make_room`].
+    /// Returns the path of the recorded size: see [`Self::make_room`].
     pub(super) fn size(&self) -> PathBuf {
         self.folder.join("size")
     }
 
-    /// Until the file is closed, nothing is thrown away. Held for moments only.
+    /// Takes the shared lock, which blocks pruning until the file is closed. Held only briefly.
     pub(super) fn together(&self) -> Result<File, DataError> {
         let (path, file) = self.open_lock()?;
         file.lock_shared().map_err(DataError::io("lock", &path))?;
         Ok(file)
     }
 
-    /// Until the file is closed, nobody begins to use anything.
+    /// Takes the exclusive lock, which blocks new uses until the file is closed.
     pub(super) fn alone(&self) -> Result<File, DataError> {
         let (path, file) = self.open_lock()?;
         file.lock().map_err(DataError::io("lock", &path))?;
@@ -123,20 +124,20 @@ impl Cache {
     }
 }
 
-/// The files of a folder.
+/// Returns the files of a folder.
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let entries = std::fs::read_dir(folder).map_err(DataError::io("read folder", folder))?;
     entries.map(|entry| Ok(entry.map_err(DataError::io("read folder", folder))?.path())).collect()
 }
 
-/// Removes a file that its maker, who had it locked, left behind. Whether it did: it stays where the maker is there.
+/// Removes a file that its maker, who holds its lock, left behind. Returns false if the maker is still running.
 pub(super) fn remove_left_behind(path: &Path) -> Result<bool, DataError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         file => file.map_err(DataError::io("open", path))?,
     };
     match file.try_lock() {
-        // Its maker may just have given it its name, and another one begun anew: that one has it locked.
+        // The maker may just have renamed it, and another process, which holds the lock, created it anew.
         Ok(()) if !is_at(&file, path) => Ok(false),
         Ok(()) => remove(path).map(|()| true),
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -144,13 +145,13 @@ pub(super) fn remove_left_behind(path: &Path) -> Result<bool, DataError> {
     }
 }
 
-/// Whether the file that is open is the one that has this name now.
+/// Whether the open file is the one that now has this name.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(now)) = (file.metadata(), std::fs::metadata(path)) else { return false };
     (open.dev(), open.ino()) == (now.dev(), now.ino())
 }
 
-/// A file of that name is not there afterwards.
+/// Removes a file, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), DataError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DataError::io("remove", path)(error)),
@@ -163,7 +164,7 @@ pub(super) fn open_to_lock(path: &Path) -> Result<File, DataError> {
     file.map_err(DataError::io("write", path))
 }
 
-/// A document's content. None when it is not there, or not as it was written.
+/// Returns a document's content; `None`: absent or corrupt.
 pub(super) fn read_document<T: Serialize + DeserializeOwned>(path: &Path) -> Result<Option<T>, DataError> {
     let bytes = match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > DOCUMENT_BYTES_MAX => return Ok(None),
@@ -177,13 +178,13 @@ pub(super) fn read_document<T: Serialize + DeserializeOwned>(path: &Path) -> Res
     }
 }
 
-/// A document's bytes.
+/// Returns a document's bytes.
 pub(super) fn document<T: Serialize>(content: &T, path: &Path) -> Result<Vec<u8>, DataError> {
     let text = sealed::to_text(content).map_err(|error| DataError::io("write", path)(error.into()))?;
     Ok(text.into_bytes())
 }
 
-/// Notes that a file is used now: what has not been used for longest is thrown away first.
+/// Marks a file as used now: the least recently used is pruned first.
 pub(super) fn touch(path: &Path) -> Result<(), DataError> {
     match open_to_touch(path)? {
         Some(file) => touch_open(&file, path),
@@ -191,7 +192,7 @@ pub(super) fn touch(path: &Path) -> Result<(), DataError> {
     }
 }
 
-/// A file to touch once it is known to be of use; none: it is not there.
+/// Opens a file to touch it later, once it proves useful; `None`: it is absent.
 pub(super) fn open_to_touch(path: &Path) -> Result<Option<File>, DataError> {
     match OpenOptions::new().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -199,7 +200,7 @@ pub(super) fn open_to_touch(path: &Path) -> Result<Option<File>, DataError> {
     }
 }
 
-/// As [`touch`], of what was at this path when it was opened.
+/// Like [`touch`], for an open file.
 pub(super) fn touch_open(file: &File, path: &Path) -> Result<(), DataError> {
     let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let times = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };

@@ -1,14 +1,14 @@
-//! Files of which a pattern matches several forms: packed and not, and snapshots of one repository.
+//! Duplicate files matched by a pattern: packed copies, and snapshots of one repository.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Endings of packed files, of which one beside the same name without it is a copy.
+/// Extensions of packed files, which are copies of an unpacked file of the same name.
 const PACKED: [&str; 6] = ["gz", "zst", "gzip", "xz", "bz2", "lz4"];
-/// Where Hugging Face's cache has the revisions of a repository, each in a folder with all of its files.
+/// Hugging Face's cache has the revisions of a repository here, each in a folder with all of its files.
 const SNAPSHOTS: &str = "snapshots";
 
-/// Why files are there twice; none: they are not, as far as names tell.
+/// Returns a message about duplicates; `None`: the names suggest none.
 pub(super) fn told(files: &[PathBuf]) -> Option<String> {
     packed(files).or_else(|| snapshots(files))
 }

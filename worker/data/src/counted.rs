@@ -1,18 +1,18 @@
-//! Counts with what they count, for people.
+//! Counts with nouns and verbs, for people.
 
 use indicatif::HumanCount;
 
-/// `1 file`, `1,200 files`: for nouns whose plural only takes an s.
+/// `1 file`, `1,200 files`: for nouns with a regular plural.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", HumanCount(count), if count == 1 { "" } else { "s" })
 }
 
-/// The verb beside such a count.
+/// Returns the verb for such a count.
 pub fn are(count: u64) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
-/// The same of what has been.
+/// Returns its past tense.
 pub fn were(count: u64) -> &'static str {
     if count == 1 { "was" } else { "were" }
 }

@@ -1,14 +1,15 @@
-//! Where a libtorch of the right version may be.
+//! Search for a libtorch of the right version.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The only version that the programs are built for.
+/// The only supported version.
 const VERSION: &str = "2.11.0";
-/// Beside the program, where `deploy/install.sh` and the tarball have it.
+/// Relative path used by `deploy/install.sh` and the tarball.
 const BESIDE: &str = "../lib/longhaul/torch/lib";
 
-/// Folders with libraries: that of `LIBTORCH`, and those that `cargo xtask setup` has assembled for this user, with a GPU's first.
+/// Returns library folders: that of `LIBTORCH`, then those that `cargo xtask setup` assembled for this user,
+/// CUDA builds first.
 pub fn places() -> Vec<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let own = named("LIBTORCH").filter(|folder| !is_another_version(folder)).map(|folder| folder.join("lib"));
@@ -16,7 +17,7 @@ pub fn places() -> Vec<PathBuf> {
     own.into_iter().chain(cache.iter().flat_map(|cache| assembled(cache))).collect()
 }
 
-/// Whether it says that it is: in `build-version`, or in `version.py` where it is of a Python package.
+/// Whether the folder declares another version: in `build-version`, or in `version.py` of a Python package.
 fn is_another_version(folder: &Path) -> bool {
     let said = ["build-version", "version.py"]
         .iter()
@@ -31,12 +32,12 @@ fn assembled(cache: &Path) -> Vec<PathBuf> {
     };
     let listed = std::fs::read_dir(cache.join("longhaul")).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = listed.map(|entry| entry.path()).filter(is_ours).collect();
-    // `cu130` comes behind `cpu`, and does on CPUs what that does.
+    // `cu130` sorts after `cpu`, and does the same on CPUs.
     folders.sort_unstable_by(|one, other| other.cmp(one));
     folders.into_iter().map(|folder| folder.join("torch/lib")).collect()
 }
 
-/// For people: what is missing, where it was looked for, and what to do.
+/// Returns the missing libraries, the searched places, and remedies, for people.
 pub fn remedy(missing: &[String], places: &[PathBuf]) -> String {
     let is_torch =
         |name: &String| ["libtorch", "libc10", "libcaffe2"].iter().any(|own| name.starts_with(own));

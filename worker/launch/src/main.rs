@@ -1,7 +1,8 @@
-//! The command `worker`: becomes `worker-torch`, the program beside it.
+//! The command `worker`: executes `worker-torch`, the program beside it.
 //!
-//! Where a library is missing, a program ends in the loader, which knows no remedy. This program needs none of libtorch. It asks the loader first (`LD_TRACE_LOADED_OBJECTS`,
-//! ld.so(8)), which takes a hundredth of a second, and takes another libtorch of the same version where there is one.
+//! If a library is missing, the loader ends a program without a remedy. This program does not link libtorch. It
+//! first asks the loader (`LD_TRACE_LOADED_OBJECTS`, ld.so(8)), in about 10 ms, and uses another libtorch of
+//! the same version if one exists.
 
 mod libtorch;
 
@@ -10,9 +11,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The program that is started.
+/// The program to execute.
 const PROGRAM: &str = "worker-torch";
-/// What shells answer for a command that cannot be started.
+/// The shells' exit code for a command that cannot be started.
 const NOT_STARTED: u8 = 127;
 
 #[allow(clippy::print_stderr, reason = "a person is told, and there is no log yet")]
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns only where there is nothing to become, with the reason.
+/// Returns only on failure, with the reason.
 fn become_program(
     name: &OsStr,
     words: impl Iterator<Item = OsString>,
@@ -53,22 +54,22 @@ fn become_program(
     Err(format!("start {}: {}", program.display(), command.exec()))
 }
 
-/// The libraries that the loader would not find, with those of another folder or without.
+/// Returns the libraries that the loader does not find, optionally with an additional folder.
 fn missing(program: &Path, place: Option<&PathBuf>) -> Vec<String> {
     let mut command = Command::new(program);
-    // Nothing reads it, and a narrow container has no /dev/null.
+    // The program reads no input, and a minimal container has no /dev/null.
     command.env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::inherit());
     if let Some(place) = place {
         command.env("LD_LIBRARY_PATH", search(place));
     }
-    // What cannot be asked is told by its start.
+    // The start itself then reports the error.
     let Ok(output) = command.output() else { return Vec::new() };
     let listed = String::from_utf8_lossy(&output.stdout);
     let name = |line: &str| line.trim().strip_suffix(" => not found").map(str::to_owned);
     listed.lines().filter_map(name).collect()
 }
 
-/// `LD_LIBRARY_PATH` with a folder before all others.
+/// Returns `LD_LIBRARY_PATH` with a folder prepended.
 fn search(place: &Path) -> OsString {
     let mut all = place.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {

@@ -1,4 +1,4 @@
-//! The command with stand-ins for the program that it becomes.
+//! The command with stand-ins for the program that it executes.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A program that is being written cannot be started by anybody, and a process that is forked meanwhile holds it open: one test at a time.
+/// A program cannot be started while it is open for writing, and a child forked meanwhile keeps it open: one
+/// test at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A folder with the command, for one test at a time.
@@ -18,7 +19,7 @@ fn folder() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
     (turn, folder)
 }
 
-/// The same with a program that wants a library which is then gone.
+/// The same with a program whose library is then removed.
 fn with_program() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
     let (turn, folder) = folder();
     let built = with_torch(folder.path(), "built");
@@ -35,7 +36,7 @@ fn run(folder: &Path, envs: &[(&str, &Path)]) -> Output {
     command.envs(envs.iter().copied()).output().unwrap()
 }
 
-/// Prints its words and where it looks for libraries.
+/// Prints its arguments and its library path.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ fn compile(arguments: &[&str], output: &Path, source: &str) {
     assert!(status.success());
 }
 
-/// A library of the name of libtorch's, in a folder.
+/// A library with libtorch's name, in a folder.
 fn with_torch(folder: &Path, place: &str) -> PathBuf {
     let lib = folder.join(place);
     fs::create_dir_all(&lib).unwrap();
@@ -67,7 +68,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a run prints behind the number of its process.
+/// The output of a run after its process id.
 fn printed(output: &Output) -> String {
     text(&output.stdout).split_once('|').map_or_else(String::new, |(_, rest)| rest.to_owned())
 }

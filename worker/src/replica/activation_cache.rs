@@ -1,4 +1,4 @@
-//! What the activations of sequences were when they were last handed on: the same on the rank that hands on and on the one that takes.
+//! The last transmitted activations of sequences: identical on the sending and the receiving rank.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,54 +8,55 @@ const MIB: u64 = 1 << 20;
 
 /// Activations of sequences, for one direction of one boundary (AQ-SGD: Wang et al. 2022, arXiv 2206.01299).
 ///
-/// Both ranks put the same values in, in the same order for each chunk, so both have the same in it, and forget the same. What is sent of a micro-batch is the difference from what is known, where all of
-/// its sequences are known, and the activations themselves where not.
+/// Both ranks insert the same values in the same order for each chunk, so both hold and evict the same. A
+/// micro-batch is sent as the difference from the cached activations if all of its sequences are cached,
+/// otherwise whole.
 #[derive(Debug)]
 pub(super) struct ActivationCache {
     values: ValueFormat,
-    /// Of each chunk, at most.
+    /// Limit of each chunk.
     bytes_max: u64,
     chunks: HashMap<u32, Known>,
 }
 
-/// Of one chunk of the model.
+/// The cache of one chunk of the model.
 #[derive(Debug, Default)]
 struct Known {
     sequences: HashMap<u64, Vec<f32>>,
-    /// By when they were first seen.
+    /// Sequences by their first insertion.
     order: VecDeque<u64>,
     bytes: u64,
 }
 
 impl ActivationCache {
-    /// For a rank with so many chunks, which share the memory.
+    /// Creates the cache of a rank with this many chunks, which share the memory.
     pub fn new(differences: Differences, chunks: u32) -> Self {
         let bytes_max = differences.memory_mib.saturating_mul(MIB) / u64::from(chunks.max(1));
         Self { values: differences.values, bytes_max, chunks: HashMap::new() }
     }
 
-    /// The format of differences.
+    /// Returns the format of differences.
     pub fn values(&self) -> ValueFormat {
         self.values
     }
 
-    /// Whether all of these sequences are known, so that their difference is sent.
+    /// Whether all of these sequences are cached, so that their difference is sent.
     pub fn knows(&self, chunk: u32, sequences: &[u64]) -> bool {
         let known = self.chunks.get(&chunk);
         known.is_some_and(|known| sequences.iter().all(|name| known.sequences.contains_key(name)))
     }
 
-    /// Takes what is known of these sequences, which all are, from their activations.
+    /// Subtracts the cached activations of these sequences, which must all be cached.
     pub fn subtract(&self, chunk: u32, sequences: &[u64], activations: &mut [f32]) {
         self.each(chunk, sequences, activations, |value, known| *value -= known);
     }
 
-    /// Adds what is known of these sequences, which all are, to a difference.
+    /// Adds the cached activations of these sequences, which must all be cached, to a difference.
     pub fn add(&self, chunk: u32, sequences: &[u64], difference: &mut [f32]) {
         self.each(chunk, sequences, difference, |value, known| *value += known);
     }
 
-    /// Remembers the activations of these sequences, as the rank that takes them has them.
+    /// Caches the activations of these sequences as the receiving rank decodes them.
     pub fn remember(&mut self, chunk: u32, sequences: &[u64], activations: &[f32]) {
         let known = self.chunks.entry(chunk).or_default();
         for (&name, values) in sequences.iter().zip(activations.chunks(of_each(sequences, activations.len())))
@@ -102,7 +103,7 @@ impl Known {
     }
 }
 
-/// Values of each sequence.
+/// Returns the number of values of each sequence.
 fn of_each(sequences: &[u64], values: usize) -> usize {
     (values / sequences.len().max(1)).max(1)
 }
@@ -141,7 +142,7 @@ mod tests {
             recall.remember(0, &[name], &activations(0.0));
         }
         assert!(recall.knows(0, &[0, 1, 2, 3]));
-        // What is known already takes no more.
+        // A cached sequence takes no more memory.
         recall.remember(0, &[0], &activations(3.0));
         recall.remember(1, &[9], &activations(0.0));
         assert!(recall.knows(0, &[0, 1, 2, 3]));

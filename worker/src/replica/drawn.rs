@@ -1,8 +1,10 @@
-//! Which values of a gradient are sent where not all of them are: they are drawn, so that what arrives is right on average (Wangni et al. 2018, "Gradient sparsification for
-//! communication-efficient distributed optimization", whose optimal probabilities are the ones here).
+//! Random sparsification of gradients: values are drawn such that the decoded gradient is unbiased (Wangni et
+//! al. 2018, "Gradient sparsification for communication-efficient distributed optimization", with its optimal
+//! probabilities).
 
-/// Leaves of each `chunk` values at most `keep` that are not zero. A value goes on with a probability in proportion to its magnitude, and is then as large as the *threshold*, which
-/// is what comes of both; those above the threshold go on as they are. All are finite.
+/// Leaves at most `keep` nonzero values in each `chunk`. A value is kept with a probability in proportion to
+/// its magnitude, and then takes the magnitude of the *threshold*, the ratio of the two; values above the
+/// threshold are kept unchanged. All are finite.
 pub(super) fn draw(values: &mut [f32], chunk: usize, keep: usize, seed: u64) {
     for (at, values) in (0..).zip(values.chunks_mut(chunk)) {
         if keep < values.len() {
@@ -12,11 +14,12 @@ pub(super) fn draw(values: &mut [f32], chunk: usize, keep: usize, seed: u64) {
     }
 }
 
-/// The magnitude t with Σ min(1, |v| / t) = `keep`, or, where fewer values are not zero, the least of theirs.
+/// Returns the magnitude t with Σ min(1, |v| / t) = `keep`, or the least nonzero magnitude if fewer values are
+/// nonzero.
 fn threshold(values: &[f32], keep: usize) -> f32 {
     let mut threshold = f32::INFINITY;
     loop {
-        // Those above the last one are certain. It falls from turn to turn, or stays.
+        // Those above the last threshold are certain. The threshold never rises.
         let certain = values.iter().filter(|value| value.abs() >= threshold).count();
         let rest: f64 = values
             .iter()
@@ -31,7 +34,8 @@ fn threshold(values: &[f32], keep: usize) -> f32 {
     }
 }
 
-/// Systematic sampling (Madow 1949, "On the theory of systematic sampling, II"): along the sum of probabilities, each whole number beyond `start` falls on a value, so that as many are drawn as there are to be.
+/// Systematic sampling (Madow 1949, "On the theory of systematic sampling, II"): along the sum of
+/// probabilities, each whole number beyond `start` selects a value, so that exactly the wanted number is drawn.
 fn draw_above(values: &mut [f32], threshold: f32, start: f64) {
     let mut sum = start;
     for value in values {
@@ -44,13 +48,13 @@ fn draw_above(values: &mut [f32], threshold: f32, start: f64) {
     }
 }
 
-/// From 0 to 1, by the seed and the chunk's number.
+/// Returns a number from 0 to 1, by the seed and the chunk's number.
 fn start_of(seed: u64, chunk: u64) -> f64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"drawn").update(&seed.to_le_bytes()).update(&chunk.to_le_bytes());
     let mut word = [0; 8];
     hasher.finalize_xof().fill(&mut word);
-    // 53 bits are what an f64 holds below 1.
+    // An f64 below 1 holds 53 bits.
     (u64::from_le_bytes(word) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -89,7 +93,7 @@ mod tests {
         }
     }
 
-    /// The definition, by halving.
+    /// The definition, by bisection.
     fn bisected(values: &[f32], keep: usize) -> f32 {
         let expected = |t: f64| values.iter().map(|v| (f64::from(v.abs()) / t).min(1.0)).sum::<f64>();
         let (mut low, mut high) = (1e-9, 1e9);
@@ -100,7 +104,8 @@ mod tests {
         high as f32
     }
 
-    /// Each value's mean over many draws is the value: a draw's standard deviation is √(|v|·(t − |v|)), at most t / 2.
+    /// Each value's mean over many draws is the value: a draw's standard deviation is √(|v|·(t − |v|)), at most
+    /// t / 2.
     #[test]
     fn what_arrives_is_right_on_average() {
         const DRAWS: u32 = 4000;

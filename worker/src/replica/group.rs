@@ -18,11 +18,11 @@ use longhaul_nccl::{NcclCollective, NcclReach};
 use longhaul_peer::{Network, SiteAcceptorError};
 use tch::Device;
 
-/// How long a sum may take once a member has come to it. All have met at the beginning of the round (`Engine::meet`), so the others are at most as far behind as their device is slower
-/// within a round's steps, or their synchroniser too busy to take what it is told.
+/// Timeout of a sum. All members meet at the beginning of the round (`Engine::meet`), so the others lag only by
+/// a slower device within a round's steps, or by a busy synchroniser.
 const SUM_MAX: Duration = Duration::from_secs(180);
 
-/// A place in a group that has not met yet.
+/// A seat in a group that has not met yet.
 pub struct GroupSeat {
     network: Arc<Network>,
     session: Generation,
@@ -31,19 +31,20 @@ pub struct GroupSeat {
     way: WithinSite,
 }
 
-/// The members cannot be met.
+/// The group cannot meet.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// Where they would come in.
+    /// The acceptor of members failed.
     #[error(transparent)]
     Acceptor(#[from] SiteAcceptorError),
-    /// They did not come.
+    /// The members did not arrive.
     #[error("the tensor group is interrupted: {0}")]
     Collective(#[from] CollectiveError),
 }
 
 impl GroupSeat {
-    /// The place of this worker among those that share its layers, by index, all of one site, who have come together in this generation.
+    /// Returns this worker's seat among those that share its layers, by index, all of one site, as of this
+    /// generation.
     #[must_use]
     pub fn new(
         network: Arc<Network>,
@@ -56,7 +57,8 @@ impl GroupSeat {
         Some(Self { session, members: members.iter().map(ring).collect(), index, way, network })
     }
 
-    /// Meets the others; returns when all are here. Sums are over NCCL where those within the site are, all members can and are on one machine; else over a ring.
+    /// Meets the others; returns when all are here. Sums use NCCL if the site does and all members can and are
+    /// on one machine; else a ring.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -68,7 +70,7 @@ impl GroupSeat {
             session: self.session.0,
             tls,
             call_max: SUM_MAX,
-            // One may have to catch up with rounds that another one healed past.
+            // A member may have to catch up with rounds that another one healed past.
             join_max: MEMBERS_MAX,
             stop: self.network.group_stop(),
         };
@@ -98,7 +100,7 @@ impl fmt::Debug for GroupSeat {
     }
 }
 
-/// Counts what a group sends within the site, and the time in which the device only waits for it.
+/// Counts the bytes that a group sends within the site, and the time in which the device only waits for it.
 struct Counted {
     inner: Box<dyn Collective>,
     progress: Arc<Progress>,
@@ -115,7 +117,8 @@ impl Counted {
         answer
     }
 
-    /// A member's share of what a ring carries for a sum of so many values and for telling it to all: each of the two takes (n − 1)/n of them.
+    /// Returns a member's share of the bytes for a sum of this many values and its distribution: each of the
+    /// two takes (n − 1)/n of them.
     fn share_of(&self, values: usize) -> usize {
         let members = self.inner.size().max(1);
         values * size_of::<f32>() * (members - 1) / members
@@ -154,7 +157,7 @@ impl Collective for Counted {
         bytes: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<(), CollectiveError> {
-        // Around a ring, the one before the root hands nothing on.
+        // Around a ring, the rank before the root forwards nothing.
         let is_last = (self.rank() + 1) % self.size().max(1) == root;
         let sent = if is_last { 0 } else { bytes_max };
         self.timed(sent, |inner| inner.broadcast(root, bytes, bytes_max))

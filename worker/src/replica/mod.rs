@@ -1,4 +1,5 @@
-//! A copy of the model on several workers: what its ranks hand on to each other, and sums within its tensor groups, over the network.
+//! A copy of the model on several workers: transfers between its ranks, and sums within its tensor groups, over
+//! the network.
 
 mod activation_cache;
 mod drawn;

@@ -1,4 +1,4 @@
-//! Encodes what a rank hands on to others, and posts it, beside the device.
+//! Encodes and sends a rank's tensors for others, in parallel with the device.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,28 +13,30 @@ use super::activation_cache::ActivationCache;
 use super::drawn::draw;
 use super::pipe::BoundaryFormats;
 
-/// Values in a frame: the rest of a tensor is on its way while the first of it is checked, and a lost connection costs little.
+/// Values in a frame: the first frames of a tensor are verified while the rest is in flight, and a lost
+/// connection costs little.
 pub(super) const PART_VALUES: usize = 1 << 18;
 
-/// Letters that may wait to be encoded. More would not make the device faster: what it computes next has to be encoded as well.
+/// Messages that may wait for encoding. More would not make the device faster: its next results have to be
+/// encoded as well.
 const WAITING_MAX: usize = 2;
 
-/// Why ranks cannot talk.
+/// An error that keeps ranks from communicating.
 #[derive(Debug, thiserror::Error)]
 pub enum PipeError {
-    /// The codec does not have a format.
+    /// The codec lacks a format.
     #[error(transparent)]
     Format(#[from] SpecError),
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     #[error("start a thread that encodes: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// What a rank hands on in one session.
+/// The outgoing tensors of a rank in one session.
 #[derive(Debug)]
 pub(super) struct Outbox {
     messages: SyncSender<StageMessage>,
-    /// Memory of messages that are sent.
+    /// Buffers of sent messages, for reuse.
     empty: Receiver<Vec<f32>>,
 }
 
@@ -43,14 +45,14 @@ pub(super) struct Outbox {
 pub(super) struct StageMessage {
     pub to: WorkerId,
     pub about: About,
-    /// Of activations that are remembered: of which sequences.
+    /// The sequences of cached activations.
     pub sequences: Vec<u64>,
-    /// All of them are finite.
+    /// All are finite.
     pub values: Vec<f32>,
 }
 
 impl Outbox {
-    /// It ends when it is dropped and what waits is posted, or with the session.
+    /// Starts the thread. It ends with the session, or after the drop once all waiting messages are sent.
     pub fn start(
         network: Arc<Network>,
         session: Generation,
@@ -81,19 +83,19 @@ impl Outbox {
                 if post.post(&mut message).is_err() {
                     return;
                 }
-                // Where nobody takes it back, it is freed.
+                // Freed if the buffer is not taken back.
                 let _ = sent.try_send(message.values);
             }
         })?;
         Ok(Self { messages, empty })
     }
 
-    /// Memory for a message's values, with whatever was in it.
+    /// Returns a buffer for a message's values, with arbitrary content.
     pub fn paper(&self) -> Vec<f32> {
         self.empty.try_recv().unwrap_or_default()
     }
 
-    /// Hands a tensor over, whose values are finite; waits while others wait.
+    /// Queues a tensor with finite values; waits while the queue is full.
     ///
     /// # Errors
     /// [`Interrupted`]: the session is over.
@@ -106,7 +108,8 @@ fn to_nearest(values: ValueFormat) -> CodecSpec {
     CodecSpec::new(Selection::All, values)
 }
 
-/// At random where the format can, so that their sum over micro-batches is right on average. Where only some are sent, those that [`draw`] leaves are the largest.
+/// Stochastic rounding if the format supports it, so that sums over micro-batches are unbiased. For sparse
+/// gradients, the values that [`draw`] leaves are the largest.
 fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
     let all = at_random(formats.gradients);
     if formats.gradient_keep == BOUNDARY_CHUNK {
@@ -118,13 +121,13 @@ fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
     }
 }
 
-/// To nearest, where the format has nothing else.
+/// Rounds to nearest if the format supports nothing else.
 fn at_random(values: ValueFormat) -> CodecSpec {
     let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(values) };
     if at_random.validate().is_ok() { at_random } else { to_nearest(values) }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Post {
     network: Arc<Network>,
     session: Generation,
@@ -132,11 +135,11 @@ struct Post {
     copy: WorkerId,
     activations: Encoder,
     gradients: Encoder,
-    /// The same of a parameter, of which all is sent: nothing is left for a next one.
+    /// Encodes parameter gradients, always whole: no residual remains.
     returned: Encoder,
     differences: Encoder,
     exact: Encoder,
-    /// Where only some values of gradients are sent: of each chunk how many, and memory for those that are drawn.
+    /// For sparse gradients: values kept of each chunk, and a buffer for the drawn ones.
     drawn: Option<(usize, Vec<f32>)>,
     recall: Option<ActivationCache>,
     decoder: Decoder,
@@ -163,7 +166,7 @@ impl Post {
         sent
     }
 
-    /// Sends a message in parts; `received` gets what the receiver makes of them.
+    /// Sends a message in parts; `received` gets the values as the receiver decodes them.
     fn send(
         &mut self,
         to: WorkerId,
@@ -173,7 +176,7 @@ impl Post {
         mut received: Option<&mut Vec<f32>>,
     ) -> Result<(), Interrupted> {
         for (part, values) in (0..).zip(values.chunks(PART_VALUES)) {
-            // All values are finite, so there is no other reason than that this is not what was promised.
+            // All values are finite, so only a breach of this module's contract can fail.
             let body = self.encode(about, part, values, is_difference).map_err(|_| Interrupted)?;
             if let Some(received) = &mut received
                 && let Ok(Update::Dense(part)) = self.decoder.decode(&body, values.len())
@@ -211,7 +214,8 @@ impl Post {
     }
 }
 
-/// A seed of its own for each part of each message, and for each copy of the model, so that what copies round does not err alike.
+/// Returns a seed for each part of each message and each copy of the model, so that rounding errors of copies
+/// differ.
 fn noise_of(copy: WorkerId, about: About, part: u32) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&copy.0.to_le_bytes());

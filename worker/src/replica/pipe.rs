@@ -1,4 +1,4 @@
-//! What ranks of a replica tell each other, as frames.
+//! Messages between the ranks of a replica, as frames.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,30 +18,31 @@ use tch::{Device, Kind, Tensor};
 use super::activation_cache::ActivationCache;
 use super::outbox::{Outbox, PART_VALUES, PipeError, StageMessage};
 
-/// How tensors travel between ranks.
+/// Number formats of tensors between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundaryFormats {
-    /// Activations, to nearest. What is rounded away is lost: no two micro-batches are alike.
+    /// Format of activations, rounded to nearest without error feedback: micro-batches differ.
     pub activations: ValueFormat,
-    /// Their gradients, whose mean over many micro-batches counts: at random where the format can, so that it is right.
+    /// Format of activation gradients, whose mean over many micro-batches counts: rounded stochastically if the
+    /// format supports it, so that the mean is unbiased.
     pub gradients: ValueFormat,
-    /// Of each [`BOUNDARY_CHUNK`] values of a gradient, so many are sent, drawn so that their mean is right.
+    /// Values sent of each [`BOUNDARY_CHUNK`] values of a gradient, drawn so that their mean is unbiased.
     pub gradient_keep: u32,
-    /// Where activations of a sequence that was seen before are sent as differences.
+    /// Differences, if activations of known sequences are sent as such.
     pub differences: Option<Differences>,
 }
 
 impl BoundaryFormats {
-    /// Nothing is rounded.
+    /// No rounding.
     pub const EXACT: Self = Self::of(ValueFormat::F32);
 
-    /// The same for both.
+    /// Returns formats with the same format for both directions.
     #[must_use]
     pub const fn of(format: ValueFormat) -> Self {
         Self { activations: format, gradients: format, gradient_keep: BOUNDARY_CHUNK, differences: None }
     }
 
-    /// As `[parallel]` has it.
+    /// Returns the formats of `[parallel]`.
     #[must_use]
     pub fn configured(config: &ParallelConfig) -> Self {
         let (gradient_keep, differences) = (config.boundary_keep, config.differences);
@@ -49,29 +50,31 @@ impl BoundaryFormats {
     }
 }
 
-/// The frames of a replica's session, seen from one of its ranks; where tensor groups have the parts, those between members of the same index. What is rounded at random is so by
-/// the copy and the message alone, so that all indices send the same bytes.
+/// The frames of a replica's session, from the view of one rank; with tensor groups, those between members of
+/// the same index. Stochastic rounding depends on the copy and the message alone, so that all indices send the
+/// same bytes.
 pub struct NetworkPipe {
     network: Arc<Network>,
     pipeline: Pipeline,
     rank: u32,
     session: Generation,
-    /// Who has which rank.
+    /// The worker of each rank.
     workers: Vec<WorkerId>,
     exchange: u64,
     outbox: Outbox,
     decoder: Decoder,
-    /// What the rank before this one has handed on, where differences are sent.
+    /// Cached activations from the previous rank, if differences are sent.
     recall: Option<ActivationCache>,
-    /// Of the micro-batches of this exchange, where it is a step: which sequences they are.
+    /// The sequences of each micro-batch of this exchange, if it is a step.
     sequences: Vec<Vec<u64>>,
 }
 
 impl NetworkPipe {
-    /// For `rank` of a pipeline whose ranks these workers are, since `session` began, in the copy of the model whose first worker is `copy`.
+    /// Creates the pipe of `rank` in a pipeline with these workers as ranks since `session`, in the copy of the
+    /// model with first worker `copy`.
     ///
     /// # Errors
-    /// A format that the codec does not have; where the system gives no thread.
+    /// The codec lacks a format, or the system cannot start a thread.
     pub fn new(
         network: Arc<Network>,
         pipeline: Pipeline,
@@ -113,7 +116,7 @@ impl NetworkPipe {
         self.waiting(Awaited::Others, || self.network.send_stage(to, meta, body))
     }
 
-    /// Does what others may keep waiting, and counts for how long.
+    /// Runs an operation that may wait for other ranks, and counts the time.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for other ranks")]
     fn waiting<T>(
         &self,
@@ -140,14 +143,14 @@ impl NetworkPipe {
         self.waiting(Awaited::Others, || self.outbox.post(message))
     }
 
-    /// The sequences whose activations these are, where they are remembered.
+    /// Returns the sequences of these activations, if they are cached.
     fn sequences_of(&self, about: About) -> Vec<u64> {
         let is_remembered = about.kind == StageKind::Forward && self.recall.is_some();
         let sequences = self.sequences.get(about.micro_batch as usize).filter(|_| is_remembered);
         sequences.cloned().unwrap_or_default()
     }
 
-    /// Says a number of this rank's to all others.
+    /// Sends a number of this rank to all others.
     fn tell_all(&self, own: f64) -> Result<(), EngineError> {
         let about = self.about(StageKind::Number, None);
         let body = Bytes::copy_from_slice(&own.to_le_bytes());
@@ -155,7 +158,7 @@ impl NetworkPipe {
         others.try_for_each(|to| self.post_number(to, about, body.clone()))
     }
 
-    /// The number that a rank says, which may be this one.
+    /// Returns a rank's number, which may be this one's own.
     fn number_of(&self, from: u32, own: f64) -> Result<f64, EngineError> {
         if from == self.rank {
             return Ok(own);
@@ -195,7 +198,7 @@ impl NetworkPipe {
 }
 
 impl NetworkPipe {
-    /// Makes activations of a difference, and remembers them.
+    /// Decodes activations from a difference, and caches them.
     fn recall(&mut self, about: About, values: &mut [f32]) {
         let sequences = self.sequences_of(about);
         if let Some(recall) = self.recall.as_mut().filter(|_| !sequences.is_empty()) {
@@ -283,7 +286,7 @@ mod tests {
     use longhaul_common::pipeline::PipelineSchedule;
     use longhaul_engine::testing::pipeline;
 
-    /// A parameter that is lent has to be the same on both ranks; its gradient is one of many.
+    /// A borrowed parameter has to be identical on both ranks; its gradient is one of many.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_lent_parameter_comes_as_it_is_and_its_gradient_in_eight_bits() {
         let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
@@ -308,7 +311,7 @@ mod tests {
         assert!(gave_back * 3 < lent, "{gave_back} bytes came back of {lent}");
     }
 
-    /// What is passed on outside of steps, as for an evaluation, is waited for and no bubble.
+    /// A wait outside of steps, as for an evaluation, is no bubble.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_rank_waits_for_its_neighbours_within_a_step_is_bubble() {
         let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{BoundaryFormats, NetworkPipe};
 
-/// Networks of the ranks of a replica, each at a site of its own, and how they talk.
+/// Networks and pipes of the ranks of a replica, each at its own site.
 pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
     let session = Generation(4);
     let authority = authority();
@@ -35,7 +35,7 @@ pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, V
     (ranks, pipes)
 }
 
-/// What one engine with the whole model comes to, and what three ranks with parts of it do.
+/// Trains one engine with the whole model, and three ranks with parts of it.
 async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [pipeline_tests::Trained; 2]) {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 3, 1);
     let (ranks, pipes) = replica(&pipeline, formats);
@@ -63,7 +63,7 @@ async fn ranks_that_talk_in_eight_bits_train_as_well() {
     assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.02, "{in_parts} for {whole}");
 }
 
-/// Three quarters of what goes back: the tiny model's boundary has 512 values.
+/// Three quarters of the gradient: the tiny model's boundary has 512 values.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_hand_some_values_of_gradients_back_train_nearly_as_well() {
     let formats = BoundaryFormats { gradient_keep: 384, ..BoundaryFormats::of(ValueFormat::Int8) };
@@ -71,7 +71,8 @@ async fn ranks_that_hand_some_values_of_gradients_back_train_nearly_as_well() {
     assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.1, "{in_parts} for {whole}");
 }
 
-/// A quarter of the values of one gradient, sixty-four times. The largest quarter alone would point elsewhere (a cosine of 0.7), however often it comes.
+/// A quarter of the values of one gradient, sixty-four times. The largest quarter alone would point elsewhere
+/// (a cosine of 0.7), however often it is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_gradient_other_values_are_drawn_each_time_and_their_mean_is_right() {
     const TIMES: i64 = 64;
@@ -101,7 +102,7 @@ async fn of_a_gradient_other_values_are_drawn_each_time_and_their_mean_is_right(
     assert!(cosine > 0.95 && (length - 1.0).abs() < 0.02, "{cosine}, {length}");
 }
 
-/// Activations of sequences that come again, hardly changed: four bits of what has changed are finer than eight of what they are.
+/// Activations of repeated sequences, hardly changed: four bits of a difference are finer than eight of a value.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
@@ -115,7 +116,8 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
         let [first, second] = pipes.as_mut_slice() else { panic!("two ranks") };
         let (mut errors, mut bytes) = (Vec::new(), Vec::new());
         let task = Task { work: Work::Forward, chunk: 0, micro_batch: 0 };
-        // Other sequences in between; the two of the first epoch in another order; and an evaluation, which has no names.
+        // Other sequences in between; the two of the first epoch in another order; and an evaluation, which has
+        // no names.
         for (epoch, names) in [vec![1, 2], vec![3, 4], vec![2, 1], Vec::new()].into_iter().enumerate() {
             let values = match epoch {
                 2 => values.flip([0]) + 0.01 * values.cos(),
@@ -136,15 +138,17 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
         (errors, bytes)
     });
     let (errors, bytes) = sending.await.unwrap();
-    // Half a level: of what reaches to one in 127 levels, and of what reaches to 0.014 in seven.
+    // Half a level: of values up to one in 127 levels, and of values up to 0.014 in seven.
     assert!(errors[0] > 1e-3 && errors[0] <= 0.5 / 127.0 + 1e-3, "{errors:?}");
     assert!(errors[2] > 0.0 && errors[2] <= 0.5 * 0.015 / 7.0 + 1e-4, "{errors:?}");
     assert_eq!(errors[3], errors[0]);
     assert!(bytes[2] < bytes[0] * 6 / 10, "{bytes:?}");
 }
 
-/// Two chunks a rank, so that each rank hands on and takes, with memory for six sequences of each: micro-batches of two sequences come in any order, are forgotten and come again. What is
-/// sent whole is exact, and of a difference the error is small; where both sides did not remember the same, it would be as large as the values.
+/// Two chunks per rank, so that each rank sends and receives, with memory for six sequences of each:
+/// micro-batches of two sequences come in any order, are evicted and come again. Whole activations are exact,
+/// and the error of a difference is small; if the two sides' caches differed, it would be as large as the
+/// values.
 #[tokio::test(flavor = "multi_thread")]
 async fn both_ranks_remember_and_forget_the_same() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::Interleaved, 2, 2);
@@ -165,7 +169,8 @@ async fn both_ranks_remember_and_forget_the_same() {
                 pipe.begin();
                 pipe.name(names.clone());
             }
-            // From the first rank's chunks to the second one's, and from the second one's first chunk back to the first one's second.
+            // From the first rank's chunks to the second one's, and from the second one's first chunk back to
+            // the first one's second.
             for (micro_batch, names) in (0..).zip(&names) {
                 let values = Tensor::cat(&[of_sequence(names[0], step), of_sequence(names[1], step)], 0);
                 let task = |chunk| Task { work: Work::Forward, chunk, micro_batch };
@@ -232,7 +237,7 @@ async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_repli
     waiting.await.unwrap();
 }
 
-/// Ranks are told of a generation one after the other, and what their transport has acknowledged is not sent again.
+/// Ranks learn about a generation one after the other, and their transport does not resend acknowledged data.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);

@@ -1,4 +1,4 @@
-//! The device thread: it computes steps, contributes at the end of each round, and applies results where the schedule says.
+//! The device thread: computes steps, contributes at the end of each round, and applies results on schedule.
 
 mod evaluating;
 mod group;
@@ -34,29 +34,29 @@ use super::selection::Selector;
 use super::spare::SpareCores;
 use super::tally::Tally;
 
-/// Everything that the device thread works with.
+/// The state of the device thread.
 pub struct Device<'a> {
-    /// To whom the samples that are trained on here are assigned.
+    /// The worker to which the samples trained here are assigned.
     pub worker: WorkerId,
     /// The run.
     pub config: RunConfig,
     /// The model and its optimiser.
     pub engine: Engine,
-    /// What of the engine's values it synchronises.
+    /// The engine's values that are synchronised.
     pub share: Share,
-    /// What makes gradients small, if anything does.
+    /// Low-rank compression of gradients, if any.
     pub low_rank: Option<LowRank>,
-    /// What selects the samples that are trained on; none: all are.
+    /// Selection of the samples to train on; `None`: all.
     pub selector: Option<Selector>,
-    /// The text.
+    /// The training data.
     pub data: &'a Dataset,
-    /// What reads it.
+    /// The threads that read it.
     pub read_ahead: &'a ReadAhead<Batch>,
-    /// How it meets the other workers of its copy of the model; none: it is told of none.
+    /// Network to the other workers of its copy of the model; `None`: the device works alone.
     pub network: Option<Arc<Network>>,
-    /// Where to ask before each round.
+    /// The barrier before each round.
     pub barrier: Arc<StepBarrier>,
-    /// What to count.
+    /// Counters.
     pub progress: Arc<Progress>,
     /// From the synchroniser.
     pub inbox: &'a Receiver<ToDevice>,
@@ -66,46 +66,47 @@ pub struct Device<'a> {
     pub next_round: Round,
 }
 
-/// Takes the device's messages to the synchroniser; blocks while the synchroniser is behind, answers false when it is gone.
+/// Receives the device's messages to the synchroniser; blocks while the synchroniser is behind, returns false
+/// when it has ended.
 pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 
-/// What ended a stretch of training.
+/// The end of a stretch of training.
 enum Outcome {
-    /// A new entry came.
+    /// A new entry arrived.
     Again(Box<Enter>),
-    /// The synchroniser is gone, or the barrier says stop.
+    /// The synchroniser has ended, or the barrier stops the device.
     Over,
     /// The epoch ended: the next message is an entry.
     Outlived,
-    /// The run's end is reached and reported.
+    /// The end of the run is reached and reported.
     Ended,
-    /// Another part of the model is to be built.
+    /// Another part of the model must be built.
     Rebuild(u32),
 }
 
-/// A stretch of training between an entry and whatever ends it.
+/// A stretch of training, from an entry to the next [`Outcome`].
 struct Stretch {
     epoch: u64,
     schedule: RoundSchedule,
     round: Round,
     /// The first step of `round` to compute, if not all.
     from_step: u64,
-    /// The round that was contributed and not yet applied, and the step before which it must be.
+    /// The contributed round whose result is not applied yet, and the step before which it must be.
     pending: Option<(Round, u64)>,
     trained: Vec<Vec<u64>>,
-    /// Samples behind the last exchange: those that follow it exchange the same steps.
+    /// Samples of the last exchange: those that follow it exchange the same steps.
     exchanged: u32,
-    /// The gradient that was contributed last, to look ahead with.
+    /// The last contributed gradient, for the look-ahead.
     own_gradient: Vec<f32>,
-    /// Where gradients are of columns, that of the present round's step.
+    /// For column gradients, that of the current round's step.
     columns: Option<ColumnGradient>,
-    /// During the warm-up, where it is decided how often to exchange what.
+    /// Idle cores during the warm-up, which decide the pace of exchanges.
     spare: SpareCores,
 }
 
 impl Device<'_> {
-    /// Trains until the barrier stops it, the synchroniser goes away, or another part of the model is to be built in place of this one: that
-    /// is returned. Failures are reported, not returned.
+    /// Trains until the barrier stops it, the synchroniser ends, or another part of the model must be built,
+    /// which it returns. Failures are reported, not returned.
     pub fn run(mut self) -> Option<u32> {
         loop {
             let error = match self.follow() {
@@ -114,7 +115,7 @@ impl Device<'_> {
             };
             let is_interrupted = error.downcast_ref().is_some_and(EngineError::is_of_others);
             let reason = format!("{error:#}");
-            // The synchroniser may be gone already, and then nobody is left to tell.
+            // The synchroniser may have ended already.
             if !is_interrupted {
                 let _ = (self.outbox)(FromDevice::Failed(reason));
                 return None;
@@ -168,7 +169,7 @@ impl Device<'_> {
         }
     }
 
-    /// Loads what the entry names.
+    /// Loads the state of the entry.
     fn start(&mut self, enter: Enter) -> Result<Stretch> {
         let schedule = self.schedule();
         let is_new = enter.place.is_some();
@@ -183,7 +184,8 @@ impl Device<'_> {
             Load::All(state) => self.import(&state)?,
             Load::Private { state, synchronised, trained } => {
                 self.import(&state)?;
-                // Whoever computes with this worker may not have its own private state: in parts, the round is begun from its start.
+                // Workers of the same copy may lack their own private state: with a divided model, the round
+                // restarts.
                 let goes_on = !self.config.parallel.is_divided();
                 if goes_on && self.has_trained(first, &trained) {
                     from_step = first + trained.len() as u64;
@@ -194,7 +196,7 @@ impl Device<'_> {
             }
         }
         if let Some(selector) = self.selector.as_mut().filter(|_| resumed.is_empty()) {
-            // The round is begun from its start.
+            // The round restarts.
             selector.contributed();
         }
         self.put_back(enter.put_back);
@@ -224,7 +226,8 @@ impl Device<'_> {
         })
     }
 
-    /// Whether the timeline gives this worker, from `step` on, just the positions that it has trained on already.
+    /// Whether the timeline assigns this worker, from `step` on, exactly the positions that it has already
+    /// trained on.
     fn has_trained(&self, step: u64, trained: &[Vec<u64>]) -> bool {
         (step..).zip(trained).all(|(step, positions)| self.positions(step) == *positions)
     }
@@ -233,14 +236,14 @@ impl Device<'_> {
         self.barrier.positions(step, self.worker).into_iter().flatten().collect()
     }
 
-    /// Computes the steps of a round and contributes. `None`: on to the next round.
+    /// Computes the steps of a round and contributes. `None`: continue with the next round.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
-        // Who is held up at the barrier, or by a result, is waited for here and not within a step.
+        // Wait here, and not within a step, for members delayed at the barrier or by a result.
         self.meet(Moment::Begins, stretch.round)?;
         let span = stretch.schedule.steps_of(stretch.round);
         let is_warmup = stretch.schedule.is_warmup(stretch.round);
         self.barrier.forget_before(span.start);
-        // What a checkpoint's state has trained on in this round counts with the rest of it.
+        // Samples that the checkpoint's state covers in this round count with the rest of it.
         let given = stretch.trained.iter().map(Vec::len).sum();
         let counted = self.selector.as_ref().map_or(given, |selector| selector.counted_before(given));
         let mut tally = Tally::resumed(counted);
@@ -264,12 +267,12 @@ impl Device<'_> {
             self.engine.step_back()?;
             stretch.trained.push(positions);
         }
-        // Of the momentum that goes out, before a result that is due now replaces it.
+        // The outgoing momentum, before a result that is due now replaces it.
         let repeated = match self.config.sync.source_in(is_warmup) {
             Source::Momentum => self.share.synchronised(self.engine.decayed_momentum()?),
             Source::Gradient | Source::CorrectedGradient | Source::Delta => Vec::new(),
         };
-        // A round shorter than the overlap, as the last one may be: its result cannot wait for steps that do not come.
+        // A round shorter than the overlap, such as the last one: no later step exists for its result.
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(Some(outcome));
         }
@@ -281,7 +284,7 @@ impl Device<'_> {
         }
         self.contribute(stretch, gradient, repeated, &tally)?;
         stretch.trained.clear();
-        // With gradients, the warm-up is plain `dense`: a young model does not bear a mean that is late.
+        // With gradients, the warm-up is plain `dense`: a young model does not tolerate a late mean.
         let is_plain = is_warmup && self.config.sync.opens_with_gradients();
         let every = stretch.schedule.pace_in(stretch.round).every;
         let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(every) };
@@ -320,7 +323,8 @@ impl Device<'_> {
             tally.add(samples.counted, outcome.loss, outcome.gradient_norm, took);
             let is_told = self.config.reports_losses() && outcome.tokens > 0;
             let told = if is_told { outcome.loss } else { f32::NAN };
-            // In a pipeline, ranks wait for each other within a step. That is no computing, but time in which something may be sent.
+            // In a pipeline, ranks wait for each other within a step. That is not compute time, but time
+            // available for sending.
             let waited = self.progress.waited_so_far().saturating_sub(waited);
             let tokens = Tokens { given: samples.tokens, selected: outcome.tokens };
             self.progress.step(step, tokens, told, took.saturating_sub(waited));
@@ -368,7 +372,7 @@ impl Device<'_> {
         self.tell(FromDevice::Contribute(update))
     }
 
-    /// Takes back what was in no result.
+    /// Returns contributions that no result includes to the error feedback.
     fn put_back(&mut self, parts: Vec<PutBack>) {
         let Some(low_rank) = &mut self.low_rank else { return };
         for PutBack { exchange, start, values } in parts {
@@ -379,7 +383,7 @@ impl Device<'_> {
         }
     }
 
-    /// Applies the pending result when `step` is the one before which it must be there, waiting for it if need be.
+    /// Applies the pending result before `step` if it is due then; waits for it if necessary.
     fn apply_if_due(&mut self, stretch: &mut Stretch, step: u64) -> Result<Option<Outcome>> {
         let Some((round, due)) = stretch.pending else { return Ok(None) };
         if step < due {
@@ -405,7 +409,7 @@ impl Device<'_> {
         Ok(None)
     }
 
-    /// The step that all members make alike.
+    /// Applies the step that all members have in common.
     fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: Vec<f32>) -> Result<()> {
         let (step, is_warmup) = (schedule.step_of(round), schedule.is_warmup(round));
         if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_warmup) {
@@ -439,12 +443,12 @@ impl Device<'_> {
         let is_common = self.config.sync.source_in(is_warmup).is_gradient();
         let parameters = if is_common { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state_for_checkpoint()?) } else { None };
-        // A gradient leaves nothing in the parameters: a step that has begun is made again.
+        // A gradient leaves the parameters unchanged: a begun step is repeated.
         let trained = if is_common { Vec::new() } else { trained };
         self.tell(FromDevice::Applied(Applied { round, validation, parameters, state, trained }))
     }
 
-    /// Waits for a round's result. The wait is the price of the network, and is counted.
+    /// Waits for a round's result, and counts the time as network wait.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
         let _waiting = self.progress.begin(Activity::WaitForResult { round });
@@ -467,7 +471,7 @@ impl Device<'_> {
         Ok(answer)
     }
 
-    /// When rounds happen, as far as is known.
+    /// Returns the schedule of rounds, as far as known.
     fn schedule(&self) -> RoundSchedule {
         self.barrier.schedule().for_fragments(self.layout().count())
     }

@@ -1,21 +1,21 @@
-//! Which fragments of a gradient are final while back-propagation goes on.
+//! Detection of final fragments of a gradient during back-propagation.
 
 use std::ops::Range;
 
 use longhaul_common::plan::FragmentLayout;
 
-/// Counts what is missing of each fragment of a vector that tensors, one after the other, make up.
+/// Counts the missing values of each fragment in a vector of consecutive tensors.
 #[derive(Debug)]
 pub(super) struct FinishedFragments {
     layout: FragmentLayout,
-    /// Where each tensor is in the vector.
+    /// Range of each tensor in the vector.
     tensors: Vec<Range<usize>>,
-    /// By fragment: values that are not final.
+    /// Values not yet final, by fragment.
     missing: Vec<usize>,
 }
 
 impl FinishedFragments {
-    /// Nothing is final of a vector of tensors of these sizes, which add up to the layout's.
+    /// Creates the counts for tensors of these sizes, which add up to the layout's.
     pub fn new(layout: FragmentLayout, sizes: impl IntoIterator<Item = usize>) -> Self {
         let place = |end: &mut usize, size: usize| {
             let start = *end;
@@ -26,7 +26,7 @@ impl FinishedFragments {
         Self { layout, tensors: sizes.into_iter().scan(0, place).collect(), missing }
     }
 
-    /// A tensor is final, which it becomes once: the stretches of the vector, whole fragments each, that are so now.
+    /// Marks a tensor final, once. Returns the ranges of the vector, of whole fragments, that become final.
     pub fn finish(&mut self, tensor: usize) -> Vec<Range<usize>> {
         let Some(place) = self.tensors.get(tensor) else { return Vec::new() };
         let mut stretches: Vec<Range<usize>> = Vec::new();

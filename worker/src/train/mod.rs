@@ -1,4 +1,4 @@
-//! Training on one device: what `docs/agent.md` calls the device thread.
+//! Training on one device: the device thread of `docs/agent.md`.
 
 pub mod device;
 mod fragments;

@@ -1,12 +1,12 @@
-//! Cores that have nothing to do while the device computes.
+//! Idle cores during the device's computation.
 
 use std::num::NonZeroUsize;
 
-/// Adds up what the cores of this machine did during the steps of the device, whoever it was that kept them busy: on a machine with a worker for each
-/// core none is to spare, though each worker trains on one.
+/// Accumulates the activity of all cores during the device's steps, whichever process causes it: on a machine
+/// with a worker per core none is idle, though each worker trains on one.
 #[derive(Debug)]
 pub(super) struct SpareCores {
-    /// That this process may use beside those that its device keeps busy.
+    /// Cores available to this process beside those of its device.
     allowed: usize,
     before: Option<Reading>,
     idle: u64,
@@ -14,7 +14,7 @@ pub(super) struct SpareCores {
     cores: u64,
 }
 
-/// What all cores together have done since the machine started, in ticks.
+/// Activity of all cores since the machine started, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reading {
     idle: u64,
@@ -23,19 +23,19 @@ struct Reading {
 }
 
 impl SpareCores {
-    /// Beside those `training` that the device keeps busy itself.
+    /// Creates a count of cores beside the `training` ones of the device.
     pub fn beside(training: usize) -> Self {
-        // A container may be given fewer cores than the machine has.
+        // A container may have fewer cores than the machine.
         let allowed = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self { allowed: allowed.saturating_sub(training), before: None, idle: 0, total: 0, cores: 0 }
     }
 
-    /// The device begins to compute.
+    /// Begins a computation of the device.
     pub fn begin(&mut self) {
         self.before = Reading::now();
     }
 
-    /// It has computed.
+    /// Ends it.
     pub fn end(&mut self) {
         if let Some(before) = self.before.take()
             && let Some(after) = Reading::now()
@@ -50,7 +50,7 @@ impl SpareCores {
         self.cores = after.cores;
     }
 
-    /// How many there were on average; none where the system does not tell.
+    /// Returns the average number of idle cores; 0 if the system does not report them.
     pub fn count(&self) -> f32 {
         self.idle_cores().min(self.allowed as f32)
     }
@@ -65,9 +65,10 @@ impl Reading {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Of the text of `/proc/stat` (`proc_stat(5)`): a line for all cores, `cpu user nice system idle iowait irq softirq steal …`, and one for each.
+    /// Parses `/proc/stat` (`proc_stat(5)`): a line for all cores, `cpu user nice system idle iowait irq
+    /// softirq steal …`, and one for each.
     fn parse(text: &str) -> Option<Self> {
-        /// What follows is counted in the others already.
+        /// Later fields are already included in others.
         const FIELDS: usize = 8;
         let mut lines = text.lines();
         let all = lines.next()?.strip_prefix("cpu ")?;
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(spare.idle_cores(), 0.0);
         spare.add(reading(1000, 9000), reading(1020, 9040));
         assert_eq!(spare.idle_cores(), 2.0);
-        // Later steps, in which nobody rested.
+        // Later steps without idle time.
         spare.add(reading(1500, 9900), reading(1500, 9940));
         assert_eq!(spare.idle_cores(), 1.0);
         assert_eq!(spare.count(), 0.0, "the machine has no more than what trains");

@@ -1,23 +1,23 @@
-//! What a round comes to on the device.
+//! Totals of a round on the device.
 
 use std::time::Duration;
 
 /// Samples, losses and gradients of a round.
 pub(super) struct Tally {
     pub samples: u32,
-    /// Those of `samples` whose losses are known.
+    /// Those of `samples` with known losses.
     measured: u32,
     weighted_loss: f64,
-    /// Sum of the squares of gradients' norms, and of how many.
+    /// Sum of squared gradient norms, and their number.
     squared_norms: f64,
     norms: u32,
-    /// Steps that were measured, and what they took.
+    /// Measured steps, and their duration.
     pub steps: u32,
     pub compute: Duration,
 }
 
 impl Tally {
-    /// After steps on so many samples, whose losses are not known any more.
+    /// Continues after steps on this many samples, whose losses are no longer known.
     pub fn resumed(samples: usize) -> Self {
         Self {
             samples: samples as u32,
@@ -42,12 +42,13 @@ impl Tally {
         }
     }
 
-    /// Mean loss of the samples whose losses are known, nats a token.
+    /// Returns the mean of the known losses, in nats per token.
     pub fn loss(&self) -> Option<f32> {
         (self.measured > 0).then(|| (self.weighted_loss / f64::from(self.measured)) as f32)
     }
 
-    /// Root mean square of the norms of the steps' gradients that are known: of squares, unlike of norms, means over the parts of a model add up to that of the whole.
+    /// Returns the root mean square of the known gradient norms: means of squares, unlike those of norms, add
+    /// up over the parts of a model.
     pub fn gradient_norm(&self) -> Option<f32> {
         (self.norms > 0).then(|| (self.squared_norms / f64::from(self.norms)).sqrt() as f32)
     }
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(whole.gradient_norm(), None, "no gradient was measured");
     }
 
-    /// Of two parts whose norms change places, as of the whole model, whose norm is 5 in both steps.
+    /// Two parts whose norms swap; the whole model has norm 5 in both steps.
     #[test]
     fn norms_of_parts_over_several_steps_add_up_to_that_of_the_whole() {
         let [mut first, mut second] = [Tally::resumed(0), Tally::resumed(0)];

@@ -1,4 +1,5 @@
-//! One gradient from its backward pass to what a peer decodes: as columns all the way, with no memory of the size of a weight.
+//! One gradient from its backward pass to the decoded update at a peer: as columns throughout, without a buffer
+//! of the size of a weight.
 #![allow(unsafe_code, reason = "watches both allocators")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,7 +17,7 @@ use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, Update};
 
 use longhaul_tests::own_process;
 
-/// Values of each of the weights that are watched, 64 × 256: more than any activation and any other tensor has.
+/// Values of each watched weight, 64 × 256: more than any activation and any other tensor.
 const WEIGHT_VALUES: usize = 64 * 256;
 const WEIGHT_BYTES: usize = 4 * WEIGHT_VALUES;
 /// Values of a fragment: smaller than a weight.
@@ -31,7 +32,7 @@ fn note(bytes: usize) {
     }
 }
 
-/// The largest piece of memory that is taken meanwhile, by Rust or by libtorch.
+/// Returns the largest allocation during `work`, by Rust or by libtorch.
 fn largest_in<T>(work: impl FnOnce() -> T) -> (T, usize) {
     LARGEST_BYTES.store(0, Ordering::Relaxed);
     WATCHING.store(true, Ordering::Relaxed);
@@ -46,7 +47,7 @@ struct Watched;
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller's guarantees are those that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -63,24 +64,24 @@ unsafe extern "C" {
     fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void;
 }
 
-/// In place of libc's, for libtorch, which takes the memory of its tensors here.
+/// Replaces libc's, from which libtorch allocates its tensors.
 ///
 /// # Safety
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     note(size);
-    // SAFETY: of any alignment that the caller may ask for, a multiple of it is a size that may be asked for.
+    // SAFETY: a multiple of any alignment that the caller may request is a valid size.
     let taken = unsafe { aligned_alloc(alignment, size.next_multiple_of(alignment).max(alignment)) };
     if taken.is_null() {
         return 12;
     }
-    // SAFETY: the caller gives a place for the address.
+    // SAFETY: the caller provides a place for the address.
     unsafe { *memory = taken };
     0
 }
 
-/// One layer of width 64, whose feed-forward part has two weights of 64 × 256, and everything else less than that.
+/// One layer of width 64, whose feed-forward part has two weights of 64 × 256; all other tensors are smaller.
 fn spec() -> ModelSpec {
     let config = ModelConfig {
         kind: ModelKind::Gpt2,
@@ -108,7 +109,7 @@ fn engine(spec: &ModelSpec) -> Engine {
     Engine::new(spec, &train, 10, 1, device(), NonZeroU32::new(1)).expect("the model fits")
 }
 
-/// The CPU, or what `LONGHAUL_TEST_DEVICE` names.
+/// The CPU, or the device in `LONGHAUL_TEST_DEVICE`.
 fn device() -> tch::Device {
     choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned()))
         .expect("it is there")
@@ -120,7 +121,7 @@ fn batch() -> Batch {
     batch
 }
 
-/// Nothing else takes memory in a process that runs one test alone.
+/// A process with a single test makes no other allocations.
 #[test]
 fn a_gradient_goes_from_backward_to_the_decoded_result_without_a_dense_weight() {
     own_process::run(own_process::of_test("columns::a_gradient_that_is_watched"));
@@ -157,7 +158,7 @@ fn a_gradient_that_is_watched() {
     assert!(largest < WEIGHT_BYTES, "{largest} bytes were taken at once, as much as a weight has");
     assert!(updates.iter().all(|update| matches!(update, Update::Columns(_))));
 
-    // What was decoded is the gradient, and its bytes are the columns' share of the weights.
+    // The decoded update is the gradient, and its size is the columns' share of the weights.
     let mut sum = vec![0.0; whole.len()];
     for (at, update) in updates.drain(..).enumerate() {
         let start = at * FRAGMENT_VALUES;
@@ -167,7 +168,7 @@ fn a_gradient_that_is_watched() {
     let bytes: usize = frames.iter().map(Vec::len).sum();
     let outside = 4 * (whole.len() - 2 * WEIGHT_VALUES);
     let share = (bytes - outside) as f64 / (2 * WEIGHT_BYTES) as f64;
-    // 26 of 256 columns, and 6 of 64; two per cent more for where they are, and for the heads of frames.
+    // 26 of 256 columns, and 6 of 64; two per cent more for positions and frame headers.
     let kept = f64::from(26 * 64 + 6 * 256) / (2 * WEIGHT_VALUES) as f64;
     assert!(share <= kept + 0.02, "{share} of the bytes for {kept} of the values");
 }

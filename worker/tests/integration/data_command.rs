@@ -1,4 +1,4 @@
-//! `worker data` as somebody uses it who changes their mind.
+//! `worker data` with interruptions and changed configurations.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The real `worker doctor` against a coordinator's front, as a user sees it.
+//! The real `worker doctor` against a coordinator's front end, from a user's view.
 
 use std::net::SocketAddr;
 use std::process::Output;
@@ -19,7 +19,7 @@ fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A coordinator that enrols nobody, and answers probes.
+/// A coordinator that enrols no worker and answers probes.
 fn open_front() -> (SocketAddr, Fingerprint) {
     let authority = Authority::create(RUN, now_unix_s()).unwrap();
     let mut config = ServerConfig::with_crypto(coordinator_server(&authority, now_unix_s()).unwrap());
@@ -31,7 +31,7 @@ fn open_front() -> (SocketAddr, Fingerprint) {
         while let Some(incoming) = endpoint.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                // A doctor that turns away from this coordinator fails the handshake.
+                // A doctor that rejects this coordinator fails the handshake.
                 if let Ok(AuthenticatedPeer::Applicant(applicant)) = acceptor.admit(incoming).await {
                     let nobody = async |_, _| EnrolReply::Refused(EnrolRefusal::Full);
                     serve_enrol(applicant, nobody).await.unwrap();

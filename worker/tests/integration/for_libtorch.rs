@@ -1,11 +1,12 @@
-//! What libtorch looks for in the program.
+//! Symbols that libtorch looks up in the program.
 
 use std::fs::File;
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache};
 
-/// The build script of another crate names it, and nothing here calls it: a linker that drops it, or hides it, says nothing (decision 0003).
+/// The build script of another crate names it, and no code here calls it: a linker that drops or hides it
+/// reports nothing (decision 0003).
 const FUNCTION: &str = "mkl_serv_intel_cpu_true";
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a worker's recorder tells a collector of OpenTelemetry, as the collector hears it.
+//! Spans of a worker's recorder, as a collector of OpenTelemetry receives them.
 
 use longhaul_common::id::{FragmentId, Round, RunId, WorkerId};
 use longhaul_flight::{Export, Recorder};
@@ -14,7 +14,7 @@ use prost::Message as _;
 
 const RUN: RunId = RunId([7; 16]);
 
-/// What the process does that the test starts, as the environment of a process is its own.
+/// The activity of the process that the test starts, which needs an environment of its own.
 #[test]
 #[ignore = "the process that the test beside it starts"]
 fn a_worker_that_does_something() {
@@ -72,7 +72,7 @@ fn what_ends_is_a_span_of_its_round_with_all_that_is_known_of_it() {
     assert_eq!(attributes(spans[1]), of_frame);
 }
 
-/// In the order of their names, without what all begin with.
+/// Sorted by name, without the common prefix.
 fn attributes(span: &Span) -> Vec<String> {
     let text = |value: &Value| match value {
         Value::StringValue(text) => text.clone(),

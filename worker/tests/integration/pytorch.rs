@@ -1,4 +1,5 @@
-//! Models, gradients and optimiser against Hugging Face's models in PyTorch, and against classifiers of images in PyTorch: see `fixtures/make_reference.py`.
+//! Models, gradients and optimiser against Hugging Face's models and image classifiers in PyTorch: see
+//! `fixtures/make_reference.py`.
 
 mod transformers;
 
@@ -130,7 +131,7 @@ fn inputs(kind: ModelKind) -> Tensor {
     Tensor::from_slice(&tokens).view([SEQUENCES as i64, -1]).to_device(device()).narrow(1, 0, CONTEXT as i64)
 }
 
-/// The CPU, or what `LONGHAUL_TEST_DEVICE` names.
+/// The CPU, or the device in `LONGHAUL_TEST_DEVICE`.
 fn device() -> Device {
     choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())).unwrap()
 }
@@ -207,7 +208,7 @@ fn five_steps_of_training_end_where_pytorchs_do() {
         engine.parameters_to_host(&mut trained).unwrap();
         let before = parameters(&spec);
         let moved = |to: &[f32]| -> Vec<f32> { to.iter().zip(&before).map(|(t, b)| t - b).collect() };
-        // Where a gradient is near epsilon, Adam magnifies its rounding; so norms are compared, not the largest values.
+        // Adam magnifies the rounding of gradients near epsilon; so norms are compared, not the largest values.
         let (ours, theirs) = (moved(&trained), moved(&reference.flat("trained", &spec)));
         let norm =
             |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();

@@ -1,4 +1,4 @@
-//! What the model makes of samples that are held out.
+//! Evaluation on held-out samples.
 
 use std::time::{Duration, Instant};
 

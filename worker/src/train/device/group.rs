@@ -1,4 +1,4 @@
-//! A device that is a member of a tensor group: what all members hold is the first one's to exchange, and comes from it.
+//! A device in a tensor group: the first member exchanges replicated values and distributes them.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use longhaul_member::message::{Part, Place};
 use super::Device;
 use crate::replica::{BoundaryFormats, GroupError, GroupSeat, NetworkPipe};
 
-/// When members meet, so that nobody takes one meeting for another.
+/// A meeting of the members, distinct from other meetings.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Moment {
-    /// They have loaded the state before a round.
+    /// After loading the state before a round.
     Entered,
-    /// They begin a round.
+    /// At the beginning of a round.
     Begins,
-    /// They apply its result.
+    /// At the application of its result.
     Applies,
 }
 
 impl Device<'_> {
-    /// Computes with the others of its copy from now on.
+    /// Joins the other workers of its copy.
     pub(super) fn join(&mut self, place: Place) -> Result<()> {
         let network = self.network.as_ref().context("a worker by itself is told of others")?;
         let parallel = &self.config.parallel;
@@ -31,7 +31,7 @@ impl Device<'_> {
         if !group.is_empty() {
             let seat = GroupSeat::new(Arc::clone(network), session, &group, self.config.sync.within_site);
             let seat = seat.context("the coordinator began a generation without this worker")?;
-            // Whoever does not come is waited for anew.
+            // An absent member is awaited anew.
             let collective = seat.join(self.engine.device()).map_err(|error| match error {
                 GroupError::Collective(error) => EngineError::Group(error).into(),
                 error => anyhow::Error::from(error),
@@ -48,12 +48,13 @@ impl Device<'_> {
         Ok(())
     }
 
-    /// Waits for the other members of the tensor group, if there are any.
+    /// Waits for the other members of the tensor group, if any.
     pub(super) fn meet(&self, moment: Moment, round: Round) -> Result<(), EngineError> {
         self.engine.meet(3 * round.0 + moment as u64)
     }
 
-    /// Takes over what all members hold, parameters and moments, from the first one: later ones neither save nor heal it.
+    /// Takes over all replicated parameters and moments from the first member: the others neither save nor heal
+    /// them.
     pub(super) fn share_state(&mut self, round: Round) -> Result<()> {
         if !self.engine.is_member() {
             return Ok(());
@@ -73,7 +74,7 @@ impl Device<'_> {
         Ok(self.engine.load_moments(&moments)?)
     }
 
-    /// After a round's result is in the parameters: those that all members hold are again the first one's.
+    /// Takes over the replicated parameters from the first member, after a round's result is applied.
     pub(super) fn share_parameters(&mut self, round: Round) -> Result<()> {
         if !self.engine.is_member() {
             return Ok(());
@@ -82,7 +83,7 @@ impl Device<'_> {
         self.take_parameters_of_first()
     }
 
-    /// The mean of all values that are here, of that of those that are synchronised.
+    /// Returns the mean of all local values, from the mean of the synchronised ones.
     pub(super) fn shared_mean(&self, round: Round, mean: Vec<f32>) -> Result<Vec<f32>> {
         let mut mean = self.share.spread(mean);
         if self.engine.is_member() {
@@ -92,7 +93,7 @@ impl Device<'_> {
         Ok(mean)
     }
 
-    /// θ ← kept·θ + values, for a stretch of what is synchronised.
+    /// θ ← kept·θ + values, for a range of synchronised values.
     pub(super) fn mix(&mut self, part: &Part) -> Result<()> {
         for (piece, start) in self.share.places(part.start..part.start + part.values.len()) {
             self.engine.mix_into_parameters(start, part.kept, &part.values[piece])?;
@@ -100,14 +101,14 @@ impl Device<'_> {
         Ok(())
     }
 
-    /// Replaces the parameters that are synchronised.
+    /// Replaces the synchronised parameters.
     pub(super) fn load_parameters(&mut self, synchronised: &[f32]) -> Result<()> {
         let mut all = self.all_parameters()?;
         self.share.put_synchronised(synchronised, &mut all);
         Ok(self.engine.load_parameters(&all)?)
     }
 
-    /// Replaces the moments of what is synchronised.
+    /// Replaces the synchronised moments.
     pub(super) fn load_moments(&mut self, synchronised: &Moments) -> Result<()> {
         let mut all = self.engine.moments_to_host()?;
         self.share.put_synchronised(&synchronised.first, &mut all.first);
@@ -127,7 +128,7 @@ impl Device<'_> {
         Ok(self.engine.load_parameters(&parameters)?)
     }
 
-    /// Of a vector of all values that are here, those that all members hold.
+    /// Takes over the replicated values from the first member, in a vector of all local values.
     fn take_from_first(&self, all: &mut [f32]) -> Result<()> {
         let mut replicated = self.share.replicated(all);
         self.engine.hand_on(&mut replicated)?;

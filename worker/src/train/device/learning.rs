@@ -1,4 +1,4 @@
-//! What a step makes of its samples: a gradient, or a local step.
+//! The result of a step on its samples: a gradient, or a local step.
 
 use anyhow::Result;
 use longhaul_common::config::{InnerRule, SelectionRule, Source};
@@ -11,7 +11,7 @@ use super::{Device, Stretch};
 use crate::train::fragments::FinishedFragments;
 
 impl Device<'_> {
-    /// As the run's strategy says. A gradient is in `gradient` then, or in `stretch` where it is of columns.
+    /// Follows the run's strategy. Writes a gradient into `gradient`, or into `stretch` for a column gradient.
     pub(super) fn learn_from(
         &mut self,
         stretch: &mut Stretch,
@@ -40,7 +40,7 @@ impl Device<'_> {
         })
     }
 
-    /// The gradient of a round's only step, whose fragments leave while back-propagation goes on.
+    /// Computes the gradient of a round's only step; its fragments are sent during back-propagation.
     fn stream_gradient(
         &mut self,
         round: Round,
@@ -53,20 +53,21 @@ impl Device<'_> {
         let mut arrived = |tensor: usize, gradient: &[f32]| {
             for stretch in fragments.finish(tensor) {
                 let (start, values) = (stretch.start, gradient[stretch].to_vec());
-                // Where the synchroniser is gone, the contribution finds out.
+                // If the synchroniser has ended, the contribution reports it.
                 let _ = outbox(FromDevice::Finished(FinishedPart { round, weight, start, values }));
             }
         };
         Ok(self.engine.gradient_by_tensor(&samples.batch, gradient, &mut arrived)?)
     }
 
-    /// To which a member clips its gradient, so that the sum over all has the configured norm at most (DGC: Lin et al. 2018, section 3.3).
+    /// Returns the clip of a member's gradient such that the sum over all has at most the configured norm (DGC:
+    /// Lin et al. 2018, section 3.3).
     pub(super) fn local_clip(&self) -> f64 {
         self.config.train.gradient_clip / f64::from(self.config.replicas()).sqrt()
     }
 
-    /// To which a member clips the gradient of its own samples, where the mean over all is clipped to the configured norm: gradients of few
-    /// samples are mostly noise, whose norm falls with the root of their number.
+    /// Returns the clip of a member's own gradient if the mean over all is clipped to the configured norm:
+    /// gradients of few samples are mostly noise, whose norm falls with the root of their number.
     pub(super) fn lone_clip(&self) -> f64 {
         self.config.train.gradient_clip * f64::from(self.config.replicas()).sqrt()
     }

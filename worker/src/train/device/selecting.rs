@@ -1,4 +1,4 @@
-//! The samples of a step, and which of them are trained on.
+//! The samples of a step, and the selection among them.
 
 use std::time::Instant;
 
@@ -12,20 +12,21 @@ use longhaul_member::activity::Activity;
 use super::Device;
 use crate::train::selection::Candidate;
 
-/// What a step trains on.
+/// The samples that a step trains on.
 pub(super) struct Samples {
     /// The sequences.
     pub batch: Batch,
-    /// As how many samples what is learnt of them counts.
+    /// The number of samples as which the step counts.
     pub counted: usize,
-    /// Tokens that were looked at for them.
+    /// Tokens examined for them.
     pub tokens: u64,
-    /// Which they are, where they were selected.
+    /// The selected samples, if selection is on.
     selected: Vec<Candidate>,
 }
 
 impl Device<'_> {
-    /// The samples of a step. Whoever reads them reads on as the timeline goes on: where it comes otherwise, what was read is thrown away.
+    /// Returns the samples of a step. The readers read ahead along the timeline; after a change of the
+    /// timeline, their results are dropped.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     pub(super) fn batch(&self, round: Round, step: u64, positions: &[u64]) -> Result<Batch> {
         let _waiting = self.progress.begin(Activity::WaitForData { round, step });
@@ -39,7 +40,8 @@ impl Device<'_> {
         Ok(batch)
     }
 
-    /// All samples at these positions, or those of them that are selected: the same on all workers of a copy of the model.
+    /// Returns all samples at these positions, or the selected ones: the same on all workers of a copy of the
+    /// model.
     pub(super) fn samples(&mut self, all: Batch, positions: &[u64]) -> Result<Samples> {
         let seed = self.config.run.seed;
         let (given, tokens) = (positions.len(), all.tokens());
@@ -67,7 +69,7 @@ impl Device<'_> {
         Ok(Samples { batch: all.selected(&weights), counted, tokens, selected })
     }
 
-    /// What training has told of them.
+    /// Records the losses of a step.
     pub(super) fn learn(&mut self, samples: &Samples, outcome: &StepOutcome) {
         if let Some(selector) = &mut self.selector {
             selector.learn(&samples.selected, &outcome.losses);

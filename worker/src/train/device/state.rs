@@ -1,4 +1,4 @@
-//! What a device holds, in and out.
+//! Export and import of the device's state.
 
 use std::time::Instant;
 
@@ -18,12 +18,12 @@ impl Device<'_> {
         self.tell(FromDevice::State { next_round: self.next_round, state })
     }
 
-    /// Those that are synchronised.
+    /// Returns the synchronised parameters.
     pub(super) fn parameters(&self) -> Result<Vec<f32>> {
         Ok(self.share.synchronised(self.all_parameters()?))
     }
 
-    /// The parameters of the fragments that are due.
+    /// Returns the parameters of the due fragments.
     pub(super) fn due_parameters(&self, stretch: &Stretch) -> Result<SparseRanges> {
         let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
         let mut parameters = SparseRanges::zeros(due);
@@ -48,7 +48,7 @@ impl Device<'_> {
         Ok(DeviceState { parameters, first_moments, second_moments, updates, factors, error, selection })
     }
 
-    /// Training stands still for so long, which is counted; all else that a checkpoint takes is done beside it.
+    /// Training pauses during this copy, which is counted; the rest of a checkpoint runs in parallel.
     #[allow(clippy::disallowed_methods, reason = "measures what training stands still for")]
     pub(super) fn state_for_checkpoint(&self) -> Result<DeviceState> {
         let _copying = self.progress.begin(Activity::Checkpoint);
@@ -77,7 +77,7 @@ impl Device<'_> {
 
     pub(super) fn is_checkpoint(&self, round: Round) -> bool {
         let every = self.config.checkpoint.every_rounds;
-        // Either way it is not asked for any more.
+        // Clears the request in either case.
         self.barrier.take_checkpoint(round) || every != 0 && round.next().0.is_multiple_of(every)
     }
 }

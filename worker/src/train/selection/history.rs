@@ -1,8 +1,8 @@
-//! The last losses that a loss is compared with.
+//! The last losses, for comparison.
 
 use std::collections::VecDeque;
 
-/// A bounded ring of losses: the oldest make room.
+/// A bounded ring of losses; the oldest are dropped.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct History {
     losses: VecDeque<f32>,
@@ -14,7 +14,7 @@ impl History {
         Self { losses: VecDeque::with_capacity(len_max), len_max }
     }
 
-    /// Adds a loss. One that is no number says nothing of others, and is left out.
+    /// Adds a loss. NaN is ignored.
     pub fn push(&mut self, loss: f32) {
         if loss.is_nan() {
             return;
@@ -30,7 +30,7 @@ impl History {
         self.losses.iter().copied().collect()
     }
 
-    /// As it is now, to compare with.
+    /// Returns a sorted snapshot.
     pub fn sorted(&self) -> Sorted {
         let mut losses = self.to_vec();
         losses.sort_unstable_by(f32::total_cmp);
@@ -38,7 +38,7 @@ impl History {
     }
 }
 
-/// The losses at some moment, ascending.
+/// A snapshot of the losses, ascending.
 #[derive(Debug)]
 pub(super) struct Sorted(Vec<f32>);
 
@@ -47,7 +47,8 @@ impl Sorted {
         self.0.len()
     }
 
-    /// The share of the losses that are smaller, those that are equal counted half: from 0 to 1. Of what is no number, 1: it is to be seen.
+    /// Returns the share of smaller losses, with equal ones counted half: from 0 to 1. NaN is 1, so that it is
+    /// selected.
     pub fn percentile(&self, loss: f32) -> f64 {
         if loss.is_nan() || self.0.is_empty() {
             return 1.0;

@@ -1,17 +1,18 @@
-//! Losses of samples from epochs before.
+//! Losses of samples from previous epochs.
 
 use longhaul_data::Visit;
 
-/// Samples whose losses are kept: 32 MiB for them and their epochs, and as much in a checkpoint. Later ones are scored each time.
+/// Most samples whose losses are kept: 32 MiB for them and their epochs, and as much in a checkpoint. Others
+/// are scored each time.
 pub(super) const SAMPLES_KEPT_MAX: u64 = 1 << 22;
 
-/// What is known of each sample, by its number.
+/// The known losses, by sample number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KnownLosses {
     losses: Vec<f32>,
-    /// In which epoch each was computed, from 1; 0: it was not.
+    /// The epoch of each loss, from 1; 0: unknown.
     epochs: Vec<u32>,
-    /// For how many epochs it counts; 0: nothing is kept.
+    /// Epochs for which a loss is valid; 0: none is kept.
     reused_for: u32,
 }
 
@@ -21,7 +22,7 @@ impl KnownLosses {
         Self { losses: vec![0.0; kept], epochs: vec![0; kept], reused_for }
     }
 
-    /// The loss of a sample, where it is not too old.
+    /// Returns the loss of a sample, unless too old.
     pub fn get(&self, visit: Visit) -> Option<f32> {
         let at = self.place(visit)?;
         let computed = u64::from(self.epochs[at].checked_sub(1)?);
@@ -40,12 +41,12 @@ impl KnownLosses {
         usize::try_from(visit.sample).ok().filter(|at| *at < self.losses.len())
     }
 
-    /// As a checkpoint holds them: losses, and the bits of epochs.
+    /// Returns the checkpoint format: losses, and the bits of epochs.
     pub fn to_vectors(&self) -> [Vec<f32>; 2] {
         [self.losses.clone(), self.epochs.iter().map(|epoch| f32::from_bits(*epoch)).collect()]
     }
 
-    /// Takes such vectors back, where they are of these samples.
+    /// Restores such vectors if they match these samples.
     pub fn load(&mut self, losses: &[f32], epochs: &[f32]) {
         if [losses, epochs].iter().all(|values| values.len() == self.losses.len()) {
             self.losses.copy_from_slice(losses);

@@ -1,4 +1,5 @@
-//! Which samples are trained on (Jiang et al. 2019, arXiv 1910.00762). `engine/docs/selection.md` is the design.
+//! Selection of samples to train on (Jiang et al. 2019, arXiv 1910.00762). `engine/docs/selection.md` is the
+//! design.
 
 mod history;
 mod known;
@@ -11,33 +12,34 @@ use longhaul_member::message::SelectionState;
 use self::history::History;
 use self::known::KnownLosses;
 
-/// The smallest probability with which a sample is selected where its gradient counts by one over it: so no sample counts for more than sixteen.
+/// The smallest selection probability with importance weights, which are its inverse: no sample counts for more
+/// than sixteen.
 const PROBABILITY_MIN: f64 = 1.0 / 16.0;
 
-/// A sample that is to be trained on or not.
+/// A sample to select or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where it stands in the run's stream.
+    /// Position in the run's stream.
     pub position: u64,
-    /// Which sample it is.
+    /// The sample and its epoch.
     pub visit: Visit,
 }
 
-/// Chooses the samples of a worker by their losses.
+/// Selects the samples of a worker by their losses.
 ///
-/// Of each step: [`Self::wanting`], the losses of those, [`Self::choose`], training, [`Self::learn`].
+/// For each step: [`Self::wanting`], the losses of those, [`Self::choose`], training, [`Self::learn`].
 #[derive(Clone, Debug)]
 pub struct Selector {
     config: SelectiveBackwardConfig,
     seed: u64,
     history: History,
     known: KnownLosses,
-    /// Samples selected in steps that are in no contribution yet.
+    /// Samples selected in steps that no contribution includes yet.
     since_contribution: u32,
 }
 
 impl Selector {
-    /// Without any losses yet, for a run with this seed, and so many samples.
+    /// Creates a selector without losses, for a run with this seed and number of samples.
     #[must_use]
     pub fn new(config: &SelectiveBackwardConfig, seed: u64, samples: u64) -> Self {
         Self {
@@ -49,17 +51,17 @@ impl Selector {
         }
     }
 
-    /// Whether it uses losses of epochs before, which other workers of a copy of the model may not know.
+    /// Whether it uses losses of previous epochs, which other workers of a copy of the model may lack.
     pub(super) fn remembers(&self) -> bool {
         self.config.reused_for() > 0
     }
 
-    /// Whether it is by losses that some of these are selected.
+    /// Whether losses decide on some of these.
     pub(super) fn judges(&self, candidates: &[Candidate]) -> bool {
         candidates.iter().any(|candidate| self.is_judged(*candidate))
     }
 
-    /// Of each candidate: 1, where a forward pass has to tell its loss before it is decided over, and otherwise 0.
+    /// Returns 1 for each candidate whose loss requires a forward pass before the selection, else 0.
     #[must_use]
     pub fn wanting(&self, candidates: &[Candidate]) -> Vec<f32> {
         let wants =
@@ -67,8 +69,9 @@ impl Selector {
         candidates.iter().map(|candidate| f32::from(u8::from(wants(candidate)))).collect()
     }
 
-    /// Of each candidate: by which its loss counts in the mean over those that are selected; 0: it is not. `losses` are those of the candidates that are `wanting` them, in order; where
-    /// others know them, none, and what comes out is not what counts.
+    /// Returns each candidate's weight in the mean loss over the selected; 0: not selected. `losses` are those
+    /// of the `wanting` candidates, in order; if other workers compute them, it is empty, and the result is not
+    /// used.
     #[must_use]
     pub fn choose(&mut self, candidates: &[Candidate], wanting: &[f32], losses: &[f32]) -> Vec<f32> {
         let past = self.history.sorted();
@@ -95,7 +98,7 @@ impl Selector {
         weights
     }
 
-    /// What training has told of the losses of those that were selected: none, where others know them.
+    /// Records the losses of the selected samples from training; empty if other workers compute them.
     pub fn learn(&mut self, selected: &[Candidate], losses: &[f32]) {
         for (candidate, loss) in selected.iter().zip(losses) {
             if !self.is_judged(*candidate) {
@@ -106,36 +109,36 @@ impl Selector {
         self.since_contribution += selected.len() as u32;
     }
 
-    /// As how many samples a step counts that was given so many, of which it selected some.
+    /// Returns the number of samples as which a step counts, for `given` samples of which some were selected.
     pub(super) fn counted(&self, given: usize, selected: usize) -> usize {
-        // One whose gradients stand for all that it was given counts for them, also where there are none.
+        // With importance, the selected gradients represent all given samples, even if none is selected.
         if self.config.importance { given } else { selected }
     }
 
-    /// The same of steps whose positions alone are known, made by this worker since its last contribution.
+    /// The same for steps known only by their positions, made by this worker since its last contribution.
     pub(super) fn counted_before(&self, given: usize) -> usize {
         self.counted(given, self.since_contribution as usize)
     }
 
-    /// What was selected is contributed.
+    /// Notes that the selected samples were contributed.
     pub(super) fn contributed(&mut self) {
         self.since_contribution = 0;
     }
 
-    /// What goes into a checkpoint.
+    /// Returns the state for a checkpoint.
     pub(super) fn state(&self) -> SelectionState {
         let [losses, epochs] = self.known.to_vectors();
         SelectionState { history: self.history.to_vec(), losses, epochs, selected: self.since_contribution }
     }
 
-    /// Takes it back. A state that tells of no losses leaves those that are known.
+    /// Restores it. A state without losses keeps the known ones.
     pub(super) fn load(&mut self, state: &SelectionState) {
         state.history.iter().for_each(|loss| self.history.push(*loss));
         self.known.load(&state.losses, &state.epochs);
         self.since_contribution = state.selected;
     }
 
-    /// Whether its loss decides.
+    /// Whether the loss decides on it.
     fn is_judged(&self, candidate: Candidate) -> bool {
         candidate.visit.epoch >= u64::from(self.config.full_epochs)
     }
@@ -149,7 +152,8 @@ impl Selector {
         if self.config.importance { (1.0 / probability) as f32 } else { 1.0 }
     }
 
-    /// With importance, sums over the selected stand for a mean over all candidates: what is divided by the number of the selected is multiplied by it, and divided by that of all.
+    /// With importance, sums over the selected estimate a mean over all candidates: scales by the number of the
+    /// selected over the number of all.
     fn normalise(&self, weights: &mut [f32]) {
         if !self.config.importance {
             return;

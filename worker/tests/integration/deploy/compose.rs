@@ -7,10 +7,10 @@ use longhaul_tests::compose::{Compose, Service};
 use longhaul_worker::agent::HANDING_OVER_MAX;
 use longhaul_worker::cli::{Cli, Command, JoinArgs};
 
-/// The port of which the image's health check asks.
+/// The port of the image's health check.
 const PORT: u16 = 4801;
 
-/// Parses a command line, with the variable that stands for an option put into it: this process has another environment.
+/// Parses a command line, with a variable passed as its option: this process has another environment.
 fn join(service: &Service) -> JoinArgs {
     let file = format!("--token-file={}", service.environment["LONGHAUL_TOKEN_FILE"]);
     match Cli::try_parse_from(service.command_line().chain([file.as_str()])).unwrap().command {

@@ -18,8 +18,8 @@ fn start() -> Start {
     }
 }
 
-/// Parses a container's command line. Its environment is not this process's, so what clap would take from there is put into the
-/// line, under the name of the variable that clap asks for.
+/// Parses a container's command line. This process has another environment, so clap's environment variables are
+/// passed as options.
 fn join(container: &Container<'_>) -> JoinArgs {
     let mut line = container.command_line(&start()).unwrap();
     let variables = container.environment(&start()).unwrap();
@@ -82,7 +82,7 @@ fn a_worker_is_reached_at_its_pods_address_on_the_declared_port() {
         protocol: protocol.to_owned(),
         number: args.listen.unwrap().port().into(),
     };
-    // Members of a site meet under the same number.
+    // Members of a site meet at the same port number.
     assert_eq!(container.ports().unwrap(), [port("data", "UDP"), port("site", "TCP")]);
     let probe = &container.spec["readinessProbe"]["exec"]["command"];
     assert_eq!(probe[2], format!(":{:04X} ", args.listen.unwrap().port()), "as the kernel lists it");
@@ -122,7 +122,7 @@ fn a_worker_with_a_gpu_takes_that_and_nothing_else_in_every_cluster() {
     }
 }
 
-/// An overlay with a component, as a user's own folder would have both.
+/// An overlay with a component, as in a user's own folder.
 fn combined(overlay: &str, component: &str) -> Manifests {
     let root = Manifests::root().canonicalize().unwrap();
     let folder = tempfile::tempdir().unwrap();

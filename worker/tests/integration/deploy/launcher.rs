@@ -1,4 +1,4 @@
-//! `deploy/join.sh` with workers that run, and an ssh that goes no further than this machine.
+//! `deploy/join.sh` with real workers and a local stand-in for ssh.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 const TOKEN: &str =
     "lh1.041061050r3ggwv9f1t6asbe41h7jx35ecgj28d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mnr91zgp";
-/// As ssh does: what follows the host is one text for a shell there. Each machine has a home of its own, and some are not reached.
+/// As with ssh, the text after the host is one shell command there. Each machine has its own home, and some are
+/// unreachable.
 const SSH: &str = r#"#!/bin/sh
 host=$1; shift
 case $host in gone-*) exit 255 ;; esac
@@ -17,7 +18,7 @@ printf '%s\n' "$*" > "$FOLDER/$host.command"
 exec sh -c "$*"
 "#;
 
-/// A launcher for two machines, in a folder of its own.
+/// A launcher for two machines, in its own folder.
 fn launch(folder: &Path, more: &[&str]) -> Command {
     let ssh = folder.join("ssh");
     fs::write(&ssh, SSH).unwrap();
@@ -43,7 +44,7 @@ fn terminate(child: &Child) {
 #[test]
 fn workers_start_on_every_machine_and_leave_when_the_launcher_is_asked_to() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens there: a worker goes on looking until it is asked to leave.
+    // Nothing listens there: a worker keeps looking until it is asked to leave.
     let mut child = launch(
         folder.path(),
         &[
@@ -82,7 +83,7 @@ fn workers_start_on_every_machine_and_leave_when_the_launcher_is_asked_to() {
 #[test]
 fn a_machine_that_is_not_reached_is_named_and_takes_no_other_along() {
     let folder = tempfile::tempdir().unwrap();
-    // Several, as whether it is noticed at once is a matter of chance.
+    // Several, as immediate detection is a matter of chance.
     let gone: Vec<String> = (0..8).map(|number| format!("gone-{number}")).collect();
     let mut arguments = vec!["--coordinator", "127.0.0.1:9", "--site", "a"];
     arguments.extend(gone.iter().map(String::as_str));

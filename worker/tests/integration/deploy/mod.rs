@@ -1,4 +1,4 @@
-//! What `deploy` starts workers with, read by the worker's own parser.
+//! The command lines of `deploy`, read by the worker's own parser.
 
 mod compose;
 mod image;

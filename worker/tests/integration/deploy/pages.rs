@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use longhaul_tests::cluster::binary;
 use longhaul_tests::pages::{checked_by_shells, completed_by_bash, manual};
 
-/// The command, as people call it.
+/// The user-facing command.
 fn program() -> PathBuf {
     binary("worker").unwrap()
 }

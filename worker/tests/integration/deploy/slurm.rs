@@ -1,4 +1,4 @@
-//! The job of `deploy/slurm`, with a stand-in for what only a cluster has.
+//! The job of `deploy/slurm`, with stand-ins for a cluster's programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use super::machines::{deploy, join};
 
-/// Runs each task as Slurm would, one after the other: what comes before `bash` are options of its own. As since 22.05, a task has
-/// a CPU unless srun itself is told of more.
+/// Runs the tasks as Slurm would, one after the other: words before `bash` are its own options. Since 22.05, a
+/// task has one CPU unless srun itself is given more.
 const SRUN: &str = r#"#!/bin/sh
 cpus=1
 while [ "$1" != bash ]; do
@@ -24,7 +24,7 @@ for task in 0 1; do
   SLURMD_NODENAME=node-1 SLURM_LOCALID=$task SLURM_PROCID=$task SLURM_CPUS_PER_TASK=$cpus "$@" || exit
 done
 "#;
-/// Writes down with what it was called.
+/// Records its arguments.
 const WORKER: &str = r#"#!/bin/sh
 for word in worker "$@"; do printf '%s\n' "$word"; done > "$RECORD/worker-$SLURM_PROCID"
 "#;
@@ -41,7 +41,7 @@ case "$*" in
 esac
 "#;
 
-/// A cluster whose names stand for these addresses.
+/// A cluster with these names and addresses.
 struct Cluster {
     folder: TempDir,
 }
@@ -58,7 +58,7 @@ impl Cluster {
         Self { folder }
     }
 
-    /// What `sbatch` would run, in the environment that it would have, with these variables besides.
+    /// Runs the job as `sbatch` would, in its environment, with additional variables.
     fn job(&self, variables: &[(&str, &str)], words: &[&str]) -> Output {
         let mut command = Command::new("bash");
         command.arg(deploy().join("slurm/join.sbatch")).args(words);
@@ -76,7 +76,7 @@ impl Cluster {
         command.envs(variables.iter().copied()).output().unwrap()
     }
 
-    /// With what a task called its worker.
+    /// The worker's arguments in a task.
     fn task(&self, task: usize) -> JoinArgs {
         let words = fs::read_to_string(self.folder.path().join(format!("worker-{task}"))).unwrap();
         join(words.lines().map(str::to_owned))

@@ -1,12 +1,12 @@
-//! Where the program takes its join token from, when several places have one.
+//! The precedence among several sources of a join token.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Damaged, so that it is refused before anything is dialled.
+/// Damaged, so that it is refused before any connection.
 const TEXT: &str = "lh1.from-text";
 
-/// What it says of a token with these variables and options.
+/// The error for a token with these variables and options.
 fn said(variables: &[(&str, &str)], options: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_worker-torch"));
     command.args(["join", "127.0.0.1:9"]).args(options).stdin(Stdio::null());

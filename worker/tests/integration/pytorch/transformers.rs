@@ -1,4 +1,5 @@
-//! Checkpoints are opened by Hugging Face's `transformers`, where `LONGHAUL_PYTHON` names a Python that has it (`fixtures/make_reference.py` says which release).
+//! Opens checkpoints with Hugging Face's `transformers`, if `LONGHAUL_PYTHON` names a Python that has it
+//! (`fixtures/make_reference.py` names the release).
 
 use std::io::Write as _;
 use std::path::Path;
@@ -40,7 +41,7 @@ fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits(
     }
 }
 
-/// The Python that is named, if it can import what the script does. It is gigabytes, so nobody is made to have it.
+/// The configured Python, if it can import the script's modules. They take gigabytes, so they are optional.
 fn python() -> Option<std::ffi::OsString> {
     let python = std::env::var_os("LONGHAUL_PYTHON")?;
     let imports = Command::new(&python)
@@ -68,7 +69,7 @@ fn written(spec: &ModelSpec, folder: &Path) -> std::path::PathBuf {
     CheckpointStore::new(folder, RunId([7; 16]), WorkerId(0), 1).write(&data).unwrap()
 }
 
-/// What the script tells of the folder.
+/// The script's report on the folder.
 fn opened(python: &std::ffi::OsStr, folder: &Path) -> Value {
     let tokens: Vec<i64> = noise(SEQUENCES * (CONTEXT + 1), TOKEN_STREAM)
         .map(|value| ((value + 0.5) * VOCABULARY as f32) as i64)

@@ -1,4 +1,4 @@
-//! The run that is trained for real and computed by the reference: a model of 55,232 parameters on a text of sums.
+//! The run trained for real and computed by the reference: a model of 55,232 parameters on a text of sums.
 
 use std::num::NonZeroU32;
 use std::path::Path;

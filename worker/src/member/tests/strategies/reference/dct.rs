@@ -29,7 +29,7 @@ fn transposed(matrix: &[f64]) -> Vec<f64> {
     (0..TILE * TILE).map(|at| matrix[at % TILE * TILE + at / TILE]).collect()
 }
 
-/// By libtorch, as loops that are not optimised take their time.
+/// Uses libtorch, as unoptimised loops are slow.
 fn product(left: &[f64], right: &[f64]) -> Vec<f64> {
     let matrix = |values: &[f64]| Tensor::from_slice(values).view([TILE as i64; 2]);
     Vec::try_from(matrix(left).matmul(&matrix(right)).flatten(0, 1)).expect("a tensor of f64")

@@ -1,5 +1,5 @@
-//! All strategies in f64, written from the papers, `worker/member/docs/sync.md` and the meaning of the keys of `[sync]`; of the code under test it has the
-//! schedule, and what is a constant of the protocol.
+//! All strategies in f64, written from the papers, `worker/member/docs/sync.md` and the meaning of the keys of
+//! `[sync]`; only the schedule and constants of the protocol come from the code under test.
 
 mod adamw;
 mod chain;
@@ -25,39 +25,40 @@ use self::sending::Sending;
 use self::tensors::{TensorAt, tensors_of};
 use super::toy::{Oracle, spec};
 
-/// A mistake that no key of the configuration makes.
+/// A mistake that no configuration key expresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
-    /// The owner keeps nothing of what its mean leaves behind.
+    /// The owner drops the residual of its mean.
     NoOwnerResidual,
-    /// Momentum goes on where it was sent (no factor masking).
+    /// Momentum continues for sent values (no factor masking).
     NoMasking,
     /// Residuals of gradients go into deltas.
     KeepsGradients,
     /// A frozen v has no floor.
     NoFloor,
-    /// What the residual of an owner holds goes into each union.
+    /// The owner's residual goes into each union.
     FlushesUnions,
-    /// What a low rank leaves out is lost.
+    /// The residual of the low-rank product is lost.
     NoLowRankResidual,
-    /// All contributions count alike.
+    /// All contributions have equal weight.
     NoWeights,
 }
 
-/// How a run goes.
+/// The course of a run.
 #[derive(Default)]
 pub struct Course {
-    /// The parameters that the seed draws.
+    /// The initial parameters, drawn from the seed.
     pub start: Vec<f64>,
     /// The synchronised parameters after each round.
     pub synchronised: Vec<Vec<f64>>,
-    /// By member and round: with deltas, its parameters at the end of the round's steps where fragments are due, and zeros elsewhere.
+    /// By member and round, with deltas: the member's parameters at the end of the round's steps for due
+    /// fragments, and zeros elsewhere.
     pub local: Vec<Vec<Vec<f64>>>,
-    /// By member: its parameters and moments at the end.
+    /// Final parameters and moments, by member.
     pub ended: Vec<[Vec<f64>; 3]>,
 }
 
-/// What is on its way.
+/// A result in flight.
 struct Late {
     round: u64,
     mean: Vec<f64>,
@@ -75,19 +76,20 @@ pub struct Reference {
     oracle: Oracle,
     mistake: Option<Mistake>,
     members: Vec<State>,
-    /// By member: the gradient that it contributed last.
+    /// The last contributed gradient, by member.
     gradients: Vec<Vec<f64>>,
     /// θ_g, and the outer optimiser's b.
     global: Vec<f64>,
     outer: Vec<f64>,
     sending: Sending,
     low_rank: Option<LowRank>,
-    /// The real parameters after each round, from which to go on after a step that all make alike; empty where the reference is on its own.
+    /// The real parameters after each round, from which to continue after a common step; empty: the reference
+    /// is independent.
     guide: Vec<Arc<Vec<f32>>>,
     course: Course,
 }
 
-/// Numbers of values that thresholds have left, by round and fragment, for each member.
+/// Numbers of values that thresholds keep, by round and fragment, for each member.
 pub type Kept = BTreeMap<(u64, u32), Vec<usize>>;
 
 impl Reference {
@@ -121,7 +123,7 @@ impl Reference {
         }
     }
 
-    /// The whole run.
+    /// Computes the whole run.
     pub fn run(mut self) -> Course {
         let mut late = None;
         for round in 0..self.schedule.rounds() {
@@ -130,12 +132,12 @@ impl Reference {
                 self.apply_if_due(&mut late, step);
                 self.step(step, self.is_warmup(round), late.as_ref());
             }
-            // What is not applied by now would be missing in the next contribution.
+            // A result not yet applied would be missing in the next contribution.
             self.apply_if_due(&mut late, u64::MAX);
             if !span.is_empty() {
                 late = Some(self.contribute(round, span.end));
             }
-            // With low rank, a step's gradient is known after its second exchange.
+            // With low rank, the second exchange completes a step's gradient.
             if self.low_rank.is_some() && !self.is_warmup(round) && !span.is_empty() {
                 self.course.synchronised.push(self.global.clone());
             } else {
@@ -167,12 +169,12 @@ impl Reference {
         Step { train: &self.config.train, tensors: &self.tensors, rate: self.rates.at(step), floor }
     }
 
-    /// A step of all members: on their own with deltas, else up to the gradient.
+    /// A step of all members: local with deltas, else only the gradient.
     fn step(&mut self, step: u64, is_warmup: bool, late: Option<&Late>) {
         let is_delta = self.source(is_warmup) == Source::Delta;
         for at in 0..self.members.len() {
             let parameters = match late.filter(|_| self.config.sync.look_ahead && !is_delta) {
-                // Where AdamW would go if the mean on its way were the member's own gradient.
+                // AdamW's position if the mean in flight were the member's own gradient.
                 Some(late) => {
                     let mut ahead = self.members[at].clone();
                     let rules = self.rules(self.schedule.steps_of(Round(late.round)).start);
@@ -197,7 +199,7 @@ impl Reference {
         }
     }
 
-    /// What the members contribute at the end of a round, and what comes of it.
+    /// Computes the members' contributions at the end of a round, and their result.
     fn contribute(&mut self, round: u64, end: u64) -> Late {
         let is_warmup = self.is_warmup(round);
         let (sync, train) = (&self.config.sync, &self.config.train);
@@ -219,7 +221,7 @@ impl Reference {
             }
             local.push(due);
         }
-        // A warm-up of common steps is plain dense: what it exchanges is never late.
+        // A warm-up of common steps is plain dense: its results are never late.
         let overlap = match is_warmup && self.is_common(round) {
             true => 0,
             false => sync.overlap,
@@ -236,7 +238,7 @@ impl Reference {
         Late { round, mean, due: end + overlap, contributed }
     }
 
-    /// The fragments whose turn it is: by number, and all in the warm-up and at the end.
+    /// Returns the due fragments: by number, and all in the warm-up and at the end.
     fn due(&self, round: u64) -> Vec<(u32, Range<usize>)> {
         let groups = u64::from(self.schedule.groups);
         let is_last = round + 1 == self.schedule.rounds();
@@ -295,7 +297,7 @@ impl Reference {
         }
     }
 
-    /// b ← μ·b + Δ, θ_g ← θ_g − η·(Δ + μ·b), and what that changes in the members' parameters.
+    /// b ← μ·b + Δ, θ_g ← θ_g − η·(Δ + μ·b), and the resulting change of the members' parameters.
     fn apply_outer(&mut self, late: &Late) {
         let sync = &self.config.sync;
         let [rate, momentum] = [sync.outer_learning_rate, sync.outer_momentum].map(f64::from);

@@ -13,16 +13,16 @@ use longhaul_member::testing::RUN;
 
 pub struct Sending {
     sync: SyncConfig,
-    /// By member: its share of the samples.
+    /// Shares of the samples, by member.
     pub weights: Vec<f64>,
     kept: Kept,
     mistake: Option<Mistake>,
-    /// Places in the flat vector, in the order in which values are exchanged, and the tiles at its start.
+    /// Indices into the flat vector in exchange order, and the number of tiles at its start.
     order: Option<(Vec<usize>, usize)>,
-    /// By member: what it has not sent, and the momentum of what waits.
+    /// By member: residuals, and the momentum of unsent values.
     residuals: Vec<Vec<f64>>,
     velocities: Vec<Vec<f64>>,
-    /// What the owners have not published.
+    /// The owners' residuals.
     owner: Vec<f64>,
 }
 
@@ -52,12 +52,12 @@ impl Sending {
         }
     }
 
-    /// Drops what is left of the warm-up.
+    /// Drops the residuals of the warm-up.
     pub fn forget(&mut self) {
         self.residuals.iter_mut().chain([&mut self.owner]).for_each(|residual| residual.fill(0.0));
     }
 
-    /// The mean of the updates as all members have it; zero where nothing is due.
+    /// Returns the mean of the updates at all members; zero for values not due.
     pub fn exchange(
         &mut self,
         round: u64,
@@ -110,7 +110,8 @@ impl Sending {
         Chain::up(&self.sync, range.len(), tiles, seed, kept)
     }
 
-    /// p = decay·e + x, e = p − C(p); with momentum correction u ← m·u + x takes the place of x, and is zero from now on where it was sent.
+    /// p = decay·e + x, e = p − C(p); with momentum correction, u ← m·u + x replaces x, and is reset to zero
+    /// for sent values.
     fn send(
         &mut self,
         member: usize,
@@ -139,7 +140,7 @@ impl Sending {
         sent.values
     }
 
-    /// The mean as the owner publishes it, which keeps all of what it leaves out.
+    /// Returns the published mean; the owner keeps the whole residual.
     fn publish(&mut self, is_warmup: bool, range: &Range<usize>, mean: &[f64]) -> Vec<f64> {
         let residual = &mut self.owner[range.clone()];
         let p: Vec<f64> = residual.iter().zip(mean).map(|(rest, x)| rest + x).collect();

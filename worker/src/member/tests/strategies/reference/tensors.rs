@@ -1,4 +1,4 @@
-//! What the reference knows of the model: where its tensors are.
+//! The places of the model's tensors.
 
 use std::ops::Range;
 
@@ -29,8 +29,8 @@ pub fn tensors_of(spec: &ModelSpec) -> Vec<TensorAt> {
 /// Width and height of a tile of the cosine transform.
 pub const TILE: usize = 64;
 
-/// The order in which DeMo exchanges values: all whole tiles of all matrices, each row by row, then the rest. By place there, the place
-/// in the flat vector; and the number of tiles.
+/// DeMo's exchange order: all whole tiles of all matrices, each row by row, then the rest. Returns the index
+/// into the flat vector for each place, and the number of tiles.
 pub fn tiled_order(tensors: &[TensorAt]) -> (Vec<usize>, usize) {
     let (mut tiles, mut rest) = (Vec::new(), Vec::new());
     for tensor in tensors {

@@ -1,11 +1,11 @@
-//! Number formats: what a receiver makes of a value.
+//! Number formats: the decoded value of each value.
 
 use longhaul_common::config::ValueFormat;
 
 /// Values that share the scale of an absolute maximum.
 const BUCKET: usize = 128;
 
-/// What is reconstructed of `values`. `levels_of` is how many share the levels of `2bit` and `1bit`.
+/// Returns the decoded values. `levels_of`: values that share the levels of `2bit` and `1bit`.
 pub fn reconstructed(format: ValueFormat, values: &[f64], levels_of: usize) -> Vec<f64> {
     let by = |size: usize, block: fn(&[f64]) -> Vec<f64>| values.chunks(size).flat_map(block).collect();
     match format {
@@ -21,17 +21,17 @@ pub fn reconstructed(format: ValueFormat, values: &[f64], levels_of: usize) -> V
     }
 }
 
-/// The unit of the last of so many significant bits.
+/// Returns the unit of the last of `bits` significant bits.
 fn unit(value: f64, bits: i32) -> f64 {
     (value.abs().log2().floor() + 1.0 - f64::from(bits)).exp2()
 }
 
-/// With so many significant bits, ties to even.
+/// Rounds to `bits` significant bits, ties to even.
 fn nearest(value: f64, bits: i32) -> f64 {
     if value == 0.0 { 0.0 } else { (value / unit(value, bits)).round_ties_even() * unit(value, bits) }
 }
 
-/// The absolute maximum, with the eight bits of bf16, rounded up.
+/// Returns the absolute maximum with the eight bits of bf16, rounded up.
 fn scale(block: &[f64]) -> f64 {
     let largest = block.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     if largest == 0.0 { 0.0 } else { (largest / unit(largest, 8)).ceil() * unit(largest, 8) }
@@ -56,7 +56,7 @@ fn powers_of_two(block: &[f64]) -> Vec<f64> {
     block.iter().map(nearest).collect()
 }
 
-/// The levels of QLoRA's NF4, to seven digits, and the nearest of them.
+/// The nearest level of QLoRA's NF4, to seven digits.
 fn normal_quantiles(block: &[f64]) -> Vec<f64> {
     const ABOVE: [f64; 8] = [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1.0];
     const BELOW: [f64; 8] = [0.0, 0.09105, 0.1847734, 0.2844414, 0.3949175, 0.5250731, 0.6961928, 1.0];
