@@ -49,6 +49,17 @@ pub enum Fault {
     Slow(WorkerId, WorkerId, Duration),
 }
 
+/// Faults of one frame of the round protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameFault {
+    /// Its sender dies before it has left, and is started again after so long.
+    Sender(Duration),
+    /// Its receiver dies before it arrives, and is started again after so long.
+    Receiver(Duration),
+    /// It arrives so much later, behind frames that were sent after it: the transport sends it again.
+    Stuck(Duration),
+}
+
 /// A world of 2 to 5 workers with up to 13 faults in its first twelve seconds. Of every fifth seed, two workers are at each site.
 #[must_use]
 pub fn random(seed: u64) -> World {

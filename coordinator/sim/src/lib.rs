@@ -20,6 +20,6 @@ mod wires;
 mod world;
 
 pub use books::Books;
-pub use faults::{Fault, random, random_of};
+pub use faults::{Fault, FrameFault, random, random_of};
 pub use promises::{check, check_with};
 pub use world::{Exchange, World};

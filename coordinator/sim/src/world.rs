@@ -33,7 +33,7 @@ use crate::bus::{Bus, Process, Said};
 use crate::churn::Faults;
 use crate::copies::{Disks, temporary_folder};
 use crate::device::Told;
-use crate::faults::Fault;
+use crate::faults::{Fault, FrameFault};
 use crate::node::{Held, Members, Node};
 use crate::pace::{Pace, Planned};
 use crate::simulate::Control;
@@ -136,6 +136,9 @@ struct Links {
     /// Of two workers, by what more their messages take, and when the last one arrives.
     slow: BTreeMap<(WorkerId, WorkerId), Duration>,
     arrivals: BTreeMap<(WorkerId, WorkerId), Duration>,
+    /// Frames that were sent, and the faults of those to come.
+    frames: u64,
+    of_frames: BTreeMap<u64, FrameFault>,
 }
 
 /// What operators have asked for.
@@ -251,6 +254,17 @@ impl World {
     /// Something goes wrong then.
     pub fn fault_at(&mut self, at: Duration, fault: Fault) {
         self.push(at, Due::Fault(fault));
+    }
+
+    /// Something goes wrong with the frame of this number, from zero.
+    pub fn fault_of_frame(&mut self, number: u64, fault: FrameFault) {
+        self.links.of_frames.insert(number, fault);
+    }
+
+    /// Frames that were sent so far.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.links.frames
     }
 
     /// Until the run has finished, or the time is up.

@@ -24,8 +24,8 @@ use super::source_size::SourceSize;
 use super::{ClassGaps, DataError, HostBatch, Sample, Tokenizer, Work, built};
 use crate::counted::{counted, were};
 
-/// Sources as samples: sample i of a source is the T tokens from i·T on, and the next one as the last target;
-/// or its image i. The end of each source, or other sources, are held out for validation.
+/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. A part of each
+/// source, or other sources, are held out for validation.
 #[derive(Debug)]
 pub struct Dataset {
     training: Vec<Part>,
@@ -42,7 +42,7 @@ pub struct SourceSummary {
     pub name: String,
     /// What was found of it.
     pub size: SourceSize,
-    /// A summary of a source, for people.
+    /// Samples of it that are trained on.
     pub samples: u64,
     /// The share of the run's samples that come from it; none: it is held out.
     pub share: Option<f64>,
@@ -51,14 +51,17 @@ pub struct SourceSummary {
 /// Which sample stands at a position, and for which time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// Share of the run's samples; `None`: it is held out.
+    /// Its number among all samples that are trained on, from 0.
     pub sample: u64,
     /// How often its source was gone through before.
     pub epoch: u64,
 }
 
 impl Dataset {
-    /// Its number among all training samples, from 0.
+    /// The data of a run. What is not prepared yet is prepared, and kept in the worker's folder `cache`.
+    ///
+    /// # Errors
+    /// [`DataError`] names the file and what to do.
     pub fn open(
         config: &DataConfig,
         tokenizer: &Tokenizer,

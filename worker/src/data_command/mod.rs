@@ -141,7 +141,7 @@ fn prune_cache(args: &DataPruneArgs) -> Result<()> {
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let mut stop = StopSignal::listen()?;
     tokio::select! {
-        done = tokio::task::spawn_blocking(work) => done.context("a thread panicked")?,
+        done = tokio::task::spawn_blocking(work) => done.context("a thread did not finish")?,
         () = stop.asked() => Err(DataError::Stopped.into()),
     }
 }

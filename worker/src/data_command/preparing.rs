@@ -45,5 +45,5 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
         }
     };
     drop(progress);
-    Ok((result.context("the preparation panicked")??, work.done()))
+    Ok((result.context("the preparation did not finish")??, work.done()))
 }

@@ -1,4 +1,4 @@
-//! Sources on an S3 server, if one is available ([`longhaul_tests::s3`]).
+//! Sources on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ async fn put(server: &S3Server, key: &str, bytes: Vec<u8>) {
     store.put(&ObjectPath::from(key), bytes.into()).await.unwrap();
 }
 
-/// Only a table may have a column.
+/// `worker data prepare` of what a URL names, with credentials.
 fn prepare_in(server: &S3Server, folder: &Path, url: &str) -> Output {
     let mut source = BTreeMap::from([("url", url.to_owned())]);
     source.insert("endpoint", format!("http://{}", server.address));

@@ -130,7 +130,17 @@ impl World {
             Said::ToPeer { from, to, .. }
                 if self.operator.kicked.contains(&from) || self.operator.kicked.contains(&to) => {}
             Said::ToPeer { from, to, event } => {
-                let at = self.way(from, to, &event);
+                let fault = self.fault_of(&event);
+                if let Some(FrameFault::Sender(pause)) = fault {
+                    return self.fail(Fault::Kill(from, pause));
+                }
+                if let Some(FrameFault::Receiver(pause)) = fault {
+                    return self.fail(Fault::Kill(to, pause));
+                }
+                let at = match fault {
+                    Some(FrameFault::Stuck(more)) => self.now() + more,
+                    _ => self.way(from, to, &event),
+                };
                 self.push(at, Due::FromPeer(to, event));
             }
             Said::Answer { from, to, event } => {
@@ -144,6 +154,14 @@ impl World {
             },
             Said::ToCoordinator { from, message } => self.report(from, message),
         }
+    }
+
+    /// The fault of a frame of the round protocol, which is counted.
+    fn fault_of(&mut self, event: &SyncEvent) -> Option<FrameFault> {
+        let SyncEvent::Frame { .. } = event else { return None };
+        let number = self.links.frames;
+        self.links.frames += 1;
+        self.links.of_frames.remove(&number)
     }
 
     pub(super) fn tell_device(&mut self, to: Process, message: ToDevice) {
