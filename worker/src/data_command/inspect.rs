@@ -106,6 +106,37 @@ mod tests {
     }
 
     #[test]
+    fn classes_on_one_side_alone_and_peculiarities_are_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tests/fixtures/images");
+        std::fs::write(folder.path().join("a.csv"), ",text\n0,one\n1,two\n").unwrap();
+        let image = "image = { height = 16, width = 20, classes = 3 }\nvalidation_share = 0.1\n\
+                     sources = [{ glob = \"shard-*.tar\" }]";
+        let table =
+            "sequence_length = 1\nvalidation_share = 0.0\nsources = [{ path = \"a.csv\", column = 2 }]";
+        for (lines, place, words) in [
+            (image, fixtures.as_path(), "\nno image of classes 1, 2 is held out, so that"),
+            (
+                table,
+                folder.path(),
+                "; line 1 is taken as a record, since `column` is a number, and looks like",
+            ),
+        ] {
+            let config: longhaul_common::config::DataConfig = read_toml(lines).unwrap();
+            let cache = tempfile::tempdir().unwrap();
+            let data = Data {
+                config: config.found_at(place),
+                tokenizer: Tokenizer::Bytes,
+                cache_dir: cache.path().to_owned(),
+                cache_bytes_max: None,
+            };
+            open(&data, &Work::default()).unwrap();
+            let told = reported(&data, 0).unwrap().0.0;
+            assert!(told.contains(words), "{told}");
+        }
+    }
+
+    #[test]
     fn of_images_their_shape_their_classes_and_a_drawing_are_shown() {
         let (cache, fixtures) = (
             tempfile::tempdir().unwrap(),

@@ -344,6 +344,7 @@ mod tests {
             (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
             (b"\x89PNG\r\n\x1a\n", "a PNG image"),
             (b"lmgg\0\0", "a GGML model"),
+            (b"\x05\0\0\0\0\0\0\0\xea\xb2\x04\x3ehello", "a file of TensorFlow's records"),
             (&tar, "a tar archive"),
             (&safetensors, "a model's safetensors"),
             (&llm_c, "a token file of llm.c"),

@@ -27,6 +27,9 @@ const FLOATS: [Float; 3] = [
         remedy: "make the tokens anew as whole numbers, since this format does not hold every one above 2,048",
     },
 ];
+/// One in so many is small enough that its fraction tells whether it is whole: larger ones of two bytes, from 1,024 on, all are, and tokens of a text may all be such.
+const TELLING_IN: usize = 32;
+const TELLING_MIN: usize = 4;
 /// Different numbers, at least: few tokens that come again and again may all be such.
 const DIFFERENT_MIN: usize = 4;
 
@@ -47,6 +50,10 @@ impl Float {
         if count < self.count_min || 2 * zeros > count || !numbers().all(|number| self.is_whole(number)) {
             return false;
         }
+        if numbers().filter(|number| self.is_telling(*number)).count() < (count / TELLING_IN).max(TELLING_MIN)
+        {
+            return false;
+        }
         let mut different: Vec<u64> = Vec::new();
         for number in numbers().filter(|number| *number != 0) {
             if different.len() < DIFFERENT_MIN && !different.contains(&number) {
@@ -54,6 +61,11 @@ impl Float {
             }
         }
         different.len() == DIFFERENT_MIN
+    }
+
+    /// Whether not every number of its size is whole.
+    fn is_telling(&self, bits: u64) -> bool {
+        bits != 0 && bits >> self.fraction < self.bias + u64::from(self.fraction)
     }
 
     /// Whether its bits are 0 or a whole number from 1 on, of those that a vocabulary may have.
@@ -111,9 +123,11 @@ mod tests {
     fn floating_point_numbers_are_no_tokens_whatever_the_vocabulary() {
         let mut random = ChaCha8Rng::seed_from_u64(11);
         for float in &FLOATS {
-            for vocabulary in [8_u64, 64, 256, 1000, 30_522, 32_000, 50_257, 65_000] {
-                for bytes in [float.count_min * float.bytes, HEAD_BYTES] {
-                    let mut token = || random.random_range(0..vocabulary);
+            for vocabulary in [16_u64, 64, 256, 1000, 30_522, 32_000, 50_257, 65_000] {
+                let few = if vocabulary < 8000 { float.count_min * float.bytes } else { HEAD_BYTES };
+                for bytes in [few, HEAD_BYTES] {
+                    // As in texts, low ones are frequent.
+                    let mut token = || (0..3).map(|_| random.random_range(0..vocabulary)).min().unwrap_or(0);
                     let head: Vec<u8> = (0..bytes / float.bytes).flat_map(|_| bits(float, token())).collect();
                     let message = check(&head).unwrap_err();
                     assert!(message.contains(float.name), "{vocabulary}, {bytes} bytes: {message}");
@@ -135,6 +149,10 @@ mod tests {
                 }
             }
         }
+        // As Llama 2 has Chinese characters: every such number of two bytes is whole.
+        let head: Vec<u8> =
+            (0..256).flat_map(|_| random.random_range(29_871_u16..31_700).to_le_bytes()).collect();
+        assert_eq!(check(&head), Ok(()));
         // One token, a few, and padding.
         let of =
             |tokens: &[u16]| tokens.iter().copied().cycle().take(256).flat_map(u16::to_le_bytes).collect();

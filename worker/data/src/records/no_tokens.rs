@@ -1,6 +1,7 @@
 //! What begins as no file of tokens does, where only a file's name says that it is one.
 
 use super::content::is_safetensors;
+use super::kinds::{TF_RECORDS, is_tf_records};
 
 /// Bytes without which a beginning is too short to be told from tokens: twelve of them are such a text by chance once in ten million times.
 const TEXT_BYTES_MIN: usize = 24;
@@ -14,6 +15,10 @@ const MARKS: [(&[u8], &str); 3] = [
     (b"tjgg", "a GGML model: that is a model and no data"),
 ];
 
+const LITDATA: &str = "a chunk of litdata: write its tokens with `numpy.concatenate(list(litdata.StreamingDataset(DIR))).astype('<u4').tofile(OUT)` and say format = \"tokens-u32\" of that file";
+/// Items of such a chunk whose places no tokens have by chance: a text may begin with a token 1, and go on with 12.
+const ITEMS_MIN: u32 = 3;
+
 const OR_TOKENS: &str = "or say format = \"tokens-u16\" if these are tokens all the same";
 
 /// What is told of a file, with the way out.
@@ -25,6 +30,7 @@ pub(super) fn or_tokens(told: String) -> String {
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     check_marked(head).map_err(or_tokens)?;
     match () {
+        () if is_litdata(head, 1) => Err(or_tokens(LITDATA.to_owned())),
         () if is_jpeg(head) => Err(format!("a JPEG image: take it out of the source, {OR_TOKENS}")),
         () if is_text(head) => Err(format!(
             "text, as it seems, and its name stands for tokens: say format = \"text\" (or \"jsonl\", \"csv\") to have it tokenised, {OR_TOKENS}"
@@ -39,22 +45,20 @@ pub(super) fn check_marked(head: &[u8]) -> Result<(), String> {
     match mark {
         Some((_, name)) => Err((*name).to_owned()),
         None if is_safetensors(head) => Err("a model's safetensors: that is a model and no data".to_owned()),
-        None if is_litdata(head) => Err(
-            "a chunk of litdata: write its tokens with `numpy.concatenate(list(litdata.StreamingDataset(DIR))).astype('<u4').tofile(OUT)` and say format = \"tokens-u32\" of that file"
-                .to_owned(),
-        ),
+        None if is_litdata(head, ITEMS_MIN) => Err(LITDATA.to_owned()),
+        None if is_tf_records(head) => Err(TF_RECORDS.to_owned()),
         None => Ok(()),
     }
 }
 
 /// How many items it has, and where each is and the last one ends: the first behind these numbers, and none before the one before.
-fn is_litdata(head: &[u8]) -> bool {
+fn is_litdata(head: &[u8], items_min: u32) -> bool {
     let mut words = head.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
     let (Some(items), Some(first)) = (words.next(), words.next()) else { return false };
     let is_first = Some(first) == items.checked_add(2).and_then(|places| places.checked_mul(4));
     // One place alone may be so by chance.
     let places: Vec<u32> = words.take(items as usize).collect();
-    items > 0 && is_first && !places.is_empty() && std::iter::once(&first).chain(&places).is_sorted()
+    items >= items_min && is_first && !places.is_empty() && std::iter::once(&first).chain(&places).is_sorted()
 }
 
 /// A mark of three bytes, and the next segment's.
@@ -108,7 +112,7 @@ mod tests {
 
     #[test]
     fn places_that_go_back_are_no_chunk_of_litdata() {
-        for head in [&[3, 20, 128, 64][..], &[1, 12, 5], &[3, 20], &[0, 8, 9], &[3, 24, 128]] {
+        for head in [&[3, 20, 128, 64][..], &[1, 12, 5], &[3, 20], &[0, 8, 9], &[3, 24, 128], &[1, 12, 900]] {
             let head: Vec<u8> = head.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
             assert_eq!(check_marked(&head), Ok(()), "{head:?}");
         }

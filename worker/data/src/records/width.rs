@@ -47,11 +47,23 @@ pub(super) fn check_four(head: &[u8]) -> Result<(), String> {
 const FOUR_SAID: &str = "a file with numbers of four bytes, as it seems, since every second one of two bytes is 0, and its format stands for two: say format = \"tokens-u32\"";
 const EIGHT_SAID: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), since three of four numbers of two bytes are 0, and its format stands for two: write them with `array.astype('<u2').tofile(...)`";
 
+/// Fewer different numbers may take turns with 0, as in a toy's data.
+const SAID_DIFFERENT_MIN: usize = 4;
+
 /// Refuses numbers of four or eight bytes at the beginning of a file of which it is said that they are of two: all of a vocabulary that two bytes can name have nothing in their upper halves.
 pub(super) fn check_said(tokens: &[u32]) -> Result<(), String> {
     let pairs = || tokens.chunks_exact(2).map(|pair| (pair[0], pair[1]));
     let (count, low) = (pairs().count(), pairs().filter(|(low, _)| *low != 0).count());
     if count < EIGHTS_MIN || pairs().any(|(_, high)| high != 0) {
+        return Ok(());
+    }
+    let mut different: Vec<u32> = Vec::new();
+    for (low, _) in pairs() {
+        if low != 0 && different.len() < SAID_DIFFERENT_MIN && !different.contains(&low) {
+            different.push(low);
+        }
+    }
+    if different.len() < SAID_DIFFERENT_MIN {
         return Ok(());
     }
     let are_eights = pairs().skip(1).step_by(2).all(|(low, _)| low == 0);
@@ -201,15 +213,23 @@ mod tests {
                 .collect()
         };
         let long: Vec<u32> = (0..5000).map(|at| at * 7919 % 50_257).collect();
-        for numbers in [&[1, 2, 3, 4][..], &[7, 0, 9, 9, 9], &[50_256, 50_256, 50_256, 1], &long, &[5; 100]] {
+        for numbers in [&[1, 2, 3, 4][..], &[7, 0, 9, 8, 6], &[50_256, 3, 2, 50_256, 1], &long, &long[7..19]]
+        {
             assert_eq!(check_said(&wide(numbers, 1)), Err(FOUR_SAID.to_owned()), "{numbers:?}");
             assert_eq!(check_said(&wide(numbers, 3)), Err(EIGHT_SAID.to_owned()), "{numbers:?}");
         }
         let mut last = wide(&long, 1);
         last[9999] = 1;
-        for tokens in
-            [&last[..], &[], &[1, 0, 2, 0, 3, 0], &[0; 4096], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0], &long]
-        {
+        for tokens in [
+            &last[..],
+            &[],
+            &[1, 0, 2, 0, 3, 0],
+            &[0; 4096],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0].repeat(99),
+            &[1, 0, 2, 0, 3, 0].repeat(9),
+            &long,
+        ] {
             assert_eq!(check_said(tokens), Ok(()), "{:?}", &tokens[..tokens.len().min(16)]);
         }
     }
