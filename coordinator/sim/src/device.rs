@@ -65,6 +65,8 @@ pub struct Device {
     state: DeviceState,
     /// Of the first exchange of a step.
     first_mean: Vec<f32>,
+    /// Positions of the step that it computes.
+    given: Vec<u64>,
     inbox: VecDeque<ToDevice>,
     doing: Doing,
     next_round: Round,
@@ -88,9 +90,10 @@ impl Device {
         barrier: Arc<StepBarrier>,
     ) -> Self {
         let (inbox, doing, next_round) = (VecDeque::new(), Doing::Nothing, Round(0));
-        let (first, rank, state, first_mean) = (worker, 0, DeviceState::default(), Vec::new());
+        let (first, rank, state) = (worker, 0, DeviceState::default());
+        let (first_mean, given) = (Vec::new(), Vec::new());
         let mut device =
-            Self { first, config, barrier, specs, rank, state, first_mean, inbox, doing, next_round };
+            Self { first, config, barrier, specs, rank, state, first_mean, given, inbox, doing, next_round };
         device.build(0);
         device
     }
@@ -158,7 +161,7 @@ impl Device {
         let Doing::Computing(mut stretch) = std::mem::replace(&mut self.doing, Doing::Nothing) else {
             return told;
         };
-        let positions = self.positions(stretch.step);
+        let positions = std::mem::take(&mut self.given);
         let (is_gradient, count) = (self.is_gradient(stretch.round), self.state.parameters.len());
         let learns = if is_gradient { &mut stretch.gradient } else { &mut self.state.parameters };
         learns.resize(count, 0.0);
@@ -203,7 +206,8 @@ impl Device {
         }
         match next {
             Next::Step => {
-                told.computes = Some(self.positions(stretch.step).len());
+                self.given = self.positions(stretch.step);
+                told.computes = Some(self.given.len());
                 self.doing = Doing::Computing(stretch);
             }
             Next::Contribution => self.contribute(stretch, told),

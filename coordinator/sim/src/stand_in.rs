@@ -1,7 +1,9 @@
 //! Small stand-ins for what a simulation does not compute: the model's values and their encoding.
 
 use anyhow::Context as _;
-use longhaul_common::config::{Application, RunConfig, SelectionRule, Source, Transform, WithinSite};
+use longhaul_common::config::{
+    Application, ResultForm, RobustRule, RunConfig, SelectionRule, Source, Transform, ValueFormat, WithinSite,
+};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::model::tiny::tiny_mlp;
 
@@ -27,10 +29,11 @@ pub fn members_config(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
     let sync = &mut config.sync;
     (sync.within_site, sync.transform) = (WithinSite::Direct, Transform::None);
-    (sync.adapt, sync.look_ahead) = (false, false);
-    if sync.selection == SelectionRule::Columns {
-        sync.selection = SelectionRule::All;
-    }
+    (sync.adapt, sync.look_ahead, sync.robust) = (false, false, RobustRule::None);
+    // Few values are not worth selecting.
+    (sync.selection, sync.values, sync.warmup_values) =
+        (SelectionRule::All, ValueFormat::F32, ValueFormat::F32);
+    (sync.result, sync.random_keep) = (ResultForm::Bundle, sync.chunk);
     if sync.source == Source::Momentum {
         sync.source = Source::Gradient;
     }

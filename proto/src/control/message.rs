@@ -18,7 +18,7 @@ pub use super::report::{
 };
 
 /// Version on which both sides of a control connection must agree.
-pub const PROTOCOL_VERSION: u16 = 25;
+pub const PROTOCOL_VERSION: u16 = 26;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];

@@ -44,6 +44,8 @@ pub(super) struct Tally {
     pub gone: Work,
     /// Sum over processes of their time since the first generation began.
     pub lived: Duration,
+    /// Processes.
+    pub alive: u32,
     pub churn: Churning,
 }
 
@@ -87,8 +89,7 @@ impl World {
     pub(super) fn pass(&mut self, at: Duration) {
         let passed = at.saturating_sub(self.now());
         if self.tally.began.is_some() && !passed.is_zero() && self.pace.planned().is_some() {
-            let alive = self.nodes.values().filter(|node| node.running.is_some()).count();
-            self.tally.lived += passed * u32::try_from(alive).unwrap_or(u32::MAX);
+            self.tally.lived += passed * self.tally.alive;
         }
         self.bus.set_now(at);
     }
@@ -110,6 +111,7 @@ impl World {
 
     /// A process has been started. However long its machine is up already: the distribution of lives has no memory.
     pub(super) fn started(&mut self, process: Process) {
+        self.tally.alive += 1;
         if self.nodes.get(&process.worker).is_some_and(|node| node.started > 1) {
             self.tally.churn.starts.insert(process.worker, self.now());
         }
@@ -168,6 +170,7 @@ impl World {
 
     /// The work of a process that ends counts on.
     pub(super) fn bury(&mut self, running: &Running) {
+        self.tally.alive = self.tally.alive.saturating_sub(1);
         let Some(session) = &running.session else { return };
         let work = session.work.by(self.now());
         let gone = &mut self.tally.gone;
