@@ -130,7 +130,7 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     entries.map(|entry| Ok(entry.map_err(DataError::io("read folder", folder))?.path())).collect()
 }
 
-/// Removes a file that its maker, who holds its lock, left behind. Returns false if the maker is still running.
+/// Removes a file left behind by its maker. Returns false if the maker still runs: it then holds the lock.
 pub(super) fn remove_left_behind(path: &Path) -> Result<bool, DataError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),

@@ -21,7 +21,7 @@ pub struct ClassGaps {
 }
 
 impl ClassSides {
-    /// Where nothing at all is held out, nothing is evaluated, and no class lacks.
+    /// Returns the gaps; empty if nothing is held out, and thus nothing evaluated.
     pub(super) fn gaps(&self) -> ClassGaps {
         let lacking = |of: &Classes, other: &Classes| {
             NamedClasses::of(

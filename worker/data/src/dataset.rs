@@ -35,25 +35,25 @@ pub struct Dataset {
     gaps: ClassGaps,
 }
 
-/// A source as people ask for it.
+/// Summary of a source, for messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSummary {
     /// Its path or pattern.
     pub name: String,
-    /// What was found of it.
+    /// Its size.
     pub size: SourceSize,
     /// Samples of it that are trained on.
     pub samples: u64,
-    /// The share of the run's samples that come from it; none: it is held out.
+    /// Share of the run's samples that come from it; `None`: it is held out.
     pub share: Option<f64>,
 }
 
-/// Which sample stands at a position, and for which time.
+/// The sample at a position of the stream, and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// Its number among all samples that are trained on, from 0.
     pub sample: u64,
-    /// How often its source was gone through before.
+    /// Completed passes over its source.
     pub epoch: u64,
 }
 
@@ -71,7 +71,7 @@ impl Dataset {
         Self::open_within(config, tokenizer, (cache, None), work)
     }
 
-    /// The same with a folder that may hold so many bytes: what has not been used for longest is thrown away for what is prepared.
+    /// The same with a cache of limited size: the least recently used data is evicted to make room.
     ///
     /// # Errors
     /// As [`Self::open`], and [`DataError::NoRoom`].
@@ -85,10 +85,10 @@ impl Dataset {
         Self::prepared_by(config, Maker { cache: &cache, tokenizer, work, piece_bytes: PIECE_BYTES })
     }
 
-    /// The same, in which folders of images are decoded while they are trained on: what is wanted first, and everything else meanwhile.
+    /// The same, but folders of images are decoded during training: requested images first, the rest in the background.
     ///
     /// # Errors
-    /// As [`Self::open_within`]; what is wrong with an image is told when it is read.
+    /// As [`Self::open_within`]; errors of an image are reported when it is read.
     pub fn begin_within(
         config: &DataConfig,
         tokenizer: &Tokenizer,
@@ -119,10 +119,10 @@ impl Dataset {
         Self::of(config, &sources, training, validation)
     }
 
-    /// The data of a run of which this worker has nothing: blocks come from others when they are needed.
+    /// Opens the data of a run without local files: blocks are fetched from other workers on demand.
     ///
     /// # Errors
-    /// The catalogue is not of this configuration, or has too few items.
+    /// The catalogue does not match the configuration, or has too few items.
     pub fn elsewhere(
         config: &DataConfig,
         catalogue: &Catalogue,
@@ -145,19 +145,19 @@ impl Dataset {
         Self::of(config, &sources, training, validation)
     }
 
-    /// What of it is prepared while it is used.
+    /// Returns the parts that are prepared while they are in use.
     #[must_use]
     pub fn coming(&self) -> Coming {
         Coming::new(self.all().filter_map(|part| part.source.filling()).cloned().collect())
     }
 
-    /// What it consists of, made with this tokenizer, once it is prepared.
+    /// Returns the catalogue of the prepared data, made with this tokenizer.
     pub(super) fn catalogue(&self, tokenizer: &Tokenizer) -> Catalogue {
         let tokenizer = tokenizer.json().map(|json| *blake3::hash(&json).as_bytes());
         Catalogue { tokenizer, sources: self.all().map(Part::listed).collect() }
     }
 
-    /// A block of a shard of a source, with the shard's head; none: it is not here.
+    /// Returns a block of a source's shard with the shard's head; `None`: it is not here.
     pub(super) fn lend(
         &self,
         source: usize,
@@ -195,19 +195,19 @@ impl Dataset {
         Ok(Self { training: data, held_out, mixture, shape, gaps })
     }
 
-    /// Classes of which all images are trained on, or all are held out, as far as this worker has the data.
+    /// Returns the classes whose images are all trained on or all held out, as far as this worker has the data.
     #[must_use]
     pub fn class_gaps(&self) -> &ClassGaps {
         &self.gaps
     }
 
-    /// Samples for training, at least one.
+    /// Returns the number of training samples, at least one.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.training.iter().map(Part::samples).sum()
     }
 
-    /// Names the samples: equal where sources, weights, tokenizer, sequence length or what images are made into, and validation share are.
+    /// Identifies the samples: equal for equal sources, weights, tokenizer, sequence length or image shape, and validation share.
     #[must_use]
     pub fn data_hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -220,10 +220,10 @@ impl Dataset {
         *hasher.finalize().as_bytes()
     }
 
-    /// The samples at these positions of the run's stream: see [`Mixture`] and [`sample_at`].
+    /// Returns the samples at these positions of the run's stream: see [`Mixture`] and [`sample_at`].
     ///
     /// # Errors
-    /// Prepared data is damaged, and cannot be made again.
+    /// Prepared data is damaged and cannot be rebuilt.
     pub fn batch(&self, positions: impl IntoIterator<Item = u64>, seed: u64) -> Result<HostBatch, DataError> {
         let (mut batch, mut sample) = (self.shape.batch(), Vec::new());
         let positions: Vec<u64> = positions.into_iter().collect();
@@ -235,11 +235,11 @@ impl Dataset {
         Ok(batch)
     }
 
-    /// Up to `batches` batches of `sequences` held-out samples, spread evenly; the same at each call, and images as they are. None when less than a
-    /// sample is held out. Each is read when it is asked for, as all of them may be more than memory holds.
+    /// Returns up to `batches` batches of `sequences` held-out samples, spread evenly; the same at each call, without augmentation. Empty when less
+    /// than a sample is held out. Batches are read lazily, as all of them may exceed memory.
     ///
     /// # Errors
-    /// Of each: prepared data is damaged, and cannot be made again.
+    /// Of each: prepared data is damaged and cannot be rebuilt.
     pub fn validation(
         &self,
         batches: usize,
@@ -268,8 +268,8 @@ impl Dataset {
         })
     }
 
-    /// Tells the system that the samples at these positions of the run's stream are read soon, decodes those that have to be, and answers how many bytes that may bring into memory. What
-    /// cannot be decoded, whoever reads it finds out.
+    /// Announces upcoming reads of the samples at these positions to the operating system, decodes images where needed, and returns the bytes that
+    /// may come into memory. Decoding errors are left to the reader.
     pub(super) fn expect(&self, positions: &[u64], seed: u64) -> u64 {
         let found = || positions.iter().map(|position| self.find(*position, seed));
         let bytes = found().map(|(part, index)| part.source.expect(part.range(index))).sum();
@@ -277,10 +277,10 @@ impl Dataset {
         bytes
     }
 
-    /// The sample at a position of the run's stream.
+    /// Returns the sample at a position of the run's stream.
     ///
     /// # Errors
-    /// Prepared data is damaged, and cannot be made again.
+    /// Prepared data is damaged and cannot be rebuilt.
     pub fn sample(&self, position: u64, seed: u64) -> Result<Sample, DataError> {
         let mut sample = Vec::new();
         let (part, index) = self.read(position, seed, &mut sample)?;
@@ -288,7 +288,7 @@ impl Dataset {
         Ok(Sample { source: part.source.name.clone(), index, content })
     }
 
-    /// The sample at a position in the place of what `into` held, as a shard has it, but for an image's augmentation.
+    /// Replaces `into` with the sample at a position as stored in the shard, before augmentation.
     fn read(&self, position: u64, seed: u64, into: &mut Vec<u8>) -> Result<(&Part, u64), DataError> {
         let (part, index) = self.find(position, seed);
         part.read(index, into)?;
@@ -298,7 +298,7 @@ impl Dataset {
         Ok((part, index))
     }
 
-    /// Which sample stands at a position of the run's stream, and in which epoch of its source.
+    /// Returns the sample at a position of the run's stream, and the epoch of its source.
     #[must_use]
     pub fn visit(&self, position: u64, seed: u64) -> Visit {
         let place = self.mixture.place(position);
@@ -308,17 +308,17 @@ impl Dataset {
         Visit { sample: before + index, epoch: place.index / samples }
     }
 
-    /// The part that a position's sample is of, and which one of it.
+    /// Returns the part of a position's sample, and the index in it.
     fn find(&self, position: u64, seed: u64) -> (&Part, u64) {
         let place = self.mixture.place(position);
         let part = &self.training[place.source];
         (part, sample_at(source_seed(seed, place.source), part.samples(), place.index))
     }
 
-    /// Up to `count` tokens at the beginning of a source, as they are trained on; of images none.
+    /// Returns up to `count` tokens from the start of a source; none for images.
     ///
     /// # Errors
-    /// Prepared data is damaged, and cannot be made again.
+    /// Prepared data is damaged and cannot be rebuilt.
     pub fn peek(&self, source: usize, count: u64) -> Result<Vec<u32>, DataError> {
         match (self.training.get(source), &self.shape) {
             (Some(part), SampleShape::Tokens(_)) => {
@@ -330,7 +330,7 @@ impl Dataset {
         }
     }
 
-    /// The part that a sample is of, of all that are held out, and which one of it.
+    /// Returns the part of a held-out sample, and the index in it.
     fn find_held_out(&self, mut window: u64) -> Option<(&Part, u64)> {
         for part in &self.held_out {
             if window < part.samples() {
@@ -341,7 +341,7 @@ impl Dataset {
         None
     }
 
-    /// The sources, those that are held out last.
+    /// Returns the sources, held-out ones last.
     #[must_use]
     pub fn sources(&self) -> Vec<SourceSummary> {
         let all: u64 = self.mixture.weights().sum();
@@ -356,47 +356,47 @@ impl Dataset {
         training.chain(self.others().map(|part| summary(part, None))).collect()
     }
 
-    /// Makes every shard that is missing again, so that nothing is left to do when a run starts.
+    /// Rebuilds every missing shard, so that a run can start at once.
     ///
     /// # Errors
-    /// [`DataError`] names the file and what to do.
+    /// [`DataError`] names the file and the remedy.
     pub fn complete(&self) -> Result<(), DataError> {
         self.all().try_for_each(|part| part.source.complete())
     }
 
-    /// Reads every byte of what is prepared, makes damaged shards again, and returns how many those were. `checked` is told of bytes as they are checked.
+    /// Reads all prepared data, rebuilds damaged shards, and returns their number. `checked` receives the bytes checked since its last call.
     ///
     /// # Errors
-    /// [`DataError`] names the file and what to do.
+    /// [`DataError`] names the file and the remedy.
     pub fn verify(&self, mut checked: impl FnMut(u64)) -> Result<u64, DataError> {
         self.all().map(|part| part.source.verify(&mut checked)).sum()
     }
 
-    /// Bytes of all shards: what [`Self::verify`] reads.
+    /// Returns the bytes of all shards, which [`Self::verify`] reads.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.all().map(|part| part.source.bytes()).sum()
     }
 
-    /// One part of each source.
+    /// Returns one part of each source.
     fn all(&self) -> impl Iterator<Item = &Part> {
         self.training.iter().chain(self.others())
     }
 
-    /// Sources of which nothing is trained on.
+    /// Returns the sources that are held out entirely.
     fn others(&self) -> impl Iterator<Item = &Part> {
         self.held_out[self.training.len()..].iter()
     }
 }
 
-/// Where records or files have it between them, a separator that looks like a special token is one.
+/// Checks that a separator in use that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
     let sources = config.training();
     let is_used = sources.iter().chain(&config.validation).any(DataSource::has_separators);
     if is_used { tokenizer.check_separator(&config.separator) } else { Ok(()) }
 }
 
-/// How sources are mixed: each must have a sample where it has a weight, and one of them at least where none has.
+/// Returns the mixture of the sources. With weights, each source needs a sample; without, at least one does.
 fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataError> {
     let too_short = |source_name: String, parts: &[Part]| {
         let there: u64 = parts.iter().map(|part| part.source.items()).sum();
@@ -425,7 +425,7 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
     Mixture::by_weights(&weights).ok_or_else(|| too_short("data.sources".to_owned(), training))
 }
 
-/// What was read of files from which not one item was made; none: that says no more than that there is none.
+/// Describes the content of files without a single item; `None`: nothing to add.
 fn without_items(parts: &[Part]) -> Option<String> {
     let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
     for size in parts.iter().map(|part| part.source.size()) {

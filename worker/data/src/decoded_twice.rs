@@ -1,44 +1,44 @@
-//! Texts in UTF-8 that somebody read as text of one byte a character, and wrote as UTF-8 again.
+//! Detection of UTF-8 text that was decoded as a single-byte encoding and encoded as UTF-8 again.
 
 use std::sync::OnceLock;
 
-/// A code page: the characters of its upper 128 bytes, and what tells bytes of UTF-8 from its own texts.
+/// A code page: the characters of its upper 128 bytes, and criteria that distinguish UTF-8 bytes from its own texts.
 struct Page {
     upper: &'static str,
-    /// Characters of UTF-8 in a row, each of several bytes, that its own texts hardly have.
+    /// Consecutive multi-byte characters of UTF-8 that its own texts hardly contain.
     run: usize,
-    /// Whether one such character does, with the one before it and the one behind.
+    /// Whether a single such character suffices, given its neighbours.
     is_plain: fn(&Found, Option<char>, Option<char>) -> bool,
 }
 
-/// A character of several bytes of UTF-8.
+/// A multi-byte character of UTF-8.
 struct Found {
-    /// What was meant.
+    /// The intended character.
     character: char,
-    /// What stands there for its first two bytes.
+    /// The characters in place of its first two bytes.
     first: char,
     second: char,
-    /// And for its last one.
+    /// The character in place of its last byte.
     last: char,
-    /// The second byte, and how many there are behind the first.
+    /// The second byte, and the number of bytes after the first.
     byte: u8,
     behind: usize,
 }
 
 const PAGES: [Page; 4] = [
-    // Windows-1252, and where that has none, ISO 8859-1.
+    // Windows-1252, with the gaps filled from ISO 8859-1.
     Page {
         upper: "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ\u{a0}¡¢£¤¥¦§¨©ª«¬\u{ad}®¯°±²³´µ¶·¸¹º»¼½¾¿ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖ×ØÙÚÛÜÝÞßàáâãäåæçèéêëìíîïðñòóôõö÷øùúûüýþÿ",
         run: 2,
         is_plain: is_plain_of_windows,
     },
-    // Code page 437, of DOS; 850 has the same letters where it matters.
+    // Code page 437 of DOS; 850 has the same relevant letters.
     Page {
         upper: "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}",
         run: 2,
         is_plain: is_plain_of_dos,
     },
-    // Windows-1251: Cyrillic, whose own letters are those of two bytes in a row here and there.
+    // Windows-1251: Cyrillic, whose own texts sometimes have such pairs in a row.
     Page {
         upper: "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—\u{98}™љ›њќћџ\u{a0}ЎўЈ¤Ґ¦§Ё©Є«¬\u{ad}®Ї°±Ііґµ¶·ё№є»јЅѕїАБВГДЕЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯабвгдежзийклмнопрстуфхцчшщъыьэюя",
         run: 4,
@@ -52,12 +52,12 @@ const PAGES: [Page; 4] = [
     },
 ];
 
-/// Whether a text has characters that stand for the bytes of others.
+/// Whether a text has characters in place of the bytes of others.
 pub(super) fn is_decoded_twice(text: &str) -> bool {
     !text.is_ascii() && PAGES.iter().zip(tables()).any(|(page, table)| page.is_in(text, table))
 }
 
-/// The byte of each character below [`TABLE_LEN`] in a page; 0: it has none.
+/// The byte of each character below [`TABLE_LEN`] in a page; 0: none.
 type Table = Vec<u8>;
 
 /// Characters behind the last one of all pages that bytes of UTF-8 may be.
@@ -87,9 +87,9 @@ impl Page {
                 (before, in_row, has_mark) = (Some(first), 0, false);
                 continue;
             };
-            // Of three bytes, one tells more.
+            // A three-byte character is stronger evidence.
             in_row += found.behind.min(self.run / 2);
-            // Drawings of boxes have rows of such, and nothing else.
+            // Box drawings consist of such rows alone.
             has_mark |= !is_drawn(found.first) || !is_drawn(found.second);
             if in_row >= self.run && has_mark || (self.is_plain)(&found, before, behind.clone().next()) {
                 return true;
@@ -100,7 +100,7 @@ impl Page {
     }
 }
 
-/// The character of UTF-8 that stands there, if it is one of a text.
+/// Decodes the UTF-8 character at this place, if it may occur in a text.
 fn found(first: char, behind: &mut std::str::Chars<'_>, table: &Table) -> Option<Found> {
     let byte = |character: char| table.get(character as usize).copied().filter(|byte| *byte != 0);
     let lead = byte(first)?;
@@ -128,7 +128,7 @@ fn found(first: char, behind: &mut std::str::Chars<'_>, table: &Table) -> Option
     })
 }
 
-/// Letters, signs of punctuation and of money, and pictures.
+/// Whether it is a letter, a punctuation mark, a currency sign or a pictograph.
 fn is_of_text(character: char) -> bool {
     character.is_alphabetic()
         || matches!(character,
@@ -136,7 +136,7 @@ fn is_of_text(character: char) -> bool {
             | '\u{feff}' | '\u{ff00}'..='\u{ff20}' | '\u{1f300}'..='\u{1faff}')
 }
 
-/// Signs that texts are drawn with.
+/// Whether it is a drawing character.
 fn is_drawn(character: char) -> bool {
     matches!(character, '\u{2500}'..='\u{25ff}')
 }
@@ -150,7 +150,7 @@ fn is_plain_of_windows(found: &Found, before: Option<char>, behind: Option<char>
     let is_small =
         |character: Option<char>| character.is_some_and(|character| character.is_ascii_lowercase());
     match (found.first, found.character) {
-        // Of what may stand behind such a capital at a word's end: dots, dashes and quotes.
+        // Not dots, dashes and quotes, which may follow such a capital at a word's end.
         ('Ã', _) => found.byte >= 0xa0 || "€ƒ†‡ˆ‰ŠŒŽ˜šœžŸ".contains(found.second),
         ('Â', character) => {
             matches!(character, '\u{a0}' | '£' | '§' | '©' | '®' | '°'..='³' | '·' | '¼'..='¾')
@@ -175,7 +175,7 @@ fn is_plain_of_windows(found: &Found, before: Option<char>, behind: Option<char>
 fn is_plain_of_dos(found: &Found, before: Option<char>, behind: Option<char>) -> bool {
     let is_within = is_letter(before) || is_letter(behind);
     match found.first {
-        // What follows would be no end of a line that is drawn so.
+        // Such a line drawing would not end with the next character.
         '├' => is_within && (!is_drawn(found.second) || matches!(found.second, '║'..='╣')),
         // Vietnamese has many of these.
         'ß' => is_letter(before) && is_letter(behind) && matches!(found.second, '║' | '╗'),
@@ -223,7 +223,7 @@ mod tests {
         "garçon, où est-ce ?",
     ];
 
-    /// A text as somebody reads it who takes its bytes for those of a page.
+    /// Decodes a text's bytes as those of a page.
     fn misread(text: &str, page: &Page) -> String {
         let upper: Vec<char> = page.upper.chars().collect();
         let character = |byte: u8| if byte < 0x80 { byte.into() } else { upper[usize::from(byte) - 0x80] };
@@ -249,7 +249,7 @@ mod tests {
         for text in WORDS {
             assert!(!is_decoded_twice(text), "{text}");
             for (number, page) in PAGES.iter().enumerate() {
-                // Of Cyrillic pages, texts with single letters beyond ASCII look like others.
+                // On Cyrillic pages, texts with single letters beyond ASCII look like other texts.
                 let is_found = is_decoded_twice(&misread(text, page));
                 let letters: Vec<char> = text.chars().collect();
                 let is_single = !letters.windows(2).any(|two| two.iter().all(|letter| *letter > '\u{24f}'));

@@ -1,33 +1,33 @@
-//! Text of tokens that come one by one.
+//! Incremental decoding of tokens to text.
 
 use super::Tokenizer;
 
-/// Tokens whose text is held back because it ends within a character. A character has at most four bytes, and a token at
-/// least one; the rest is for tokens that are no text at all, which are shown as such when there are so many.
+/// Upper bound of tokens held back because their text ends within a character. A character has at most four bytes, and a token at
+/// least one; the margin is for tokens without valid text, which are shown as such beyond it.
 const HELD_TOKENS_MAX: usize = 16;
 
-/// Gives out the text of tokens as soon as its characters are complete, so that the pieces together are what
-/// [`Tokenizer::decode`] makes of all tokens at once.
+/// Returns the text of tokens as soon as its characters are complete; the joined pieces equal
+/// [`Tokenizer::decode`] of all tokens at once.
 #[derive(Debug)]
 pub struct Detokenizer<'a> {
     tokenizer: &'a Tokenizer,
-    /// The tokens given out last, which decide about the white space before the next, and the ones held back.
+    /// The tokens emitted last, which determine the white space before the next, and those held back.
     tokens: Vec<u32>,
-    /// How many of `tokens` were given out.
+    /// Number of `tokens` already emitted.
     given: usize,
 }
 
 impl<'a> Detokenizer<'a> {
-    /// For tokens that follow those of a text which is shown already.
+    /// Creates a detokenizer for tokens that follow an already shown text.
     #[must_use]
     pub fn after(tokenizer: &'a Tokenizer, shown: &[u32]) -> Self {
         Self { tokenizer, tokens: shown.to_vec(), given: shown.len() }
     }
 
-    /// The text that `token` completes, which may be none.
+    /// Returns the text that `token` completes, possibly empty.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words.
+    /// The error of the `tokenizers` library.
     pub fn push(&mut self, token: u32) -> Result<String, String> {
         self.tokens.push(token);
         let text = self.held()?;
@@ -40,10 +40,10 @@ impl<'a> Detokenizer<'a> {
         Ok(text)
     }
 
-    /// The text that was still held back: it ends within a character, or with one that is none.
+    /// Returns the text still held back, which ends within a character or with an invalid one.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words.
+    /// The error of the `tokenizers` library.
     pub fn finish(self) -> Result<String, String> {
         self.held()
     }
@@ -51,7 +51,7 @@ impl<'a> Detokenizer<'a> {
     fn held(&self) -> Result<String, String> {
         let before = self.tokenizer.decode(&self.tokens[..self.given])?;
         let text = self.tokenizer.decode(&self.tokens)?;
-        // They differ before the end of the first one where a decoder looks back on what was given out.
+        // They differ before the end of the first if a decoder looks back at emitted text.
         let same = before.chars().zip(text.chars()).take_while(|(a, b)| a == b);
         let same: usize = same.map(|(character, _)| character.len_utf8()).sum();
         Ok(text[same..].to_owned())
@@ -80,7 +80,7 @@ mod tests {
         Tokenizer::load(path.to_str().unwrap()).unwrap()
     }
 
-    /// The pieces that come out, the end's last.
+    /// Returns the emitted pieces, with the rest at the end.
     fn pieces(tokenizer: &Tokenizer, shown: &[u32], tokens: &[u32]) -> Vec<String> {
         let mut detokenizer = Detokenizer::after(tokenizer, shown);
         let mut pieces: Vec<String> = tokens.iter().map(|&token| detokenizer.push(token).unwrap()).collect();
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn the_pieces_together_are_the_text_of_all_tokens() {
         for (tokenizer, vocabulary) in [(json(BYTE_LEVEL), 7), (json(WORDS), 3)] {
-            // All sequences of four tokens behind one that is shown.
+            // All sequences of four tokens after a shown one.
             for number in 0..u32::pow(vocabulary, 5) {
                 let all: Vec<u32> = (0..5).map(|place| number / vocabulary.pow(place) % vocabulary).collect();
                 let shown = tokenizer.decode(&all[..1]).unwrap();

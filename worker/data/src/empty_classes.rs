@@ -6,7 +6,7 @@ use std::fmt;
 /// Classes that are named, at most.
 const NAMED_MAX: usize = 5;
 
-/// How many classes there are of some kind, and the first of them.
+/// The number of classes of some kind, and the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NamedClasses {
     count: u64,
@@ -19,7 +19,7 @@ impl NamedClasses {
         Self { count: classes.clone().count() as u64, first: classes.take(NAMED_MAX).collect() }
     }
 
-    /// How many there are.
+    /// Returns the number.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
@@ -38,7 +38,7 @@ impl fmt::Display for NamedClasses {
     }
 }
 
-/// How many classes have no image, and the first of them.
+/// The number of classes without images, and the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmptyClasses(NamedClasses);
 
@@ -52,7 +52,7 @@ impl EmptyClasses {
         Self(NamedClasses::of((0..classes).filter(|class| !has_images(*class))))
     }
 
-    /// How many there are.
+    /// Returns the number.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.count()

@@ -1,4 +1,4 @@
-//! What can be wrong with the data, said so that it can be mended.
+//! Errors of the data, each with a remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,39 +15,39 @@ pub enum DataError {
     /// A file cannot be read or written.
     #[error("{operation} {}: {source}{}", path.display(), remedy(operation, source))]
     Io {
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
-        /// Where.
+        /// Its file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file elsewhere cannot be had.
+    /// A remote file cannot be fetched.
     #[error("{url}: {source}")]
     Remote {
-        /// Where it is, without what only opens it.
+        /// Its URL without secrets.
         url: String,
-        /// What is wrong.
+        /// The cause.
         source: RemoteError,
     },
-    /// A file that begins as something else than what it is read as.
+    /// A file whose first bytes contradict its format.
     #[error("{} is {what}", path.display())]
     OtherContent {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// Its actual content, and the remedy.
         what: String,
     },
-    /// A text that is not UTF-8.
+    /// Text that is not UTF-8.
     #[error("{} is not UTF-8 at byte {offset} of its text (0x{byte:02x}): {remedy}", path.display())]
     NotUtf8 {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where in the text, after decompression.
+        /// Offset in the text, after decompression.
         offset: u64,
-        /// What is there.
+        /// The byte at that offset.
         byte: u8,
-        /// What helps.
+        /// The remedy.
         remedy: String,
     },
     /// Too few tokens.
@@ -57,7 +57,7 @@ pub enum DataError {
         counted(*tokens, "token"), are(*training)
     )]
     TooShort {
-        /// Which source, or all of them.
+        /// The source, or all of them.
         source_name: String,
         /// Tokens in it.
         tokens: u64,
@@ -72,185 +72,185 @@ pub enum DataError {
         counted(*images, "image"), are(*training)
     )]
     TooFewImages {
-        /// Which source, or all of them.
+        /// The source, or all of them.
         source_name: String,
         /// Images in it.
         images: u64,
         /// Images left after the validation share.
         training: u64,
     },
-    /// Nothing to train on, though there are files.
+    /// Files without anything to train on.
     #[error("{source_name} has nothing to train on: {found}")]
     Nothing {
-        /// Which source, or all of them.
+        /// The source, or all of them.
         source_name: String,
-        /// What was read of it.
+        /// A summary of the content read.
         found: String,
     },
-    /// A class that there is not.
+    /// A class out of range.
     #[error("{place} is of class {class}, and data.image.classes = {classes}: classes are numbered from 0 on, so the last one is {}; raise data.image.classes, or mend the image's class", classes - 1)]
     NoClass {
-        /// Which image.
+        /// The image.
         place: String,
         /// Its class.
         class: u32,
-        /// Classes that there are.
+        /// Number of classes.
         classes: u32,
     },
-    /// A folder that is not laid out as one of images.
+    /// A folder that does not have the layout of an image folder.
     #[error("{}: {reason}", path.display())]
     Folder {
-        /// Which folder.
+        /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// A tokenizer file that the `tokenizers` library refuses.
     #[error("{} is no tokenizer: {reason}; it should be a `tokenizer.json` as Hugging Face writes it", path.display())]
     Tokenizer {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the library says.
+        /// The library's error.
         reason: String,
     },
-    /// A tokenizer file that is not all of its tokenizer.
+    /// A tokenizer file that describes only part of its tokenizer.
     #[error("{} is not the whole tokenizer: {reason}", path.display())]
     PartOfTokenizer {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What other files beside it change, and what helps.
+        /// The changes made by other files beside it, and the remedy.
         reason: String,
     },
-    /// What stands between records is not what it looks like.
+    /// An invalid separator between records.
     #[error("data.separator = {separator:?}: {reason}")]
     Separator {
         /// The separator.
         separator: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// Something that this program lacks.
+    /// A feature missing from this build.
     #[error(
         "this worker was built without {what}: build it with `--features {feature}` (`cargo build --release` has all)"
     )]
     NotBuilt {
-        /// What.
+        /// The missing part.
         what: &'static str,
-        /// The feature that brings it.
+        /// The Cargo feature that adds it.
         feature: &'static str,
     },
-    /// A pattern that matches no file, or is none.
+    /// An invalid pattern, or one that matches no file.
     #[error(
         "data source {pattern}: {reason}; relative patterns count from the folder that `--data` names, or else from the one that the worker was started in"
     )]
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// Something that a source's place has and that would be missing.
+    /// Files of a source that would be left out.
     #[error(
         "data source {name}: of what is there, {lost}; mend it, or take what can be read alone with data.strict_files = false"
     )]
     PassedOver {
         /// The source.
         name: String,
-        /// What would be missing.
+        /// The files left out.
         lost: PassedOver,
     },
-    /// A column that a table does not have.
+    /// A column missing from a table.
     #[error("{} has no column {column}; its columns are {known}: {remedy}", path.display())]
     NoColumn {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The column that was asked for.
+        /// The requested column.
         column: String,
-        /// Those that there are.
+        /// The table's columns.
         known: String,
-        /// What helps.
+        /// The remedy.
         remedy: String,
     },
-    /// A column that holds something else than text.
+    /// A column that does not hold text.
     #[error("column {column} of {} holds {kind} and not text: {remedy}", path.display())]
     NotText {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The column.
         column: String,
-        /// The type that the file gives.
+        /// Its type in the file.
         kind: String,
-        /// What helps.
+        /// The remedy.
         remedy: String,
     },
-    /// A file that is not what its format says, from some place on.
+    /// A file that violates its format from some place on.
     #[error("{} cannot be read as {format} ({place}): {reason}", path.display())]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it was read as.
+        /// The assumed format.
         format: &'static str,
-        /// Where in it.
+        /// The place in the file.
         place: String,
-        /// What its reader says.
+        /// The reader's error.
         reason: String,
     },
-    /// More records that cannot be read than may be left out.
+    /// More unreadable records than `data.bad_records_max`.
     #[error(
         "{} of a source cannot be read, as far as it was read, and data.bad_records_max = {max}; mend them, or raise it and they are left out: {}",
         counted(*count, "record"), examples.join("; ")
     )]
     BadRecords {
-        /// How many, as far as was read.
+        /// Unreadable records up to the point where reading stopped.
         count: u64,
-        /// How many may be left out.
+        /// The limit.
         max: u64,
-        /// The first of them, with their places and what is wrong with them.
+        /// The first of them, each with its place and cause.
         examples: Vec<String>,
     },
-    /// A file that became another while it was read, or after it was prepared.
+    /// A file that changed while it was read, or after it was prepared.
     #[error("{} was changed while it was prepared, or after that: prepare it again when it is complete", path.display())]
     Changed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// Prepared data that is damaged again as soon as it was made again.
+    /// Prepared data that is damaged again right after it was rebuilt.
     #[error("{} does not read back as it was written, twice: is the disk failing? `--cache-dir` names a folder on another one", path.display())]
     Unreliable {
-        /// Which file of the cache.
+        /// The file in the cache.
         path: PathBuf,
     },
-    /// More prepared data than the cache may hold.
+    /// Prepared data beyond the limit of the cache.
     #[error(
         "the cache may hold {}, of which {} are in use, and the next {} do not fit: the limit must be above all that this run and others on this machine \
          use at a time; raise `--cache-max-gib`, or give this run another folder with `--cache-dir`",
         BinaryBytes(*max), BinaryBytes(*in_use), BinaryBytes(*bytes)
     )]
     NoRoom {
-        /// Bytes of what is to be written.
+        /// Bytes to be written.
         bytes: u64,
         /// The limit.
         max: u64,
-        /// Bytes of what is there and cannot be thrown away.
+        /// Bytes in the cache that cannot be evicted.
         in_use: u64,
     },
-    /// What another worker says of the run's data cannot be used.
+    /// An unusable catalogue of the run's data from another worker.
     #[error(
         "the catalogue of the run's data that another worker has sent is none of this run: {reason}; is the same release installed there?"
     )]
     Catalogue {
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// Data of other workers could not be put into the cache.
+    /// Data from other workers could not be written to the cache.
     #[error("{block} came from another worker, and cannot be kept: {reason}")]
     NotKept {
-        /// Which block.
+        /// The block.
         block: String,
-        /// What the cache says.
+        /// The cache's error.
         reason: String,
     },
-    /// Somebody asked for a stop.
+    /// A stop was requested.
     #[error("stopped: what was prepared so far stays, and the same command goes on from there")]
     Stopped,
 }
@@ -260,13 +260,13 @@ impl DataError {
         move |source| Self::Io { operation, path: path.to_owned(), source }
     }
 
-    /// A file without a byte, where its format begins with something.
+    /// Creates the error for an empty file of a format that has a header.
     pub(super) fn empty(path: &Path) -> Self {
         let what = "empty (0 bytes): fetch it again, or take it out of the source".to_owned();
         Self::OtherContent { path: path.to_owned(), what }
     }
 
-    /// Whether, of data that others have, they are to blame: it is none of this run.
+    /// Whether the fault lies with data of other workers, which does not belong to this run.
     #[must_use]
     pub fn is_of_others(&self) -> bool {
         matches!(
@@ -279,7 +279,7 @@ impl DataError {
     }
 }
 
-/// What [`DataError::Io`] calls the reading of a tokenizer, which no flag of the worker replaces.
+/// The operation that [`DataError::Io`] names when a tokenizer is read. No flag of the worker overrides its path.
 pub(super) const READ_TOKENIZER: &str = "read tokenizer";
 
 fn remedy(operation: &str, error: &io::Error) -> &'static str {

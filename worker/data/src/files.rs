@@ -1,4 +1,4 @@
-//! Which files a source has.
+//! Discovery of a source's files.
 
 use std::path::{Path, PathBuf};
 
@@ -19,20 +19,20 @@ use super::searched::searched;
 use super::table_logs::table_of;
 use super::{DataError, built, copies, folder, leftover, own, saved_sets, sets, splits};
 
-/// Bytes of a packed file of nothing, at most: gzip notes a name in it, and tools put several behind each other. A longer one is unpacked when it is read, and refused then.
+/// Upper bound in bytes of a compressed file checked for empty content: gzip stores a name, and tools concatenate members. Longer ones are checked when read.
 const PACKED_NOTHING_BYTES_MAX: u64 = 1 << 12;
 
-/// What a source's place has.
+/// The files at a source's place.
 pub(super) struct Found {
     /// In the order of their names.
     pub(super) files: Vec<Origin>,
-    /// Of a folder of images, what is in it.
+    /// The images of a folder of images.
     pub(super) images: Option<Vec<FolderImage>>,
     pub(super) passed: PassedOver,
 }
 
 impl Found {
-    /// Takes files with nothing in them out. Where no file has something, whoever reads them tells.
+    /// Leaves out empty files. If all files are empty, the reader reports it.
     fn pass_over_empty(&mut self, format: DataFormat) {
         if self.files.len() < 2 {
             return;
@@ -50,11 +50,11 @@ impl Found {
     }
 }
 
-/// Why there is nothing in a file; none: there is something, as far as that is known without reading much of it.
+/// Returns the reason why a file is empty; `None`: it has content, as far as known without reading much of it.
 fn why_empty(file: &Origin, format: DataFormat) -> Option<Reason> {
     let (bytes, is_packed) = (file.bytes().ok()?, is_packed_by_name(file.path()));
     match file {
-        // A folder of texts may have such, but a packed text of nothing has bytes.
+        // A folder of texts may have empty files, but a compressed empty text has bytes.
         _ if bytes == 0 && format == DataFormat::Text && !is_packed => Some(Reason::EmptyText),
         _ if bytes == 0 => Some(Reason::Empty),
         Origin::Local(path) if is_packed && bytes <= PACKED_NOTHING_BYTES_MAX => {
@@ -64,7 +64,7 @@ fn why_empty(file: &Origin, format: DataFormat) -> Option<Reason> {
     }
 }
 
-/// The files of a source. Where the configuration is strict, it is an error that something may be missing.
+/// Returns the files of a source. In a strict configuration, possibly missing files are an error.
 pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> Result<Found, DataError> {
     let all = |files| Found { files, images: None, passed: PassedOver::default() };
     let mut found = match source.place() {
@@ -118,7 +118,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
     Ok(found)
 }
 
-/// Refuses files that are named as another format than the pattern, which decides how all of them are read.
+/// Refuses files named as another format than the pattern, which determines the format of all of them.
 fn check_names<'p>(source: &DataSource, mut paths: impl Iterator<Item = &'p Path>) -> Result<(), DataError> {
     if source.format.is_some() {
         return Ok(());
@@ -134,12 +134,12 @@ fn check_names<'p>(source: &DataSource, mut paths: impl Iterator<Item = &'p Path
     Err(DataError::Pattern { pattern: source.to_string(), reason })
 }
 
-/// As a configuration has it.
+/// Returns the name of a format as written in a configuration.
 fn name_of(format: DataFormat) -> String {
     serde_json::to_string(&format).unwrap_or_default()
 }
 
-/// That there is no file, and what its folder has.
+/// Returns the message for a pattern without matches, with the content of its folder.
 fn nothing_found(source: &DataSource, passed: &PassedOver) -> String {
     let mut reason = "it matches no file".to_owned();
     if let DataPlace::Glob(pattern) = source.place()
@@ -155,7 +155,7 @@ fn nothing_found(source: &DataSource, passed: &PassedOver) -> String {
     if passed.count() > 0 { format!("{reason}; {passed}") } else { reason }
 }
 
-/// The files that a pattern matches, by name, and what else it matches.
+/// Returns the files that a pattern matches, by name, and the matches left out.
 fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
     let wrong = |error: PatternError| match error.msg.contains("range") {
@@ -171,7 +171,7 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
             Err(error) => {
                 let path = error.path().unwrap_or(&pattern.root);
                 match passed::reason_of(&error) {
-                    // One to a folder may lead to files.
+                    // A link to a folder may lead to files.
                     Some(Reason::DanglingLink)
                         if pattern.matches(path) || path.extension().is_none() && pattern.leads_to(path) =>
                     {
@@ -237,7 +237,7 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     Ok((files, passed))
 }
 
-/// The same with the labels of each, where the source has such.
+/// Adds the labels of each file, if the source has any.
 fn labelled(files: Vec<Origin>, source: &DataSource, cache: &Cache) -> Result<Vec<Origin>, DataError> {
     let labels = match &source.labels {
         None => return Ok(files),
@@ -253,7 +253,7 @@ fn remote(url: &DataUrl, source: &DataSource, cache: &Cache) -> Result<Vec<Origi
     Ok(files.into_iter().map(Origin::Remote).collect())
 }
 
-/// Folders are of images, and nothing else is; of what is not there, opening it tells.
+/// Checks that image sources, and no others, are folders; a missing path is reported when it is opened.
 fn check_kind(path: &Path, format: DataFormat) -> Result<(), DataError> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let known = by_name(path).filter(|_| metadata.is_dir()).map(|known| format!("it is {known}"));
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with these files, and what a pattern below it takes and passes over.
+    /// Creates a folder with these files, and returns the matches of a pattern below it and those left out.
     fn found(files: &[&str], pattern: &str) -> Result<(Vec<String>, String), String> {
         let folder = tempfile::tempdir().unwrap();
         for name in files {
@@ -345,7 +345,7 @@ mod tests {
         assert!(message.contains("a[") && message.contains("is written `[[]`"), "{message}");
     }
 
-    /// As `--data` puts a folder in front of patterns, whose name may have characters that mean something in one.
+    /// `--data` puts a folder before patterns, whose name may have special characters.
     #[test]
     fn where_nothing_matches_the_folder_and_what_is_in_it_are_told() {
         let folder = tempfile::tempdir().unwrap();

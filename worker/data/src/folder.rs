@@ -1,4 +1,4 @@
-//! A folder of images as one source: which files it has, and whether they are as they were.
+//! A folder of images as one source: its files, and changes to them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -16,17 +16,17 @@ use super::stamp::{Changed, Seen, State};
 use super::work::FileWork;
 use crate::counted::counted;
 
-/// Images of a folder, at most: their names are in memory while it is prepared.
+/// Upper bound of images in a folder: their names are in memory during the preparation.
 const IMAGES_MAX: usize = 1 << 25;
-/// Images that are hashed side by side between two looks at whether to go on.
+/// Images hashed in parallel between two checks for a stop.
 const HASHED_TOGETHER: usize = 256;
-/// Endings of names that are read.
+/// Supported extensions.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// And of images that are not.
+/// Extensions of unsupported image formats.
 const OTHER_ENDINGS: [&str; 13] =
     ["avif", "bmp", "gif", "heic", "jfif", "jp2", "jxl", "pbm", "pgm", "ppm", "tif", "tiff", "webp"];
 
-/// An image of a folder, as it was when it was listed.
+/// An image of a folder, as listed.
 #[derive(Clone, Debug)]
 pub(super) struct FolderImage {
     pub(super) class: u32,
@@ -37,7 +37,7 @@ pub(super) struct FolderImage {
     changed: Changed,
 }
 
-/// The folders of a folder's classes, by name: the first is class 0. One whose name begins with a point is no class, as tools keep their own things in such.
+/// Returns the folders of the classes, by name: the first is class 0. Names with a leading dot are skipped, as tools keep their own files there.
 pub(super) fn classes_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(entries(folder)?.into_iter().filter(|path| path.is_dir() && !is_hidden(path)).collect())
 }
@@ -46,7 +46,7 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// The names of the classes of a folder of images, in order.
+/// Returns the names of the classes of a folder of images, in order.
 ///
 /// # Errors
 /// It cannot be read.
@@ -55,12 +55,12 @@ pub fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
     Ok(classes_in(folder)?.into_iter().map(name).collect())
 }
 
-/// The images of a folder with their classes; by name within a class, and each class spread evenly over all, so that what is held out has its share of each.
+/// Returns the images of a folder with their classes: by name within a class, and each class spread evenly, so that the held-out end has a share of each.
 pub(super) fn images_in(folder: &Path) -> Result<Vec<FolderImage>, DataError> {
     Ok(listing(folder)?.0)
 }
 
-/// The same, and what else is there. Images of a class may be in folders within its own.
+/// The same, with the files left out. Images of a class may be in subfolders.
 pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), DataError> {
     let refused = |folder: &Path, reason: String| DataError::Folder { path: folder.to_owned(), reason };
     let (mut images, mut passed) = (Vec::new(), PassedOver::default());
@@ -69,7 +69,7 @@ pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), D
         match path.is_dir() {
             _ if is_hidden(&path) => passed.add(Reason::Hidden, &path),
             true => {}
-            // It may be a class that is missing.
+            // It may be a missing class.
             false if path.is_symlink() && !path.exists() => passed.add(Reason::DanglingLink, &path),
             false if is_image => passed.add(Reason::NoClass, &path),
             false => passed.add(Reason::NoImage, &path),
@@ -119,7 +119,7 @@ pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), D
     Ok((images.into_iter().map(|(.., image)| image).collect(), passed))
 }
 
-/// The images of a class, by name, wherever in its folder they are.
+/// Returns the images of a class, by name, including subfolders.
 fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<FolderImage>, DataError> {
     let mut images = Vec::new();
     let mut walk = WalkDir::new(folder).follow_links(true).sort_by_file_name().min_depth(1).into_iter();
@@ -131,7 +131,7 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
                 match passed::reason_of(&error) {
                     Some(_) if is_hidden(path) => passed.add(Reason::Hidden, path),
                     Some(Reason::DanglingLink)
-                        // One to a folder may lead to images.
+                        // A link to a folder may lead to images.
                         if path.extension().is_some()
                             && !has_ending(path, &ENDINGS)
                             && !has_ending(path, &OTHER_ENDINGS) =>
@@ -151,12 +151,12 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
                 walk.skip_current_dir();
             }
         } else if kind.is_dir() {
-            // What is in it comes next.
+            // The walk continues with its content.
         } else if !kind.is_file() {
             passed.add(Reason::NoFile, path);
         } else if has_ending(path, &ENDINGS) {
             let metadata = match std::fs::metadata(path) {
-                // Whoever has removed it meanwhile has done so before it was listed.
+                // A file removed meanwhile counts as removed before the listing.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 found => found.map_err(DataError::io("read", path))?,
             };
@@ -171,13 +171,13 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
     Ok(images)
 }
 
-/// Whether a folder has as many classes as the run.
+/// Checks that a folder has as many classes as the run.
 ///
 /// # Errors
-/// It has not.
+/// It does not.
 pub(super) fn check_classes(folder: &Path, classes: u64) -> Result<(), DataError> {
     let there = classes_in(folder)?.len() as u64;
-    // Fewer would do, were it not that one that is missing makes the classes behind it others than in another source.
+    // Fewer classes are refused as well: a missing one would shift the later classes against other sources.
     if there != classes {
         let reason = format!(
             "it has {}, and data.image.classes = {classes}: a class is the place of its folder among the names of all, so each source has as many; say data.image.classes = {there} if that is all of them",
@@ -188,26 +188,26 @@ pub(super) fn check_classes(folder: &Path, classes: u64) -> Result<(), DataError
     Ok(())
 }
 
-/// What changes when an image comes, goes, or is written.
+/// Returns metadata that changes when an image is added, removed or written.
 pub(super) fn seen(folder: &Path) -> Result<Seen, DataError> {
     Ok(seen_of(&images_in(folder)?))
 }
 
-/// The same of images that are listed.
+/// The same for listed images.
 pub(super) fn seen_of(images: &[FolderImage]) -> Seen {
     let (mut newest, mut hasher) = (i64::MIN, blake3::Hasher::new());
     for FolderImage { changed: Changed { s, ns }, .. } in images {
         newest = newest.max(*s);
         [s, ns].into_iter().for_each(|number| _ = hasher.update(&number.to_le_bytes()));
     }
-    // For the fraction there is a number of all.
+    // A hash of all takes the place of the fraction.
     Seen {
         state: state_of(images),
         changed: Changed { s: newest, ns: i64::from_le_bytes(number_of(&hasher)) },
     }
 }
 
-/// Its state alone.
+/// Returns its state alone.
 pub(super) fn state_of(images: &[FolderImage]) -> State {
     let (mut bytes, mut newest, mut hasher) = (0, (i64::MIN, 0), blake3::Hasher::new());
     for FolderImage { class, name, state, .. } in images {
@@ -222,7 +222,7 @@ pub(super) fn state_of(images: &[FolderImage]) -> State {
             hasher.update(&number.to_le_bytes());
         }
     }
-    // For the inode there is a number of all names, times and inodes.
+    // A hash of all names, times and inodes takes the place of the inode.
     let inode = u64::from_le_bytes(number_of(&hasher));
     State { bytes, modified_s: newest.0, modified_ns: newest.1, inode }
 }
@@ -233,7 +233,7 @@ fn number_of(hasher: &blake3::Hasher) -> [u8; 8] {
     number
 }
 
-/// Names the samples of a folder before an image is read: how many images it has and, in order, the class and the size of each.
+/// Returns the identity of a folder's samples before any image is read: the number of images and, in order, the class and size of each.
 pub(super) fn identity(images: &[FolderImage]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(images.len() as u64).to_le_bytes());
@@ -244,10 +244,10 @@ pub(super) fn identity(images: &[FolderImage]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// An image that is as it was listed, before and after it is read.
+/// Reads an image, and checks before and after that it is unchanged since the listing.
 ///
 /// # Errors
-/// It is not, or cannot be read.
+/// It has changed, or cannot be read.
 pub(super) fn read_image(image: &FolderImage) -> Result<RawImage, DataError> {
     let FolderImage { class, path, state, .. } = image;
     let changed = || DataError::Changed { path: path.clone() };
@@ -271,7 +271,7 @@ pub(super) fn read_image(image: &FolderImage) -> Result<RawImage, DataError> {
     Ok(RawImage { place: path.display().to_string(), class: *class, content })
 }
 
-/// BLAKE3 of all that the images are made of, in hexadecimal.
+/// Returns the BLAKE3 of all images, in hexadecimal.
 pub(super) fn hash(folder: &Path, work: &mut FileWork<'_>) -> Result<String, DataError> {
     let (mut hasher, mut hashed) = (blake3::Hasher::new(), 0);
     for images in images_in(folder)?.chunks(HASHED_TOGETHER) {
@@ -287,13 +287,13 @@ pub(super) fn hash(folder: &Path, work: &mut FileWork<'_>) -> Result<String, Dat
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// What an image adds to the hash of a folder.
+/// Adds an image to the hash of a folder.
 pub(super) fn name_into(hasher: &mut blake3::Hasher, image: &FolderImage, digest: &blake3::Hash) {
     hasher.update(&image.class.to_le_bytes());
     hasher.update(digest.as_bytes());
 }
 
-/// BLAKE3 of a file, and its bytes.
+/// Returns the BLAKE3 of a file, and its bytes.
 pub(super) fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError> {
     let file = File::open(path).map_err(DataError::io("open", path))?;
     let mut hasher = blake3::Hasher::new();
@@ -306,7 +306,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     end.is_some_and(|end| endings.contains(&end.as_str()))
 }
 
-/// What is in a folder, by name.
+/// Returns the entries of a folder, by name.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let read = std::fs::read_dir(folder).map_err(DataError::io("open", folder))?;
     let entries = read.map(|entry| entry.map(|entry| entry.path()).map_err(DataError::io("open", folder)));

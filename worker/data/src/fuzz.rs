@@ -1,4 +1,4 @@
-//! What is not read by records, as fuzzers try it: what peers lend, and images.
+//! Entry points for fuzzing input other than records: data lent by peers, and images.
 
 use longhaul_common::config::ImageConfig;
 
@@ -6,7 +6,7 @@ pub use super::records::fuzz::{idx, lines, webdataset};
 use super::shard::{BLOCK_BYTES, Head};
 use super::{Catalogue, image_sample};
 
-/// Where a shard's head has the hash of what else is in it.
+/// Range of the hash in a shard's head, which covers the rest of the head.
 const HASH: std::ops::Range<usize> = 32..64;
 
 /// Takes any bytes as a catalogue, and as the head of a shard.
@@ -19,7 +19,7 @@ pub fn lent(bytes: &[u8]) {
     }
     head(bytes);
     if bytes.len() >= HASH.end {
-        // Damage does not get past the hash, and somebody who means harm does.
+        // Random damage fails the hash check; a malicious peer can pass it.
         let mut sealed = bytes.to_vec();
         let hash = blake3::hash(&[&bytes[..HASH.start], &bytes[HASH.end..]].concat());
         sealed[HASH].copy_from_slice(hash.as_bytes());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The last images of each class, by their places in the source. Archives and IDX files are often written class by class, so that their end alone would take whole classes from what is
-/// trained on. It follows from the classes and from how many images are held out, so that it is the same for every worker.
+/// The last images of each class, by their indices in the source. Archives and IDX files are often written class by class, so that holding out their end
+/// alone would remove whole classes from training. Determined by the classes and the number of held-out images, and so equal on every worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeldOut(Arc<[u64]>);
 

@@ -1,4 +1,4 @@
-//! What somebody uses of the cache, so that nobody throws it away.
+//! Leases on files of the cache, which protect them from eviction.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -80,7 +80,7 @@ impl Lease {
 }
 
 impl Cache {
-    /// What is in use. Whoever asks has the folder alone; leases of who has died are removed.
+    /// Returns the files in use. The caller holds the exclusive lock; leases of dead processes are removed.
     pub(super) fn used(&self) -> Result<Used, DataError> {
         let mut used = Used::default();
         for path in files(&self.uses())? {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Where Spark and Hadoop write until a job is done, and what Spark keeps of a stream. What is there is not complete, comes a second time, or is no data.
+/// Folders of unfinished jobs of Spark and Hadoop, and of Spark's streams. Their files are incomplete, duplicates, or no data.
 const FOLDERS: [&str; 2] = ["_temporary", "_spark_metadata"];
 /// As names begin of what `datasets` of Hugging Face has made of a data set (`map`, `filter`), beside it: `cache-0123456789abcdef.arrow`.
 pub(super) const CACHE: &str = "cache-";
@@ -13,7 +13,7 @@ pub(super) fn is_folder(path: &Path, pattern: &str) -> bool {
     known.is_some_and(|known| !pattern.contains(known))
 }
 
-/// Whether a file is a mark of a job that Spark has done, or what it knows of the columns of the others.
+/// Whether a file is Spark's mark of a finished job, or its metadata on the columns of other files.
 pub(super) fn is_mark(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let job = name.strip_prefix("_committed_").or_else(|| name.strip_prefix("_started_"));

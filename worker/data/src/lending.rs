@@ -1,4 +1,4 @@
-//! What a worker gives others of its data.
+//! Data lent to other workers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,8 +40,8 @@ impl Lending {
         *blake3::hash(&self.catalogue).as_bytes()
     }
 
-    /// A block as it has to be; none: it is not here, or there is no such block. What was made from files of this worker and is damaged is made again. Reads the
-    /// disk: not for a thread that others wait for.
+    /// Returns a valid block; `None`: it is not here, or does not exist. Damaged data built from files of this worker is rebuilt. Reads the
+    /// disk: not for threads that must not block.
     ///
     /// # Errors
     /// It is damaged, and cannot be made again.

@@ -1,4 +1,4 @@
-//! A look at a run's sources, of which nothing is prepared.
+//! Inspection of a run's sources without preparing them.
 
 use std::path::{Path, PathBuf};
 
@@ -17,12 +17,12 @@ use super::recipe::PIECE_BYTES;
 use super::records::{self, Record, Records, check_unknown};
 use super::{DataError, Dataset, Recipe, Tokenizer, Work, built};
 
-/// What a run's sources have.
+/// The content of a run's sources.
 #[derive(Debug)]
 pub struct Looked {
-    /// Files that are read.
+    /// Files to be read.
     pub files: Vec<SourceFile>,
-    /// By source, what else is there.
+    /// Files left out, by source.
     pub passed: Vec<(String, PassedOver)>,
     sources: Vec<LookedSource>,
     cache: Cache,
@@ -31,45 +31,45 @@ pub struct Looked {
 /// A file of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// Where it is: its path, or its URL without what only opens it.
+    /// Its path, or its URL without secrets.
     pub path: PathBuf,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether what it becomes is in the cache.
+    /// Whether its prepared data is in the cache.
     pub is_prepared: bool,
 }
 
-/// What is wrong with a run's sources, as far as they were read.
+/// Defects of a run's sources, as far as read.
 #[derive(Debug, Default)]
 pub struct Defects {
-    /// Why sources would be refused: the first reason of each, and those that files begin with before all others.
+    /// Reasons for refusing sources: the first of each, with those found at the starts of files before all others.
     pub refused: Vec<DataError>,
-    /// Files that are not prepared and were not read to their end, of sources that nothing was found to refuse.
+    /// Unprepared files not read to their end, of sources without a reason for refusal.
     pub unread: u64,
 }
 
-/// A source, and what is known of its files.
+/// A source, with its files as far as known.
 #[derive(Debug)]
 struct LookedSource {
     recipe: Recipe,
     bad_records_max: u64,
-    /// With the bad records of those that are prepared.
+    /// Files, with the bad records of prepared ones.
     files: Vec<(Origin, Option<BadRecords>)>,
 }
 
-/// A file that is being read for its defects.
+/// A file being checked for defects.
 struct Reading {
     records: Box<dyn Records>,
     bad: BadRecords,
-    /// Bytes of its sound records.
+    /// Bytes of its good records.
     taken: u64,
 }
 
 impl Dataset {
-    /// The files of a run's sources, and whether they are prepared. Nothing is prepared, and none is read.
+    /// Lists the files of a run's sources, and whether they are prepared. Neither prepares nor reads any file.
     ///
     /// # Errors
-    /// [`DataError`] names the file and what to do.
+    /// [`DataError`] names the file and the remedy.
     pub fn look(config: &DataConfig, tokenizer: &Tokenizer, cache: &Path) -> Result<Looked, DataError> {
         built::check(config)?;
         check_separator(config, tokenizer)?;
@@ -95,20 +95,21 @@ impl Dataset {
 }
 
 impl Looked {
-    /// Bytes of content, as it is unpacked, that are read of all files together: a second or two. A preparation finds the defects further on.
+    /// Bytes of decompressed content read from all files together: a second or two. Later defects are left to the preparation.
     pub const BYTES_MAX: u64 = 1 << 28;
 
-    /// Defects of the files that are not prepared: how they begin, and up to [`Self::BYTES_MAX`] of the records of those on this machine, source by source. Bad records are found so, what refuses a
-    /// file as a whole, and classes that there are not; of a folder of images, how many classes it has. Nothing is tokenised or decoded.
+    /// Returns the defects of unprepared files: in their first bytes, and in up to [`Self::BYTES_MAX`] of the records of local ones, source by source.
+    /// Finds bad records, files to refuse as a whole, classes out of range, and a wrong number of classes in a folder of images. Tokenises and decodes
+    /// nothing.
     #[must_use]
     pub fn defects(&self) -> Defects {
         self.defects_within(Self::BYTES_MAX)
     }
 
-    /// The same of so many bytes.
+    /// The same with another limit in bytes.
     pub(super) fn defects_within(&self, mut left: u64) -> Defects {
         let (mut defects, mut sound) = (Defects::default(), Vec::new());
-        // A preparation looks at the beginning of each file first.
+        // The preparation also checks the start of each file first.
         for source in &self.sources {
             match source.check_beginnings(&self.cache) {
                 Ok(()) => sound.push(source),
@@ -131,10 +132,10 @@ impl LookedSource {
         unprepared.map(|(file, _)| file).try_for_each(|file| check_unknown(file, &self.recipe, cache))
     }
 
-    /// Reads its files as long as bytes are left, and answers how many were not read to their end.
+    /// Reads its files while bytes are left, and returns the number not read to their end.
     ///
     /// # Errors
-    /// That with which a preparation would end.
+    /// The error with which the preparation would end.
     fn read(&self, left: &mut u64, cache: &Cache) -> Result<u64, DataError> {
         let (budget, mut unread) = (BadBudget::new(self.bad_records_max), 0);
         for (place, (file, known)) in self.files.iter().enumerate() {
@@ -150,7 +151,8 @@ impl LookedSource {
         Ok(unread)
     }
 
-    /// The bad records of a file, and whether it was read to its end. One that is elsewhere would have to be fetched, and images of folders decoded: these are not read.
+    /// Returns the bad records of a file, and whether it was read to its end. Skips remote files, which would have to be fetched, and folders of images, which
+    /// would have to be decoded.
     fn read_file(
         &self,
         file: &Origin,
@@ -173,7 +175,7 @@ impl LookedSource {
 }
 
 impl Reading {
-    /// Reads up to so many bytes, as long as there is a defect to be named. Whether that is all of the file.
+    /// Reads up to `bytes` bytes, until enough defects are found. Returns whether the file ended.
     fn go_on(&mut self, bytes: u64, source: &LookedSource) -> Result<bool, DataError> {
         while self.content_bytes() < bytes && !self.has_enough(source.bad_records_max) {
             match self.records.next_record()? {
@@ -188,7 +190,7 @@ impl Reading {
         Ok(false)
     }
 
-    /// Of a table, whose reader unpacks parts of it, what its texts have, where that is more.
+    /// Returns the bytes of content read; for a table, whose reader decompresses parts of it, those of its texts, if more.
     fn content_bytes(&self) -> u64 {
         self.records.content_bytes().max(self.taken)
     }

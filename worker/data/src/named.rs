@@ -1,6 +1,6 @@
-//! What a shard is called.
+//! Names of shards.
 
-/// A shard's file, and what is in it.
+/// A shard's file, with the identity of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! Peculiarities of a source that is taken as it is, which people are told.
+//! Reported peculiarities of accepted sources.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::counted::counted;
 /// Characters of an example.
 const EXAMPLE_CHARACTERS_MAX: usize = 200;
 
-/// Something that is told.
+/// A kind of report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Note {

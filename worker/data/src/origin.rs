@@ -1,4 +1,4 @@
-//! A file of a source, wherever it is.
+//! A file of a source, local or remote.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::remote::RemoteFile;
 use super::stamp::{Stamp, State};
 use super::work::FileWork;
 
-/// Where a file is.
+/// The location of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// On this machine: a file, or a folder of images.
@@ -20,7 +20,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// For people, and for what its name ends with.
+    /// Returns a path for messages and for the extension.
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::Local(path) => path,
@@ -38,7 +38,7 @@ impl Origin {
         }
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub(super) fn bytes(&self) -> Result<u64, DataError> {
         match self {
             Self::Local(path) => Ok(State::of(path)?.bytes),
@@ -47,7 +47,7 @@ impl Origin {
         }
     }
 
-    /// What changes when it is written, of each of its files; nothing where each part of it that is read says what it is of.
+    /// Returns metadata that changes on writes, for each of its files; empty if each read verifies the version.
     pub(super) fn state(&self) -> Result<Vec<State>, DataError> {
         match self {
             Self::Local(path) => Ok(vec![State::of(path)?]),
@@ -56,7 +56,7 @@ impl Origin {
         }
     }
 
-    /// What is kept of it by its place: the names of stamps.
+    /// Returns the names of its stamps.
     pub(super) fn stamps(&self) -> Result<Vec<String>, DataError> {
         match self {
             Self::Local(path) => Ok(vec![Stamp::name(path)?]),
@@ -65,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// Names what it holds; of a file on this machine by its bytes, which may take reading them.
+    /// Returns the identity of its content; for a local file the hash of its bytes, which may have to be read.
     pub(super) fn hash(&self, cache: &Cache, work: &mut FileWork<'_>) -> Result<String, DataError> {
         match self {
             Self::Local(path) => Ok(Stamp::of(path, cache, work)?.hash),
@@ -76,7 +76,7 @@ impl Origin {
         }
     }
 
-    /// The same where it is known without reading.
+    /// The same if it is known without reading.
     pub(super) fn known_hash(&self, cache: &Cache) -> Result<Option<String>, DataError> {
         match self {
             Self::Local(path) => Ok(Stamp::known(path, cache)?.map(|stamp| stamp.hash)),
@@ -89,7 +89,7 @@ impl Origin {
     }
 }
 
-/// Names what two files hold.
+/// Returns the identity of the content of two files.
 fn both(images: &str, labels: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(images.as_bytes());

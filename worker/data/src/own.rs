@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::cache;
 
-/// Files by which a coordinator's state directory is known: its records, or, where these are elsewhere, what its commands read.
+/// Files that identify a coordinator's state directory: its records, or, if these are elsewhere, the files read by its commands.
 const STATE_FILES: [&[&str]; 2] = [&["coordinator.redb"], &["api-token", "http-address"]];
 /// All that a coordinator keeps in its state directory.
 const STATE: [&str; 7] = [
@@ -16,7 +16,7 @@ const STATE: [&str; 7] = [
     "history",
     "decisions",
 ];
-/// Beside prepared data in a worker's cache: who the workers are.
+/// File with the workers' identities, beside prepared data in a worker's cache.
 const WORKERS: &str = "workers";
 
 /// Whether a folder is a worker's cache, the prepared data in one, or a coordinator's state directory, whichever is in use. It is known by its content, and may have other files, too.

@@ -39,7 +39,7 @@ impl Owned {
     /// Gives it another name, under which it stays.
     pub(super) fn rename(self, to: &Path) -> io::Result<()> {
         let mut all = all();
-        // It was removed, and what has its name is another's.
+        // It was removed, and another process owns the file of this name.
         let Some(owned) = &mut *all else { return Err(io::Error::other("the process is about to end")) };
         std::fs::rename(&self.path, to)?;
         owned.remove(&self.path);
@@ -58,7 +58,7 @@ impl Drop for Owned {
     }
 }
 
-/// Removes what threads that still run have not completed, before the process ends without waiting for them. Nothing is prepared after this.
+/// Removes unfinished files of running threads before the process exits without joining them. Nothing is prepared after this.
 pub fn abandon() {
     for path in all().take().unwrap_or_default() {
         let _ = std::fs::remove_file(path);

@@ -1,4 +1,4 @@
-//! What of a source is trained on, or held out.
+//! The training and held-out parts of a source.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::sample::SampleShape;
 use super::source::Source;
 use super::{ClassGaps, DataError};
 
-/// Items of a source that are used as samples: tokens or images.
+/// Items (tokens or images) of a source used as samples.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) source: Arc<Source>,
@@ -20,18 +20,18 @@ pub(super) struct Part {
     pub(super) shape: SampleShape,
 }
 
-/// Which items those are.
+/// The selected items.
 #[derive(Clone, Debug)]
 enum Items {
-    /// One behind the other.
+    /// Consecutive items.
     Range(Range<u64>),
-    /// So many images, but for those that are held out between them.
+    /// This many images, without the held-out ones between them.
     Trained(u64, HeldOut),
-    /// Those.
+    /// The held-out images.
     HeldOut(HeldOut),
 }
 
-/// Decodes samples that are read next, where they are not yet.
+/// Decodes samples about to be read, unless they already are.
 pub(super) fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Result<(), DataError> {
     let mut wanted: Vec<(&Arc<Source>, Vec<u64>)> = Vec::new();
     for (part, sample) in samples.filter(|(part, _)| part.source.filling().is_some()) {
@@ -44,7 +44,7 @@ pub(super) fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Resul
     wanted.into_iter().try_for_each(|(source, items)| source.bring(items))
 }
 
-/// Classes that are on one side alone; nothing where the classes of a source are not known.
+/// Returns the classes on one side only; empty if the classes of a source are unknown.
 pub(super) fn gaps(training: &[Part], held_out: &[Part]) -> ClassGaps {
     let mut sides = ClassSides::default();
     let sides_of = [(training, &mut sides.trained), (held_out, &mut sides.held_out)];
@@ -60,8 +60,8 @@ pub(super) fn gaps(training: &[Part], held_out: &[Part]) -> ClassGaps {
 }
 
 impl Part {
-    /// What is trained on of a source, and the share of it that is held out: the end of its tokens, or the last images of each class. A folder's images are in such an order that their end has
-    /// its share of each class.
+    /// Splits a source into its training part and its held-out share: the end of its tokens, or the last images of each class. The order of a folder's
+    /// images gives its end a share of each class.
     pub(super) fn divided(
         source: &Arc<Source>,
         format: DataFormat,
@@ -69,7 +69,7 @@ impl Part {
         shape: &SampleShape,
     ) -> (Self, Self) {
         let items = source.items();
-        // A float that is too large becomes the largest integer.
+        // The cast saturates.
         let kept = items - (items as f64 * share) as u64;
         let by_class = match shape {
             SampleShape::Image(_) if format != DataFormat::Images => source.held_out(items - kept),
@@ -85,13 +85,13 @@ impl Part {
         (part(trained), part(held_out))
     }
 
-    /// All of a source.
+    /// Returns all of a source.
     pub(super) fn whole(source: &Arc<Source>, shape: &SampleShape) -> Self {
         let (items, shape) = (Items::Range(0..source.items()), shape.clone());
         Self { source: Arc::clone(source), items, shape }
     }
 
-    /// Tokens or images.
+    /// Returns the number of tokens or images.
     pub(super) fn items(&self) -> u64 {
         match &self.items {
             Items::Range(range) => range.end - range.start,
@@ -100,21 +100,21 @@ impl Part {
         }
     }
 
-    /// Whole samples.
+    /// Returns the number of whole samples.
     pub(super) fn samples(&self) -> u64 {
         self.shape.samples(self.items())
     }
 
-    /// Names what is trained on of a source.
+    /// Hashes the identity of the training part.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         hasher.update(&self.items().to_le_bytes());
-        // Of all others, the end is.
+        // All other parts hold out their end.
         if let Items::Trained(_, held_out) = &self.items {
             held_out.hash_into(hasher);
         }
     }
 
-    /// What others are told of it, once it is prepared.
+    /// Returns its catalogue entry for other workers, once it is prepared.
     pub(super) fn listed(&self) -> ListedSource {
         let steps = match &self.items {
             Items::Range(_) => Vec::new(),
@@ -123,18 +123,18 @@ impl Part {
         ListedSource { held_out: steps, ..self.source.listed() }
     }
 
-    /// A sample in the place of what `into` held, as a shard has it.
+    /// Replaces `into` with a sample as stored in the shard.
     pub(super) fn read(&self, sample: u64, into: &mut Vec<u8>) -> Result<(), DataError> {
         into.clear();
         self.source.read(self.range(sample), into)
     }
 
-    /// Where a sample is in the source.
+    /// Returns the range of a sample in the source.
     pub(super) fn range(&self, sample: u64) -> Range<u64> {
         let items = self.shape.items(sample);
         match &self.items {
             Items::Range(range) => range.start + items.start..range.start + items.end,
-            // Of images, each is a sample.
+            // Each image is a sample.
             Items::Trained(..) | Items::HeldOut(_) => {
                 let place = self.place(sample);
                 place..place + 1
@@ -142,7 +142,7 @@ impl Part {
         }
     }
 
-    /// Where an item is in the source.
+    /// Returns the index of an item in the source.
     fn place(&self, item: u64) -> u64 {
         match &self.items {
             Items::Range(range) => range.start + item,
@@ -151,7 +151,7 @@ impl Part {
         }
     }
 
-    /// Where each item is in the source.
+    /// Returns the index of each item in the source.
     fn places(&self) -> impl Iterator<Item = u64> {
         (0..self.items()).map(|item| self.place(item))
     }

@@ -1,4 +1,4 @@
-//! Files that are written under another name, and get theirs when they are complete and on the disk.
+//! Files written under a temporary name, and renamed once they are complete and on disk.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -9,38 +9,38 @@ use super::DataError;
 use super::cache::{Cache, is_at, open_to_lock};
 use super::owned::Owned;
 
-/// What such a name ends with.
+/// Extension of the temporary name.
 pub(super) const ENDING: &str = "partial";
 
-/// What the smallest file takes, on most disks.
+/// Bytes of the smallest file on most disks.
 const DISK_BLOCK_BYTES: u64 = 1 << 12;
 
-/// A file that becomes the one at a path, which nobody else writes meanwhile. Dropped, it is gone.
+/// A locked file that becomes the one at a path. It is removed on drop.
 #[derive(Debug)]
 pub(super) struct Partial {
-    // Goes first: it is removed as long as it is locked.
+    // Dropped first: the file is removed while it is locked.
     owned: Owned,
     file: File,
 }
 
 impl Partial {
-    /// The one of `path`. Waits for whoever has it.
+    /// Locks the one of `path`. Waits for the current holder.
     pub(super) fn lock(path: &Path) -> Result<Self, DataError> {
         let partial = path.with_extension(ENDING);
         loop {
             let file = open_to_lock(&partial)?;
             file.lock().map_err(DataError::io("lock", &partial))?;
-            // Whoever had the lock before may have renamed or removed the file that this one waited for,
+            // The previous holder may have renamed or removed the file during the wait,
             if is_at(&file, &partial) {
                 let owned = Owned::new(&partial)?;
-                // or have died, and what it wrote counts no more.
+                // or it died, and its bytes are void.
                 file.set_len(0).map_err(DataError::io("write", &partial))?;
                 return Ok(Self { owned, file });
             }
         }
     }
 
-    /// The one of `path`; none: somebody has it.
+    /// Locks the one of `path`; `None`: it is held elsewhere.
     pub(super) fn try_lock(path: &Path) -> Result<Option<Self>, DataError> {
         let partial = path.with_extension(ENDING);
         let file = open_to_lock(&partial)?;
@@ -51,28 +51,28 @@ impl Partial {
         }
     }
 
-    /// Makes room for so many bytes that are about to be written.
+    /// Makes room for bytes about to be written.
     pub(super) fn take_room(&mut self, bytes: u64, cache: &Cache) -> Result<(), DataError> {
         cache.make_room(bytes, &self.file, self.owned.path())
     }
 
-    /// The file itself.
+    /// Returns the file itself.
     #[cfg(feature = "parquet")]
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Writes all of it, and gives it its name, once there is so much room.
+    /// Makes `room` bytes of room, writes the content, and renames the file.
     fn publish(mut self, path: &Path, bytes: &[u8], room: u64, cache: &Cache) -> Result<(), DataError> {
         self.take_room(room, cache)?;
         self.write(bytes).map_err(DataError::io("write", self.owned.path()))?;
-        // Whoever counts what is there meets it under one name.
+        // A concurrent count of the cache sees it under one name only.
         let _together = cache.together()?;
-        // The lock is given up after that: who waits for it must find what was made.
+        // The lock is released afterwards: a waiting process must find the finished file.
         self.owned.rename(path).map_err(DataError::io("rename to", path))
     }
 
-    /// Writes its beginning, and gives it its name: the rest, of so many bytes in all, is written under that.
+    /// Writes its head and renames it; the rest, of `bytes` in all, is written under the final name.
     pub(super) fn publish_holed(
         mut self,
         path: &Path,
@@ -96,8 +96,7 @@ impl Partial {
     }
 }
 
-/// Opens what is at `path`, and makes it when `open` does not find it or finds it damaged. Who asks for the same at the same time, in whichever process, waits for the
-/// first one to make it.
+/// Opens the file at `path`, or makes it if `open` finds it missing or damaged. Concurrent callers in any process wait for the first one to make it.
 pub(super) fn make_once<T>(
     path: &Path,
     cache: &Cache,
@@ -108,7 +107,7 @@ pub(super) fn make_once<T>(
         return Ok(found);
     }
     let partial = Partial::lock(path)?;
-    // Somebody may have made it while this worker waited for the lock.
+    // Another process may have made it while this one waited for the lock.
     if let Some(found) = open()? {
         return Ok(found);
     }
@@ -117,7 +116,7 @@ pub(super) fn make_once<T>(
     open()?.ok_or_else(|| DataError::Unreliable { path: path.to_owned() })
 }
 
-/// Writes a stamp anew: who reads it finds the old one or the new one. Where there is no room for it, it is not kept: nothing is lost but time.
+/// Replaces a stamp atomically. Without room it is not kept: the only loss is time.
 pub(super) fn keep_stamp(path: &Path, bytes: &[u8], cache: &Cache) -> Result<(), DataError> {
     let room = (bytes.len() as u64).next_multiple_of(DISK_BLOCK_BYTES);
     match Partial::lock(path)?.publish(path, bytes, room, cache) {

@@ -1,53 +1,53 @@
-//! What a source's place has that is not taken from it.
+//! Files at a source's place that are left out.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Names that are told of each reason.
+/// Names listed per reason.
 const NAMED_MAX: usize = 5;
 
-/// Why something is passed over.
+/// The reason for leaving a file out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// A link that leads nowhere.
     DanglingLink,
-    /// Something that this user may not look at, or a circle of links.
+    /// Access is denied, or links form a cycle.
     Unreadable,
-    /// A folder where files are wanted.
+    /// A folder in place of a file.
     Folder,
     /// A pipe, a socket, a device.
     NoFile,
-    /// An image of a kind that is not read.
+    /// An image of an unsupported format.
     OtherImage,
-    /// An image that is in no class's folder.
+    /// An image outside the classes' folders.
     NoClass,
-    /// A file without a byte, among others that have some.
+    /// An empty file among others with content.
     Empty,
-    /// A packed file with nothing in it, among others that have something.
+    /// A compressed file with empty content, among others with content.
     EmptyPacked,
-    /// This program keeps it: prepared data, or a run's state.
+    /// A file of this program: prepared data, or a run's state.
     Own,
-    /// It is not there, and others say that it should be: by `-of-00004` in their names.
+    /// A missing part, as the names of others show: `-of-00004`.
     MissingPart,
-    /// Another program keeps it beside its data: what it was writing, or what it has made of them.
+    /// A file of another program beside its data: unfinished or derived.
     Leftover,
-    /// Its name begins with a point, which a pattern or a class does not take unless it says so.
+    /// A name with a leading dot, which patterns and classes match only explicitly.
     Hidden,
-    /// Beside images, something that is none.
+    /// A file beside images that is no image.
     NoImage,
-    /// A plain text without a byte, among others that have some.
+    /// An empty plain text among others with content.
     EmptyText,
 }
 
 impl Reason {
-    /// Whether something that was meant may be missing for it.
+    /// Whether intended data may be missing as a result.
     fn is_loss(self) -> bool {
         !matches!(self, Self::Own | Self::Leftover | Self::Hidden | Self::NoImage | Self::EmptyText)
     }
 
-    /// Of so many.
+    /// Returns the words for a count.
     fn words(self, count: u64) -> &'static str {
         let [one, several] = match self {
             Self::DanglingLink => ["link that leads nowhere", "links that lead nowhere"],
@@ -90,7 +90,7 @@ impl Reason {
     }
 }
 
-/// Why a walk through folders could not look at something; none: it is gone, or is seen where a circle of links leads to.
+/// Returns the reason of an error in a folder walk; `None`: the file has vanished, or is seen at the target of a cycle of links.
 pub(super) fn reason_of(error: &walkdir::Error) -> Option<Reason> {
     const NOT_A_FOLDER: i32 = 20;
     const TOO_MANY_LINKS: i32 = 40;
@@ -103,12 +103,12 @@ pub(super) fn reason_of(error: &walkdir::Error) -> Option<Reason> {
     }
 }
 
-/// What is passed over: how many for each reason, and the first names.
+/// Files left out: the count and the first names per reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PassedOver(BTreeMap<Reason, (u64, Vec<String>)>);
 
 impl PassedOver {
-    /// One more.
+    /// Adds a file.
     pub(super) fn add(&mut self, reason: Reason, path: &Path) {
         let (count, names) = self.0.entry(reason).or_default();
         *count += 1;
@@ -117,13 +117,13 @@ impl PassedOver {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of files.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.values().map(|(count, _)| count).sum()
     }
 
-    /// Those of which something that was meant may be missing.
+    /// Returns those that may be intended data.
     pub(super) fn lost(&self) -> Self {
         Self(
             self.0

@@ -1,24 +1,24 @@
-//! Patterns of paths, as shells and Python's `glob` have them.
+//! Path patterns in the syntax of shells and Python's `glob`.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern, PatternError};
 
-/// A pattern of paths: a folder, and what is wanted below it.
+/// A path pattern: a folder, and patterns for the names below it.
 pub(super) struct PathPattern {
     pub(super) root: PathBuf,
-    /// Of each name below, up to the first `**`.
+    /// Patterns of each name below, up to the first `**`.
     names: Vec<Pattern>,
-    /// Whether there is `**`, and so any number of names.
+    /// Whether it has `**`, and thus matches any number of names.
     is_deep: bool,
-    /// Whether a name behind that is written with a point at its beginning.
+    /// Whether a name after that has an explicit leading dot.
     has_points: bool,
-    /// Of all names below.
+    /// Pattern of the whole path below.
     pub(super) below: Pattern,
 }
 
-/// `*` and `?` stand for what is within a name, and for no point at its beginning.
+/// `*` and `?` match within a name, and no leading dot.
 const AS_SHELLS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
@@ -42,7 +42,7 @@ impl PathPattern {
         Ok(Self { root, names, is_deep, has_points, below: Pattern::new(&below.join("/"))? })
     }
 
-    /// Names below the root. What is no UTF-8 in them is matched by `?` and `*`.
+    /// Returns the names below the root. `?` and `*` match invalid UTF-8 in them.
     fn names_of<'a>(&self, path: &'a Path) -> Cow<'a, str> {
         path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy()
     }
@@ -51,7 +51,7 @@ impl PathPattern {
         self.below.matches_with(&self.names_of(path), AS_SHELLS)
     }
 
-    /// Whether it is left out only as a name begins with a point.
+    /// Whether only a leading dot keeps it from matching.
     pub(super) fn would_match(&self, path: &Path) -> bool {
         self.below.matches_with(&self.names_of(path), WITH_HIDDEN)
     }
@@ -64,7 +64,7 @@ impl PathPattern {
         self.leads(folder, AS_SHELLS) && !is_hidden_below()
     }
 
-    /// Whether it does not only as a name begins with a point.
+    /// Whether only a leading dot keeps it from doing so.
     pub(super) fn would_lead_to(&self, folder: &Path) -> bool {
         self.leads(folder, WITH_HIDDEN)
     }
@@ -75,13 +75,13 @@ impl PathPattern {
         (self.is_deep || names.split('/').count() < self.names.len()) && fits.all(|fits| fits)
     }
 
-    /// A file that was found, as people write it.
+    /// Returns the path of a found file as people write it.
     pub(super) fn shown(&self, path: &Path) -> PathBuf {
         path.strip_prefix(".").unwrap_or(path).to_owned()
     }
 }
 
-/// The one name that a part of a pattern matches: characters that mean something else stand in brackets. None: there may be others.
+/// Returns the only name that a part of a pattern matches: special characters are in brackets. `None`: it may match several.
 pub(super) fn literal(part: &str) -> Option<String> {
     let (mut name, mut rest) = (String::new(), part);
     while let Some(at) = rest.find(['*', '?', '[']) {

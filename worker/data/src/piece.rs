@@ -1,4 +1,4 @@
-//! Parts of a file that are tokenised or decoded, kept and made again each by itself.
+//! Pieces of a file, each tokenised or decoded, kept and rebuilt on its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,62 +18,62 @@ use super::records::{self, Record, Records};
 use super::tokenizer::UnknownText;
 use super::{DataError, Recipe, Work, decoders};
 
-/// What a record counts for beside its text: so a piece of empty ones comes to an end, too.
+/// Weight of a record beside its text, so that a piece of empty records also ends.
 const RECORD_BYTES: u64 = 8;
-/// Images that are decoded side by side between two looks at whether to go on.
+/// Images decoded in parallel between two checks for a stop.
 const DECODED_TOGETHER: usize = 64;
-/// Bad records that are remembered of a piece, with their places; the rest is counted.
+/// Bad records of a piece that are kept with their places; the rest is only counted.
 pub(super) const EXAMPLES_MAX: usize = 8;
 
-/// Characters of a text that a notice has.
+/// Characters of a text shown in a notice.
 const SHOWN_CHARACTERS: usize = 40;
 
-/// Records that were read, and not yet tokenised or decoded.
+/// Records read, but not yet tokenised or decoded.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     records: Vec<Record>,
     pub(super) bad: BadRecords,
-    /// What its reader tells.
+    /// Notes of its reader.
     pub(super) notes: Notes,
 }
 
 /// Images of each class.
 pub(super) type Classes = BTreeMap<u32, u64>;
 
-/// How many images there are of each class.
+/// Counts the images of each class.
 pub(super) fn classes_of(labels: &[u32]) -> Classes {
     let mut classes = Classes::new();
     labels.iter().for_each(|class| *classes.entry(*class).or_default() += 1);
     classes
 }
 
-/// What a piece's images became.
+/// The decoded images of a piece.
 #[derive(Debug, Default)]
 pub(super) struct Decoded {
-    /// One after the other, each with its class: as many as there are images.
+    /// One sample per image in order, each with its class.
     pub(super) samples: Vec<u8>,
     /// The class of each.
     pub(super) labels: Vec<u32>,
-    /// Those that could not be decoded, in the place of which others stand.
+    /// Images that could not be decoded; stand-ins take their places.
     pub(super) bad: BadRecords,
 }
 
-/// What a piece's texts became.
+/// The tokens of a piece's texts.
 #[derive(Debug, Default)]
 pub(super) struct PieceTokens {
-    /// Little-endian, of as many bytes each as the recipe says.
+    /// Little-endian, with the recipe's bytes per token.
     pub(super) bytes: Vec<u8>,
     pub(super) unknown: UnknownText,
 }
 
 impl Decoded {
-    /// Samples that stand for others.
+    /// Returns the number of stand-ins.
     pub(super) fn stand_ins(&self) -> u32 {
         u32::try_from(self.bad.count).unwrap_or(u32::MAX)
     }
 }
 
-/// What cannot be read.
+/// Unreadable records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BadRecords {
     pub(super) count: u64,
@@ -82,7 +82,7 @@ pub(super) struct BadRecords {
 }
 
 impl BadRecords {
-    /// Some more, which count for so many.
+    /// Adds an example that counts for `count` records.
     pub(super) fn note(&mut self, example: String, count: u64) {
         self.count += count;
         if self.examples.len() < EXAMPLES_MAX {
@@ -90,7 +90,7 @@ impl BadRecords {
         }
     }
 
-    /// Why the source that has them is refused.
+    /// Returns the error that refuses their source.
     pub(super) fn refused(self, max: u64) -> DataError {
         DataError::BadRecords { count: self.count, max, examples: self.examples }
     }
@@ -103,27 +103,27 @@ impl BadRecords {
 }
 
 impl Piece {
-    /// Records that are good.
+    /// Returns the number of good records.
     pub(super) fn records(&self) -> u64 {
         self.records.len() as u64
     }
 
-    /// Its texts, each with what stands behind it.
+    /// Returns its texts, each with its separator.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.records.iter().filter_map(|record| record.as_text().map(|(_, text)| text))
     }
 
-    /// Byte order marks in its texts: that of a file's beginning is none of them.
+    /// Counts byte order marks in its texts, without that at the start of a file.
     pub(super) fn byte_order_marks(&self) -> u64 {
         self.texts().map(|text| text.matches(records::MARK).count() as u64).sum()
     }
 
-    /// Lines of its texts that end with CR LF.
+    /// Counts lines of its texts that end with CR LF.
     pub(super) fn carriage_returns(&self) -> u64 {
         self.texts().map(|text| memchr::memmem::find_iter(text.as_bytes(), b"\r\n").count() as u64).sum()
     }
 
-    /// Its records that are odd, each without the separator behind it.
+    /// Returns its odd records, each without its separator.
     pub(super) fn odd_texts(&self, separator: &str) -> OddTexts {
         let mut odd = OddTexts::default();
         for record in &self.records {
@@ -136,10 +136,10 @@ impl Piece {
         odd
     }
 
-    /// What is told of its records, beside what their reader tells.
+    /// Returns the notes on its records, beyond those of the reader.
     pub(super) fn notes_within(&self, recipe: &Recipe) -> Notes {
         let mut notes = Notes::default();
-        // Others keep what they have within a record.
+        // In other formats these belong to the record.
         if recipe.format == DataFormat::Text {
             notes.note(Note::LoneReturns, self.lone_returns(), String::new);
         }
@@ -159,7 +159,7 @@ impl Piece {
         notes
     }
 
-    /// Lines of its texts that end with CR alone; of a CR at the end of a part, the next one tells.
+    /// Counts lines of its texts that end with CR alone; a CR at the end of a part is decided by the next part.
     fn lone_returns(&self) -> u64 {
         let mut count = 0;
         let mut texts = self.texts().map(str::as_bytes).peekable();
@@ -172,7 +172,7 @@ impl Piece {
         count
     }
 
-    /// Names what it becomes, in hexadecimal: the same records become the same tokens, in whichever file they are.
+    /// Returns the name of its result, in hexadecimal: equal records give equal tokens, in any file.
     pub(super) fn name(&self, recipe: &blake3::Hash) -> String {
         let mut hasher = name_of_recipe(recipe);
         for record in &self.records {
@@ -202,15 +202,15 @@ impl Piece {
         finish_name(&hasher)
     }
 
-    /// The class of each of its images, if all can be decoded.
+    /// Returns the class of each of its images, assuming that all can be decoded.
     pub(super) fn labels(&self) -> Vec<u32> {
         let class =
             |record: &Record| if let Record::Image(image) = record { Some(image.class) } else { None };
         self.records.iter().filter_map(class).collect()
     }
 
-    /// Its images as samples, decoded on all cores, as long as the work goes on: the last piece of a source is not left to one of them. In the place of one that cannot
-    /// be decoded stands another.
+    /// Decodes its images to samples, until a stop. All cores take part, so that the last piece of a source is not left to one of them. An image that
+    /// cannot be decoded is replaced by another.
     ///
     /// # Errors
     /// A stop.
@@ -236,10 +236,10 @@ impl Piece {
         Ok(decoded)
     }
 
-    /// Its tokens as shards have them, records one after the other, as long as the work goes on.
+    /// Returns its tokens in the format of shards, record after record, until a stop.
     ///
     /// # Errors
-    /// What [`Tokenizer::encode_behind`](super::Tokenizer::encode_behind) refuses, and a stop.
+    /// Those of [`Tokenizer::encode_behind`](super::Tokenizer::encode_behind), and a stop.
     pub(super) fn tokens(
         &self,
         maker: &Maker<'_>,
@@ -271,12 +271,12 @@ pub(super) fn name_of_recipe(recipe: &blake3::Hash) -> blake3::Hasher {
     hasher
 }
 
-/// Ends it.
+/// Finishes a piece's name.
 pub(super) fn finish_name(hasher: &blake3::Hasher) -> String {
     hasher.finalize().to_hex()[..32].to_owned()
 }
 
-/// What an image becomes, or where it is and what is wrong with it.
+/// Decodes an image to a sample, or returns its place and the cause.
 pub(super) fn sample_of(mut image: RawImage, shape: &ImageConfig) -> Result<Vec<u8>, String> {
     let place = std::mem::take(&mut image.place);
     let mut sample = Vec::with_capacity(sample_bytes(shape));
@@ -288,7 +288,7 @@ pub(super) fn sample_of(mut image: RawImage, shape: &ImageConfig) -> Result<Vec<
 pub(super) struct Pieces {
     records: Box<dyn Records>,
     piece_bytes: u64,
-    /// What images become; of texts none.
+    /// Shape of the samples of images; `None` for texts.
     image: Option<ImageConfig>,
 }
 
@@ -298,12 +298,12 @@ impl Pieces {
         Ok(Self { records, piece_bytes: recipe.piece_bytes, image: recipe.image.clone() })
     }
 
-    /// Bytes of the file that were read so far.
+    /// Returns the bytes of the file read so far.
     pub(super) fn read_bytes(&self) -> u64 {
         self.records.read_bytes()
     }
 
-    /// The next one; none at the end.
+    /// Returns the next piece; `None` at the end.
     pub(super) fn next_piece(&mut self) -> Result<Option<Piece>, DataError> {
         let mut piece = Piece::default();
         let mut bytes = 0;
@@ -322,10 +322,10 @@ impl Pieces {
         Ok((!is_nothing).then_some(piece))
     }
 
-    /// What a record counts for.
+    /// Returns the weight of a record.
     ///
     /// # Errors
-    /// An image of a class that there is not.
+    /// An image with a class out of range.
     fn weight_of(&self, record: &Record) -> Result<u64, DataError> {
         check_class(record, self.image.as_ref())?;
         match (record, &self.image) {
@@ -335,10 +335,10 @@ impl Pieces {
     }
 }
 
-/// Whether an image is of a class that there is.
+/// Checks that the class of an image exists.
 ///
 /// # Errors
-/// It is not.
+/// It does not.
 pub(super) fn check_class(record: &Record, shape: Option<&ImageConfig>) -> Result<(), DataError> {
     match (record, shape) {
         (Record::Image(image), Some(shape)) if image.class >= shape.classes => {
@@ -349,7 +349,7 @@ pub(super) fn check_class(record: &Record, shape: Option<&ImageConfig>) -> Resul
     }
 }
 
-/// What an image of so many bytes counts for in a piece: what it takes in memory, before or after it is decoded.
+/// Returns the weight of an image in a piece: its size in memory, encoded or decoded, whichever is larger.
 pub(super) fn image_weight(bytes: u64, shape: &ImageConfig) -> u64 {
     RECORD_BYTES + bytes.max(sample_bytes(shape) as u64)
 }

@@ -1,4 +1,4 @@
-//! Threads that make tokens and samples, for all who read pieces of files.
+//! Threads that make tokens and samples, shared by all readers of pieces.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -15,14 +15,14 @@ use super::text_counts::TextCounts;
 use super::work::FileWork;
 use super::{DataError, Recipe};
 
-/// Threads that make tokens, at most: each has a piece and what it becomes in memory, some 100 MB.
+/// Upper bound of threads: each holds a piece and its result in memory, some 100 MB.
 const THREADS_MAX: usize = 32;
-/// More than there are cores: while one waits until its shard is on the disk, another decodes.
+/// Threads beyond the cores: while one waits for its shard to reach the disk, another decodes.
 const THREADS_BEYOND_CORES: usize = 2;
-/// Pieces that were read and wait for a thread: readers wait when there are more.
+/// Pieces waiting for a thread: back-pressure on the readers beyond this.
 const WAITING_MAX: usize = 1;
 
-/// What a file's pieces became, in order.
+/// The results of a file's pieces, in order.
 pub(super) struct Tokenised {
     pub(super) pieces: Vec<ListedPiece>,
     pub(super) bad: BadRecords,
@@ -38,11 +38,11 @@ pub(super) struct Makers<'a> {
     pub(super) lease: &'a Lease,
     queue: SyncSender<Job<'a>>,
     cache: &'a Cache,
-    /// Something failed, and what others do is of no use.
+    /// A thread failed: the work of the others is useless.
     pub(super) has_failed: AtomicBool,
 }
 
-/// A piece, and who waits for what it becomes.
+/// A piece, with the channel for its result.
 struct Job<'a> {
     index: usize,
     piece: Piece,
@@ -51,7 +51,7 @@ struct Job<'a> {
     tell: Sender<(usize, Result<MadePiece, DataError>)>,
 }
 
-/// Has threads as long as `read` runs. What is made is in the lease.
+/// Runs the threads while `read` runs. The lease holds the results.
 pub(super) fn with_makers<'a, T>(
     maker: Maker<'a>,
     lease: &'a Lease,
@@ -66,7 +66,7 @@ pub(super) fn with_makers<'a, T>(
             let waiting = Arc::clone(&waiting);
             scope.spawn(move || take_jobs(&waiting, maker, lease));
         }
-        // With the last thread that takes from it, it is closed: nobody waits for threads that have panicked.
+        // The queue closes with its last receiver, so that senders do not wait for threads that panicked.
         drop(waiting);
         read(&Makers { lease, queue, cache: maker.cache, has_failed: AtomicBool::new(false) })
     })
@@ -76,18 +76,18 @@ fn take_jobs<'a>(waiting: &Mutex<Receiver<Job<'a>>>, maker: Maker<'a>, lease: &L
     loop {
         let Ok(job) = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return };
         let made = maker.make_piece(job.piece, job.file, job.recipe, lease);
-        // Whoever does not listen any more has failed.
+        // A closed receiver means that its owner failed.
         let _ = job.tell.send((job.index, made));
     }
 }
 
 impl<'a> Makers<'a> {
-    /// Something failed, and what others do is of no use.
+    /// A thread failed: the work of the others is useless.
     pub(super) fn fail(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// Has tokens made of each piece of a file, until all are made, something fails, bad records are not accepted, or a stop is asked for.
+    /// Tokenises each piece of a file. Ends early on a failure, on too many bad records, or on a stop.
     pub(super) fn tokenise(
         &self,
         file: &'a Origin,
@@ -113,7 +113,7 @@ impl<'a> Makers<'a> {
             told.try_iter().try_for_each(&mut take)?;
             let job = Job { index: unread.len(), piece, file, recipe, tell: tell.clone() };
             unread.push((bad, notes));
-            // Nobody takes it, or says what became of it, only where a thread panicked, and then so does the scope.
+            // The queue is closed only if a thread panicked, and then the scope panics too.
             self.queue.send(job).map_err(|_| DataError::Stopped)?;
         }
         drop(tell);
@@ -127,7 +127,7 @@ impl<'a> Makers<'a> {
 }
 
 impl Tokenised {
-    /// Of pieces in order, each with what could not be read of it, and what its reader tells.
+    /// Collects pieces in order, each with its unreadable records and the reader's notes.
     fn of(made: impl Iterator<Item = ((BadRecords, Notes), MadePiece)>) -> Self {
         let (mut pieces, mut bad) = (Vec::new(), BadRecords::default());
         let (mut labels, mut counts, mut notes) = (Vec::new(), TextCounts::default(), Notes::default());

@@ -16,7 +16,7 @@ use super::text_counts::TextCounts;
 use super::work::FileWork;
 use super::{DataError, Recipe, Tokenizer, Work};
 
-/// What is needed to make tokens and images of files.
+/// The context for making tokens and images from files.
 #[derive(Clone, Copy)]
 pub(super) struct Maker<'a> {
     pub(super) cache: &'a Cache,
@@ -25,18 +25,18 @@ pub(super) struct Maker<'a> {
     pub(super) piece_bytes: u64,
 }
 
-/// A file that is to be prepared.
+/// A file to prepare.
 #[derive(Clone, Copy)]
 pub(super) struct WantedFile<'a> {
     pub(super) file: &'a Origin,
     pub(super) bytes: u64,
     pub(super) recipe: &'a Recipe,
     pub(super) bad: &'a BadBudget,
-    /// Its place among its source's files.
+    /// Its index among its source's files.
     pub(super) place: usize,
 }
 
-/// The pieces of a file, which nobody throws away as long as the [`Lease`] is there with which it was prepared.
+/// The pieces of a file, protected from eviction by the [`Lease`] of its preparation.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) file: Origin,
@@ -45,7 +45,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// A file whose pieces are not known yet.
+    /// Returns a file whose pieces are not known yet.
     pub(super) fn unlisted(file: &Origin, bytes: u64, recipe: &Recipe) -> Self {
         let list = PieceList {
             file: file.path().display().to_string(),
@@ -64,7 +64,7 @@ impl Prepared {
 /// The pieces of a file under a recipe, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PieceList {
-    /// Where the file was when it was prepared, and how: for people.
+    /// Path of the file at its preparation, and the recipe: for people only.
     pub(super) file: String,
     pub(super) recipe: String,
     pub(super) pieces: Vec<ListedPiece>,
@@ -72,34 +72,34 @@ pub(super) struct PieceList {
     /// Images of each class.
     #[serde(default, skip_serializing_if = "Classes::is_empty")]
     pub(super) classes: Classes,
-    /// The class of each of its images, in order, which lists of earlier versions do not have.
+    /// The class of each of its images, in order; absent in lists of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) labels: Vec<u32>,
-    /// Counts of its texts, which lists of earlier versions do not have.
+    /// Counts of its texts; absent in lists of earlier versions.
     #[serde(default, skip_serializing_if = "TextCounts::are_zero")]
     pub(super) counts: TextCounts,
     #[serde(default, skip_serializing_if = "Notes::are_none")]
     pub(super) notes: Notes,
 }
 
-/// What a piece became.
+/// The result of a piece.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ListedPiece {
-    /// Of its shard's file.
+    /// Name of its shard's file.
     pub(super) name: String,
     pub(super) records: u64,
     /// Items of its shard: tokens or images.
     #[serde(rename = "tokens")]
     pub(super) items: u64,
-    /// Of its shard: see [`Shard::hash`].
+    /// Hash of its shard: see [`Shard::hash`].
     pub(super) hash: String,
 }
 
-/// A piece, and what it takes to make it.
+/// A finished piece with its statistics.
 #[derive(Debug)]
 pub(super) struct MadePiece {
     pub(super) listed: ListedPiece,
-    /// Images of it that cannot be decoded.
+    /// Its undecodable images.
     pub(super) bad: BadRecords,
     /// The class of each of its images.
     pub(super) labels: Vec<u32>,
@@ -118,12 +118,12 @@ struct MadeShard {
 }
 
 impl<'a> Maker<'a> {
-    /// How it makes the files of a source.
+    /// Returns the recipe for the files of a source.
     pub(super) fn recipe(&self, source: &DataSource, config: &DataConfig) -> Recipe {
         Recipe::new(source, config, self.tokenizer, self.piece_bytes)
     }
 
-    /// What a file becomes, which is made where it is not there.
+    /// Returns a file's prepared pieces, and makes the missing ones.
     pub(super) fn prepare(
         &self,
         wanted: &WantedFile<'a>,
@@ -158,7 +158,7 @@ impl<'a> Maker<'a> {
         Ok(Prepared { file: file.clone(), bytes, list })
     }
 
-    /// The list of a file that is prepared; nothing is made.
+    /// Returns the list of a prepared file, without making anything.
     pub(super) fn find(&self, file: &Origin, recipe: &Recipe) -> Result<Option<PieceList>, DataError> {
         match file.known_hash(self.cache)? {
             Some(hash) => read_document(&self.cache.list(&list_name(&hash, file, recipe))),
@@ -166,7 +166,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Makes those shards of a file again that are not there.
+    /// Rebuilds the missing shards of a file.
     pub(super) fn complete(
         &self,
         prepared: &'a Prepared,
@@ -186,14 +186,14 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Makes one shard of a file again, which is missing or damaged.
+    /// Rebuilds a missing or damaged shard of a file.
     pub(super) fn make_again(&self, file: &Origin, recipe: &Recipe, name: &str) -> Result<Shard, DataError> {
         let path = self.cache.shard(name);
         tracing::warn!(shard = %path.display(), file = %file.path().display(), "prepared data is damaged or missing: making it again");
         let (mut pieces, hash) = (Pieces::open(file, recipe, self.cache)?, recipe.hash(file.path()));
         while let Some(piece) = pieces.next_piece()? {
             if piece.name(&hash) == name {
-                // Whoever has the damaged one mapped keeps it.
+                // Processes that have the damaged one mapped keep it.
                 remove(&path)?;
                 return self.make_shard(file, recipe, name, piece).map(|made| made.shard);
             }
@@ -201,7 +201,7 @@ impl<'a> Maker<'a> {
         Err(DataError::Changed { path: file.path().to_owned() })
     }
 
-    /// A piece of a file as a shard.
+    /// Makes a shard from a piece of a file.
     pub(super) fn make_piece(
         &self,
         piece: Piece,
@@ -230,7 +230,7 @@ impl<'a> Maker<'a> {
         let Some(shape) = &recipe.image else { return self.make_tokens(file, recipe, name, &piece) };
         let (path, records, mut is_new) = (self.cache.shard(name), piece.records(), false);
         let counts = TextCounts::default();
-        // One with stand-ins was made of the same records: which of them are bad is found by decoding them again.
+        // A shard with stand-ins has the same records: decoding them again finds the bad ones.
         let is_without = |shard: &Shard| (shard.len(), shard.stand_ins()) == (records, 0);
         if let Some(shard) = Shard::map(&path)?.filter(is_without) {
             let (bad, labels) = (BadRecords::default(), piece.labels());
@@ -247,7 +247,7 @@ impl<'a> Maker<'a> {
         Ok(MadeShard { records: records - bad.count, shard, is_new, bad, labels, counts })
     }
 
-    /// A piece of texts, or of tokens that were made elsewhere, as a shard.
+    /// Makes a shard from a piece of texts or of existing tokens.
     fn make_tokens(
         &self,
         file: &Origin,
@@ -265,14 +265,14 @@ impl<'a> Maker<'a> {
         let unknown_tokens = self.unknown_tokens(&shard, file, recipe, piece)?;
         let (is_new, unknown_text) = (made.is_some(), made.unwrap_or_default());
         let (byte_order_marks, odd) = (piece.byte_order_marks(), piece.odd_texts(&recipe.separator));
-        // Others keep what they have within a record.
+        // In other formats these belong to the record.
         let carriage_returns = if recipe.format == DataFormat::Text { piece.carriage_returns() } else { 0 };
         let counts = TextCounts { unknown_tokens, byte_order_marks, carriage_returns, unknown_text, odd };
         let (records, bad, labels) = (piece.records(), BadRecords::default(), Vec::new());
         Ok(MadeShard { shard, is_new, records, bad, labels, counts })
     }
 
-    /// Unknown tokens of a piece's shard, which may have been made before. Where a text names the token, nothing is unknown; files of tokens are not counted.
+    /// Counts the unknown tokens of a piece's shard, which may be older. A text that spells the token does not count, nor do files of tokens.
     fn unknown_tokens(
         &self,
         shard: &Shard,
@@ -285,7 +285,7 @@ impl<'a> Maker<'a> {
         };
         let count = match shard.read(0..shard.len()) {
             Ok(tokens) => unknown.count(tokens, recipe.item_bytes()),
-            // Whoever trains on it has it made again.
+            // Training on it triggers a rebuild.
             Err(Damaged) => {
                 let again = piece.tokens(self, file.path(), recipe)?;
                 unknown.count(&again.bytes, recipe.item_bytes())

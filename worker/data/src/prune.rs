@@ -1,4 +1,4 @@
-//! Throwing away what has not been used for longest.
+//! Eviction of the least recently used data.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -13,31 +13,30 @@ use super::lease::Used;
 use super::partial::ENDING;
 use super::prepared::PieceList;
 
-/// What the system counts a file's place on the disk in.
+/// Unit of a file's size on disk, as the system reports it.
 const BLOCK_BYTES: u64 = 512;
 
-/// What was thrown away and what is left.
+/// The result of an eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Bytes that were thrown away.
+    /// Bytes removed.
     pub removed_bytes: u64,
-    /// Bytes that are left.
+    /// Bytes left.
     pub left_bytes: u64,
-    /// Those of them that are in use.
+    /// Bytes left that are in use.
     pub in_use_bytes: u64,
 }
 
-/// What is thrown away together: a list with the shards that no other list names, a shard that none does, or a stamp.
+/// The unit of eviction: a list with the shards named by no other list, a shard without a list, or a stamp.
 struct Unit {
     used: SystemTime,
-    /// The list or stamp, and its bytes.
+    /// The list or stamp, with its bytes.
     file: Option<(PathBuf, u64)>,
     shards: Vec<String>,
     is_in_use: bool,
 }
 
-/// Throws prepared data in the worker's folder `cache` away, what has not been used for longest first, until at most `bytes_max` are left or all that is
-/// left is in use.
+/// Evicts prepared data from the worker's folder `cache`, least recently used first, until at most `bytes_max` are left or the rest is in use.
 ///
 /// # Errors
 /// A file cannot be read or removed.
@@ -45,17 +44,17 @@ pub fn prune(cache: &Path, bytes_max: u64) -> Result<Pruned, DataError> {
     Cache::open(cache, None)?.prune(Goal { bytes: bytes_max, most: u64::MAX })
 }
 
-/// How much is to be left.
+/// The target of an eviction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal {
-    /// At most so many bytes, as far as they are not in use.
+    /// Bytes to leave at most, unless more are in use.
     pub(super) bytes: u64,
-    /// Where what is in use takes more than this, nothing is thrown away.
+    /// Bytes in use above which nothing is evicted.
     pub(super) most: u64,
 }
 
 impl Cache {
-    /// The same, which counts what is being made as well.
+    /// The same; unfinished files count as well.
     pub(super) fn prune(&self, goal: Goal) -> Result<Pruned, DataError> {
         let _alone = self.alone()?;
         let used = self.used()?;
@@ -72,14 +71,14 @@ impl Cache {
         for path in pruning.complete_files(&self.shards())? {
             units.extend(pruning.shard_unit(&path)?);
         }
-        // All of them are being made.
+        // All of these are unfinished.
         pruning.complete_files(&self.fetches())?;
         pruning.complete_files(&self.drafts())?;
         units.sort_by_key(|unit| unit.used);
         pruning.throw_away(&units, &used, goal)
     }
 
-    /// Removes what those left behind who died.
+    /// Removes leftovers of processes that died.
     pub(super) fn sweep(&self) -> Result<(), DataError> {
         let _alone = self.alone()?;
         let mut pruning = Pruning::of(self);
@@ -92,11 +91,11 @@ impl Cache {
 
 struct Pruning<'a> {
     cache: &'a Cache,
-    /// Bytes of each shard that is there.
+    /// Bytes of each existing shard.
     sizes: HashMap<String, u64>,
     /// Units and leases that have a shard.
     users: HashMap<String, u32>,
-    /// Bytes of what is being made.
+    /// Bytes of unfinished files.
     partial_bytes: u64,
 }
 
@@ -105,23 +104,23 @@ impl<'a> Pruning<'a> {
         Self { cache, sizes: HashMap::new(), users: HashMap::new(), partial_bytes: 0 }
     }
 
-    /// The files of a folder; what an interrupted preparation left unfinished is removed.
+    /// Returns the complete files of a folder; removes those left unfinished by an interrupted preparation.
     fn complete_files(&mut self, folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         let mut complete = Vec::new();
         for path in files(folder)? {
             if path.extension().is_none_or(|extension| extension != ENDING) {
                 complete.push(path);
             } else if !remove_left_behind(&path)? {
-                // It may just have been renamed, and is counted under either name.
+                // It may just have been renamed; it counts under either name.
                 self.partial_bytes += std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
             }
         }
         Ok(complete)
     }
 
-    /// A shard that no list has.
+    /// Returns the unit of a shard without a list.
     fn shard_unit(&mut self, path: &Path) -> Result<Option<Unit>, DataError> {
-        // A damaged one was removed, to be made again.
+        // A damaged shard was removed in order to be rebuilt.
         let Some(metadata) = metadata(path)? else { return Ok(None) };
         let used = metadata.modified().map_err(DataError::io("read", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -159,7 +158,7 @@ impl<'a> Pruning<'a> {
         Ok(pruned)
     }
 
-    /// The list goes first: one whose shards are gone would have them made again.
+    /// Removes a unit, its list first: a list with missing shards would cause them to be rebuilt.
     fn remove(&mut self, unit: &Unit) -> Result<u64, DataError> {
         let mut bytes = 0;
         if let Some((path, size)) = &unit.file {
@@ -180,7 +179,7 @@ impl<'a> Pruning<'a> {
     }
 }
 
-/// A stamp, which takes more of the disk than it is long.
+/// Returns the unit of a stamp, which takes more room on disk than its length.
 fn stamp_unit(path: PathBuf, used: &Used) -> Result<Option<Unit>, DataError> {
     let is_in_use = path.file_name().is_some_and(|name| used.stamps.contains(&*name.to_string_lossy()));
     let Some(metadata) = metadata(&path)? else { return Ok(None) };
@@ -189,7 +188,7 @@ fn stamp_unit(path: PathBuf, used: &Used) -> Result<Option<Unit>, DataError> {
     Ok(Some(Unit { used, file: Some((path, bytes)), shards: Vec::new(), is_in_use }))
 }
 
-/// None: it is not there any more.
+/// Returns a file's metadata; `None`: it no longer exists.
 fn metadata(path: &Path) -> Result<Option<Metadata>, DataError> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -197,7 +196,7 @@ fn metadata(path: &Path) -> Result<Option<Metadata>, DataError> {
     }
 }
 
-/// A list with its shards; none where it is damaged, and then it is removed, unless somebody can read it who uses it.
+/// Returns the unit of a list with its shards; `None` if it is damaged. A damaged list is removed unless it is in use.
 fn list_unit(path: &Path, used: &Used) -> Result<Option<Unit>, DataError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_in_use = used.lists.contains(&*name);
@@ -206,7 +205,7 @@ fn list_unit(path: &Path, used: &Used) -> Result<Option<Unit>, DataError> {
     };
     let metadata = std::fs::metadata(path).map_err(DataError::io("read", path))?;
     let used_at = metadata.modified().map_err(DataError::io("read", path))?;
-    // A piece that comes twice in a file has one shard.
+    // A piece that occurs twice in a file has one shard.
     let mut shards: Vec<String> = list.pieces.into_iter().map(|piece| piece.name).collect();
     shards.sort_unstable();
     shards.dedup();

@@ -1,4 +1,4 @@
-//! How the files of a source become tokens or images.
+//! Recipes for turning the files of a source into tokens or images.
 
 use std::path::Path;
 
@@ -7,42 +7,43 @@ use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialec
 use super::Tokenizer;
 use super::image::sample_bytes;
 
-/// Vocabularies up to this size take two bytes a token.
+/// Largest vocabulary stored with two bytes per token.
 pub(super) const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
 
-/// Bytes of text or of images in a piece: small enough that a damaged one is quickly made again and that many are made at once in
-/// memory, large enough that a large source has few files.
+/// Bytes of text or images in a piece: small enough for a quick rebuild and for many in memory at once, large enough that a large source has
+/// few files.
 pub(super) const PIECE_BYTES: u64 = 16 << 20;
 
-/// Everything beside a file's bytes that decides which tokens or images it becomes, and how they are cut into shards.
+/// All inputs besides a file's bytes that determine its tokens or images and their shards.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) format: DataFormat,
-    /// Whether the configuration says so; else the file's name does.
+    /// Whether the configuration sets the format; otherwise the file's name does.
     pub(super) is_said: bool,
-    /// Of JSON, and whether the configuration says so.
+    /// For JSON: the field, and whether the configuration sets it.
     pub(super) field: String,
     pub(super) has_field: bool,
-    /// Of tables.
+    /// For tables.
     pub(super) column: Column,
-    /// Of CSV and TSV.
+    /// For CSV and TSV.
     pub(super) dialect: Dialect,
-    /// After each record, or after a file of plain text that a pattern names; of other files nothing.
+    /// Separator after each record, or after each plain text of a pattern; empty for other files.
     pub(super) separator: String,
-    /// What images become.
+    /// Shape of image samples.
     pub(super) image: Option<ImageConfig>,
-    /// One more than the largest token.
+    /// Largest token plus one.
     pub(super) vocabulary: u32,
-    /// Bytes of text or of images in a piece, until a record ends.
+    /// Bytes of text or images in a piece, up to the end of a record.
     pub(super) piece_bytes: u64,
     pub(super) tokenizer: Tokenizer,
     tokenizer_hash: blake3::Hash,
 }
 
-/// Values as RFC 4180 has them.
+/// The dialect of RFC 4180.
 const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: None };
 
-/// Part of every name in the cache: what is prepared in another way, or kept in another layout, has other names. Each format has a version of its own, so that a change of one leaves what the others have.
+/// Version in every name in the cache: a change of the preparation or of the layout gives new names. Each format has its own version, so that a
+/// change of one keeps the data of the others.
 const fn preparation_version(format: DataFormat) -> u32 {
     match format {
         DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU32 => 2,
@@ -53,7 +54,7 @@ const fn preparation_version(format: DataFormat) -> u32 {
     }
 }
 
-/// Bytes of an image of this shape with its class, or of a token of this vocabulary.
+/// Returns the bytes of an image of this shape with its class, or of a token of this vocabulary.
 pub(super) fn item_bytes(image: Option<&ImageConfig>, vocabulary: u32) -> usize {
     match image {
         Some(shape) => sample_bytes(shape),
@@ -78,7 +79,7 @@ impl Recipe {
             field: source.field.clone().unwrap_or_else(|| field.to_owned()),
             has_field: source.field.is_some(),
             column: source.column.clone().unwrap_or_else(|| Column::Name(text())),
-            // One that makes no sense was refused with the configuration.
+            // An invalid dialect was refused with the configuration.
             dialect: source.dialect().unwrap_or(PLAIN),
             separator: if source.has_separators() { config.separator.clone() } else { String::new() },
             image: config.image.clone(),
@@ -89,7 +90,7 @@ impl Recipe {
         }
     }
 
-    /// Of tokens that are bytes, and everything else as it is where nothing is said of it.
+    /// Returns a recipe with byte tokens and defaults for the rest.
     #[cfg(any(test, fuzzing, feature = "fuzz"))]
     pub(super) fn plain(format: DataFormat) -> Self {
         Self {
@@ -108,17 +109,17 @@ impl Recipe {
         }
     }
 
-    /// Bytes of what a shard has one after the other: a token, or an image with its class.
+    /// Returns the bytes of a shard's item: a token, or an image with its class.
     pub(super) fn item_bytes(&self) -> usize {
         item_bytes(self.image.as_ref(), self.vocabulary)
     }
 
-    /// Classes of images; of texts none.
+    /// Returns the number of image classes; 0 for texts.
     pub(super) fn classes(&self) -> u64 {
         self.image.as_ref().map_or(0, |shape| shape.classes.into())
     }
 
-    /// Names what is made from the bytes of a file called so: what its name ends with may decide whether it is decompressed.
+    /// Returns the identity of the recipe for a file of this name, whose extension may select decompression.
     pub(super) fn hash(&self, file: &Path) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         let end = file.extension().unwrap_or_default().to_ascii_lowercase();
@@ -131,12 +132,12 @@ impl Recipe {
         hasher.finalize()
     }
 
-    /// What decides which records a file has beside what [`Self::hash`] names. It is part of a list's name and of no shard's: where it changes, files are read anew, and shards of the same
-    /// records are found. Nothing: as in all versions so far.
+    /// Returns the version of reading: inputs that determine a file's records beyond [`Self::hash`]. It is part of the names of lists, not of shards: after a
+    /// change, files are read anew, and shards of equal records are found. Empty: unchanged since the first version.
     pub(super) fn reading(&self) -> String {
         match self.format {
             DataFormat::Text => {
-                // Earlier versions cut at lines, whatever became of the tokens there.
+                // Earlier versions cut at lines regardless of the tokens there.
                 let cuts = match self.tokenizer {
                     Tokenizer::Bytes => "",
                     Tokenizer::Json { .. } => "cut where no token changes",
@@ -160,7 +161,7 @@ impl Recipe {
     }
 }
 
-/// Only what decides the tokens of a record: a separator behind a file of text is part of its last one.
+/// Shows only the inputs that determine a record's tokens: the separator after a text file is part of its last record.
 impl std::fmt::Display for Recipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { field, column, dialect, separator, .. } = self;
@@ -182,7 +183,7 @@ impl std::fmt::Display for Recipe {
     }
 }
 
-/// What images are made into. What is random is not prepared, and so not told.
+/// The prepared shape of images. Augmentation happens later and is not shown.
 struct Shape<'a>(&'a Recipe);
 
 impl std::fmt::Display for Shape<'_> {

@@ -1,4 +1,4 @@
-//! The limit of what a cache holds: kept by all who write to it, together.
+//! The size limit of a cache, shared by all its writers.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,33 +8,34 @@ use super::DataError;
 use super::cache::{Cache, open_to_lock};
 use super::prune::Goal;
 
-/// One in so many bytes of the limit is made free beyond what is needed, so that not all is counted again for the next shard.
+/// Fraction (1/32) of the limit that is freed beyond the need, so that the next shard does not require a full count.
 const SLACK: u64 = 32;
 
 impl Cache {
-    /// Takes `bytes` of the room for a file that is being made, and throws away what has not been used for longest where there is too little.
+    /// Reserves `bytes` for an unfinished file, and evicts the least recently used data if there is too little room.
     ///
-    /// What is taken stands in a file, so that not all is counted for each shard. It is too much where somebody died or removed something, and never too little: room is taken before it is used.
+    /// A file records the reserved total, so that a shard does not require a full count. The total is too high after a crash or a removal, and never
+    /// too low: room is reserved before it is used.
     pub(super) fn make_room(&self, bytes: u64, partial: &File, path: &Path) -> Result<(), DataError> {
         let place = self.size();
         let mut size = open_to_lock(&place)?;
         size.lock().map_err(DataError::io("lock", &place))?;
         let known = read(&mut size).map_err(DataError::io("read", &place))?;
         let taken = match (self.bytes_max, known) {
-            // Whoever has a limit counts when it first asks.
+            // A process with a limit counts at its first request.
             (None, None) => None,
             (None, Some(known)) => Some(known.saturating_add(bytes)),
             (Some(max), Some(known)) if known.saturating_add(bytes) <= max => Some(known + bytes),
             (Some(max), _) => Some(self.evict(bytes, max)?.saturating_add(bytes)),
         };
-        // As long as it is when it is written: so it is counted by whoever counts all.
+        // Set to its final length, so that a full count includes it.
         partial.set_len(bytes).map_err(DataError::io("write", path))?;
         taken.map_or(Ok(()), |taken| write(&mut size, taken).map_err(DataError::io("write", &place)))
     }
 
-    /// What is taken afterwards. Nothing is thrown away for what does not fit beside what is in use.
+    /// Returns the bytes left after eviction. Evicts nothing if the data in use leaves too little room anyway.
     fn evict(&self, bytes: u64, max: u64) -> Result<u64, DataError> {
-        // Of what never fits, only what is in use is counted.
+        // A file above the limit never fits: only the bytes in use are counted.
         let most = max.checked_sub(bytes).unwrap_or(u64::MAX);
         let pruned = self.prune(Goal { bytes: most.saturating_sub(max / SLACK), most })?;
         if pruned.left_bytes.saturating_add(bytes) > max {

@@ -9,7 +9,7 @@ use super::counted::counted;
 /// Files that are named, at most.
 const NAMED_MAX: usize = 5;
 
-/// How many files have become the same items as one before them, and the first of these, with that one.
+/// The number of files with the same items as an earlier one, and the first of them with their originals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SameContent {
     count: u64,
@@ -17,7 +17,7 @@ pub struct SameContent {
 }
 
 impl SameContent {
-    /// Of files and what they became, in order. One that became nothing is the same as none.
+    /// Compares files by their results, in order.
     pub(super) fn of<'f, T: Eq + std::hash::Hash>(files: impl Iterator<Item = (&'f Path, T)>) -> Self {
         let (mut same, mut seen) = (Self::default(), HashMap::new());
         for (path, became) in files {
@@ -33,7 +33,7 @@ impl SameContent {
         same
     }
 
-    /// How many there are.
+    /// Returns the number.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

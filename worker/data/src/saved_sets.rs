@@ -1,4 +1,4 @@
-//! Data sets as `save_to_disk` of Hugging Face's `datasets` writes them, whose `state.json` says which files they have: what was there before stays beside them.
+//! Data sets written by `save_to_disk` of Hugging Face's `datasets`, whose `state.json` lists their files: older files stay beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -5,9 +5,9 @@ use std::fs::DirEntry;
 use std::io;
 use std::path::Path;
 
-/// Names that are told.
+/// Names listed in a message.
 const NAMED_MAX: usize = 5;
-/// Entries of a folder that are looked at: a message does not wait for a folder of millions.
+/// Entries of a folder to examine: a message does not wait for a folder of millions.
 const ENTRIES_MAX: usize = 1 << 12;
 
 /// The pattern, its folder, and the first names there, or in the nearest folder above it that is there.

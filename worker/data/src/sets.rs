@@ -1,4 +1,4 @@
-//! Files that say in their names of how many they are: `train-00002-of-00004.parquet`, `part_2_of_4.jsonl`.
+//! Files whose names give the size of their set: `train-00002-of-00004.parquet`, `part_2_of_4.jsonl`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ const BETWEEN: [&str; 3] = ["-of-", "_of_", ".of."];
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Numbered<'p> {
     folder: &'p Path,
-    /// With the sign that stands before the number.
+    /// Text before the number, including the sign.
     before: &'p str,
-    /// As it is written.
+    /// The number as written.
     number: &'p str,
-    /// Between the two numbers.
+    /// Text between the two numbers.
     between: &'p str,
     of: &'p str,
     after: &'p str,
@@ -37,12 +37,12 @@ impl<'p> Numbered<'p> {
         })
     }
 
-    /// What all of a set have in common. Behind the number may be a hash.
+    /// Returns the common parts of a set. A hash may follow the number.
     fn set(&self) -> (&'p Path, &'p str, Option<&'p str>) {
         (self.folder, self.before, self.after.rsplit_once('.').map(|(_, end)| end))
     }
 
-    /// Another one of its set, as wide as this one's number where that has zeros in front.
+    /// Returns another file of its set, with as many digits if this one's number has leading zeros.
     fn with_number(&self, number: u64) -> PathBuf {
         let Self { folder, before, between, of, after, .. } = self;
         let width = if self.number.starts_with('0') && self.number.len() > 1 { self.number.len() } else { 0 };
@@ -51,20 +51,20 @@ impl<'p> Numbered<'p> {
     }
 }
 
-/// More files than a set has. Of one that says that it has more, nothing is said.
+/// Upper bound of files in a set. Sets that claim more are ignored.
 const FILES_MAX: u64 = 100_000;
 
-/// What is wrong with the sets among files.
+/// A defect of the sets among files.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wrong<'p> {
-    /// Files of several sets of one name, of which one is left over.
+    /// Files of several sets of one name, one of them a leftover.
     Several([&'p Path; 2]),
-    /// Files that have one number.
+    /// Files with the same number.
     Twice([&'p Path; 2]),
 }
 
 impl Wrong<'_> {
-    /// In words.
+    /// Describes it in words.
     pub fn told(&self) -> String {
         let (Self::Several([one, other]) | Self::Twice([one, other])) = self;
         let what = match self {
@@ -79,7 +79,7 @@ impl Wrong<'_> {
     }
 }
 
-/// Files that their sets lack and that this pattern would match; they may be counted from 0 or from 1.
+/// Returns the files missing from their sets that this pattern would match; numbers start at 0 or 1.
 ///
 /// # Errors
 /// [`Wrong`]

@@ -1,8 +1,8 @@
-//! The tokens or images of a piece as a file that is written once and mapped into memory.
+//! The tokens or images of a piece, as a file that is written once and mapped into memory.
 //!
 //! Layout, little-endian: a header of 64 bytes (magic, format version, bytes in an item, items, bytes in a block, stand-ins, and from byte 32 on the BLAKE3
 //! of all that and of the table), a table with the BLAKE3 of each block, then the items, which are
-//! tokens, or images with their classes. Stand-ins are copies of images, in the place of such as cannot be decoded. A block is checked when it is first touched.
+//! tokens, or images with their classes. Stand-ins are copies that replace undecodable images. A block is checked on its first use.
 
 use std::fs::File;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 64;
 /// Header bytes before the hash.
 const FIELDS_BYTES: usize = 32;
 const HASH_BYTES: usize = 32;
-/// Bytes that are checked at once: a first touch costs a fraction of a millisecond, and the table is a 32,768th of the items.
+/// Bytes per check: a first use costs a fraction of a millisecond, and the table is a 32,768th of the items.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
 /// The items of a piece, mapped from a file in the cache.
@@ -27,13 +27,13 @@ pub(super) const BLOCK_BYTES: usize = 1 << 20;
 pub(super) struct Shard {
     map: Mmap,
     header: Header,
-    /// Blocks that were found as they were written.
+    /// Blocks found valid.
     checked: Marks,
-    /// Blocks that were asked for to be checked.
+    /// Blocks announced for a check.
     expected: Marks,
 }
 
-/// A bit for each block.
+/// One bit per block.
 #[derive(Debug)]
 struct Marks(Vec<AtomicU64>);
 
@@ -46,19 +46,19 @@ impl Marks {
         self.0[block / 64].load(Ordering::Relaxed) & (1 << (block % 64)) != 0
     }
 
-    /// Answers whether it was set.
+    /// Sets a bit and returns whether it was set before.
     fn set(&self, block: usize) -> bool {
         let bit = 1 << (block % 64);
         self.0[block / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0
     }
 }
 
-/// A block that is not as it was written.
+/// A damaged block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Damaged;
 
 impl Shard {
-    /// Maps a shard. None when it is not there, or its header or table is not as it was written.
+    /// Maps a shard; `None` if it is missing or its header or table is damaged.
     #[allow(unsafe_code)]
     pub(super) fn map(path: &Path) -> Result<Option<Self>, DataError> {
         let file = match File::open(path) {
@@ -66,12 +66,12 @@ impl Shard {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DataError::io("open", path)(error)),
         };
-        // SAFETY: the file is in the worker's own cache, and what is used of it is never changed under this name: it is written under
-        // another one, renamed when complete, and replaced, not overwritten, when damaged. Of a shard that is fetched, blocks are written
-        // that nobody has used yet: each is hashed before it is, and while it is written it has another hash.
+        // SAFETY: the file is in the worker's own cache, and the parts in use never change under this name: it is written under
+        // another name, renamed when complete, and replaced, not overwritten, when damaged. In a fetched shard only unused blocks
+        // are written: each is hashed before use, and during the write its hash does not match.
         let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
-        // Samples come shuffled: what the system reads around a page is not wanted, and may be all of the file as soon as the header is touched. What is wanted, `expect`
-        // says. Without the advice it is only slower.
+        // Samples are read in random order: the system's read-ahead is wasted, and may cover the whole file once the header is touched. `expect` announces
+        // the needed parts. Without the advice reads are only slower.
         let _ = map.advise(Advice::Random);
         let Some(header) = Header::parse(&map) else { return Ok(None) };
         let [checked, expected] = [(); 2].map(|()| Marks::new(header.blocks()));
@@ -83,30 +83,30 @@ impl Shard {
         self.header.items
     }
 
-    /// Items that stand for such as cannot be decoded.
+    /// Returns the number of stand-ins for undecodable items.
     pub(super) fn stand_ins(&self) -> u32 {
         self.header.stand_ins
     }
 
-    /// Names the items: the hash of the table that has the hashes of all.
+    /// Returns the identity of the items: the hash of the table of their hashes.
     pub(super) fn hash(&self) -> [u8; 32] {
         self.header.hash
     }
 
-    /// Bytes on the disk.
+    /// Returns the bytes on disk.
     pub(super) fn bytes(&self) -> u64 {
         self.map.len() as u64
     }
 
-    /// The bytes of the items of a range, which must lie inside.
+    /// Returns the bytes of a range of items, which must be in bounds.
     pub(super) fn read(&self, range: Range<u64>) -> Result<&[u8], Damaged> {
         let bytes = self.bytes_of(range);
         blocks_of(&bytes).try_for_each(|block| self.check(block))?;
         Ok(&self.body()[bytes])
     }
 
-    /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory: of a block that was not checked
-    /// yet, all.
+    /// Announces the read of a range, which must be in bounds, to the operating system, and returns the bytes that may come into memory: all of each
+    /// block not checked yet.
     pub(super) fn expect(&self, range: Range<u64>) -> u64 {
         let bytes = self.bytes_of(range);
         let expect = |block| {
@@ -140,7 +140,7 @@ impl Shard {
         &self.map[..self.header.body()]
     }
 
-    /// A block as it was written; also where there is none.
+    /// Returns a valid block; an index out of range counts as damaged.
     pub(super) fn block(&self, block: usize) -> Result<&[u8], Damaged> {
         if block >= self.header.blocks() {
             return Err(Damaged);
@@ -149,7 +149,7 @@ impl Shard {
         Ok(&self.body()[self.place(block)])
     }
 
-    /// The blocks that have items of a range, which must lie inside, and are not as they were written.
+    /// Returns the damaged blocks of a range of items, which must be in bounds.
     pub(super) fn damaged(&self, range: Range<u64>) -> Vec<usize> {
         let blocks = blocks_of(&self.bytes_of(range));
         blocks.filter(|&block| self.check(block).is_err()).collect()
@@ -174,36 +174,36 @@ impl Shard {
         Ok(())
     }
 
-    /// Asks for bytes of the body. Whoever reads them without an answer waits.
+    /// Asks the operating system to read bytes of the body ahead. On failure, the read itself waits.
     fn advise(&self, bytes: Range<usize>) {
         if !bytes.is_empty() {
             let _ = self.map.advise_range(Advice::WillNeed, self.header.body() + bytes.start, bytes.len());
         }
     }
 
-    /// The items' bytes.
+    /// Returns the items' bytes.
     fn body(&self) -> &[u8] {
         &self.map[self.header.body()..]
     }
 
-    /// Where a block is in the body.
+    /// Returns the range of a block in the body.
     fn place(&self, block: usize) -> Range<usize> {
         self.header.place(block)
     }
 
-    /// Where items are in the body.
+    /// Returns the range of items in the body.
     fn bytes_of(&self, items: Range<u64>) -> Range<usize> {
         let each = self.header.item_bytes as usize;
         items.start as usize * each..items.end as usize * each
     }
 }
 
-/// The blocks that have items of a range of a shard with so many bytes in an item.
+/// Returns the blocks of a range of items, for `item_bytes` per item.
 pub(super) fn blocks_with(range: &Range<u64>, item_bytes: usize) -> Range<usize> {
     blocks_of(&(range.start as usize * item_bytes..range.end as usize * item_bytes))
 }
 
-/// Header and table of a shard without its items, and what they say.
+/// Header and table of a shard without its items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head<'a> {
     header: Header,
@@ -211,25 +211,25 @@ pub(super) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// None unless header and table are whole and as they were written.
+    /// Parses a head; `None` unless header and table are complete and valid.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, whole) = Header::read(bytes)?;
         (whole >= header.body() && bytes.len() == header.body() && header.is_of(bytes))
             .then(|| Self { header, table: &bytes[HEADER_BYTES..] })
     }
 
-    /// Whether it is of a shard with this hash, so many items, and so many bytes in each.
+    /// Whether it belongs to a shard with this hash, number of items and bytes per item.
     pub(super) fn is_of(&self, hash: [u8; HASH_BYTES], items: u64, item_bytes: usize) -> bool {
         let Header { hash: own, items: has, item_bytes: each, .. } = self.header;
         (own, has, each as usize) == (hash, items, item_bytes)
     }
 
-    /// Bytes of the head of a shard of so many items.
+    /// Returns the bytes of the head of a shard of `items` items.
     pub(super) fn bytes_of(items: u64, item_bytes: usize) -> usize {
         Header { item_bytes: item_bytes as u32, items, stand_ins: 0, hash: [0; HASH_BYTES] }.body()
     }
 
-    /// Where a block is in the items' bytes; none: there is no such block.
+    /// Returns the range of a block in the items' bytes; `None`: no such block exists.
     pub(super) fn place(&self, block: usize) -> Option<Range<usize>> {
         (block < self.header.blocks()).then(|| self.header.place(block))
     }
@@ -239,18 +239,18 @@ impl<'a> Head<'a> {
         blake3::Hash::from_slice(hash).ok()
     }
 
-    /// Of the whole shard.
+    /// Returns the bytes of the whole shard.
     pub(super) fn file_bytes(&self) -> u64 {
         (self.header.body() + self.header.body_bytes()) as u64
     }
 }
 
-/// The blocks that have some of these bytes.
+/// Returns the blocks that overlap these bytes.
 fn blocks_of(bytes: &Range<usize>) -> Range<usize> {
     if bytes.is_empty() { 0..0 } else { bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES) }
 }
 
-/// A shard as it is to be written, of items of so many bytes each, so many of which stand for others.
+/// Encodes a shard, with its bytes per item and its number of stand-ins.
 pub(super) fn encode(body: &[u8], item_bytes: usize, stand_ins: u32) -> Vec<u8> {
     let items = (body.len() / item_bytes) as u64;
     let table: Vec<u8> = body.chunks(BLOCK_BYTES).flat_map(|block| *blake3::hash(block).as_bytes()).collect();
@@ -290,13 +290,13 @@ impl Header {
         *hasher.finalize().as_bytes()
     }
 
-    /// Of a whole file: none unless header, table and length are as they were written.
+    /// Parses the header of a whole file; `None` unless header, table and length are valid.
     fn parse(file: &[u8]) -> Option<Self> {
         let (header, whole) = Self::read(file)?;
         (file.len() == whole && header.is_of(file)).then_some(header)
     }
 
-    /// What the first bytes of a file say, and how long it has to be. None: they say nothing that could be.
+    /// Parses the first bytes of a file, and returns the header with the file's length; `None`: impossible values.
     fn read(file: &[u8]) -> Option<(Self, usize)> {
         let item_bytes = u32::from_le_bytes(*file.get(12..)?.first_chunk()?);
         let items = u64::from_le_bytes(*file.get(16..)?.first_chunk()?);
@@ -307,7 +307,7 @@ impl Header {
         Some((header, whole))
     }
 
-    /// None: there is no such length.
+    /// Returns the length of the file; `None`: overflow.
     fn file_bytes(&self) -> Option<usize> {
         let body = self.items.checked_mul(self.item_bytes.into())?;
         let body = usize::try_from(body).ok()?;
@@ -315,7 +315,7 @@ impl Header {
         HEADER_BYTES.checked_add(table)?.checked_add(body)
     }
 
-    /// Whether a file, which has all of its head, begins with this header and a table that it has the hash of.
+    /// Whether a file with a complete head begins with this header and a table that matches its hash.
     fn is_of(&self, file: &[u8]) -> bool {
         // Magic, version and block size are compared by writing them again.
         let fields = self.fields();
@@ -327,7 +327,7 @@ impl Header {
         self.items as usize * self.item_bytes as usize
     }
 
-    /// Where a block is in the body.
+    /// Returns the range of a block in the body.
     fn place(&self, block: usize) -> Range<usize> {
         block * BLOCK_BYTES..self.body_bytes().min((block + 1) * BLOCK_BYTES)
     }
@@ -336,7 +336,7 @@ impl Header {
         self.body_bytes().div_ceil(BLOCK_BYTES)
     }
 
-    /// Where the items begin.
+    /// Returns the offset of the items.
     fn body(&self) -> usize {
         HEADER_BYTES + self.blocks() * HASH_BYTES
     }

@@ -1,4 +1,4 @@
-//! Several files of a run's sources are prepared at a time.
+//! Parallel preparation of a run's files.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,33 +27,33 @@ use super::source_size::SourceSize;
 use super::stamp::Stamp;
 use super::{DataError, Recipe};
 
-/// Files that are read at a time: enough that the disk has something to write while others are hashed, and each has a piece of up to some 20 MB in memory.
+/// Files read in parallel: enough to keep the disk busy during hashing; each has a piece of up to some 20 MB in memory.
 const READERS_MAX: usize = 8;
 
-/// A source that is to be prepared.
+/// A source to prepare.
 pub(super) struct Plan<'a> {
     source: &'a DataSource,
     recipe: Recipe,
     bad: BadBudget,
-    /// With their bytes.
+    /// Files, with their bytes.
     files: Vec<(Origin, u64)>,
-    /// Of a folder of images, what is in it.
+    /// The images of a folder of images.
     images: Option<Vec<FolderImage>>,
     identity: Option<[u8; 32]>,
-    /// What else is there.
+    /// Files left out.
     passed: PassedOver,
 }
 
-/// When a folder of images is decoded.
+/// The time of decoding a folder of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Before it is used.
+    /// Before use.
     First,
-    /// While it is used.
+    /// During use.
     Meanwhile,
 }
 
-/// Refuses tokens of two bytes of a vocabulary that needs more: those from 65,536 on were written as others.
+/// Refuses two-byte tokens of a vocabulary that needs more: ids from 65,536 on were truncated.
 fn check_width(file: &Origin, vocabulary: u32) -> Result<(), DataError> {
     if vocabulary <= NARROW_VOCABULARY_MAX {
         return Ok(());
@@ -64,10 +64,10 @@ fn check_width(file: &Origin, vocabulary: u32) -> Result<(), DataError> {
     Err(DataError::OtherContent { path: file.path().to_owned(), what })
 }
 
-/// Refuses files that are trained on and held out. The first sources are those that are trained on.
+/// Refuses files that are both trained on and held out. Training sources come first.
 ///
 /// # Errors
-/// The file, and both sources.
+/// Names the file and both sources.
 pub(super) fn check_held_out(plans: &[Plan<'_>], training: usize) -> Result<(), DataError> {
     let place = |file: &Origin| file.path().canonicalize().unwrap_or_else(|_| file.path().to_owned());
     let (training, held_out) = plans.split_at(training.min(plans.len()));
@@ -99,7 +99,7 @@ pub(super) fn check_held_out(plans: &[Plan<'_>], training: usize) -> Result<(), 
     Ok(())
 }
 
-/// Logs files that are held out and have the content of one that is trained on.
+/// Logs held-out files whose content equals that of a training file.
 pub(super) fn tell_held_out(training: &[Arc<Source>], held_out: &[Arc<Source>]) {
     let trained: HashMap<_, _> =
         training.iter().flat_map(|source| source.contents()).map(|(path, became)| (became, path)).collect();
@@ -112,7 +112,7 @@ pub(super) fn tell_held_out(training: &[Arc<Source>], held_out: &[Arc<Source>]) 
 }
 
 impl<'a> Plan<'a> {
-    /// Looks which files there are.
+    /// Lists the files of a source.
     pub(super) fn new(
         source: &'a DataSource,
         config: &DataConfig,
@@ -137,7 +137,7 @@ impl<'a> Plan<'a> {
         Ok(Self { source, recipe, bad, files, images, identity, passed })
     }
 
-    /// Begins a folder of images that is decoded while it is used; none: it is prepared, or something else.
+    /// Opens a folder of images for decoding during use; `None`: it is prepared already, or no such folder.
     fn begin(
         &mut self,
         when: When,
@@ -147,7 +147,7 @@ impl<'a> Plan<'a> {
         let (When::Meanwhile, Some(images)) = (when, &self.images) else { return Ok(None) };
         let Some((origin, _)) = self.files.first() else { return Ok(None) };
         check_class_count(origin.path(), self.recipe.classes())?;
-        // Where it is likely to be prepared, that is found out before the run: hashing is less than to decode anew, and takes no room.
+        // A folder that is probably prepared is checked before the run: hashing is cheaper than decoding, and takes no room.
         if let Some(stamp) = Stamp::likely(origin.path(), &seen_of(images), maker.cache)? {
             let list = maker.cache.list(&list_name(&stamp.hash, origin, &self.recipe));
             if read_document::<PieceList>(&list)?.is_some() {
@@ -160,7 +160,7 @@ impl<'a> Plan<'a> {
         Preparing::begin(begun, maker.cache, lease).map(Some)
     }
 
-    /// Whether a folder that was prepared is the one that was listed.
+    /// Checks that a prepared folder is the listed one.
     fn check(&self, source: &Source) -> Result<(), DataError> {
         let (Some(images), Some((origin, _))) = (&self.images, self.files.first()) else { return Ok(()) };
         let is_same = source.items() == images.len() as u64 && origin.state()? == [state_of(images)];
@@ -174,7 +174,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether classes are called the same in all folders of images: a class is the place of its name among all.
+/// Checks that classes have equal names in all folders of images: a class is the index of its name.
 ///
 /// # Errors
 /// Names the first two that differ.
@@ -196,10 +196,10 @@ pub(super) fn check_classes(plans: &[Plan<'_>]) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Prepares what is not prepared.
+/// Prepares the unprepared sources.
 ///
 /// # Errors
-/// That of the first file that has one, though others may have failed before.
+/// The error of the first file in order that failed, even if another failed earlier.
 pub(super) fn prepare(
     mut plans: Vec<Plan<'_>>,
     when: When,
@@ -208,7 +208,7 @@ pub(super) fn prepare(
 ) -> Result<Vec<Source>, DataError> {
     let begin = |plan: &mut Plan<'_>| plan.begin(when, maker, lease);
     let coming: Vec<Option<Preparing>> = plans.iter_mut().map(begin).collect::<Result<_, _>>()?;
-    // What those left behind who died; but what this one has taken up stays.
+    // Removes leftovers of dead processes, except those that this one has resumed.
     maker.cache.sweep()?;
     let first = plans.iter().zip(&coming).filter(|(_, coming)| coming.is_none());
     let wanted: Vec<WantedFile<'_>> = first.flat_map(|(plan, _)| plan.wanted()).collect();
@@ -232,7 +232,7 @@ pub(super) fn prepare(
     sources.collect()
 }
 
-/// Logs peculiarities of a source that is taken as it is.
+/// Logs peculiarities of an accepted source.
 fn tell(source: &DataSource, size: &SourceSize) {
     let SourceSize { empty_classes: empty, unknown, marks, same, notes, .. } = size;
     if same.count() > 0 {
@@ -273,7 +273,7 @@ fn prepare_files(
     for result in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
         match result {
             Some(Ok(file)) => prepared.push(file),
-            // It was given up because another one failed, or a stop was asked for.
+            // It ended because another one failed, or on a stop.
             None | Some(Err(DataError::Stopped)) => is_stopped = true,
             Some(Err(error)) => return Err(error),
         }
@@ -281,7 +281,7 @@ fn prepare_files(
     if is_stopped { Err(DataError::Stopped) } else { Ok(prepared) }
 }
 
-/// Takes one file after the other that nobody has taken.
+/// Prepares files in order, skipping those taken by other threads.
 fn prepare_each<'a>(
     wanted: &[WantedFile<'a>],
     maker: Maker<'a>,

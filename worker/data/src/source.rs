@@ -1,4 +1,4 @@
-//! The tokens or images of a source, one after the other over all its files.
+//! The tokens or images of a source, in order across its files.
 
 mod counts;
 
@@ -24,40 +24,40 @@ use super::prepared::{ListedPiece, Maker, Prepared};
 use super::shard::{BLOCK_BYTES, Head, Shard, blocks_with};
 use super::{DataError, Recipe, Tokenizer, Work};
 
-/// Shards of a source that are mapped at once: systems allow a process some 65,000 maps in all.
+/// Upper bound of shards of a source mapped at once: systems allow a process some 65,000 maps in all.
 const MAPPED_MAX: usize = 1 << 13;
 
-/// A source whose files are prepared.
+/// A source with its shards.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) name: String,
     cache: Cache,
     made: Made,
-    /// What the data's hash has of it, if not the shards.
+    /// Its part in the data's hash, if not the shards.
     identity: Option<[u8; 32]>,
     passed: PassedOver,
-    /// Of one that other workers have, the images that they hold out.
+    /// For data of other workers: the images that they hold out.
     held_out: Option<HeldOut>,
     shards: Vec<Slot>,
     names: Names,
-    /// Items before each shard, and all: tokens or images.
+    /// Items (tokens or images) before each shard, then the total.
     starts: Vec<u64>,
     mapped: AtomicUsize,
 }
 
-/// Where shards come from that are not there.
+/// Origin of missing shards.
 #[derive(Debug)]
 enum Made {
-    /// They are made.
+    /// They are built from files.
     FromFiles { recipe: Box<Recipe>, tokenizer: Tokenizer, lease: Arc<Lease>, files: Vec<Prepared> },
-    /// Other workers have them.
+    /// They are fetched from other workers.
     Elsewhere { stock: Arc<BlockStore>, supply: Arc<dyn Supply> },
 }
 
-/// A shard that is mapped when it is needed.
+/// A shard, mapped on demand.
 #[derive(Debug)]
 struct Slot {
-    /// Which of the files it is made from.
+    /// Index of its file.
     file: usize,
     items: u64,
     shard: Mutex<Option<Arc<Shard>>>,
@@ -70,7 +70,7 @@ impl Slot {
 }
 
 impl Source {
-    /// The items of files that are prepared.
+    /// Creates the source of prepared files.
     pub(super) fn new(
         source: &DataSource,
         recipe: Recipe,
@@ -90,7 +90,7 @@ impl Source {
         Self::of(source.to_string(), maker.cache.clone(), made, shards, Names::Known(names))
     }
 
-    /// The images of a folder that is prepared meanwhile.
+    /// Creates the source of a folder that is prepared during use.
     pub(super) fn coming(
         source: &DataSource,
         recipe: Recipe,
@@ -105,17 +105,17 @@ impl Source {
         Self::of(source.to_string(), maker.cache.clone(), made, shards, Names::Coming(coming))
     }
 
-    /// The same, of which the data's hash has this.
+    /// Sets its part in the data's hash.
     pub(super) fn called(self, identity: Option<[u8; 32]>) -> Self {
         Self { identity, ..self }
     }
 
-    /// The same, beside which there is this.
+    /// Sets the files left out of it.
     pub(super) fn beside(self, passed: PassedOver) -> Self {
         Self { passed, ..self }
     }
 
-    /// The items of shards that other workers have.
+    /// Creates the source of shards held by other workers.
     pub(super) fn elsewhere(
         source: &DataSource,
         listed: &ListedSource,
@@ -147,29 +147,29 @@ impl Source {
         Self { name, cache, made, identity, passed, held_out, shards, names, starts, mapped }
     }
 
-    /// Items of all files: tokens or images.
+    /// Returns the number of items (tokens or images) of all files.
     pub(super) fn items(&self) -> u64 {
         self.starts.last().copied().unwrap_or_default()
     }
 
-    /// So many of its images that are held out, each class with its share; none: their classes are not known.
+    /// Returns `count` images to hold out, a share of each class; `None`: their classes are unknown.
     pub(super) fn held_out(&self, count: u64) -> Option<HeldOut> {
         self.held_out.clone().or_else(|| self.labels().map(|labels| HeldOut::of_classes(&labels, count)))
     }
 
-    /// Bytes of its shards.
+    /// Returns the bytes of its shards.
     pub(super) fn bytes(&self) -> u64 {
         let each = self.item_bytes();
         let bytes = |slot: &Slot| Head::bytes_of(slot.items, each) as u64 + slot.items * each as u64;
         self.shards.iter().map(bytes).sum()
     }
 
-    /// Whether its files are here, and have records.
+    /// Whether its files are here and have records.
     pub(super) fn has_records(&self) -> bool {
         matches!(&self.made, Made::FromFiles { recipe, .. } if recipe.format.has_records())
     }
 
-    /// Names the items.
+    /// Hashes the identity of its items.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         if let Some(identity) = &self.identity {
             hasher.update(identity);
@@ -181,10 +181,10 @@ impl Source {
         }
     }
 
-    /// What others are told of it, once it is prepared.
+    /// Returns its catalogue entry for other workers, once it is prepared.
     pub(super) fn listed(&self) -> ListedSource {
         let listed = |(index, slot): (usize, &Slot)| {
-            // What a list has was written as such a hash.
+            // Lists store such hashes.
             let hash = blake3::Hash::from_hex(self.hash(index)).map_or([0; 32], |hash| *hash.as_bytes());
             ListedShard { hash, items: slot.items }
         };
@@ -192,7 +192,7 @@ impl Source {
         ListedSource { identity: self.identity, shards, held_out: Vec::new() }
     }
 
-    /// What is prepared while it is used; none: it was prepared before.
+    /// Returns the preparation in progress; `None`: it was prepared before.
     pub(super) fn filling(&self) -> Option<&Arc<Filling>> {
         match &self.names {
             Names::Coming(coming) => Some(coming.filling()),
@@ -200,22 +200,22 @@ impl Source {
         }
     }
 
-    /// The hash of a shard; nothing as long as it is not made.
+    /// Returns the hash of a shard; empty until it is built.
     fn hash(&self, index: usize) -> &str {
         self.names.get(index).map_or("", |named| &named.hash)
     }
 
-    /// Decodes items that are read next, side by side, where they are not yet.
+    /// Decodes items about to be read, in parallel, unless they already are.
     pub(super) fn bring(&self, items: Vec<u64>) -> Result<(), DataError> {
         self.filling().map_or(Ok(()), |filling| filling.bring(items))
     }
 
-    /// Whether what is brought stays until it is read.
+    /// Whether decoded items stay until they are read.
     pub(super) fn keeps(&self) -> bool {
         self.filling().is_none_or(|filling| filling.keeps())
     }
 
-    /// A block for another worker, with the head of its shard; none: it is not here.
+    /// Returns a block for another worker with the head of its shard; `None`: it is not here.
     pub(super) fn lend(&self, index: usize, block: usize) -> Result<Option<LentBlock>, DataError> {
         let lent = |shard: &Shard| {
             let bytes = shard.block(block).ok()?.to_vec();
@@ -223,7 +223,7 @@ impl Source {
         };
         let found = self.shard(index).ok().flatten().and_then(|shard| lent(&shard));
         match &self.made {
-            // Nobody has a shard made again by asking for a block that it never had.
+            // A request for a block outside the shard must not trigger a rebuild.
             Made::FromFiles { recipe, .. } if found.is_none() => {
                 let blocks = blocks_with(&(0..self.shards[index].items), recipe.item_bytes());
                 let made = blocks.contains(&block).then(|| self.replace(index)).transpose()?;
@@ -240,7 +240,7 @@ impl Source {
         }
     }
 
-    /// Makes all shards again that are not there, or fetches all blocks.
+    /// Rebuilds all missing shards, or fetches all blocks.
     pub(super) fn complete(&self) -> Result<(), DataError> {
         self.filling().map_or(Ok(()), |filling| filling.wait())?;
         match &self.made {
@@ -255,12 +255,12 @@ impl Source {
         }
     }
 
-    /// Appends the bytes of a range of items, which must lie inside.
+    /// Appends the bytes of a range of items, which must be in bounds.
     pub(super) fn read(&self, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), DataError> {
         let before = into.len();
         self.in_shards(range).try_for_each(|(index, range)| self.read_shard(index, range, into))?;
         match &self.made {
-            // Blocks were looked at, but for images that are in two of them.
+            // Blocks were checked, except for images that span two of them.
             Made::Elsewhere { stock, .. } if !stock.items().are_sound(0, &into[before..]) => {
                 let reason = NotTheBlock::Items.to_string();
                 Err(DataError::NotKept { block: self.name.clone(), reason })
@@ -269,7 +269,7 @@ impl Source {
         }
     }
 
-    /// Bytes of an item.
+    /// Returns the bytes of an item.
     pub(super) fn item_bytes(&self) -> usize {
         match &self.made {
             Made::FromFiles { recipe, .. } => recipe.item_bytes(),
@@ -277,12 +277,12 @@ impl Source {
         }
     }
 
-    /// Tells the system that a range, which must lie inside, is read soon, and answers how many bytes that may bring into memory.
+    /// Announces the read of a range, which must be in bounds, to the operating system, and returns the bytes that may come into memory.
     pub(super) fn expect(&self, range: Range<u64>) -> u64 {
         let expect = |(index, range): (usize, Range<u64>)| match (self.shard(index), &self.made) {
             (Ok(shard), Made::Elsewhere { stock, supply }) => {
                 let missing = self.missing(index, shard.as_deref(), &range, stock);
-                // Of each that comes, all of it is written and hashed, once for all samples.
+                // Each fetched block is written and hashed as a whole, once for all samples.
                 let coming = missing.into_iter().filter(|block| supply.expect(*block)).count();
                 (coming * BLOCK_BYTES) as u64 + shard.map_or(0, |shard| shard.expect_sound(range))
             }
@@ -290,13 +290,13 @@ impl Source {
             (Ok(None), _) if self.names.get(index).is_none() => {
                 (range.end - range.start) * self.item_bytes() as u64
             }
-            // Whoever reads it finds out, and can say so.
+            // The read itself reports the error.
             (Ok(None) | Err(_), _) => 0,
         };
         self.in_shards(range).map(expect).sum()
     }
 
-    /// Blocks of a range of a shard that have to be fetched.
+    /// Returns the missing blocks of a range of a shard.
     fn missing(
         &self,
         index: usize,
@@ -312,7 +312,7 @@ impl Source {
         blocks.into_iter().map(|block| BlockName { shard, block: block as u32 }).collect()
     }
 
-    /// The shards that a range is in, and the part of each.
+    /// Splits a range into shards and the range in each.
     fn in_shards(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
         let first = self.starts.partition_point(|start| *start <= range.start).saturating_sub(1);
         let parts = self.starts.windows(2).enumerate().skip(first);
@@ -324,7 +324,7 @@ impl Source {
             .filter(|(_, part)| !part.is_empty())
     }
 
-    /// Checks each block of each shard, makes the damaged ones again, and returns how many those were.
+    /// Checks each block of each shard, rebuilds the damaged ones, and returns their number.
     pub(super) fn verify(&self, mut checked: impl FnMut(u64)) -> Result<u64, DataError> {
         self.filling().map_or(Ok(()), |filling| filling.wait())?;
         let mut damaged = 0;
@@ -335,7 +335,7 @@ impl Source {
                 match &self.made {
                     Made::FromFiles { .. } => self.replace(index)?,
                     Made::Elsewhere { stock, supply } => {
-                        // What is mapped has marks of what was sound once.
+                        // The mapping caches earlier checks.
                         self.unmap(index);
                         self.fetch(index, 0..self.shards[index].items, stock, &**supply)?
                     }
@@ -372,12 +372,12 @@ impl Source {
         DataError::Unreliable { path: self.place(index).unwrap_or_else(|| self.cache.shards()) }
     }
 
-    /// A shard's file; none: it is not made yet.
+    /// Returns the path of a shard's file; `None`: it is not built yet.
     fn place(&self, index: usize) -> Option<PathBuf> {
         self.names.get(index).map(|named| self.cache.shard(&named.name))
     }
 
-    /// The shard, with all blocks of a range.
+    /// Returns the shard after all blocks of a range are fetched.
     fn fetch(
         &self,
         index: usize,
@@ -385,7 +385,7 @@ impl Source {
         stock: &BlockStore,
         supply: &dyn Supply,
     ) -> Result<Arc<Shard>, DataError> {
-        // Where the file that is mapped was damaged as a whole, there is another one after the first time, which has what was missing then.
+        // If the mapped file was damaged as a whole, the first pass replaces it, and the second fetches the remaining blocks.
         for _ in 0..2 {
             let missing = self.missing(index, self.shard(index)?.as_deref(), &range, stock);
             missing.iter().for_each(|block| _ = supply.expect(*block));
@@ -398,7 +398,7 @@ impl Source {
         Err(self.unreliable(index))
     }
 
-    /// The shard, mapped; none when it is missing or its header is damaged.
+    /// Returns the mapped shard; `None` if it is missing or its header is damaged.
     fn shard(&self, index: usize) -> Result<Option<Arc<Shard>>, DataError> {
         let mut slot = self.slot(index);
         if slot.is_none() {
@@ -417,14 +417,14 @@ impl Source {
         shard.len() == self.shards[index].items && hash.as_str() == self.hash(index)
     }
 
-    /// Forgets it, so that it is mapped anew.
+    /// Unmaps a shard, so that it is mapped anew.
     fn unmap(&self, index: usize) {
         if self.slot(index).take().is_some() {
             self.mapped.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Forgets the next one that is mapped and that nobody uses just now.
+    /// Unmaps the next mapped shard that is not in use.
     fn unmap_another(&self, index: usize) {
         let others = (index + 1..self.shards.len()).chain(0..index);
         for other in others {
@@ -437,7 +437,7 @@ impl Source {
         }
     }
 
-    /// Makes a shard again.
+    /// Rebuilds a shard.
     fn replace(&self, index: usize) -> Result<Arc<Shard>, DataError> {
         let (work, slot) = (Work::default(), &self.shards[index]);
         let (Made::FromFiles { recipe, tokenizer, files, .. }, Some(Named { name, .. })) =

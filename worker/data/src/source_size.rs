@@ -9,7 +9,7 @@ use super::passed::PassedOver;
 use super::same_content::SameContent;
 use super::text_counts::{ByteOrderMarks, CarriageReturns, UnknownTokens};
 
-/// What was found of a source.
+/// The size of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceSize {
     /// Files.

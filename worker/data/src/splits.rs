@@ -1,4 +1,4 @@
-//! Files that are parts of different splits by their names, as Hugging Face's `datasets` tells them: a pattern that matches several trains on what others evaluate with.
+//! Detection of splits by file names, as in Hugging Face's `datasets`: a pattern that matches several splits trains on evaluation data.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::records::is_source_code;
 
 const TRAIN: [&str; 2] = ["train", "training"];
-/// Of validation and of tests.
+/// Names of validation and test splits.
 const OTHERS: [&str; 12] = [
     "validation",
     "valid",
@@ -21,12 +21,12 @@ const OTHERS: [&str; 12] = [
     "devtest",
     "development",
 ];
-/// Endings of documents, whose names are titles: `train.md` may be of trains.
+/// Extensions of documents, whose names are titles: `train.md` may be about trains.
 const TITLED: [&str; 6] = ["md", "markdown", "mdx", "rst", "adoc", "tex"];
-/// Behind such a name: `trainset`, `test_images` is two words.
+/// Suffixes of such a name: `trainset`; `test_images` is two words.
 const SETS: [&str; 2] = ["sets", "set"];
 
-/// Of folders that hold the same classes each, in several states or parts.
+/// Names of folders that hold the same classes in several versions or parts.
 const ARRANGED: [&str; 18] = [
     "aug",
     "augmented",
@@ -67,13 +67,13 @@ fn is_among(word: &str, names: &[&str]) -> bool {
     names.contains(&bare)
 }
 
-/// The words of a name, without its numbers.
+/// Returns the words of a name, without its numbers.
 fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
 }
 
-/// Why these files are of several splits; none: they are not. Plain texts are where they differ in the name of a split and in numbers alone; files of other formats, whose names are
-/// no titles, where some are called after a split that others evaluate with, and some are not.
+/// Returns the reason why these files belong to several splits; `None`: they do not. Plain texts do if they differ only in the name of a split and in
+/// numbers; files of other formats, whose names are no titles, if some but not all are named after an evaluation split.
 pub(super) fn several(files: &[PathBuf], are_texts: bool) -> Option<String> {
     if !are_texts {
         let is_evaluated = |path: &&PathBuf| {
@@ -107,7 +107,7 @@ fn told(train: &Path, other: &Path) -> String {
     )
 }
 
-/// The names of splits among the words of a path, and what is around each: all other words that are no numbers and no hashes, and of a folder those before it.
+/// Returns the names of splits among the words of a path, each with its context: all other words except numbers and hashes; for a folder those before it.
 fn splits_of(path: &Path) -> Vec<(String, Vec<String>)> {
     const SEPARATORS: [char; 4] = ['-', '.', '_', ' '];
     let (mut words, mut places) = (Vec::new(), Vec::new());
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// As The Pile, mC4 and others lay them out.
+    /// The layout of The Pile, mC4 and others.
     #[test]
     fn of_other_files_than_texts_one_that_is_called_after_a_split_is_enough() {
         for names in [

@@ -1,4 +1,4 @@
-//! What a file holds, without reading all of it each time.
+//! Stamps that identify a file's content without reading all of it each time.
 
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -12,23 +12,23 @@ use super::partial::keep_stamp;
 use super::work::FileWork;
 use super::{DataError, folder};
 
-/// A file that was written within so many seconds before its stamp may have been written again within the same tick of its clock.
+/// Seconds before its stamp within which a file may have been written again in the same tick of its clock.
 const RACY_S: i64 = 2;
-/// Bytes that are hashed at a time: a stop waits for no more.
+/// Bytes hashed between checks for a stop.
 const HASHED_AT_ONCE: usize = 1 << 20;
 
-/// A file's bytes, as long as the system says that it was not written since.
+/// The identity of a file's bytes, valid while the operating system reports no write since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     state: State,
-    /// Versions before did not note it.
+    /// Absent in stamps of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed: Option<Changed>,
     /// BLAKE3 of its bytes, in hexadecimal.
     pub(super) hash: String,
 }
 
-/// What changes when a file is written, or one of a folder of images.
+/// Attributes that change when a file, or one of an image folder, is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) bytes: u64,
@@ -37,15 +37,15 @@ pub(super) struct State {
     pub(super) inode: u64,
 }
 
-/// When the system last changed a file's content or attributes (`ctime`). Programs can put a file's time back, and not this one. Renames, links and `chmod` set it as well, so a stamp
-/// alone has it: where nothing else is new, the file is hashed again, and found prepared where its bytes are the same.
+/// Time of the last change of a file's content or attributes (`ctime`). Programs can reset a file's `mtime`, but not this. Renames, links and `chmod` also
+/// set it, so only stamps store it: if nothing else changed, the file is hashed again, and is still prepared if its bytes are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Changed {
     pub(super) s: i64,
     pub(super) ns: i64,
 }
 
-/// What the system says of a file, or of a folder of images.
+/// Metadata of a file, or of a folder of images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) state: State,
@@ -64,7 +64,7 @@ impl Seen {
         if metadata.is_dir() { folder::seen(path) } else { Ok(Self::from(&metadata)) }
     }
 
-    /// Whether a stamp is of what was seen.
+    /// Whether a stamp matches this metadata.
     fn fits(&self, stamp: &Stamp) -> bool {
         (&self.state, Some(self.changed)) == (&stamp.state, stamp.changed)
     }
@@ -91,7 +91,7 @@ impl From<&Metadata> for State {
 }
 
 impl Stamp {
-    /// The stamp of a file, which is read where it is not known or may have changed.
+    /// Returns the stamp of a file, which is read if it is unknown or may have changed.
     pub(super) fn of(path: &Path, cache: &Cache, work: &mut FileWork<'_>) -> Result<Self, DataError> {
         let seen = Seen::of(path)?;
         if let Some(known) = Self::sure(path, &seen, cache)? {
@@ -104,7 +104,7 @@ impl Stamp {
         Self::keep(path, seen, hash, cache)
     }
 
-    /// Notes what a file holds that was seen so before it was read.
+    /// Stores the hash of a file, with its metadata from before the read.
     pub(super) fn keep(path: &Path, seen: Seen, hash: String, cache: &Cache) -> Result<Self, DataError> {
         let Seen { state, changed } = seen;
         let (stamp, read) = (Self::place(path, cache)?, Self { state, changed: Some(changed), hash });
@@ -112,7 +112,7 @@ impl Stamp {
         Ok(read)
     }
 
-    /// The stamp that is there, if it fits a file that is seen so, and the file cannot have been written again since.
+    /// Returns the existing stamp if it matches this metadata and a later write is excluded.
     pub(super) fn sure(path: &Path, seen: &Seen, cache: &Cache) -> Result<Option<Self>, DataError> {
         let stamp = Self::place(path, cache)?;
         let Some(file) = open_to_touch(&stamp)? else { return Ok(None) };
@@ -121,21 +121,21 @@ impl Stamp {
             return Ok(None);
         }
         let known = read_document::<Self>(&stamp)?.filter(|known| seen.fits(known));
-        // What was written long enough before it was stamped was so before it is touched, too.
+        // A file old enough at its stamp is old enough at the touch.
         if known.is_some() {
             touch_open(&file, &stamp)?;
         }
         Ok(known)
     }
 
-    /// The stamp that is there, if it fits the file as it is: nothing is read or written.
+    /// Returns the existing stamp if it matches the file. Neither reads the file nor writes anything.
     pub(super) fn known(path: &Path, cache: &Cache) -> Result<Option<Self>, DataError> {
         let seen = Seen::of(path)?;
         let known = read_document::<Self>(&Self::place(path, cache)?)?;
         Ok(known.filter(|known| seen.fits(known)))
     }
 
-    /// The stamp that is there, if it fits but for the time of the last change: the bytes may be the same.
+    /// Returns the existing stamp if it matches except for the time of the last change: the bytes may be the same.
     pub(super) fn likely(path: &Path, seen: &Seen, cache: &Cache) -> Result<Option<Self>, DataError> {
         let known = read_document::<Self>(&Self::place(path, cache)?)?;
         Ok(known.filter(|known| known.state == seen.state))
@@ -145,7 +145,7 @@ impl Stamp {
         Ok(cache.stamp(&Self::name(path)?))
     }
 
-    /// What the stamp of a file is called.
+    /// Returns the name of a file's stamp.
     pub(super) fn name(path: &Path) -> Result<String, DataError> {
         let absolute = std::path::absolute(path).map_err(DataError::io("find", path))?;
         Ok(blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex()[..32].to_owned())

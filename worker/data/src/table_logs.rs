@@ -1,4 +1,4 @@
-//! Tables of which a log says which files count: Delta Lake, Hudi, Iceberg. Files of rows that were deleted or changed stay beside the others.
+//! Tables whose valid files are listed in a log: Delta Lake, Hudi, Iceberg. Files with deleted or changed rows stay beside the others.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

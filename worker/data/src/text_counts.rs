@@ -1,4 +1,4 @@
-//! Counts of a source's texts that people are told: unknown tokens, byte order marks, and odd texts.
+//! Reported counts of a source's texts: unknown tokens, byte order marks, and odd texts.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use super::odd_texts::OddTexts;
 use super::tokenizer::{UnknownText, UnknownToken};
 use crate::counted::{are, counted};
 
-/// One unknown token in fewer than so many, or one character under such in fewer characters, is worth a warning: such a tokenizer was made for other texts.
+/// More than one unknown token in this many, or one such character in this many, causes a warning: the tokenizer was made for other texts.
 const MANY_IN: u64 = 20;
-/// In percent, what one decimal would show as nothing.
+/// Percentages below this would show as 0.0.
 const SHOWN_MIN: f64 = 0.05;
 
-/// Of a piece, a file or a source. Lists have them, so that they are told of prepared data as well.
+/// Counts of a piece, a file or a source. Lists store them, so that they are reported for prepared data as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TextCounts {
-    /// Tokens that are the unknown one, as the tokenizer has none for what stands there.
+    /// Unknown tokens, where the tokenizer has no other.
     pub(super) unknown_tokens: u64,
-    /// Byte order marks, but for the one that a file may begin with.
+    /// Byte order marks, except at the start of a file.
     pub(super) byte_order_marks: u64,
     /// Lines of plain texts that end with CR LF.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) carriage_returns: u64,
-    /// The text under those tokens, of texts that were tokenised for the list: of a shard that was found nothing is known.
+    /// The text under those tokens, for texts tokenised for the list; unknown for existing shards.
     #[serde(default, skip_serializing_if = "UnknownText::is_zero")]
     pub(super) unknown_text: UnknownText,
     #[serde(default, skip_serializing_if = "OddTexts::are_none")]
@@ -40,7 +40,7 @@ impl TextCounts {
         self.carriage_returns += other.carriage_returns;
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to report.
     pub(super) fn are_zero(&self) -> bool {
         *self == Self::default()
     }
@@ -51,7 +51,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// How many of a source's tokens are the unknown one, and what is under them.
+/// The number of unknown tokens of a source, and the text under them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnknownTokens {
     count: u64,
@@ -62,7 +62,7 @@ pub struct UnknownTokens {
 }
 
 impl UnknownTokens {
-    /// Of all tokens of a source with this separator.
+    /// Creates the count for a source with `all` tokens and this separator.
     pub(super) fn of(counts: &TextCounts, all: u64, token: Option<&UnknownToken>, separator: &str) -> Self {
         let TextCounts { unknown_tokens: count, unknown_text: text, .. } = *counts;
         token.map_or_else(Self::default, |token| {
@@ -71,20 +71,20 @@ impl UnknownTokens {
         })
     }
 
-    /// How many there are.
+    /// Returns the count.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether they are more than a twentieth, or what is under them is: one may stand for many characters.
+    /// Whether they, or the characters under them, exceed a twentieth: one token may stand for many characters.
     #[must_use]
     pub fn are_many(&self) -> bool {
         let are_many = |count: u64, all: u64| count.saturating_mul(MANY_IN) > all;
         are_many(self.count, self.all) || are_many(self.text.unknown, self.text.characters)
     }
 
-    /// Those that have a part of a separator under them.
+    /// Returns the number of those that cover part of a separator.
     fn at_separators(&self) -> u64 {
         self.text.at_separators.min(self.count)
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Share<'_> {
     }
 }
 
-/// ``3 of 1,200 tokens (0.3 %) are the unknown token `[UNK]`, for 40 of 5,000 characters counted (0.8 %): …``, and of many, what helps.
+/// ``3 of 1,200 tokens (0.3 %) are the unknown token `[UNK]`, for 40 of 5,000 characters counted (0.8 %): …``, with a remedy if they are many.
 impl fmt::Display for UnknownTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, all, text, name, separator } = self;
@@ -129,12 +129,12 @@ impl fmt::Display for UnknownTokens {
     }
 }
 
-/// How many byte order marks are characters of a source's text.
+/// The number of byte order marks within a source's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteOrderMarks(pub(super) u64);
 
 impl ByteOrderMarks {
-    /// How many there are.
+    /// Returns the count.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0
@@ -152,12 +152,12 @@ impl fmt::Display for ByteOrderMarks {
     }
 }
 
-/// How many lines of a source's plain texts end with CR LF.
+/// The number of lines of a source's plain texts that end with CR LF.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CarriageReturns(pub(super) u64);
 
 impl CarriageReturns {
-    /// How many there are.
+    /// Returns the count.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0
@@ -180,7 +180,7 @@ impl fmt::Display for CarriageReturns {
 mod tests {
     use super::*;
 
-    /// Of a source whose records end with `|`.
+    /// Returns the count for a source whose records end with `|`.
     fn unknown(count: u64, all: u64, text: UnknownText) -> UnknownTokens {
         let token = UnknownToken { number: 3, name: "<unk>".to_owned(), is_added: true };
         let counts = TextCounts { unknown_tokens: count, unknown_text: text, ..TextCounts::default() };

@@ -1,4 +1,4 @@
-//! From text to tokens and back.
+//! Conversion between text and tokens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,29 +30,29 @@ mod unknown;
 pub use self::described::Described;
 pub(super) use self::unknown::{UnknownText, UnknownToken};
 
-/// How text becomes tokens.
+/// A tokenizer.
 #[derive(Clone, Debug)]
 pub enum Tokenizer {
-    /// A token is a byte.
+    /// One token per byte.
     Bytes,
-    /// As a `tokenizer.json` describes.
+    /// Described by a `tokenizer.json`.
     Json {
-        /// The file's content, which a checkpoint carries along.
+        /// The file's content, which is saved in checkpoints.
         json: Arc<[u8]>,
-        /// What it describes.
+        /// The tokenizer described by it.
         tokenizer: Arc<Described>,
-        /// What the file has beside that, and is not taken over.
+        /// Settings in the file that are not adopted.
         settings: Vec<String>,
-        /// What the file does that nobody may expect, and what files beside it say of a program that makes other tokens.
+        /// Unexpected effects of the file, and hints in the files beside it that another program makes other tokens.
         notices: Vec<String>,
     },
 }
 
 impl Tokenizer {
-    /// The tokenizer that `data.tokenizer` names: `bytes`, or the path of a `tokenizer.json`.
+    /// Loads the tokenizer of `data.tokenizer`: `bytes`, or the path of a `tokenizer.json`.
     ///
     /// # Errors
-    /// When the file cannot be read, is no tokenizer, or becomes another one by the files beside it.
+    /// The file cannot be read, is no tokenizer, or the files beside it change the tokenizer.
     pub fn load(name: &str) -> Result<Self, DataError> {
         if name == DataConfig::BYTES {
             return Ok(Self::Bytes);
@@ -80,10 +80,10 @@ impl Tokenizer {
         Ok(read)
     }
 
-    /// The one of a `tokenizer.json`, which came from there.
+    /// Parses a `tokenizer.json` read from `path`.
     ///
     /// # Errors
-    /// When it is no tokenizer.
+    /// It is no tokenizer.
     pub fn of_json(json: Vec<u8>, path: &Path) -> Result<Self, DataError> {
         let mut tokenizer = Described::read(&json, path)?;
         let settings = tokenizer.without_settings();
@@ -98,7 +98,7 @@ impl Tokenizer {
         Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings, notices: Vec::new() })
     }
 
-    /// Settings that its file has of its last use, in words: truncation, padding, dropout. Texts become tokens without them.
+    /// Returns the settings saved from the file's last use, in words: truncation, padding, dropout. Encoding ignores them.
     #[must_use]
     pub fn settings(&self) -> &[String] {
         match self {
@@ -107,7 +107,7 @@ impl Tokenizer {
         }
     }
 
-    /// Which of its steps take characters out of texts, and why another program may make other tokens with the files beside it, in words.
+    /// Returns, in words, the steps that delete characters, and reasons why another program may make other tokens with the files beside it.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         match self {
@@ -116,7 +116,7 @@ impl Tokenizer {
         }
     }
 
-    /// How many special tokens its file would put around each text, as `<s>` before it. None is put there: a separator stands behind.
+    /// Returns the number of special tokens, such as `<s>`, that its file would put around each text. They are not added: a separator follows instead.
     #[must_use]
     pub fn tokens_around(&self) -> usize {
         match self {
@@ -125,7 +125,7 @@ impl Tokenizer {
         }
     }
 
-    /// One more than the largest token.
+    /// Returns the largest token plus one.
     #[must_use]
     pub fn vocabulary(&self) -> u32 {
         match self {
@@ -136,22 +136,22 @@ impl Tokenizer {
         }
     }
 
-    /// Names what it does: texts become the same tokens under tokenizers with the same hash.
+    /// Returns a hash of its behaviour: tokenizers with equal hashes make equal tokens.
     #[must_use]
     pub fn hash(&self) -> blake3::Hash {
         match self {
             Self::Bytes => blake3::hash(DataConfig::BYTES.as_bytes()),
             Self::Json { json, tokenizer, settings, .. } => {
                 let mut hasher = blake3::Hasher::new();
-                // Of the same file, versions that took them over made other tokens,
+                // Versions that adopted these settings made other tokens of the same file,
                 if !settings.is_empty() {
                     hasher.update(b"without settings of its last use");
                 }
-                // and those that did not look left characters out.
+                // and versions without this check left characters out.
                 if tokenizer.may_leave_out() {
                     hasher.update(b"of each character");
                 }
-                // Earlier versions had another engine for them.
+                // Earlier versions used another regex engine.
                 if tokenizer.has_patterns() {
                     hasher.update(b"patterns of Oniguruma");
                 }
@@ -160,7 +160,7 @@ impl Tokenizer {
         }
     }
 
-    /// The content of its `tokenizer.json`; none for bytes.
+    /// Returns the content of its `tokenizer.json`; `None` for bytes.
     #[must_use]
     pub fn json(&self) -> Option<Arc<[u8]>> {
         match self {
@@ -169,10 +169,10 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text, without special ones around it.
+    /// Encodes a text, without special tokens around it.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words.
+    /// The error of the `tokenizers` library.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
@@ -180,19 +180,19 @@ impl Tokenizer {
         }
     }
 
-    /// The same of a text of which nothing may be left out.
+    /// The same, but fails if any character would be left out.
     ///
     /// # Errors
-    /// Characters that the tokenizer has no token for, and what the `tokenizers` library refuses, in its words.
+    /// Characters without a token, or the error of the `tokenizers` library.
     pub fn encode_whole(&self, text: &str) -> Result<Vec<u32>, String> {
         self.check_whole(text)?;
         self.encode(text)
     }
 
-    /// The same of a text that goes on where another has ended: the tokens that it adds to those of the other's end.
+    /// The same for a text that continues `before`: returns the tokens added after those of `before`.
     ///
     /// # Errors
-    /// What [`Self::encode_whole`] refuses, and a place where the other's last tokens would be others.
+    /// Those of [`Self::encode_whole`], and a boundary where the last tokens of `before` would change.
     pub(super) fn encode_behind(&self, before: &str, text: &str) -> Result<Vec<u32>, String> {
         match before {
             "" => self.check_whole(text)?,
@@ -207,7 +207,7 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens that a text adds to those of what stands before it. None: it changes some of these.
+    /// Returns the tokens that a text adds after those of `before`; `None`: it changes some of these.
     pub(super) fn added(&self, before: &str, text: &str) -> Result<Option<Vec<u32>>, String> {
         if before.is_empty() {
             return self.encode(text).map(Some);
@@ -216,7 +216,7 @@ impl Tokenizer {
         Ok(tokens.starts_with(&known).then(|| tokens.split_off(known.len())))
     }
 
-    /// The token that stands where it has no other; none: it has one for everything, or refuses the rest.
+    /// Returns its unknown token; `None`: it has a token for everything, or refuses the rest.
     pub(super) fn unknown(&self) -> Option<&UnknownToken> {
         match self {
             Self::Bytes => None,
@@ -224,12 +224,12 @@ impl Tokenizer {
         }
     }
 
-    /// Whether characters have other tokens within a word than at its ends.
+    /// Whether characters within a word have other tokens than at its ends.
     fn depends_on_place(&self) -> bool {
         matches!(self, Self::Json { tokenizer, .. } if tokenizer.depends_on_place())
     }
 
-    /// Refuses a text with characters that are in no token.
+    /// Refuses a text with characters that no token contains.
     fn check_whole(&self, text: &str) -> Result<(), String> {
         let Self::Json { tokenizer, .. } = self else { return Ok(()) };
         let left_out = tokenizer.left_out(text, LEFT_OUT_MAX)?;
@@ -245,10 +245,10 @@ impl Tokenizer {
         ))
     }
 
-    /// The text of tokens; what is no text is shown as replacement characters.
+    /// Decodes tokens to text; invalid UTF-8 becomes replacement characters.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words.
+    /// The error of the `tokenizers` library.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, String> {
         match self {
             Self::Bytes => {
@@ -261,10 +261,10 @@ impl Tokenizer {
     }
 }
 
-/// Characters of a text that a message shows.
+/// Characters of a text shown in a message.
 const SHOWN_CHARACTERS: usize = 40;
 
-/// Characters that are in no token and that a message names.
+/// Characters without a token named in a message.
 const LEFT_OUT_MAX: usize = 5;
 
 #[cfg(test)]
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(Tokenizer::Bytes.vocabulary(), 256);
     }
 
-    /// Each of these is what Hugging Face writes after a call with it; together and alone.
+    /// Each setting as Hugging Face writes it after its use, together and alone.
     #[cfg(feature = "tokenizers")]
     #[test]
     fn settings_of_a_file_s_last_use_change_no_token_and_are_named() {
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(cut.settings(), ["truncation to 2 tokens"]);
     }
 
-    /// With each way of having something for a character, and without any.
+    /// With each kind of fallback for a character, and without any.
     #[cfg(feature = "tokenizers")]
     #[test]
     fn a_character_that_the_library_would_leave_out_is_refused() {

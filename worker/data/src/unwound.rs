@@ -1,9 +1,9 @@
-//! Calls of libraries that panic on some inputs, as if that were an error of theirs.
+//! Calls of libraries that panic on some inputs, with panics as errors.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What `decode` gives; a panic in it is an error of the file, by its words. What it works on is not used any more after an error.
+/// Returns the result of `decode`; a panic becomes an error of the file with the panic's message. The state of `decode` must not be used after an error.
 pub(crate) fn unwound<T, E>(
     decode: impl FnOnce() -> Result<T, E>,
     damaged: impl FnOnce(String) -> E,
@@ -11,7 +11,7 @@ pub(crate) fn unwound<T, E>(
     caught(decode).unwrap_or_else(|reason| Err(damaged(format!("it is damaged ({reason})"))))
 }
 
-/// What `call` gives, or the words of its panic. What it works on is not used any more after that.
+/// Returns the result of `call`, or the message of its panic. The state of `call` must not be used afterwards.
 pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| words(&*panic))
 }

@@ -1,4 +1,4 @@
-//! How a preparation goes, seen from another thread, and the wish that it stops.
+//! Progress of a preparation as seen from another thread, and requests to stop it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ pub struct Work {
     found: AtomicU64,
 }
 
-/// What they were at a moment.
+/// A snapshot of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkDone {
     /// Files.
@@ -48,7 +48,7 @@ impl Work {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// How far it is.
+    /// Returns the progress.
     #[must_use]
     pub fn done(&self) -> WorkDone {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Work {
     }
 }
 
-/// How far one of the files is.
+/// Progress of a file.
 #[derive(Debug)]
 pub(super) struct FileWork<'a> {
     pub(super) work: &'a Work,

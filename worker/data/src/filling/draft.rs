@@ -1,8 +1,9 @@
-//! The file in which the images of a folder are until they are shards. All processes that use the folder fill it together.
+//! The file that holds the images of a folder until they are in shards. All processes that use the folder fill it together.
 //!
-//! Layout: for each piece 64 bytes (its shard's name and hash, and 16 bytes of the BLAKE3 of both, or zeros), for each image 48 (the BLAKE3 of its file, eight bytes
-//! of that of its sample, and eight of all that with what it is, or zeros), then the samples, and behind them room for what shards take beyond that. Samples are cut off from the end when they are in a
-//! shard. Whatever has not its hash is not there; so nobody has to be kept from writing, as all write the same.
+//! Layout: 64 bytes per piece (its shard's name and hash, and 16 bytes of the BLAKE3 of both, or zeros), 48 per image (the BLAKE3 of its file,
+//! eight bytes of that of its sample, and eight that cover both and its kind, or zeros), then the samples, then room for the overhead of shards.
+//! Samples are cut off from the end once they are in a shard. An entry without a valid hash counts as absent. Writers need no lock: all write the
+//! same bytes.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -16,21 +17,21 @@ use super::super::DataError;
 use super::super::cache::{Cache, is_at, open_to_lock, remove};
 use super::super::named::Named;
 
-/// Bytes of what is noted of a piece.
+/// Bytes per entry of a piece.
 const PIECE_BYTES: u64 = 64;
-/// Those of what is noted of an image.
+/// Bytes per entry of an image.
 const IMAGE_BYTES: u64 = 48;
 /// Bytes of a shard's name, as a number.
 const NAME_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
 
-/// What is where.
+/// Offsets in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) pieces: u64,
     pub(super) images: u64,
     pub(super) sample_bytes: u64,
-    /// Behind the samples.
+    /// Bytes after the samples.
     pub(super) spare: u64,
 }
 
@@ -44,18 +45,18 @@ impl Layout {
     }
 }
 
-/// What an image was found to be.
+/// The state of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Its sample was written.
     Decoded = 1,
     /// It cannot be decoded.
     Bad = 2,
-    /// It is in a shard that was there before.
+    /// It is in a shard that existed before.
     Found = 3,
 }
 
-/// What is noted of an image.
+/// The entry of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) digest: blake3::Hash,
@@ -63,7 +64,7 @@ pub(super) struct Noted {
     check: [u8; 8],
 }
 
-/// The file, which stays as long as somebody has it open.
+/// The file, which stays as long as a process has it open.
 #[derive(Debug)]
 pub(super) struct Draft {
     file: File,
@@ -72,7 +73,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Opens the one at a path, and begins it where there is none, or none that `is_whole`. Room is taken for all of it.
+    /// Opens the draft at a path, or creates it if none exists or `is_whole` rejects it. Reserves room for all of it.
     pub(super) fn open(
         path: PathBuf,
         layout: Layout,
@@ -82,16 +83,16 @@ impl Draft {
         loop {
             let draft = Self { file: open_to_lock(&path)?, path: path.clone(), layout };
             match draft.file.try_lock() {
-                // Whoever had it has removed it.
+                // Its last user has removed it.
                 Ok(()) if !is_at(&draft.file, &path) => continue,
                 Ok(()) if draft.is_begun()? && is_whole(&draft)? => {}
                 Ok(()) => draft.begin(cache)?,
-                // Others use it.
+                // Other processes use it.
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(DataError::io("lock", &path)(error)),
             }
             draft.file.lock_shared().map_err(DataError::io("lock", &path))?;
-            // It may have been removed in between, or its maker may have failed.
+            // It may have been removed in between, or its creator may have failed.
             if is_at(&draft.file, &path) && draft.is_begun()? {
                 return Ok(draft);
             }
@@ -118,7 +119,7 @@ impl Draft {
         let allocate = || fallocate(&self.file, FallocateFlags::empty(), 0, bytes);
         let allocated = match allocate() {
             Err(Errno::NOSPC | Errno::DQUOT) => {
-                // What somebody left behind may have the room.
+                // Leftovers of other processes may hold the room.
                 cache.sweep()?;
                 allocate()
             }
@@ -128,7 +129,7 @@ impl Draft {
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                 Err(DataError::io("write", &self.path)(error.into()))
             }
-            // There are disks that cannot promise room.
+            // Some file systems cannot reserve room.
             _ => Ok(()),
         }
     }
@@ -137,7 +138,7 @@ impl Draft {
         &self.path
     }
 
-    /// The shard of a piece; none: it is not made.
+    /// Returns the shard of a piece; `None`: not sealed yet.
     pub(super) fn sealed(&self, piece: u64) -> Result<Option<Named>, DataError> {
         let mut bytes = [0; PIECE_BYTES as usize];
         let is_there = self.fill(&mut bytes, piece * PIECE_BYTES)?;
@@ -150,7 +151,7 @@ impl Draft {
         Ok(Some(Named { name: hex(name), hash: hex(hash) }))
     }
 
-    /// Notes the shard of a piece, whose samples are not needed any more.
+    /// Records the shard of a piece, whose samples are no longer needed.
     pub(super) fn seal(&self, piece: u64, name: &str, hash: [u8; HASH_BYTES]) -> Result<(), DataError> {
         let number = u128::from_str_radix(name, 16).map_err(io::Error::other);
         let number = number.map_err(DataError::io("write", &self.path))?;
@@ -159,7 +160,7 @@ impl Draft {
         self.put(&bytes, piece * PIECE_BYTES)
     }
 
-    /// Gives the room of an image's sample back, and that of all behind it.
+    /// Frees the room of an image's sample and of all after it.
     pub(super) fn cut(&self, image: u64) -> Result<(), DataError> {
         let (bytes, metadata) = (self.layout.sample(image), self.file.metadata());
         let is_longer = metadata.map_err(DataError::io("read", &self.path))?.len() > bytes;
@@ -167,17 +168,17 @@ impl Draft {
         cut.map_err(DataError::io("write", &self.path))
     }
 
-    /// Whether it still has its name: whoever has made shards of all of it takes that away.
+    /// Whether the file still has its name. The process that finishes the last shard removes it.
     pub(super) fn is_there(&self) -> bool {
         is_at(&self.file, &self.path)
     }
 
-    /// Takes its name away. Whoever has it open goes on reading what is noted in it.
+    /// Unlinks the file. Processes that have it open can still read its entries.
     pub(super) fn remove(&self) -> Result<(), DataError> {
         if self.is_there() { remove(&self.path) } else { Ok(()) }
     }
 
-    /// What is known of an image; none: nothing.
+    /// Returns the entry of an image; `None`: nothing is known.
     pub(super) fn noted(&self, image: u64) -> Result<Option<Noted>, DataError> {
         let mut bytes = [0; IMAGE_BYTES as usize];
         if !self.fill(&mut bytes, self.layout.image(image))? {
@@ -196,20 +197,20 @@ impl Draft {
         Ok((noted.bytes(image) == bytes).then_some(noted))
     }
 
-    /// Notes what an image is.
+    /// Records the state of an image.
     pub(super) fn note(&self, image: u64, digest: blake3::Hash, kind: Kind) -> Result<(), DataError> {
         let noted = Noted { digest, kind, check: [0; 8] };
         self.put(&noted.bytes(image), self.layout.image(image))
     }
 
-    /// Keeps an image's sample.
+    /// Stores an image's sample.
     pub(super) fn keep(&self, image: u64, digest: blake3::Hash, sample: &[u8]) -> Result<(), DataError> {
         self.put(sample, self.layout.sample(image))?;
         let noted = Noted { digest, kind: Kind::Decoded, check: sample_check(sample) };
         self.put(&noted.bytes(image), self.layout.image(image))
     }
 
-    /// Appends an image's sample. Whether all of it is there; that it was not cut off is to be looked at afterwards ([`Self::sealed`]).
+    /// Appends an image's sample and returns whether all of it is there. The caller checks afterwards that it was not cut off ([`Self::sealed`]).
     pub(super) fn read(&self, image: u64, into: &mut Vec<u8>) -> Result<bool, DataError> {
         let before = into.len();
         into.resize(before + self.layout.sample_bytes as usize, 0);
@@ -220,7 +221,7 @@ impl Draft {
         Ok(is_there)
     }
 
-    /// The same where it is as it was written, by whomever.
+    /// The same if the sample matches its checksum, whichever process wrote it.
     pub(super) fn read_checked(
         &self,
         image: u64,
@@ -237,7 +238,7 @@ impl Draft {
         Ok(is_sound)
     }
 
-    /// Whether there was so much.
+    /// Whether the file had enough bytes.
     fn fill(&self, bytes: &mut [u8], at: u64) -> Result<bool, DataError> {
         match self.file.read_exact_at(bytes, at) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -251,7 +252,7 @@ impl Draft {
 }
 
 impl Noted {
-    /// As it stands in the file for this image.
+    /// Encodes the entry of this image.
     fn bytes(&self, image: u64) -> [u8; IMAGE_BYTES as usize] {
         let mut bytes = [0; IMAGE_BYTES as usize];
         bytes[..HASH_BYTES].copy_from_slice(self.digest.as_bytes());

@@ -1,4 +1,4 @@
-//! How filling a folder came to its end, and waiting for that.
+//! The end of filling a folder, and waiting for it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::piece::BadRecords;
 
-/// How it went.
+/// The outcome.
 #[derive(Clone, Debug, Default)]
 pub(super) enum End {
     /// It goes on.
@@ -30,7 +30,7 @@ pub(super) enum End {
 pub(super) struct Ending {
     end: Mutex<End>,
     ended: Condvar,
-    /// Whether there is an end: for those who look often.
+    /// Whether the end is set, for cheap frequent checks.
     is_there: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Ending {
         self.is_there.load(Ordering::Relaxed)
     }
 
-    /// How it went.
+    /// Returns the outcome.
     pub(super) fn get(&self) -> End {
         self.lock().clone()
     }

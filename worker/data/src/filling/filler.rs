@@ -1,4 +1,4 @@
-//! The thread that decodes what nobody has wanted yet, and makes shards of it: of all processes that use a folder, one does.
+//! The thread that decodes images not requested yet and makes shards. One of all processes that use a folder runs it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,10 +16,10 @@ use super::super::stamp::{Stamp, State};
 use super::super::text_counts::TextCounts;
 use super::*;
 
-/// After so long it is looked again for what could not be done, or who has died.
+/// Interval between retries of failed work, and between checks for a filler that died.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Fills until all is in shards, somebody else has filled it, or nobody wants it any more.
+/// Fills until everything is in shards, by this process or another, or the preparation is stopped.
 pub(super) fn run(filling: &Filling) {
     decoders::give_way();
     let mut told = String::new();
@@ -46,13 +46,13 @@ pub(super) fn run(filling: &Filling) {
     }
 }
 
-/// Whether it may go better later: there is no room for the moment, or a disk is away.
+/// Whether a retry may succeed: no room at the moment, or a disk is absent.
 fn is_passing(error: &DataError) -> bool {
     matches!(error, DataError::Io { .. } | DataError::NoRoom { .. })
 }
 
 impl Filling {
-    /// Whether all is in shards. What is not, is put there, if no other process is about it.
+    /// Makes the missing shards, unless another process is doing so. Returns whether everything is in shards.
     pub(in super::super) fn fill(&self) -> Result<bool, DataError> {
         let is_sealed = self.is_sealed()?;
         if is_sealed && !self.draft.is_there() {
@@ -61,7 +61,7 @@ impl Filling {
         let mut place = self.draft.path().with_extension("").into_os_string();
         place.push("-filler");
         let Some(_owner) = Partial::try_lock(Path::new(&place))? else { return Ok(is_sealed) };
-        // From the end on, as samples are cut off there.
+        // From the end, where samples are cut off.
         for piece in (0..self.names.len()).rev() {
             self.goes_on()?;
             if self.sealed(piece)?.is_none() {
@@ -84,7 +84,7 @@ impl Filling {
         Ok(true)
     }
 
-    /// Makes a shard of a piece, or finds it.
+    /// Makes or finds the shard of a piece.
     fn seal(&self, piece: usize) -> Result<(), DataError> {
         self.draft.cut(self.starts[piece + 1])?;
         let mut missing = self.missing(piece)?;
@@ -116,7 +116,7 @@ impl Filling {
         Ok(())
     }
 
-    /// The images of a piece that are not decoded yet, read.
+    /// Reads the images of a piece that are not decoded yet.
     fn missing(&self, piece: usize) -> Result<BTreeMap<u64, (RawImage, blake3::Hash)>, DataError> {
         let mut missing = BTreeMap::new();
         for image in self.piece(piece) {
@@ -134,7 +134,7 @@ impl Filling {
     fn decode(&self, images: BTreeMap<u64, (RawImage, blake3::Hash)>) -> Result<(), DataError> {
         let decode = |(image, (raw, digest)): (u64, (RawImage, blake3::Hash))| {
             self.goes_on()?;
-            // Others may wait for whoever decodes a large one: who does must not give way.
+            // Other threads may wait for a large image, so it is decoded at normal priority.
             let made = match is_large(&raw) {
                 true => decoders::wanted(vec![raw], |raw| sample_of(raw, &self.shape)).remove(0),
                 false => sample_of(raw, &self.shape),
@@ -144,12 +144,12 @@ impl Filling {
         decoders::ahead(images.into_iter().collect(), decode).into_iter().collect()
     }
 
-    /// The shard of a piece.
+    /// Returns the samples of a piece's shard.
     fn samples(&self, piece: usize) -> Result<Vec<u8>, DataError> {
         let (mut samples, mut is_bad) = (Vec::new(), Vec::new());
         for image in self.piece(piece) {
             let noted = self.draft.noted(image)?;
-            // What is in the file may not be what was written there.
+            // The file may be damaged.
             let is_here = match &noted {
                 Some(noted) => self.draft.read_checked(image, noted, &mut samples)?,
                 None => false,
@@ -165,7 +165,7 @@ impl Filling {
         Ok(shard::encode(&samples, bytes, u32::try_from(stand_ins).unwrap_or(u32::MAX)))
     }
 
-    /// The sample of an image that the draft has not; none: it cannot be decoded.
+    /// Decodes an image missing from the draft; `None`: it cannot be decoded.
     fn again(&self, image: u64, is_bad: bool) -> Result<Option<Vec<u8>>, DataError> {
         if is_bad {
             return Ok(None);
@@ -177,16 +177,16 @@ impl Filling {
         }
     }
 
-    /// BLAKE3 of an image's file, as it was read.
+    /// Returns the BLAKE3 of an image's file as read.
     fn digest(&self, image: u64) -> Result<blake3::Hash, DataError> {
         match self.draft.noted(image)? {
             Some(noted) => Ok(noted.digest),
-            // The draft could not take it.
+            // The draft had no room for it.
             None => Ok(read_image(&self.images[image as usize])?.digest()),
         }
     }
 
-    /// Notes all pieces, as a preparation does: from now on the folder is prepared.
+    /// Writes the list of all pieces: the folder is prepared from now on.
     fn list(&self) -> Result<(), DataError> {
         let folder = self.origin.path();
         let seen = seen_of(&self.images);
@@ -227,7 +227,7 @@ impl Filling {
         Ok(PieceList { file, recipe, pieces, bad, classes, labels, counts, notes })
     }
 
-    /// All that is bad; of the first, why, which another process may have found out.
+    /// Returns all bad images, with causes for the first ones, which another process may have found.
     fn bad_with_reasons(&self) -> Result<BadRecords, DataError> {
         let unexplained = |(image, reason): (&u64, &Option<String>)| reason.is_none().then_some(*image);
         let images: Vec<u64> = self.bad().iter().take(EXAMPLES_MAX).filter_map(unexplained).collect();

@@ -1,4 +1,4 @@
-//! A folder of images that is trained on while it is prepared: see `docs/data.md`, *While it is trained on*.
+//! A folder of images used for training while it is prepared: see `docs/data.md`, *While it is trained on*.
 
 mod draft;
 mod ending;
@@ -27,14 +27,14 @@ use super::source_size::SourceSize;
 use super::stamp::Seen;
 use super::{DataError, Recipe, decoders};
 
-/// Nothing is known of an image.
+/// State of an image: unknown.
 const UNSEEN: u8 = 0;
 /// Its sample is in the draft.
 const GOOD: u8 = 1;
 /// It cannot be decoded.
 const BAD: u8 = 2;
 
-/// A folder as it is begun.
+/// A folder at the start of its preparation.
 pub(super) struct Begun {
     pub(super) origin: Origin,
     pub(super) images: Vec<FolderImage>,
@@ -42,7 +42,7 @@ pub(super) struct Begun {
     pub(super) bad_records_max: u64,
 }
 
-/// The images of a folder, of which some are decoded, some are in shards, and the rest is decoded when it is wanted.
+/// The images of a folder: some decoded, some in shards, the rest decoded on demand.
 #[derive(Debug)]
 pub(super) struct Filling {
     cache: Cache,
@@ -51,22 +51,22 @@ pub(super) struct Filling {
     images: Vec<FolderImage>,
     recipe: Recipe,
     shape: ImageConfig,
-    /// Images before each piece, and all.
+    /// Number of images before each piece, then the total.
     starts: Vec<u64>,
     draft: Draft,
-    /// What is known of each image without a look at the draft.
+    /// State of each image, as known without reading the draft.
     seen: Vec<AtomicU8>,
-    /// The shards of pieces that are sealed.
+    /// Shards of the sealed pieces.
     names: Vec<OnceLock<Named>>,
     bad_records_max: u64,
-    /// Images that cannot be decoded, and why; none: another process has found it out.
+    /// Images that cannot be decoded, each with its cause; `None`: found by another process.
     bad: Mutex<BTreeMap<u64, Option<String>>>,
     notes: Mutex<Notes>,
     ending: Ending,
     has_warned: AtomicBool,
 }
 
-/// What there is of an image.
+/// The outcome for an image.
 enum Have {
     /// Its sample is in the draft.
     Kept,
@@ -76,7 +76,7 @@ enum Have {
     Loose(Vec<u8>),
 }
 
-/// The thread that fills a folder, as long as somebody has this or all is filled.
+/// Handle of the thread that fills a folder; the thread ends when the folder is full or the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Preparing(Arc<Filling>);
 
@@ -87,15 +87,15 @@ impl Drop for Preparing {
 }
 
 impl Preparing {
-    /// Begins, or goes on where others were.
+    /// Starts the preparation, or resumes that of an earlier process.
     ///
     /// # Errors
-    /// There is no room for all of it, or the folder has other classes.
+    /// There is not enough room, or the folder has other classes.
     pub(super) fn begin(begun: Begun, cache: &Cache, lease: &Arc<Lease>) -> Result<Self, DataError> {
         let filling = Arc::new(Filling::open(begun, cache, lease)?);
         let preparing = Self(Arc::clone(&filling));
         let thread = std::thread::Builder::new().name("fill".into());
-        // It is not waited for: it ends with the image that it is at.
+        // The thread is not joined: it ends after its current image.
         thread
             .spawn(move || filler::run(&filling))
             .map_err(DataError::io("fill", preparing.0.draft.path()))?;
@@ -107,7 +107,7 @@ impl Preparing {
     }
 }
 
-/// What of a dataset is prepared while it is used.
+/// The parts of a dataset that are prepared while it is in use.
 #[derive(Debug)]
 pub struct Coming(Vec<Arc<Filling>>);
 
@@ -116,21 +116,21 @@ impl Coming {
         Self(all)
     }
 
-    /// Whether there is nothing to wait for.
+    /// Whether nothing is left to wait for.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Nobody waits for it any more: whoever reads what is not there is told so.
+    /// Stops the preparation: later reads of missing images fail.
     pub fn stop(&self) {
         self.0.iter().for_each(|filling| filling.ending.set(End::Stopped));
     }
 
-    /// Waits until all is prepared, or the dataset is dropped.
+    /// Waits until everything is prepared, or the dataset is dropped.
     ///
     /// # Errors
-    /// It cannot be prepared, or the dataset was dropped before.
+    /// The preparation failed, or the dataset was dropped first.
     pub fn wait(&self) -> Result<(), DataError> {
         self.0.iter().try_for_each(|filling| filling.wait())
     }
@@ -183,22 +183,22 @@ impl Filling {
         })
     }
 
-    /// Images of each piece.
+    /// Returns the number of images of each piece.
     pub(super) fn pieces(&self) -> impl Iterator<Item = u64> {
         self.starts.windows(2).map(|ends| ends[1] - ends[0])
     }
 
-    /// The images of a piece.
+    /// Returns the images of a piece.
     fn piece(&self, piece: usize) -> Range<u64> {
         self.starts[piece]..self.starts[piece + 1]
     }
 
-    /// The shard of a piece, as far as this process knows it.
+    /// Returns the shard of a piece if this process knows it.
     pub(super) fn name(&self, piece: usize) -> Option<&Named> {
         self.names.get(piece)?.get()
     }
 
-    /// The same, looked up.
+    /// The same, with a look at the draft.
     fn sealed(&self, piece: usize) -> Result<Option<&Named>, DataError> {
         if let Some(named) = self.name(piece) {
             return Ok(Some(named));
@@ -213,7 +213,7 @@ impl Filling {
         Ok(Some(self.names[piece].get_or_init(|| named)))
     }
 
-    /// Appends the samples of a range of a piece; nothing, where they are in a shard by now.
+    /// Appends the samples of a range of a piece; nothing if they are already in a shard.
     pub(super) fn read(
         &self,
         piece: usize,
@@ -229,7 +229,7 @@ impl Filling {
         for image in range {
             is_whole &= self.read_image(piece, start + image, into)?;
         }
-        // What was cut off meanwhile was read as nothing.
+        // Samples cut off meanwhile were read as missing.
         match self.sealed(piece)? {
             Some(named) => {
                 into.truncate(before);
@@ -240,7 +240,7 @@ impl Filling {
         }
     }
 
-    /// Decodes those of some images, which are wanted now, that are not there yet: side by side. Where all are, nobody queues behind what others want.
+    /// Decodes the missing ones of these images in parallel. Returns at once if none is missing, without queueing behind other requests.
     pub(super) fn bring(&self, mut images: Vec<u64>) -> Result<(), DataError> {
         let is_seen = |image: u64| self.seen[image as usize].load(Ordering::Relaxed) != UNSEEN;
         images.retain(|image| !is_seen(*image) && self.name(self.piece_of(*image)).is_none());
@@ -256,7 +256,7 @@ impl Filling {
         decoders::wanted(images, bring).into_iter().collect()
     }
 
-    /// Whether what is decoded can be kept, as far as it is known.
+    /// Whether decoded samples can be kept, as far as known.
     pub(super) fn keeps(&self) -> bool {
         !self.has_warned.load(Ordering::Relaxed)
     }
@@ -265,7 +265,7 @@ impl Filling {
         self.starts.partition_point(|start| *start <= image).saturating_sub(1)
     }
 
-    /// Appends what stands for an image. Whether it was still there.
+    /// Appends an image's sample or its stand-in. Returns whether it was still in the draft.
     fn read_image(&self, piece: usize, image: u64, into: &mut Vec<u8>) -> Result<bool, DataError> {
         let Range { start, end } = self.piece(piece);
         let nearest = std::iter::once(image).chain((start..image).rev()).chain(image + 1..end);
@@ -281,7 +281,7 @@ impl Filling {
         Ok(true)
     }
 
-    /// What there is of an image, which is decoded where there is nothing.
+    /// Returns the outcome for an image, and decodes it if it is unknown.
     fn have(&self, image: u64) -> Result<Have, DataError> {
         match self.look(image)? {
             GOOD => Ok(Have::Kept),
@@ -295,7 +295,7 @@ impl Filling {
         }
     }
 
-    /// What there is of an image, by what was seen or what others have written.
+    /// Returns the state of an image from memory or from the draft.
     fn look(&self, image: u64) -> Result<u8, DataError> {
         let seen = &self.seen[image as usize];
         let known = seen.load(Ordering::Relaxed);
@@ -314,7 +314,7 @@ impl Filling {
         Ok(found)
     }
 
-    /// Keeps what an image has become.
+    /// Stores the outcome for an image.
     fn take(
         &self,
         image: u64,
@@ -342,7 +342,7 @@ impl Filling {
         }
     }
 
-    /// Notes what is told of an image that is decoded here.
+    /// Adds an image decoded here to the notes.
     fn see(&self, image: &RawImage) {
         if image.is_deep() {
             let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -350,12 +350,12 @@ impl Filling {
         }
     }
 
-    /// What is told of the images that were decoded here.
+    /// Returns the notes on the images decoded here.
     fn notes(&self) -> Notes {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An image cannot be decoded.
+    /// Records that an image cannot be decoded.
     fn note_bad(&self, image: u64, reason: Option<String>) -> Result<(), DataError> {
         let mut bad = self.bad();
         let known = bad.entry(image).or_default();
@@ -369,7 +369,7 @@ impl Filling {
         self.goes_on()
     }
 
-    /// For people.
+    /// Converts unreadable images to records for messages.
     fn told(&self, bad: &BTreeMap<u64, Option<String>>) -> BadRecords {
         let told = |(image, reason): (&u64, &Option<String>)| {
             let place = || format!("{}: it cannot be decoded", self.images[*image as usize].path.display());
@@ -382,7 +382,7 @@ impl Filling {
         self.bad.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was found of it so far.
+    /// Returns the size found so far.
     pub(super) fn size(&self) -> SourceSize {
         let bad = self.told(&self.bad());
         let classes = classes_of(&self.labels());
@@ -396,12 +396,12 @@ impl Filling {
             classes,
             notes: self.notes(),
             shards: self.names.len() as u64,
-            // Whoever has listed it knows the rest.
+            // The caller that listed the folder fills in the rest.
             ..SourceSize::default()
         }
     }
 
-    /// The class of each image, as they stand, and as far as it is known which cannot be decoded.
+    /// Returns the class of each image in order, with unreadable images as far as known.
     pub(super) fn labels(&self) -> Vec<u32> {
         let mut labels = Vec::with_capacity(self.images.len());
         for piece in 0..self.names.len() {
@@ -412,13 +412,13 @@ impl Filling {
         labels
     }
 
-    /// Which images of a piece cannot be decoded, as far as it is known.
+    /// Marks the images of a piece that are known to be unreadable.
     fn are_bad(&self, piece: usize) -> Vec<bool> {
         let bad = self.bad();
         self.piece(piece).map(|image| bad.contains_key(&image)).collect()
     }
 
-    /// An error of an image after which nothing can go on.
+    /// Ends the preparation with a fatal error of an image.
     fn fails(&self, error: DataError) -> DataError {
         if let DataError::Changed { path } = &error {
             self.ending.set(End::Changed(path.clone()));
@@ -432,7 +432,7 @@ impl Filling {
         }
     }
 
-    /// An error once there is an end, unless it is a good one.
+    /// Returns an error if the preparation has ended without success.
     fn goes_on(&self) -> Result<(), DataError> {
         if !self.ending.is_there() {
             return Ok(());
@@ -449,17 +449,17 @@ impl Filling {
         }
     }
 
-    /// Waits until all is in shards.
+    /// Waits until everything is in shards.
     ///
     /// # Errors
-    /// It came to another end.
+    /// The preparation ended otherwise.
     pub(super) fn wait(&self) -> Result<(), DataError> {
         self.ending.wait();
         self.goes_on()
     }
 }
 
-/// Images before each piece, and all: as [`super::piece::Pieces`] cuts them.
+/// Returns the number of images before each piece, then the total, as [`super::piece::Pieces`] cuts them.
 fn cut(images: &[FolderImage], recipe: &Recipe, shape: &ImageConfig) -> Vec<u64> {
     let (mut starts, mut bytes) = (vec![0], 0);
     for (image, next) in images.iter().zip(1..) {
@@ -473,7 +473,7 @@ fn cut(images: &[FolderImage], recipe: &Recipe, shape: &ImageConfig) -> Vec<u64>
     starts
 }
 
-/// Whether the shards of all pieces of a draft that are sealed are there; from now on they stay.
+/// Whether the shards of all sealed pieces of a draft exist; the lease keeps them from now on.
 fn has_shards(draft: &Draft, pieces: u64, cache: &Cache, lease: &Lease) -> Result<bool, DataError> {
     for piece in 0..pieces {
         if let Some(named) = draft.sealed(piece)? {

@@ -4,8 +4,8 @@ use longhaul_common::config::ImageConfig;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Moves and mirrors an image `[channels, height, width]`, as the run's seed has it for this position of its stream: so whoever trains on a position sees the
-/// same, and each epoch something else. To move is what others call a random crop with padding.
+/// Shifts and mirrors an image `[channels, height, width]`, as determined by the run's seed and the position in its stream: all workers see the same image
+/// at a position, and each epoch another one. The shift is equivalent to a random crop with padding.
 ///
 /// # Panics
 /// If the shape is one that its check refuses: of no rows or columns, or moved by more than there are.

@@ -10,7 +10,7 @@ use crate::bounds::RECORD_BYTES_MAX;
 /// Appends the sample that an image becomes: `[channels, height, width]` of bytes, and the class.
 ///
 /// # Errors
-/// What is wrong with the image, in the decoder's words; then nothing is appended.
+/// The decoder's error; nothing is appended then.
 pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Result<(), String> {
     let Picture { channels, values, .. } = match image.content {
         Pixels::Encoded(bytes) => encoded::read(&bytes, shape)?,
@@ -29,7 +29,7 @@ pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// Whether others wait for whoever decodes it. Of what cannot be decoded: no.
+/// Whether an image is decoded under the lock for large ones; `false` if it cannot be decoded.
 pub fn is_large(image: &RawImage) -> bool {
     matches!(&image.content, Pixels::Encoded(bytes) if encoded::is_large(bytes))
 }

@@ -12,25 +12,25 @@ use super::jpeg;
 use super::resize::Picture;
 use crate::unwound::unwound;
 
-/// Bytes that an image's pixels may be, decoded: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can say that it has many more. While it is decoded,
-/// coefficients and copies take up to three times as much beside them.
-/// Fuzzers have many more tries with fewer, and see what is taken beside them.
+/// Upper bound of an image's decoded pixels in bytes: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can declare
+/// many more. During decoding, coefficients and copies take up to three times as much in addition.
+/// Fuzzers use a lower bound: more runs, and excess allocations show.
 const DECODED_BYTES_MAX: u64 = if cfg!(fuzzing) { 1 << 24 } else { 1 << 29 };
-/// What has more, some five million pixels, is decoded by one thread at a time: so memory grows by 64 MiB a thread at most.
+/// Larger images, above some five million pixels, are decoded by one thread at a time: memory grows by at most 64 MiB per thread.
 const LARGE_BYTES: u64 = 1 << 24;
 
-/// Held by whoever decodes a large image.
+/// Held while a large image is decoded.
 static LARGE: Mutex<()> = Mutex::new(());
 
-/// The picture in a file, of the wanted size.
+/// Decodes the picture in a file, at the configured size.
 ///
 /// # Errors
-/// What is wrong with it, in the decoder's words.
+/// The decoder's error.
 pub(super) fn read(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
     unwound(|| decoded(bytes, shape), |words| words)
 }
 
-/// Whether others wait for whoever decodes it. Of what cannot be decoded: no.
+/// Whether an image counts as large; `false` if it cannot be decoded.
 pub(super) fn is_large(bytes: &[u8]) -> bool {
     let needed = || {
         let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
@@ -65,11 +65,11 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
     }
     let _alone = (needed > LARGE_BYTES).then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
     let image = DynamicImage::from_decoder(decoder).map_err(told)?;
-    // While nobody else has a large one.
+    // Still under the lock for large images.
     Ok(fitted(picture(image, shape), shape))
 }
 
-/// What is wrong with an image, and what helps.
+/// Returns the cause of a decoding error, with a remedy.
 fn told(error: ImageError) -> String {
     match error {
         ImageError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
@@ -85,7 +85,7 @@ fn told(error: ImageError) -> String {
     }
 }
 
-/// With one value for a pixel where the image is grey or is to be, else with three. How opaque it is does not count.
+/// Converts an image to one value per pixel if it is grey or is to be, else to three. Ignores opacity.
 fn picture(image: DynamicImage, shape: &ImageConfig) -> Picture {
     let (height, width) = (image.height() as usize, image.width() as usize);
     if !image.color().has_color() {
@@ -101,7 +101,7 @@ fn picture(image: DynamicImage, shape: &ImageConfig) -> Picture {
     }
 }
 
-/// The weights of ITU-R BT.601, rounded: as Pillow and JPEG have them.
+/// Returns the luma with the rounded weights of ITU-R BT.601, as in Pillow and JPEG.
 fn luma([red, green, blue]: [u8; 3]) -> u8 {
     let [red, green, blue] = [red, green, blue].map(u32::from);
     ((19_595 * red + 38_470 * green + 7_471 * blue + (1 << 15)) >> 16) as u8

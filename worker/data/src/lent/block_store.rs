@@ -1,4 +1,4 @@
-//! Shards in the cache whose blocks come one by one.
+//! Shards in the cache whose blocks arrive one by one.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -17,47 +17,47 @@ use super::super::{DataError, Tokenizer};
 use super::items::Items;
 use super::{BlockName, Catalogue};
 
-/// Why something is not the block that was asked for.
+/// The reason why a payload is not the requested block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTheBlock {
-    /// Nobody may ask for it.
+    /// The block is not part of the run's data.
     #[error("the run's data has no such block")]
     Unknown,
-    /// The head is not what the catalogue's hash is of.
+    /// The head does not match the catalogue's hash.
     #[error("its head is not the one that the catalogue names")]
     Head,
     /// It is too short or too long.
     #[error("it has {found} bytes, and not {wanted}")]
     Length {
-        /// What came.
+        /// Bytes received.
         found: usize,
-        /// What it has.
+        /// Bytes expected.
         wanted: usize,
     },
-    /// It has another hash than the head says.
+    /// Its hash differs from that in the head.
     #[error("its bytes have another hash")]
     Bytes,
-    /// It is the block that the run's data has, and no model can be given that.
+    /// It is the right block, but no model can use its items.
     #[error("it has tokens beyond the vocabulary, or classes that there are not")]
     Items,
 }
 
-/// The shards of a catalogue, of which those blocks are in the cache that were fetched. A block that is not there is a hole of zeros, which has another hash than the head says:
-/// so nothing has to note what is there, and what is damaged is fetched like what is missing.
+/// The shards of a catalogue, with the fetched blocks in the cache. A missing block is a hole of zeros, whose hash differs from that in the head:
+/// no list of present blocks is needed, and damaged blocks are fetched like missing ones.
 #[derive(Debug)]
 pub struct BlockStore {
     cache: Cache,
     items: Items,
-    /// Items of each.
+    /// Items of each shard, by its hash.
     shards: HashMap<[u8; 32], u64>,
-    /// Held while something is written.
+    /// Held during writes.
     writing: Mutex<()>,
-    /// So that nobody throws them away.
+    /// Protects the shards from eviction.
     _lease: Lease,
 }
 
 impl BlockStore {
-    /// Of this catalogue of the data of `config`, in the worker's folder `cache`, which may hold so many bytes.
+    /// Opens the shards of this catalogue of the data of `config` in the worker's size-limited folder `cache`.
     ///
     /// # Errors
     /// The folder cannot be written to, or the catalogue cannot be of such data.
@@ -76,7 +76,7 @@ impl BlockStore {
             catalogue.shards().map(|shard| (shard.hash, shard.items)).collect();
         lease.shards(shards.keys().map(shard_name))?;
         for shard in shards.keys() {
-            // No list says when they were used last.
+            // No list records their last use.
             touch_if_there(&cache.shard(&shard_name(shard)))?;
         }
         Ok(Arc::new(Self { cache, items, shards, writing: Mutex::default(), _lease: lease }))
@@ -86,12 +86,12 @@ impl BlockStore {
         &self.cache
     }
 
-    /// What its shards have one after the other.
+    /// Returns the kind of items in its shards.
     pub(in super::super) fn items(&self) -> Items {
         self.items
     }
 
-    /// Whether a block is in the cache as it has to be: all of it is read.
+    /// Whether a valid block is in the cache. Reads all of it.
     ///
     /// # Errors
     /// The cache cannot be read.
@@ -100,10 +100,10 @@ impl BlockStore {
         Ok(shard.is_some_and(|shard| shard.block(name.block as usize).is_ok()))
     }
 
-    /// Whether somebody has sent what was asked for: the head of a shard, and a block.
+    /// Checks a received head of a shard and a block against the request.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The payload is not the requested block.
     pub fn check(&self, name: BlockName, head: &[u8], bytes: &[u8]) -> Result<(), NotTheBlock> {
         let items = *self.shards.get(&name.shard).ok_or(NotTheBlock::Unknown)?;
         let found = Head::parse(head).ok_or(NotTheBlock::Head)?;
@@ -122,13 +122,13 @@ impl BlockStore {
         }
     }
 
-    /// Bytes of a shard's head; none: the run's data has no such shard.
+    /// Returns the bytes of a shard's head; `None`: the run's data has no such shard.
     #[must_use]
     pub fn head_bytes(&self, shard: &[u8; 32]) -> Option<usize> {
         self.shards.get(shard).map(|items| Head::bytes_of(*items, self.items.bytes))
     }
 
-    /// Writes a block that was checked. With the first one of a shard, room is made for all of it.
+    /// Writes a checked block. The first one of a shard makes room for all of it.
     ///
     /// # Errors
     /// There is no room, or the disk fails.
@@ -144,18 +144,18 @@ impl BlockStore {
             Some(file) => file,
             None => self.begin(&path, head, found.file_bytes())?,
         };
-        // Nobody reads a block before it was found to have its hash, and what another process of this folder writes there are the same bytes.
+        // Readers check a block's hash before use, and other processes of this folder write the same bytes.
         file.write_all_at(bytes, (head.len() + place.start) as u64).map_err(DataError::io("write", &path))
     }
 
-    /// A file for a shard, with a head and holes.
+    /// Creates a shard's file with its head and holes.
     fn begin(&self, path: &Path, head: &[u8], bytes: u64) -> Result<File, DataError> {
         let partial = Partial::lock(path)?;
         // Another process may have made it while this one waited.
         if let Some(file) = begun(path, head, bytes)? {
             return Ok(file);
         }
-        // Whoever has a damaged one mapped keeps it.
+        // Processes that have a damaged one mapped keep it.
         remove(path)?;
         partial.publish_holed(path, head, bytes, &self.cache)?;
         begun(path, head, bytes)?.ok_or_else(|| DataError::Unreliable { path: path.to_owned() })
@@ -166,7 +166,7 @@ impl BlockStore {
     }
 }
 
-/// What a shard that was fetched is called: never as one that was made here, whose name says which text it is of, as no peer can be trusted to know.
+/// Returns the name of a fetched shard. It differs from that of a shard built here, whose name identifies its text: no peer can be trusted on that.
 pub(in super::super) fn shard_name(hash: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*hash).to_hex()[..32].to_owned()
 }
@@ -178,7 +178,7 @@ fn touch_if_there(path: &Path) -> Result<(), DataError> {
     }
 }
 
-/// A shard's file, where it is there with this head.
+/// Opens a shard's file if it exists with this head.
 fn begun(path: &Path, head: &[u8], bytes: u64) -> Result<Option<File>, DataError> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,

@@ -1,4 +1,4 @@
-//! What the data of a run consists of, as one worker tells others.
+//! The catalogue of a run's data, as workers exchange it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,23 +9,23 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::super::DataError;
 
-/// Bytes of a shard's items, at most: thousands of times what a piece of the usual size becomes.
+/// Upper bound in bytes of a shard's items: thousands of times that of a usual piece.
 const SHARD_BYTES_MAX: u64 = 1 << 38;
 
-/// The shards of each source, and the tokenizer that they were made with. Two workers with the same data have the same one, wherever their files are.
+/// The shards of each source, and their tokenizer. Workers with the same data have equal catalogues, regardless of the paths of their files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Catalogue {
-    /// BLAKE3 of `tokenizer.json`; none: tokens are bytes.
+    /// BLAKE3 of `tokenizer.json`; `None`: tokens are bytes.
     pub tokenizer: Option<[u8; 32]>,
-    /// In the configuration's order, those that are held out last.
+    /// In the configuration's order, held-out ones last.
     #[serde(deserialize_with = "a_few_sources")]
     pub(in super::super) sources: Vec<ListedSource>,
 }
 
-/// What is trained on and what is held out.
+/// Upper bound of training and held-out sources.
 const LISTED_MAX: usize = 2 * SOURCES_MAX;
 
-/// Without shards, a source is a byte on its way and 24 in memory.
+/// Limits the number of sources: one without shards takes a byte on the wire and 24 in memory.
 fn a_few_sources<'de, D: Deserializer<'de>>(bytes: D) -> Result<Vec<ListedSource>, D::Error> {
     struct Sources;
     impl<'de> Visitor<'de> for Sources {
@@ -52,32 +52,32 @@ fn a_few_sources<'de, D: Deserializer<'de>>(bytes: D) -> Result<Vec<ListedSource
 /// The shards of a source, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in super::super) struct ListedSource {
-    /// What the data's hash has of it in the place of its shards: of a folder of images, which is trained on before there are any.
+    /// Its part in the data's hash instead of its shards: for a folder of images, which is used before shards exist.
     pub identity: Option<[u8; 32]>,
     pub shards: Vec<ListedShard>,
-    /// Images that are held out of it throughout: how far each is behind the one before.
+    /// Images held out of it, each as the distance from the one before.
     pub held_out: Vec<u32>,
 }
 
 /// A shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in super::super) struct ListedShard {
-    /// Of its fields and table: it names all of its bytes.
+    /// Hash of its header fields and table: it identifies all of its bytes.
     pub hash: [u8; 32],
     /// Tokens or images.
     pub items: u64,
 }
 
 impl Catalogue {
-    /// As it is sent, and hashed.
+    /// Encodes the catalogue, for sending and hashing.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// There is not enough memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>, DataError> {
         postcard::to_stdvec(self).map_err(|error| Self::refused(&error.to_string()))
     }
 
-    /// What somebody else has sent.
+    /// Decodes a received catalogue.
     ///
     /// # Errors
     /// It is no catalogue.
@@ -93,10 +93,10 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Whether shards could have so many bytes in each item.
+    /// Checks that shards are possible with this many bytes per item.
     ///
     /// # Errors
-    /// One would be longer than any.
+    /// A shard would exceed the limit.
     pub(in super::super) fn fits(&self, item_bytes: usize) -> Result<(), DataError> {
         let bytes = |shard: &ListedShard| shard.items.saturating_mul(item_bytes as u64);
         match self.shards().all(|shard| bytes(shard) <= SHARD_BYTES_MAX) {
@@ -105,17 +105,17 @@ impl Catalogue {
         }
     }
 
-    /// All shards, in order.
+    /// Returns all shards, in order.
     pub(in super::super) fn shards(&self) -> impl Iterator<Item = &ListedShard> {
         self.sources.iter().flat_map(|source| &source.shards)
     }
 
-    /// What all of them are called, in order.
+    /// Returns the hashes of all shards, in order.
     pub fn shard_hashes(&self) -> impl Iterator<Item = [u8; 32]> {
         self.shards().map(|shard| shard.hash)
     }
 
-    /// Shards and items: what comes twice is counted once.
+    /// Returns the numbers of shards and items; duplicates count once.
     #[must_use]
     pub fn size(&self) -> (u64, u64) {
         let mut seen = HashSet::new();

@@ -30,7 +30,7 @@ impl fmt::Display for BlockName {
     }
 }
 
-/// A block on its way to somebody.
+/// A block to be sent to another worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LentBlock {
     /// Of its shard: header and table.

@@ -1,4 +1,4 @@
-//! Batches that are ready before the device wants them.
+//! Batches read before the device needs them.
 
 mod queue;
 
@@ -11,11 +11,11 @@ pub use self::queue::Wanted;
 use self::queue::{Numbered, Queue};
 use super::{DataError, Dataset, HostBatch};
 
-/// Steps for which [`ReadAhead::take`] wants to know what is trained on, the one that is taken included.
+/// Steps that [`ReadAhead::take`] expects, including the one taken.
 pub const STEPS_AHEAD: usize = queue::EXPECTED_MAX;
 
-/// Two threads that read the samples of the next steps while the device computes, and make of them what it takes, `T`: one tells the system what will be read, the other one
-/// reads it. They end with this.
+/// Two threads that read the samples of the next steps while the device computes, and convert them to its input, `T`: one announces reads to the
+/// operating system, the other reads. Both end on drop.
 #[derive(Debug)]
 pub struct ReadAhead<T> {
     shared: Arc<Shared<T>>,
@@ -32,34 +32,34 @@ struct Shared<T> {
 #[derive(Debug)]
 struct State<T> {
     queue: Queue<T>,
-    /// Nobody wants anything any more.
+    /// Shutting down.
     is_over: bool,
-    /// A thread is gone: whoever wants something reads it.
+    /// A thread has ended: callers read for themselves.
     is_alone: bool,
 }
 
-/// What reads.
+/// The inputs of the reading threads.
 struct Reader<T> {
     data: Arc<Dataset>,
     seed: u64,
     make: Make<T>,
 }
 
-/// What is made of the samples of a step, with how many of them go through the model at once.
+/// Converts the samples of a step, given the micro-batch size.
 type Make<T> = Arc<dyn Fn(HostBatch, usize) -> T + Send + Sync>;
 
 impl<T: Send + 'static> ReadAhead<T> {
-    /// Starts the threads: they read by the order that the run's seed makes, and call `make` with the samples of a step and how many of them go through the model at once.
+    /// Starts the threads. They read in the order given by the run's seed, and call `make` with the samples of a step and the micro-batch size.
     ///
     /// # Errors
-    /// The system has no threads to give.
+    /// The system cannot start a thread.
     pub fn start(
         data: Arc<Dataset>,
         seed: u64,
         make: impl Fn(HostBatch, usize) -> T + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (shared, reader) = (Arc::<Shared<T>>::default(), Reader { data, seed, make: Arc::new(make) });
-        // What is started already ends with this, where there is no thread for the other one.
+        // Dropping this ends the first thread if the second cannot start.
         let mut ahead = Self { shared, reader, threads: Vec::new() };
         for (name, work) in [("expect", expect as fn(&Shared<T>, &Reader<T>)), ("read-ahead", read)] {
             let (shared, reader) = (Arc::clone(&ahead.shared), ahead.reader.clone());
@@ -70,11 +70,11 @@ impl<T: Send + 'static> ReadAhead<T> {
         Ok(ahead)
     }
 
-    /// The samples of the first of these steps; the others, up to [`STEPS_AHEAD`] in all, are read ahead as far as there is room. They may be others at each call: what was
-    /// read for nothing is thrown away.
+    /// Returns the samples of the first step; the others, up to [`STEPS_AHEAD`] in all, are read ahead as room permits. The steps may differ at each
+    /// call: unused reads are discarded.
     ///
     /// # Errors
-    /// Prepared data of the first step is damaged, and cannot be made again.
+    /// Prepared data of the first step is damaged and cannot be rebuilt.
     pub fn take(&self, steps: impl IntoIterator<Item = Wanted>) -> Result<T, DataError> {
         let mut steps = steps.into_iter().peekable();
         let Some(first) = steps.peek().cloned() else {
@@ -102,7 +102,7 @@ impl<T> Drop for ReadAhead<T> {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic has already been reported.
             let _ = thread.join();
         }
     }
@@ -116,12 +116,12 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// The state is consistent after each statement that changes it.
+    /// Locks the state, which is consistent after each statement that changes it.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be done next, as soon as there is something; none: it is over.
+    /// Waits for the next task; `None`: shutting down.
     fn next(&self, poll: impl Fn(&mut Queue<T>) -> Option<Numbered>) -> Option<Numbered> {
         let mut state = self.lock();
         loop {
@@ -129,7 +129,7 @@ impl<T> Shared<T> {
                 return None;
             }
             if let Some(next) = poll(&mut state.queue) {
-                // What one thread has begun may be what the other one waits for.
+                // The other thread may wait for this task to begin.
                 self.changed.notify_all();
                 return Some(next);
             }
@@ -138,7 +138,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Says that a thread is gone, however it went.
+/// Marks a thread as ended on drop, also after a panic.
 struct Alone<'a, T>(&'a Shared<T>);
 
 impl<T> Drop for Alone<'_, T> {
@@ -148,7 +148,8 @@ impl<T> Drop for Alone<'_, T> {
     }
 }
 
-/// Tells the system what will be read, which takes as long as reading where much of it comes from the disk; and has images decoded, while others are made into what the device takes.
+/// Announces reads to the operating system, which takes as long as reading if much of the data is on disk, and decodes images while the other
+/// thread converts samples for the device.
 fn expect<T>(shared: &Shared<T>, reader: &Reader<T>) {
     let _alone = Alone(shared);
     while let Some((number, wanted)) = shared.next(|queue| queue.poll_expect()) {

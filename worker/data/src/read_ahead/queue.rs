@@ -1,23 +1,23 @@
-//! Which batches are wanted, and what has become of each: a value that knows no thread.
+//! The requested batches and their states, as a plain value without threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::DataError;
 
-/// Batches that are ready at once, that of the step which is next included: one for the device to take, and one that is read meanwhile.
+/// Batches ready at once, including that of the next step: one for the device and one being read.
 pub(super) const READY_MAX: usize = 2;
-/// Steps of which the system is told what they will read, those included: enough reads for a disk to have many of them in hand.
+/// Steps whose reads are announced to the operating system, including the ready ones: enough to keep many disk reads in flight.
 pub(super) const EXPECTED_MAX: usize = 16;
-/// Bytes that the system was told of and that were not taken yet, at most, or one step: so much of the memory may they push out what others use.
+/// Upper bound of announced bytes not yet taken, or one step: this much of the page cache may be displaced.
 const EXPECTED_BYTES_MAX: u64 = 64 << 20;
 
-/// The samples of a step, and how they go through the model.
+/// The samples of a step and their micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Positions of the run's stream, in order.
     pub positions: Vec<u64>,
-    /// Sequences that go through the model at once.
+    /// Sequences per pass through the model.
     pub micro_batch: usize,
 }
 
@@ -26,12 +26,12 @@ pub(super) type Numbered = (u64, Arc<Wanted>);
 
 /// The steps to come, the next one first.
 ///
-/// The device says what it wants ([`Self::want`]) and takes the first of it ([`Self::poll_batch`]); of two threads one asks what to tell the
-/// system ([`Self::poll_expect`]), the other one what to read ([`Self::poll_read`]).
+/// The device requests steps ([`Self::want`]) and takes the first batch ([`Self::poll_batch`]). One thread polls for reads to announce to
+/// the operating system ([`Self::poll_expect`]), another for samples to read ([`Self::poll_read`]).
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     steps: VecDeque<Step<T>>,
-    /// Steps ever wanted: each has its number.
+    /// Steps requested so far, to number them.
     numbered: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Queue<T> {
 struct Step<T> {
     number: u64,
     wanted: Arc<Wanted>,
-    /// Bytes that the system was told of; none: it was not told.
+    /// Bytes announced to the operating system; `None`: not announced.
     expected: Option<u64>,
     is_begun: bool,
     read: Option<Result<T, DataError>>,
@@ -52,7 +52,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// From now on these are the steps to come, at most [`EXPECTED_MAX`] of them. What was read or is being read of others is thrown away.
+    /// Replaces the steps to come, at most [`EXPECTED_MAX`]. Reads of other steps, done or in flight, are discarded.
     pub fn want(&mut self, steps: impl IntoIterator<Item = Wanted>) {
         let mut before = std::mem::take(&mut self.steps);
         for wanted in steps.into_iter().take(EXPECTED_MAX) {
@@ -65,14 +65,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The batch of the first step, which is done with then; none before it is read.
+    /// Takes the batch of the first step and removes the step; `None` before it is read.
     pub fn poll_batch(&mut self) -> Option<Result<T, DataError>> {
         let read = self.steps.front_mut()?.read.take()?;
         self.steps.pop_front();
         Some(read)
     }
 
-    /// The step of which the system is to be told now what it will read, if there is room, or if it is read next.
+    /// Returns the next step to announce to the operating system, if the bound leaves room for it or if it is read next.
     pub fn poll_expect(&self) -> Option<Numbered> {
         let in_hand: u64 = self.steps.iter().filter_map(|step| step.expected).sum();
         let at = self.steps.iter().position(|step| step.expected.is_none())?;
@@ -81,7 +81,7 @@ impl<T> Queue<T> {
             .then(|| (step.number, Arc::clone(&step.wanted)))
     }
 
-    /// The step whose samples are to be read now, if any: never before the system was told of it.
+    /// Returns the step whose samples to read now, if any. A step is announced before it is read.
     pub fn poll_read(&mut self) -> Option<Numbered> {
         let at = self.next()?;
         let step = &mut self.steps[at];
@@ -90,19 +90,19 @@ impl<T> Queue<T> {
         Some((step.number, Arc::clone(&step.wanted)))
     }
 
-    /// Which step is read next.
+    /// Returns the index of the step to read next.
     fn next(&self) -> Option<usize> {
         self.steps.iter().take(READY_MAX).position(|step| !step.is_begun)
     }
 
-    /// The system was told of so many bytes.
+    /// Records the bytes announced for a step.
     pub fn handle_expected(&mut self, number: u64, bytes: u64) {
         if let Some(step) = self.step(number) {
             step.expected = Some(bytes);
         }
     }
 
-    /// A step's samples, or why they cannot be read. What nobody wants any more is dropped.
+    /// Records a step's samples, or the error of reading them. Steps no longer requested are dropped.
     pub fn handle_read(&mut self, number: u64, read: Result<T, DataError>) {
         if let Some(step) = self.step(number) {
             step.read = Some(read);
@@ -128,7 +128,7 @@ mod tests {
         Wanted { positions: (position..position + 4).collect(), micro_batch: 2 }
     }
 
-    /// Does what there is to do, each step's reading bringing in so many bytes, and tells which positions were expected and read.
+    /// Does all pending work, with so many bytes per step, and returns the positions announced and read.
     fn work(queue: &mut Queue<u64>, bytes: u64) -> (Vec<u64>, Vec<u64>) {
         let (mut expected, mut read) = (Vec::new(), Vec::new());
         loop {
@@ -176,7 +176,7 @@ mod tests {
         let mut queue = Queue::default();
         queue.want((0..4).map(step));
         work(&mut queue, 1);
-        // A round is skipped: what was read for the second step is that of the first one now.
+        // A round is skipped: the batch read for the second step becomes that of the first.
         queue.want((1..5).map(step));
         assert_eq!(work(&mut queue, 1), (vec![4], vec![2]));
         assert_eq!(taken(&mut queue), Some(1));

@@ -1,4 +1,4 @@
-//! What a file's first bytes say of it, where its name or the configuration says something else.
+//! Detection of content by a file's first bytes, where its name or the configuration contradicts them.
 
 use std::path::Path;
 
@@ -9,29 +9,29 @@ use super::prose::check_page;
 use super::{floats, no_tokens, width};
 use crate::pointers::pointer;
 
-/// Bytes of a file's content that are looked at.
+/// Bytes of the content to examine.
 pub(super) const HEAD_BYTES: usize = 512;
 
-/// Where tar has its mark.
+/// Offset of tar's magic.
 const TAR_MARK_AT: usize = 257;
 
-/// Where bzip2's first block begins, behind the digit of its size; or its end, where there is nothing in it.
+/// Magic of bzip2's first block, after the digit of its size; or of its end, for empty content.
 const BZIP2_BLOCKS: [&[u8]; 2] = [b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"];
 const BZIP2: &str = "a bzip2 file: unpack it (`bzip2 -d`), or pack it with zstd or gzip";
 
 const NUMPY: &[u8] = b"\x93NUMPY";
-/// Of GPT-2's tokens, of two bytes, and of Llama 3's, of four.
+/// Heads for GPT-2's tokens, of two bytes, and Llama 3's, of four.
 const LLM_C_HEADS: [(u32, u32); 3] = [(20_240_520, 1), (20_240_801, 1), (20_240_801, 7)];
 const LLM_C: &str = "a token file of llm.c, whose first 1024 bytes are a header: leave it out (`tail -c +1025 IN > OUT.bin`), and say format = \"tokens-u16\" for GPT-2's tokens or \"tokens-u32\" for Llama 3's";
 
-/// What an encrypted Parquet file is, and what to do.
+/// Message for an encrypted Parquet file, with its remedy.
 pub(super) const ENCRYPTED: &str = "an encrypted Parquet file, which is not read: write it without encryption, with a program that has its keys";
 
 const TAR: &str = "a tar archive: say format = \"webdataset\" for one with images, or unpack it";
 const UTF16: &str = "UTF-16 text: convert it, for example with `iconv -f utf-16 -t utf-8`; or numbers of two bytes: say format = \"tokens-u16\" if these are tokens";
 const UTF32: &str = "UTF-32 text: convert it, for example with `iconv -f utf-32 -t utf-8`";
 
-/// Refuses bytes that a file begins with and that are packed in a way that is not unpacked here.
+/// Refuses first bytes of an unsupported compression.
 pub(super) fn check_packing(head: &[u8], path: &Path) -> Result<(), String> {
     let is_bzip2 = head.starts_with(b"BZh")
         && BZIP2_BLOCKS.iter().any(|block| head.get(4..).is_some_and(|rest| rest.starts_with(block)));
@@ -48,7 +48,7 @@ fn refuse(kind: Option<&Kind>) -> Result<(), String> {
     kind.map_or(Ok(()), |kind| Err(kind.told()))
 }
 
-/// Refuses a file whose name alone says that it is no text: its content is of no kind that is known.
+/// Refuses a file that only its name shows to be no text: its content is of an unknown kind.
 pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
     let is_known = BINARY.iter().any(|kind| kind.is_of(head));
     match kinds::by_name(path) {
@@ -59,7 +59,7 @@ pub(super) fn check_name(head: &[u8], path: &Path) -> Result<(), String> {
     }
 }
 
-/// Refuses content that begins as something else than it is read as.
+/// Refuses content whose first bytes contradict its format.
 pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<(), String> {
     if let Some(told) = pointer(head) {
         return Err(told.to_owned());
@@ -87,7 +87,7 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
             no_tokens::check(head).and_then(|()| width::check(head))?;
             floats::check(head).map_err(no_tokens::or_tokens)
         }
-        // Whatever is said: as numbers, these would begin so less than once in a billion times.
+        // Also for an explicit format: numbers begin so less than once in a billion times.
         DataFormat::TokensU16 | DataFormat::TokensU32 => {
             check_kind(head).and_then(|()| no_tokens::check_marked(head))?;
             floats::check(head)?;
@@ -97,12 +97,12 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
     }
 }
 
-/// A beginning of so many zeros is no text.
+/// Minimum of leading zeros that rule out text.
 const ZEROS_MIN: usize = 64;
-/// What it is then.
+/// Description of such content.
 const ZEROS: &str = "zeros: a download that is not complete, or an empty archive; fetch it again, or take it out of the source";
 
-/// Refuses what begins with a mark that numbers hardly have by chance.
+/// Refuses content that begins with a magic unlikely among numbers.
 fn check_kind(head: &[u8]) -> Result<(), String> {
     check_packing(head, Path::new(""))?;
     refuse(BINARY.iter().find(|kind| kind.is_no_number() && kind.is_of(head)))?;
@@ -112,18 +112,18 @@ fn check_kind(head: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses what is packed as a whole, where that is within.
+/// Refuses compressed content of formats that compress internally.
 fn check_unpacked(head: &[u8]) -> Result<(), String> {
     check_packing(head, Path::new(""))?;
     refuse(AROUND_TABLES.iter().find(|kind| kind.is_of(head)))
 }
 
-/// Whether it begins as the token files of llm.c and of nanoGPT's descendants: one of their numbers, and its version.
+/// Whether it begins like the token files of llm.c and of nanoGPT's descendants: one of their magic numbers, and its version.
 fn is_of_llm_c(head: &[u8]) -> bool {
     let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
     let [Some(magic), Some(version)] = [number(0), number(4)] else { return false };
     let is_another = || {
-        // The day on which it was made up, a version, how many tokens there are, and nothing up to the end.
+        // The date of its definition, a version, the number of tokens, and zeros to the end.
         let (year, month, day) = (magic / 10_000, magic / 100 % 100, magic % 100);
         let is_date = (2024..2100).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
         let is_empty = head.len() == HEAD_BYTES && head[12..].iter().all(|byte| *byte == 0);
@@ -132,7 +132,7 @@ fn is_of_llm_c(head: &[u8]) -> bool {
     LLM_C_HEADS.contains(&(magic, version)) || is_another()
 }
 
-/// Refuses what is known to be something else; of what is not known, its reader tells.
+/// Refuses known content of another kind; unknown content is left to the reader.
 fn expect(head: &[u8], beginnings: &[&[u8]]) -> Result<(), String> {
     if beginnings.iter().any(|begins| head.starts_with(begins)) {
         return Ok(());
@@ -170,7 +170,8 @@ fn check_text(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Refuses text of two or four bytes a character that has no mark: where most of it is Latin, every other byte is zero, or three of four, and hardly any of the others.
+/// Refuses text of two or four bytes per character without a byte order mark: in mostly Latin text, every other byte or three of four are zero, and
+/// hardly any of the rest.
 fn check_zeros(head: &[u8]) -> Result<(), String> {
     let characters = head.len() / 4;
     let zeros =
@@ -190,7 +191,7 @@ fn check_zeros(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Bytes below the letters that no text has, and those beyond ASCII that begin no character of UTF-8.
+/// Whether a byte is a control character absent from texts, or a byte beyond ASCII that never occurs in UTF-8.
 fn is_no_text(byte: &u8) -> bool {
     matches!(byte, 0..=8 | 0x0e..=0x1a | 0x1c..=0x1f | 0xc0 | 0xc1 | 0xf5..)
 }
@@ -199,12 +200,12 @@ fn is_tar(head: &[u8]) -> bool {
     head.get(TAR_MARK_AT..).is_some_and(|rest| rest.starts_with(b"ustar"))
 }
 
-/// Its mark, and the length of the first header, which is a short one.
+/// Checks its magic, and the length of the first header, which is short.
 fn is_encrypted_parquet(head: &[u8]) -> bool {
     head.starts_with(b"PARE") && head.get(6..8).is_some_and(|half| half == [0, 0])
 }
 
-/// The length of a header, and the header.
+/// Checks the length of a header, and the header.
 pub(super) fn is_safetensors(head: &[u8]) -> bool {
     let Some((length, header)) = head.split_first_chunk() else { return false };
     u64::from_le_bytes(*length) < 1 << 32 && header.starts_with(b"{\"")
@@ -359,7 +360,7 @@ mod tests {
             let message = check(head, DataFormat::TokensU16, false).unwrap_err();
             assert!(message.contains("format = \"tokens-u16\"") || words.contains("chunk"), "{message}");
         }
-        // What numbers may have.
+        // Bytes that numbers may begin with.
         for head in
             [&b"\x1f\x8b\x08\0\0\0"[..], b"\0\0\x08\x03", b"\xff\xd8\xff\xe0", b"letters of a text", b""]
         {

@@ -1,4 +1,4 @@
-//! Where a long text may be cut without changing its tokens.
+//! Cuts of a long text that do not change its tokens.
 
 use crate::bounds::AROUND_BYTES;
 use crate::{DataError, Tokenizer};
@@ -27,17 +27,17 @@ impl Cuts {
         (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, around_bytes })
     }
 
-    /// The end of a text in two parts, which the tokens of what follows depend on.
+    /// Returns the end of a text in two parts, on which the following tokens depend.
     pub(super) fn context(&self, before: &str, text: &str) -> String {
         let missing = self.around_bytes.saturating_sub(text.len());
         [tail(before, missing), tail(text, self.around_bytes)].concat()
     }
 
-    /// The last place of a text at which it can be cut: what stands behind adds tokens to those before, and changes none of them. `before` is the end of what is cut off already. None: there is
-    /// none among those that were tried.
+    /// Returns the last permitted cut of a text: the rest adds tokens to those before the cut, and changes none of them. `before` is the end of the text already
+    /// cut off. `None`: no tried place is permitted.
     ///
     /// # Errors
-    /// What the tokenizer refuses, in its words, and tokenizers that look too far.
+    /// The tokenizer's error, or a tokenizer that looks too far ahead.
     pub(super) fn last(&self, before: &str, text: &str) -> Result<Option<usize>, String> {
         self.tokenizer.check_reach()?;
         // So much has to stand before it and behind it.
@@ -75,7 +75,7 @@ fn tail(text: &str, bytes: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }
 
-/// Why a text is not cut at all.
+/// Returns the error for a text without a permitted cut.
 pub(super) fn nowhere(path: &std::path::Path, offset: u64, bytes: usize) -> DataError {
     DataError::Malformed {
         path: path.to_owned(),
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A line end at the beginning of what is looked at, and another behind it.
+    /// A line end at the start of the examined part, and another after it.
     #[test]
     fn no_chunk_is_as_short_as_a_line_end_before_a_line_without_end() {
         let line = "a line of words ".repeat(200);

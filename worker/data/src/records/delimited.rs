@@ -1,4 +1,4 @@
-//! Values with commas or tabs between them.
+//! Tables with commas or tabs between values.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
@@ -25,25 +25,25 @@ use crate::{DataError, Recipe};
 pub(super) struct Delimited {
     path: PathBuf,
     reader: csv::Reader<Watched>,
-    /// What may be read until the row ends.
+    /// Bytes that may be read before the row ends.
     left: Rc<Cell<u64>>,
-    /// Whether the row that was read goes on to the file's end.
+    /// Whether the row read last reaches the file's end.
     at_end: Rc<Cell<bool>>,
     rows: Rc<RefCell<Rows>>,
     position: Position,
     column: usize,
-    /// The names of the columns; none: they are given by number.
+    /// The names of the columns; `None`: columns are given by number.
     head: Option<ByteRecord>,
-    /// Values that each row has, and whose number that is.
+    /// Values per row, and the origin of that number.
     width: Option<(usize, &'static str)>,
     separator: String,
     row: ByteRecord,
     dialect: Dialect,
     packing: Option<Packing>,
-    /// Whether there was a text with characters beyond ASCII.
+    /// Whether a text had characters beyond ASCII.
     has_characters: bool,
     remedies: Remedies,
-    /// Where the column has a number, the first line.
+    /// The first line, if the column is given by number.
     head_like: HeadLike,
     notes: Notes,
 }
@@ -64,7 +64,7 @@ impl Delimited {
             .quoting(dialect.quote.is_some())
             .quote(dialect.quote.unwrap_or(b'"'))
             .escape(dialect.escape)
-            // A row of another length is a record that is bad, not the end of the file.
+            // A row of another length is a bad record, not the end of the file.
             .flexible(true)
             .has_headers(is_named)
             .from_reader(watched);
@@ -108,7 +108,7 @@ impl Delimited {
         })
     }
 
-    /// Notes what is told of a good row.
+    /// Adds a good row to the notes.
     fn note_row(&mut self, row: Option<Row>, line: u64) {
         let path = &self.path;
         if let Some(Row { first, last, .. }) = row.filter(|row| row.last > row.first)
@@ -130,7 +130,7 @@ impl Delimited {
         }
     }
 
-    /// The text of the row that was read, or what is wrong with it.
+    /// Returns the text of the row read last, or its fault.
     fn text(&mut self, row: Option<Row>) -> Result<String, String> {
         if let Some(fault) = row.and_then(|row| row.fault) {
             return Err(fault.to_owned());
@@ -163,7 +163,7 @@ impl Delimited {
             Err(error) => ("", Some((self.column, cell, error))),
         };
         let is_bad = |(column, cell)| Some((column, cell, str::from_utf8(cell).err()?));
-        // A file that was cut off may show it beside the text alone.
+        // A cut may show only in values beside the text.
         let bad = error.or_else(|| self.row.iter().enumerate().find_map(is_bad));
         if let Some((column, cell, error)) = bad {
             let is_last = self.at_end.get() && column + 1 == values;
@@ -180,7 +180,7 @@ impl Delimited {
     }
 }
 
-/// A row without the escapes that stand outside quotes.
+/// Returns a row without the escapes outside quotes.
 fn unescaped(values: &ByteRecord, row: Row, escape: u8) -> ByteRecord {
     let without = |(at, value): (usize, &[u8])| {
         let (mut text, mut rest) = (Vec::with_capacity(value.len()), value);
@@ -201,10 +201,10 @@ fn unescaped(values: &ByteRecord, row: Row, escape: u8) -> ByteRecord {
 const HEAD_AGAIN: &str = "it is the head again: were tables joined with `cat`?";
 const HOLDS_ROWS: &str = "a quote that opens in one row closes in another, as each line between has as many tabs as a row: where quotes are text as any other, say quote = \"\"";
 
-/// Lines of a value behind its first, which it takes to tell rows of two values from a text of two lines with a tab.
+/// Minimum of further lines in a value that distinguish rows of two values from a text of two lines with a tab.
 const HELD_ROWS_MIN: usize = 2;
 
-/// Whether a value in quotes holds ends and beginnings of rows of a table with tabs: all of its lines have the tabs that they would have as rows. `column`: its place, from 0 on.
+/// Whether a quoted value contains ends and starts of rows of a table with tabs: all of its lines have the tabs of rows. `column`: its index, from 0.
 fn holds_rows(value: &[u8], delimiter: u8, column: usize, width: usize) -> bool {
     let tabs = |line: &[u8]| line.iter().filter(|byte| **byte == delimiter).count();
     let mut lines: Vec<usize> = value.split(|byte| *byte == b'\n').map(tabs).collect();
@@ -216,11 +216,11 @@ fn holds_rows(value: &[u8], delimiter: u8, column: usize, width: usize) -> bool 
     first + column + 1 == width && last == column && between.iter().all(|tabs| tabs + 1 == width)
 }
 
-/// Refuses a line of Excel's before the head.
+/// Refuses Excel's delimiter line before the head.
 fn check_first_line(text: &[u8], recipe: &Recipe, packing: Option<Packing>) -> Result<(), String> {
     let Some(delimiter) = delimiters::excel(text) else { return Ok(()) };
     let dialect = recipe.dialect;
-    // Its name says which delimiter it has.
+    // The extension gives the delimiter.
     let out = if recipe.format == DataFormat::Tsv { "OUT.tsv" } else { "OUT.csv" };
     let is_known =
         delimiter == dialect.delimiter || Some(delimiter) == dialect.quote || !delimiter.is_ascii();
@@ -231,15 +231,15 @@ fn check_first_line(text: &[u8], recipe: &Recipe, packing: Option<Packing>) -> R
     ))
 }
 
-/// As a configuration has it.
+/// Returns a delimiter as written in a configuration.
 fn quoted(delimiter: u8) -> String {
     format!("{:?}", char::from(delimiter).to_string())
 }
 
-/// What a table begins with.
+/// The start of a table.
 struct Head<'a> {
     names: &'a ByteRecord,
-    /// The text with them.
+    /// The text that contains them.
     text: &'a [u8],
     dialect: Dialect,
     packing: Option<Packing>,
@@ -248,7 +248,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Where the column of this name is.
+    /// Returns the index of the column of this name.
     fn place_of(&self, name: &str, path: &Path) -> Result<usize, DataError> {
         let is_called_so = |(_, cell): &(usize, &[u8])| *cell == name.as_bytes();
         let mut places = self.names.iter().enumerate().filter(is_called_so).map(|(place, _)| place);
@@ -273,7 +273,7 @@ impl Head<'_> {
         }
     }
 
-    /// What helps where there is no such column.
+    /// Returns the remedy for a missing column.
     fn remedy(&self, wanted: &str) -> String {
         if let Some(delimiter) = delimiters::with_name(self.text, self.dialect, wanted) {
             return format!("say delimiter = {}, which stands between its names", quoted(delimiter));
@@ -303,10 +303,10 @@ impl Head<'_> {
     }
 }
 
-/// How to say which column of these has the texts, where none is called as it is wanted.
+/// Returns the remedy that selects one of these columns, if none has the configured name.
 fn give_column(wanted: &str, names: &[&str]) -> String {
     let name = example(wanted, names).map(|name| format!(", as in column = {name}")).unwrap_or_default();
-    // Where a name is known, the first line is a head.
+    // With a known name, the first line is a head.
     let number = match meant(wanted, names) {
         Some(_) => "",
         None => ", or by its number (column = 1) if the first line is a row as all others",

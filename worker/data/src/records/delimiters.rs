@@ -1,14 +1,14 @@
-//! Characters that divide tables: which of them a first line speaks for.
+//! Detection of a table's delimiter from its first line.
 
 use csv::ByteRecord;
 use longhaul_common::config::Dialect;
 
-/// Bytes of a table that are looked at for its head.
+/// Bytes of a table to examine for its head.
 pub(super) const HEAD_BYTES_MAX: u64 = 1 << 16;
-/// Common ones.
+/// Common delimiters.
 const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// The delimiter that Excel takes from a line before the head, such as `sep=;`.
+/// Returns the delimiter that Excel takes from a line before the head, such as `sep=;`.
 pub(super) fn excel(head: &[u8]) -> Option<u8> {
     let (name, rest) = head.split_first_chunk::<4>()?;
     let delimiter = match rest {
@@ -19,10 +19,10 @@ pub(super) fn excel(head: &[u8]) -> Option<u8> {
     is_line.then_some(delimiter)
 }
 
-/// Lines before a head, at most, of which a remedy is told.
+/// Upper bound of lines before a head for which a remedy is reported.
 const PREAMBLE_MAX: usize = 20;
 
-/// The first line behind a text's first, from 1 on, that has this name among its values: the head, behind what an export says of itself.
+/// Returns the number, from 1, of the first line after a text's first with this name among its values: the head, after the preamble of an export.
 pub(super) fn line_with_name(text: &[u8], dialect: Dialect, wanted: &str) -> Option<usize> {
     let lines = text.split(|byte| *byte == b'\n').enumerate().skip(1).take(PREAMBLE_MAX);
     let has_name = |line: &[u8]| {
@@ -31,7 +31,7 @@ pub(super) fn line_with_name(text: &[u8], dialect: Dialect, wanted: &str) -> Opt
     lines.into_iter().find(|(_, line)| has_name(line)).map(|(line, _)| line + 1)
 }
 
-/// The delimiter with which the first row of a text is one that is wanted.
+/// Returns the delimiter that makes the first row of a text acceptable.
 fn other(text: &[u8], dialect: Dialect, is_wanted: impl Fn(&ByteRecord) -> bool) -> Option<u8> {
     let is_free = |byte: &&u8| {
         **byte != dialect.delimiter && Some(**byte) != dialect.quote && Some(**byte) != dialect.escape
@@ -49,12 +49,12 @@ fn first_row(text: &[u8], dialect: Dialect) -> Option<ByteRecord> {
     reader.from_reader(text).read_byte_record(&mut row).ok()?.then_some(row)
 }
 
-/// The delimiter with which a text's first row has this name.
+/// Returns the delimiter that gives this name to a text's first row.
 pub(super) fn with_name(text: &[u8], dialect: Dialect, name: &str) -> Option<u8> {
     other(text, dialect, |row| row.iter().any(|cell| cell == name.as_bytes()))
 }
 
-/// The delimiter with which a row has so many values, and its first values.
+/// Returns the delimiter that gives a row this many values, with its first values.
 pub(super) fn with_values(row: &[u8], dialect: Dialect, values: usize) -> Option<(u8, Vec<String>)> {
     let delimiter = other(row, dialect, |row| row.len() >= values)?;
     let row = first_row(row, Dialect { delimiter, ..dialect })?;
@@ -102,7 +102,7 @@ mod tests {
         }
         let tabs = Dialect { delimiter: b'\t', ..COMMAS };
         assert_eq!(with_name(b"id,text\n", tabs, "text"), Some(b','));
-        // A quote divides nothing.
+        // A quote is no delimiter.
         let bars = Dialect { quote: Some(b'|'), ..COMMAS };
         assert_eq!(with_name(b"id|text\n", bars, "text"), None);
     }

@@ -1,19 +1,19 @@
-//! Bytes that are not UTF-8, and what helps.
+//! Invalid UTF-8, with remedies.
 
 use std::str::Utf8Error;
 
 use super::input::{Packing, command};
 
-/// Bytes on either side of the first that is not UTF-8 by which text is told from binary data.
+/// Bytes on either side of the first invalid one that distinguish text from binary data.
 const AROUND_BYTES: usize = 256;
-/// Control characters among them that a text has at most, and one in so many bytes.
+/// Upper bound of control characters among them in a text, and one per this many bytes.
 const CONTROLS_MAX: usize = 1;
 const CONTROLS_ONE_IN: usize = 32;
 
 /// The first byte of a text that is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotUtf8 {
-    /// Where it is, from 0 on.
+    /// Its offset, from 0.
     pub(super) offset: usize,
     pub(super) byte: u8,
     kind: Kind,
@@ -36,7 +36,7 @@ enum Kind {
 }
 
 impl NotUtf8 {
-    /// Of bytes with this error, of which no more come before a line or the file ends. `has_characters`: what was read before them has characters beyond ASCII in UTF-8.
+    /// Creates the error for bytes up to the end of a line or of the file. `has_characters`: the text before them has UTF-8 characters beyond ASCII.
     pub(super) fn new(bytes: &[u8], error: Utf8Error, has_characters: bool) -> Self {
         Self::of_part(bytes, error, has_characters, true)
     }
@@ -62,12 +62,12 @@ impl NotUtf8 {
         Self { offset, byte: bytes.get(offset).copied().unwrap_or_default(), kind }
     }
 
-    /// Where it is in something.
+    /// Describes its place in `what`.
     pub(super) fn within(&self, what: &str) -> String {
         format!("not UTF-8 at byte {} of {what} (0x{:02x})", self.offset, self.byte)
     }
 
-    /// What helps with a file that is packed so.
+    /// Returns the remedy for a file of this compression.
     pub(super) fn remedy(&self, packing: Option<Packing>) -> String {
         match self.kind {
             Kind::Foreign => format!(

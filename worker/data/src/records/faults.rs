@@ -1,4 +1,4 @@
-//! What no text has: zeros of a file that was not written as a whole, and letters of an encoding of seven bits, which are UTF-8 as well.
+//! Content absent from valid texts: zeros of an incompletely written file, and letters of a seven-bit encoding, which are also valid UTF-8.
 
 /// So many zeros in a row are no text.
 const ZEROS: [u8; 16] = [0; 16];
@@ -13,7 +13,7 @@ const UTF_7: &str = "text in UTF-7: convert it (`iconv -f UTF-7 -t UTF-8 IN > OU
 /// Letters in such an encoding, at least: a few signs may look like one.
 const SHIFTS_MIN: usize = 4;
 
-/// Where something stands that no text has, and its reason.
+/// Returns the place of such content, and the reason.
 pub(super) fn found_in(text: &str) -> Option<(usize, &'static str)> {
     let bytes = text.as_bytes();
     if let Some(at) = memchr::memmem::find(bytes, &ZEROS) {

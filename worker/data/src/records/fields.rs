@@ -1,11 +1,11 @@
-//! JSON objects that have no text where it is looked for, and what makes one of them.
+//! JSON objects without text in the expected field, and conversions of them.
 
 use serde_json::{Map, Value};
 
 use super::input::{Packing, command};
 use super::known::{MESSAGES, example, listed, meant, shown};
 
-/// Why an object has no text in a field, and what helps, in a file that is packed so.
+/// Returns the reason for missing text in an object's field, with a remedy for a file of this compression.
 pub(super) fn no_text(
     object: &Map<String, Value>,
     field: &str,
@@ -23,7 +23,7 @@ pub(super) fn no_text(
     (reason, remedy)
 }
 
-/// What helps where an object does not have the field.
+/// Returns the remedy for a missing field.
 fn elsewhere(object: &Map<String, Value>, field: &str, packing: Option<Packing>) -> String {
     let mut texts: Vec<(&str, usize)> =
         object.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.len()))).collect();
@@ -51,14 +51,14 @@ fn elsewhere(object: &Map<String, Value>, field: &str, packing: Option<Packing>)
     made(Sort::Other).map_or_else(|| OF_ITS_OWN.to_owned(), if_meant)
 }
 
-/// A program of jq that makes texts, and what that does.
+/// A jq program that makes texts, with its description.
 struct Made {
     program: String,
     does: &'static str,
     sort: Sort,
 }
 
-/// How sure it is that these texts are the ones.
+/// Confidence that these are the intended texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
     /// They have the wanted name.
@@ -81,7 +81,7 @@ const A_TEXT: &str = "makes a text of it, in the field `text`";
 const A_TALK: &str = "makes a text of its messages, in the field `text`, and nothing of calls of tools";
 const A_LINE_EACH: &str = "puts each of its objects on a line";
 
-/// Of a field with a point, which is looked up by its whole name: what is meant, where there is such.
+/// Finds the nested value intended by a field name with a point, which is looked up as a whole name.
 fn within(object: &Map<String, Value>, field: &str) -> Option<Made> {
     let names: Vec<&str> = field.split('.').collect();
     let (first, rest) = names.split_first()?;

@@ -1,4 +1,4 @@
-//! Readers of records, as fuzzers try them with files from memory.
+//! Entry points for fuzzing the readers of records with files from memory.
 
 use longhaul_common::config::{Column, DataFormat};
 
@@ -13,16 +13,16 @@ use super::{Record, Records};
 use crate::bounds::RECORD_BYTES_MAX;
 use crate::{DataError, Recipe};
 
-/// Bytes of a text that are read at a time, as few as there may be: so that characters and lines cross from one chunk to the next.
+/// Bytes of text per read, the minimum: characters and lines span chunks.
 const CHUNK_BYTES: usize = 4;
 
-/// Takes any bytes as a tar archive with images.
+/// Reads any bytes as a tar archive with images.
 pub fn webdataset(bytes: &[u8]) {
     let Ok(input) = Input::of_bytes("a.tar", bytes) else { return };
     read(Ok(Box::new(WebDataset::new(input, &Recipe::plain(DataFormat::Webdataset)))));
 }
 
-/// Takes any bytes as two IDX files: the first byte says how long that of labels is, which comes first.
+/// Reads any bytes as two IDX files: the first byte is the length of the labels' file, which comes first.
 pub fn idx(bytes: &[u8]) {
     let Some((&length, files)) = bytes.split_first() else { return };
     let Some((labels, images)) = files.split_at_checked(length.into()) else { return };
@@ -32,7 +32,7 @@ pub fn idx(bytes: &[u8]) {
     assert!(pixels <= images.len() as u64 && records.len() <= labels.len());
 }
 
-/// Takes any bytes as a file of text, JSON lines, a table or tokens, compressed or not: the first byte says as what.
+/// Reads any bytes as a file of text, JSON lines, a table or tokens, compressed or not: the first byte selects the format.
 pub fn lines(bytes: &[u8]) {
     let Some((&kind, file)) = bytes.split_first() else { return };
     let (kind, name) = (kind / 2, ["a", "a.gz"][usize::from(kind % 2)]);
@@ -60,12 +60,12 @@ pub fn lines(bytes: &[u8]) {
     }
 }
 
-/// As zstd and gzip begin.
+/// Whether it begins like zstd or gzip.
 fn is_packed(file: &[u8]) -> bool {
     matches!(file, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] | [0x1f, 0x8b, 8, ..])
 }
 
-/// Of a column by its number, or else by its name.
+/// Opens a table with the column given by number, or else by name.
 fn table(input: Input, format: DataFormat, number: Option<u32>) -> Result<Box<dyn Records>, DataError> {
     let mut recipe = Recipe::plain(format);
     if let Some(number) = number {
@@ -74,7 +74,7 @@ fn table(input: Input, format: DataFormat, number: Option<u32>) -> Result<Box<dy
     Ok(Box::new(Delimited::new(input, &recipe)?))
 }
 
-/// A text is what its chunks are, one behind the other, until one is refused.
+/// Checks that the chunks, joined, are the text up to the first refused one.
 fn is_its_beginning(mut text: &[u8], chunks: &[Record]) {
     for chunk in chunks {
         let Record::Text(chunk) = chunk else { panic!("a text has nothing else") };
@@ -82,7 +82,7 @@ fn is_its_beginning(mut text: &[u8], chunks: &[Record]) {
     }
 }
 
-/// What comes before the first error.
+/// Returns the records before the first error.
 fn read(records: Result<Box<dyn Records>, DataError>) -> Vec<Record> {
     let mut all = Vec::new();
     let result = records.and_then(|mut records| {
@@ -91,9 +91,9 @@ fn read(records: Result<Box<dyn Records>, DataError>) -> Vec<Record> {
         }
         Ok(())
     });
-    // As people read it.
+    // Its message is not empty.
     assert!(result.err().is_none_or(|error| !error.to_string().is_empty()));
-    // A field may be as long as its record, and what is put behind it is not of the file.
+    // A field may be as long as its record, and the separator after it is not part of the file.
     assert!(all.iter().all(|record| record.bytes() <= RECORD_BYTES_MAX + 1));
     all
 }

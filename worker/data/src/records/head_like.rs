@@ -6,7 +6,7 @@ use super::known::is_of_texts;
 
 /// Rows that are looked at before a first line is taken for one like all others.
 const ROWS_MAX: u32 = 1000;
-/// Bytes of a name, and its words, at most.
+/// Upper bounds of a name's bytes and words.
 const NAME_BYTES_MAX: usize = 48;
 const NAME_WORDS_MAX: usize = 4;
 
@@ -87,7 +87,7 @@ fn is_number(cell: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// What is found in a table, whose first column is 1.
+    /// Returns the result for a table; the first column is 1.
     fn found(table: &str, column: usize) -> Option<String> {
         let mut head = HeadLike::default();
         let mut rows =

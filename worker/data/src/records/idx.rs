@@ -13,7 +13,7 @@ use crate::image::{Pixels, RawImage};
 const IMAGES: [u8; 4] = [0, 0, 8, 3];
 /// Of unsigned bytes, in one dimension.
 const LABELS: [u8; 4] = [0, 0, 8, 1];
-/// What such a file begins with, for people.
+/// The head of such a file, in words.
 const HEAD: &str = "its head";
 /// Bytes of an image for which there is memory before they were read, at most.
 const AT_ONCE_BYTES: usize = 1 << 20;

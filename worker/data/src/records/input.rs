@@ -15,47 +15,47 @@ use crate::{DataError, Recipe};
 
 /// Bytes read from the disk at a time.
 const BUFFER_BYTES: usize = 1 << 18;
-/// The same where only its beginning is wanted.
+/// The same where only the start of the file is needed.
 const LOOK_BYTES: usize = 1 << 12;
 
-/// What UTF-8 may begin with (a byte order mark, U+FEFF), where it only says that it is UTF-8.
+/// The byte order mark (U+FEFF), which UTF-8 text may start with.
 pub(crate) const MARK: &str = "\u{feff}";
 
-/// Bytes of a file that say how it is packed; of a zip archive, with the name of its first file.
+/// Bytes of a file that identify its compression; for a zip archive they include the name of its first file.
 const PACKING_BYTES: u64 = 128;
 
-/// The largest window that a zstd file may ask for, as a power of two: those of `zstd --long=31`, 2 GiB, which are only touched as far as there is content.
+/// The largest zstd window allowed, as a power of two: that of `zstd --long=31`, 2 GiB. Only the part that holds content is touched.
 const ZSTD_WINDOW_LOG_MAX: u32 = 31;
 
-/// A file that is being read, and how far.
+/// A file being read, with its position.
 pub(crate) struct Input {
     pub(super) path: PathBuf,
     pub(super) reader: Box<dyn Read>,
     pub(super) position: Position,
-    /// Bytes of its content before the first that is read.
+    /// Bytes of the content skipped at the start.
     pub(super) left_out: u64,
     pub(super) packing: Option<Packing>,
 }
 
-/// What tells how a file is packed.
+/// The evidence for a file's compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// Its first bytes.
     ByContent,
-    /// The end of its name: any bytes may be numbers.
+    /// The extension: numbers may begin with any bytes.
     ByName,
-    /// Nothing, as it is never unpacked: tables are compressed within.
+    /// None; the file is never decompressed. Tables are compressed internally.
     Never,
 }
 
-/// How a file is packed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     Zstd,
     Gzip,
 }
 
-/// Whether the end of a file's name says that it is packed.
+/// Whether a file's extension names a compression.
 pub(crate) fn is_packed_by_name(path: &Path) -> bool {
     Packing::by_name(path).is_some()
 }
@@ -70,7 +70,7 @@ impl Packing {
         }
     }
 
-    /// What the names of such files end with.
+    /// Returns the extension of such files.
     fn ending(self) -> &'static str {
         match self {
             Self::Zstd => "zst",
@@ -78,7 +78,7 @@ impl Packing {
         }
     }
 
-    /// By the first bytes: a frame of zstd, or one that is skipped (RFC 8878), or a member of gzip (RFC 1952).
+    /// Detects compression by the first bytes: a zstd frame or skippable frame (RFC 8878), or a gzip member (RFC 1952).
     fn by_content(head: &[u8]) -> Option<Self> {
         match head {
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
@@ -88,7 +88,7 @@ impl Packing {
     }
 }
 
-/// As its programs are called, too.
+/// Also the names of the command-line programs.
 impl fmt::Display for Packing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -98,7 +98,7 @@ impl fmt::Display for Packing {
     }
 }
 
-/// A command for people that runs a program on a file's content.
+/// Returns a shell command, for messages, that runs a program on a file's content.
 pub(super) fn command(packing: Option<Packing>, program: &str, out: &str) -> String {
     match packing {
         None => format!("`{program} IN > {out}`"),
@@ -107,12 +107,12 @@ pub(super) fn command(packing: Option<Packing>, program: &str, out: &str) -> Str
 }
 
 impl Input {
-    /// Opens a file, which is decompressed where it is packed with zstd or gzip.
+    /// Opens a file; zstd and gzip are decompressed.
     pub(super) fn open(path: &Path, told: Told) -> Result<Self, DataError> {
         Self::buffered(path, told, BUFFER_BYTES)
     }
 
-    /// The same for a look at its beginning.
+    /// The same with a small buffer, to look at the start.
     pub(super) fn look(path: &Path, told: Told) -> Result<Self, DataError> {
         Self::buffered(path, told, LOOK_BYTES)
     }
@@ -122,13 +122,13 @@ impl Input {
         Self::new(path, Box::new(file), told, buffer)
     }
 
-    /// The same with one that is elsewhere.
+    /// The same with a remote file.
     pub(super) fn remote(file: &RemoteFile, told: Told) -> Result<Self, DataError> {
         let failed = |source| DataError::Remote { url: file.shown.display().to_string(), source };
         Self::new(&file.shown, Box::new(RemoteReader::new(file).map_err(failed)?), told, BUFFER_BYTES)
     }
 
-    /// The same when its beginning was looked at, and without the mark that a text may begin with, which is none of it.
+    /// Checks the start of the content, and skips the byte order mark of a text.
     pub(super) fn checked(mut self, recipe: &Recipe) -> Result<Self, DataError> {
         let is_text = recipe.format == DataFormat::Text;
         let looked_at = if is_text { prose::PROSE_BYTES } else { content::HEAD_BYTES };
@@ -168,12 +168,12 @@ impl Input {
         Ok(self)
     }
 
-    /// Whether it is packed, and there is nothing in it. What cannot be unpacked is told by whoever reads it.
+    /// Whether the file is compressed and its content is empty. Decompression errors are left to the reader.
     pub(super) fn has_packed_nothing(mut self) -> bool {
         self.packing.is_some() && self.reader.read(&mut [0]).is_ok_and(|read| read == 0)
     }
 
-    /// Its next bytes, up to so many. They are read again.
+    /// Returns up to `bytes_max` of the next bytes without consuming them.
     pub(super) fn ahead(&mut self, bytes_max: u64) -> Result<Vec<u8>, DataError> {
         let mut ahead = Vec::new();
         let read = self.reader.by_ref().take(bytes_max).read_to_end(&mut ahead);
@@ -183,7 +183,7 @@ impl Input {
         Ok(ahead)
     }
 
-    /// The same with bytes that are said to be of a file of this name.
+    /// The same with bytes in place of a file of this name.
     #[cfg(any(test, fuzzing, feature = "fuzz"))]
     pub(super) fn of_bytes(name: &str, bytes: &[u8]) -> Result<Self, DataError> {
         Self::new(Path::new(name), Box::new(Cursor::new(bytes.to_vec())), Told::ByContent, BUFFER_BYTES)
@@ -222,7 +222,7 @@ impl Input {
     }
 }
 
-/// Whether a file of nothing is none of its format. A text may be empty, as a folder of texts may have such.
+/// Whether an empty file violates its format. A text may be empty: folders of texts may contain empty files.
 fn begins_with_something(recipe: &Recipe) -> bool {
     match recipe.format {
         DataFormat::Csv | DataFormat::Tsv => matches!(recipe.column, Column::Name(_)),
@@ -235,7 +235,7 @@ fn begins_with_something(recipe: &Recipe) -> bool {
     }
 }
 
-/// Refuses a file of tokens by its name that is packed and has no name that says so: it would be read as it is.
+/// Refuses a compressed file of tokens whose name does not show the compression: its compressed bytes would be read as tokens.
 fn check_packed_tokens(head: &[u8], recipe: &Recipe) -> Result<(), String> {
     let are_by_name = recipe.format == DataFormat::TokensU16 && !recipe.is_said;
     let Some(packing) = Packing::by_content(head).filter(|_| are_by_name) else { return Ok(()) };
@@ -245,7 +245,7 @@ fn check_packed_tokens(head: &[u8], recipe: &Recipe) -> Result<(), String> {
     ))
 }
 
-/// Refuses what is packed within a packed file once more, unless it is said that these are numbers, which may have any bytes.
+/// Refuses content that is compressed twice, unless the format is given as numbers, which may have any bytes.
 fn check_packed_once(outer: Packing, head: &[u8], path: &Path, recipe: &Recipe) -> Result<(), String> {
     match recipe.format {
         DataFormat::TokensU32 => return Ok(()),
@@ -262,7 +262,7 @@ fn check_packed_once(outer: Packing, head: &[u8], path: &Path, recipe: &Recipe) 
     })
 }
 
-/// What a file is packed with; refuses one whose name says something else than its first bytes.
+/// Returns the compression of a file; refuses one whose extension contradicts its first bytes.
 fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
     let other = |what: String| DataError::OtherContent { path: path.to_owned(), what };
     content::check_packing(head, path).map_err(other)?;
@@ -274,7 +274,7 @@ fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
         Some(Packing::Gzip) if found.is_none() => {
             Err(other("no gzip file, though its name ends so: rename it, or get it anew".to_owned()))
         }
-        // What is packed so was named by its first bytes, unless these are cut off.
+        // The first bytes identify these formats unless they are cut off.
         None if found.is_none() && OTHER_ENDINGS.iter().any(|ending| has_ending(path, ending)) => Err(other(
             "no packed file that is known, though its name ends so: rename it, or get it anew".to_owned(),
         )),
@@ -282,14 +282,14 @@ fn packing(path: &Path, head: &[u8]) -> Result<Option<Packing>, DataError> {
     }
 }
 
-/// Endings of files that are packed in a way that is not unpacked here.
+/// Extensions of unsupported compressions.
 const OTHER_ENDINGS: [&str; 11] = ["7z", "br", "bz2", "lz", "lz4", "lzma", "rar", "sz", "xz", "z", "zip"];
 
 fn has_ending(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case(ending))
 }
 
-/// How far a file was read.
+/// Progress in a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Position(Arc<Counts>);
 
@@ -300,12 +300,12 @@ struct Counts {
 }
 
 impl Position {
-    /// Bytes of the file that were read so far.
+    /// Returns the bytes of the file read so far.
     pub(super) fn bytes(&self) -> u64 {
         self.0.read.load(Ordering::Relaxed)
     }
 
-    /// The same of its content: of a packed file what came out of them, where that is more.
+    /// The same for its content: the decompressed bytes of a compressed file, where these are more.
     pub(super) fn content_bytes(&self) -> u64 {
         self.bytes().max(self.0.unpacked.load(Ordering::Relaxed))
     }
@@ -324,7 +324,7 @@ impl Read for Counted {
     }
 }
 
-/// The content of a packed file, which says so where it ends too early.
+/// Reader of a compressed file, which reports a premature end as such.
 struct Unpacked {
     decoder: Box<dyn Read>,
     packing: Packing,
@@ -334,7 +334,7 @@ struct Unpacked {
 impl Read for Unpacked {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.decoder.read(buffer).map_err(|error| match error.kind() {
-            // Whoever reads it would else take it for the end of its content.
+            // The reader would otherwise take it for the end of the content.
             io::ErrorKind::UnexpectedEof => io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!(
@@ -374,7 +374,7 @@ mod tests {
         ] {
             assert_eq!(read(bytes.as_bytes()), (content.as_bytes().to_vec(), left_out), "{bytes:?}");
         }
-        // Others that begin with some of its bytes.
+        // Texts that start with only some bytes of the mark.
         for bytes in [&b"\xef\xbb"[..], b"\xef\xbb\xbe"] {
             assert_eq!(read(bytes), (bytes.to_vec(), 0));
         }
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Whatever it is called, as long as the name says nothing else.
+    /// Any name is allowed unless it contradicts the content.
     #[test]
     fn what_a_file_is_packed_with_is_told_by_its_first_bytes() {
         let text = "one\ntwo\n".repeat(100).into_bytes();

@@ -17,7 +17,7 @@ use super::{Record, Records, faults};
 use crate::bounds::RECORD_BYTES_MAX;
 use crate::{DataError, Recipe};
 
-/// What is wrong with JSON that has more values within each other than its parser has stack for.
+/// Message for JSON nested more deeply than the parser's stack permits.
 pub(super) const TOO_DEEP: &str = "is nested too deep: JSON of fewer than 128 levels is read";
 
 /// Whether JSON is refused for that alone, which the parser has no kind of error for.
@@ -91,7 +91,7 @@ impl JsonLines {
         Err(DataError::OtherContent { path: self.path.clone(), what })
     }
 
-    /// What follows, up to the end of a second line that is not blank. It is read again.
+    /// Returns the next bytes, up to the end of a second non-blank line, without consuming them.
     fn ahead(&mut self) -> Result<Vec<u8>, DataError> {
         let (mut ahead, mut lines) = (Vec::new(), 0);
         while lines < 2 {
@@ -124,7 +124,7 @@ impl JsonLines {
         }
     }
 
-    /// The text of the line that was read, or what is wrong with it.
+    /// Returns the text of the line read last, or its fault.
     fn text(&mut self) -> Result<String, String> {
         let Object { values: mut object, twice } = match parse(&self.bytes) {
             Ok(object) => object,
@@ -141,7 +141,7 @@ impl JsonLines {
         Err(self.remedies.told(reason, remedy))
     }
 
-    /// Why the line that was read is no object.
+    /// Returns the reason why the line read last is no object.
     fn no_object(&mut self, error: &serde_json::Error) -> String {
         if let Err(error) = str::from_utf8(&self.bytes) {
             let found = NotUtf8::new(&self.bytes, error, self.has_characters);
@@ -166,7 +166,7 @@ impl JsonLines {
         }
     }
 
-    /// What helps with a line that is another value than an object.
+    /// Returns the remedy for a line that is a value other than an object.
     fn remedy_of_value(&self) -> String {
         let program = match self.bytes.trim_ascii_start().first() {
             Some(b'"') => "{text: .}",
@@ -179,7 +179,7 @@ impl JsonLines {
         )
     }
 
-    /// What helps with signs that are no JSON.
+    /// Returns the remedy for invalid JSON.
     fn remedy_of_signs(&self, error: &serde_json::Error) -> String {
         let (words, line) = (error.to_string(), self.bytes.trim_ascii_end());
         let each =
@@ -201,7 +201,7 @@ impl JsonLines {
         }
     }
 
-    /// What helps with a line that ends within its object.
+    /// Returns the remedy for a line that ends within its object.
     fn remedy_of_end(&self) -> String {
         match self.bytes.trim_ascii_end().last() {
             Some(b'{' | b'[' | b',') => format!(

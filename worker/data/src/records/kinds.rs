@@ -1,26 +1,26 @@
-//! Kinds of files that are known by their first bytes or by their names, and what to do with each.
+//! Kinds of files recognised by their first bytes or their names, each with a remedy.
 
 use std::path::Path;
 
-/// A kind that is known by what it begins with.
+/// A kind recognised by its first bytes.
 pub(super) struct Kind {
     begins: &'static [u8],
-    /// A mark further behind, and where it is.
+    /// A magic at a later offset.
     at: usize,
     mark: &'static [u8],
     name: &'static str,
-    /// Where it is not what is wanted.
+    /// The remedy for a file of this kind.
     remedy: &'static str,
 }
 
-/// Bytes of marks that numbers hardly have by chance.
+/// Minimum length of a magic that is unlikely among numbers.
 const MARK_BYTES: usize = 4;
 
 const fn kind(begins: &'static [u8], name: &'static str, remedy: &'static str) -> Kind {
     Kind { begins, at: 0, mark: b"", name, remedy }
 }
 
-/// With a mark behind its beginning.
+/// Creates a kind with a magic at a later offset.
 const fn marked(
     (begins, at, mark): (&'static [u8], usize, &'static [u8]),
     name: &'static str,
@@ -34,17 +34,17 @@ impl Kind {
         head.starts_with(self.begins) && head.get(self.at..).is_some_and(|rest| rest.starts_with(self.mark))
     }
 
-    /// Whether a text may begin so, with letters and signs alone.
+    /// Whether a text may begin so: all bytes are printable ASCII.
     pub(super) fn may_be_text(&self) -> bool {
         self.begins.iter().chain(self.mark).all(u8::is_ascii_graphic)
     }
 
-    /// Whether numbers hardly begin so by chance.
+    /// Whether numbers are unlikely to begin so.
     pub(super) fn is_no_number(&self) -> bool {
         self.begins.len() + self.mark.len() >= MARK_BYTES && self.begins.first() != Some(&0xff)
     }
 
-    /// What it is, and what to do.
+    /// Returns its name and remedy.
     pub(super) fn told(&self) -> String {
         format!("{}: {}", self.name, self.remedy)
     }
@@ -66,7 +66,7 @@ const A_VIDEO: &str = "a video";
 const A_TORCH_FILE: &str = "a file of PyTorch";
 const OF_TORCH: &str = "write a tensor of tokens with `tensor.numpy().astype('<u4').tofile(OUT)` and say format = \"tokens-u32\"; a model is no data";
 
-/// Packed in a way that is not unpacked here.
+/// Unsupported compressions.
 pub(super) const PACKED: [Kind; 7] = [
     kind(b"\xfd7zXZ\0", "an xz file", "unpack it (`xz -d`), or pack it with zstd or gzip"),
     kind(b"\x04\x22\x4d\x18", "an lz4 file", "unpack it (`lz4 -d`), or pack it with zstd or gzip"),
@@ -77,7 +77,7 @@ pub(super) const PACKED: [Kind; 7] = [
     kind(b"LZIP\x01", "an lzip file", UNPACK),
 ];
 
-/// Packed in a way that is unpacked here, but not around tables.
+/// Compressions that are supported, except around tables.
 pub(super) const AROUND_TABLES: [Kind; 2] = [
     kind(
         b"\x1f\x8b\x08",
@@ -177,12 +177,12 @@ pub(super) const BINARY: [Kind; 42] = [
     kind(b"RDX3\n", "a file of R", "write its table as CSV (`write.csv`)"),
 ];
 
-/// What a zip archive begins with: its first file, whose name is further behind.
+/// Magic of a zip archive's first file, whose name follows later.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// Where the length of that name is, and the name.
+/// Offsets of the length of that name, and of the name.
 const ZIP_LENGTH_AT: usize = 26;
 const ZIP_NAME_AT: usize = 30;
-/// What a zip archive is by the end of its name.
+/// Kinds of zip archives by extension.
 const ZIPPED: [(&[&str], &str, &str); 5] = [
     (
         &["xlsx", "xlsm", "xlsb", "ods"],
@@ -202,7 +202,7 @@ const A_NUMPY_ARCHIVE: &str = "an archive of numpy arrays";
 const OF_A_NUMPY_ARCHIVE: &str =
     "write tokens with `numpy.load(IN)[NAME].astype('<u4').tofile(OUT)` and say format = \"tokens-u32\"";
 
-/// What a zip archive is, by its first file or by its name; none: it is no such archive.
+/// Describes a zip archive by its first file or its name; `None`: it is no such archive.
 pub(super) fn zipped(head: &[u8], path: &Path) -> Option<String> {
     let told = |name: &str, remedy: &str| Some(format!("{name}: {remedy}"));
     if !head.starts_with(ZIP) {
@@ -233,7 +233,7 @@ fn first_in_zip(head: &[u8]) -> Option<&[u8]> {
     Some(&name[..name.len().min(u16::from_le_bytes(*length).into())])
 }
 
-/// Kinds without a mark, by the ends of their names.
+/// Kinds without a magic, by extension.
 const BY_NAME: [(&[&str], &str, &str); 3] = [
     (&["pkl", "pickle", "joblib"], A_PICKLE, OF_A_PICKLE),
     (
@@ -247,14 +247,14 @@ const A_LANCE_FILE: &str = "a Lance dataset, or a file of one";
 const OF_LANCE: &str =
     "write Parquet of the dataset (`pyarrow.parquet.write_table(lance.dataset(IN).to_table(), OUT)`)";
 
-/// What a file or a folder is by its name, where that is no text, and bytes do not tell.
+/// Describes a file or folder of another kind than text by its name, where its bytes are inconclusive.
 pub(crate) fn by_name(path: &Path) -> Option<String> {
     let end = end_of(path);
     let (_, name, remedy) = BY_NAME.iter().find(|(ends, ..)| ends.contains(&end.as_str()))?;
     Some(format!("{name}, as its name says: {remedy}"))
 }
 
-/// The end of a name, without that of how it is packed.
+/// Returns the extension of a name, without that of its compression.
 fn end_of(path: &Path) -> String {
     let end = |path: &Path| path.extension().and_then(|end| end.to_str()).map(str::to_ascii_lowercase);
     match end(path) {
@@ -268,23 +268,23 @@ fn end_of(path: &Path) -> String {
 const PDF: &[u8] = b"%PDF-";
 const PDF_LINE_END_AT: usize = 8;
 
-/// What a PDF document is, by its first line; none: it is no such document. A text may begin with the same letters.
+/// Describes a PDF document by its first line; `None`: it is none. A text may begin with the same letters.
 pub(super) fn pdf(head: &[u8]) -> Option<String> {
     let ends = head.get(PDF_LINE_END_AT).is_some_and(|byte| matches!(byte, b'\r' | b'\n'));
     (head.starts_with(PDF) && ends).then(|| format!("{A_PDF}: {OF_A_PDF}"))
 }
 
-/// What TensorFlow's records are.
+/// Message for TensorFlow's records.
 pub(super) const TF_RECORDS: &str = "a file of TensorFlow's records (TFRecord): write its texts as JSON lines (`tf.data.TFRecordDataset(IN)` reads it)";
 
-/// Whether it begins with the length of a record and the masked checksum of that, as TensorFlow's files do.
+/// Whether it begins with the length of a record and its masked checksum, as TensorFlow's files do.
 pub(super) fn is_tf_records(head: &[u8]) -> bool {
     let Some((length, rest)) = head.split_first_chunk::<8>() else { return false };
     let masked = crc32c(length).rotate_right(15).wrapping_add(0xa282_ead8);
     rest.first_chunk() == Some(&masked.to_le_bytes())
 }
 
-/// The checksum of RFC 3720 (Castagnoli).
+/// Returns the checksum of RFC 3720 (Castagnoli).
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |crc: u32, _: u32| if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn records_of_tensorflow_are_known_by_the_checksum_of_their_length() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        // As TensorFlow writes one of five bytes.
+        // A record of five bytes, as TensorFlow writes it.
         let head = b"\x05\0\0\0\0\0\0\0\xea\xb2\x04\x3ehello";
         assert!(is_tf_records(head));
         for at in 0..12 {

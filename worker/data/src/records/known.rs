@@ -28,7 +28,7 @@ pub(super) fn is_of_texts(name: &str) -> bool {
     OF_TEXTS.iter().any(|usual| name.trim().eq_ignore_ascii_case(usual))
 }
 
-/// Keys of a message in a conversation: who speaks, and what is said.
+/// Keys of a message in a conversation: the speaker and the text.
 pub(super) const MESSAGES: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
 
 /// The first of a list, and how many more there are.

@@ -1,4 +1,4 @@
-//! Records of a file, one after the other, each with its place.
+//! Records of a file in order, each with its place.
 
 mod content;
 mod cuts;
@@ -62,28 +62,28 @@ use super::notes::Notes;
 use super::origin::Origin;
 use super::{DataError, Recipe};
 
-/// What comes next in a file.
+/// The next item of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// A text, with whatever stands between it and the next.
+    /// A text, with its separator.
     Text(String),
-    /// A text that goes on: its tokens are those that it adds to what stands before it, which the record ahead has.
+    /// The continuation of a text: its tokens are those added after `before`, which the preceding record has.
     Continued { before: String, text: String },
-    /// Tokens, made elsewhere.
+    /// Existing tokens.
     Tokens(Vec<u32>),
     /// An image, not yet decoded.
     Image(RawImage),
-    /// Something that is no record: its place and what is wrong with it, and how many records it counts for.
+    /// An unreadable record: its place and cause, and the number of records that it counts for.
     Bad { reason: String, count: u64 },
 }
 
 impl Record {
-    /// One bad record.
+    /// Returns a single bad record.
     pub(super) fn bad(reason: String) -> Self {
         Self::Bad { reason, count: 1 }
     }
 
-    /// Its text, behind what stands before it.
+    /// Returns the text before it, and its text.
     pub(super) fn as_text(&self) -> Option<(&str, &str)> {
         match self {
             Self::Text(text) => Some(("", text)),
@@ -92,7 +92,7 @@ impl Record {
         }
     }
 
-    /// What it takes in memory.
+    /// Returns its bytes in memory.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Text(text) | Self::Continued { text, .. } | Self::Bad { reason: text, .. } => {
@@ -106,18 +106,18 @@ impl Record {
 
 /// The records of a file.
 pub(super) trait Records {
-    /// The next one; none at the end.
+    /// Returns the next one; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Record>, DataError>;
 
-    /// Bytes of the file that were read so far.
+    /// Returns the bytes of the file read so far.
     fn read_bytes(&self) -> u64;
 
-    /// The same of its content, as it is unpacked, where the reader can tell.
+    /// The same for its decompressed content, if the reader knows.
     fn content_bytes(&self) -> u64 {
         self.read_bytes()
     }
 
-    /// What is told of the records since this was asked for last.
+    /// Takes the notes on the records since the last call.
     fn take_notes(&mut self) -> Notes {
         Notes::default()
     }
@@ -135,7 +135,7 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
         DataFormat::TokensU16 => Box::new(Tokens::by_name(input()?, recipe.vocabulary)),
         DataFormat::TokensU32 => Box::new(Tokens::new(input()?, 4, recipe.vocabulary)),
         DataFormat::Idx => {
-            // One without labels is refused where the configuration is read.
+            // A file without labels is refused with the configuration.
             let labels = if let Origin::Labelled { labels, .. } = file { labels } else { file };
             Box::new(Idx::new(input()?, input_of(labels, recipe)?)?)
         }
@@ -144,7 +144,8 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
     })
 }
 
-/// Looks at the beginning of a file that was never hashed, and so never prepared, whether it is what it is read as. Of others, and of those that are elsewhere, whoever reads them does.
+/// Checks the start of a file that was never hashed, and so never prepared, against its format. Other files and remote ones are checked when they
+/// are read.
 pub(super) fn check_unknown(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<(), DataError> {
     if file.known_hash(cache)?.is_some() { Ok(()) } else { check_beginning(file, recipe) }
 }
@@ -170,7 +171,7 @@ fn input_of(file: &Origin, recipe: &Recipe) -> Result<Input, DataError> {
     }
 }
 
-/// Whether a file on this machine is packed, and there is nothing in it.
+/// Whether a local file is compressed and empty.
 pub(super) fn is_packed_nothing(path: &Path, format: DataFormat) -> bool {
     Input::look(path, told(format)).is_ok_and(Input::has_packed_nothing)
 }
@@ -178,7 +179,7 @@ pub(super) fn is_packed_nothing(path: &Path, format: DataFormat) -> bool {
 fn told(format: DataFormat) -> Told {
     match format {
         DataFormat::TokensU16 | DataFormat::TokensU32 => Told::ByName,
-        // A table has its own packing within.
+        // Tables are compressed internally.
         DataFormat::Parquet | DataFormat::Arrow => Told::Never,
         _ => Told::ByContent,
     }

@@ -1,14 +1,14 @@
-//! What begins as no file of tokens does, where only a file's name says that it is one.
+//! Detection of other content in a file that only its name declares to be tokens.
 
 use super::content::is_safetensors;
 use super::kinds::{TF_RECORDS, is_tf_records};
 
-/// Bytes without which a beginning is too short to be told from tokens: twelve of them are such a text by chance once in ten million times.
+/// Minimum of bytes that distinguish text from tokens: twelve tokens form such a text by chance once in ten million times.
 const TEXT_BYTES_MIN: usize = 24;
-/// Bytes at the end of a beginning that may be a part of a character.
+/// Bytes at the end of the examined part that may be an incomplete character.
 const CUT_BYTES_MAX: usize = 3;
 
-/// Marks of files whose names may end as those of tokens do, beside those of [`super::kinds`].
+/// Magics of files that may have an extension of tokens, beyond those of [`super::kinds`].
 const MARKS: [(&[u8], &str); 3] = [
     (b"\xba\x16\x4f\x2f", "a model of fastText: that is a model and no data"),
     (b"lmgg", "a GGML model: that is a model and no data"),
@@ -21,12 +21,13 @@ const ITEMS_MIN: u32 = 3;
 
 const OR_TOKENS: &str = "or say format = \"tokens-u16\" if these are tokens all the same";
 
-/// What is told of a file, with the way out.
+/// Returns the message for a file, with the override.
 pub(super) fn or_tokens(told: String) -> String {
     if told.contains("format = \"tokens-u16\"") { told } else { format!("{told}, {OR_TOKENS}") }
 }
 
-/// Refuses the beginning of another format, or of a text, where numbers of two bytes are expected. Any bytes may be numbers: each of these stands at the beginning of tokens less than once in a million times.
+/// Refuses the start of another format or of a text where two-byte numbers are expected. Any bytes may be numbers: each of these occurs at the start of
+/// tokens less than once in a million times.
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     check_marked(head).map_err(or_tokens)?;
     match () {
@@ -39,7 +40,7 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The same of what is marked so that it is refused whatever is said of it.
+/// The same for content with a magic, which is refused for any configured format.
 pub(super) fn check_marked(head: &[u8]) -> Result<(), String> {
     let mark = MARKS.iter().find(|(begins, _)| head.starts_with(begins));
     match mark {
@@ -56,17 +57,17 @@ fn is_litdata(head: &[u8], items_min: u32) -> bool {
     let mut words = head.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
     let (Some(items), Some(first)) = (words.next(), words.next()) else { return false };
     let is_first = Some(first) == items.checked_add(2).and_then(|places| places.checked_mul(4));
-    // One place alone may be so by chance.
+    // A single offset may match by chance.
     let places: Vec<u32> = words.take(items as usize).collect();
     items >= items_min && is_first && !places.is_empty() && std::iter::once(&first).chain(&places).is_sorted()
 }
 
-/// A mark of three bytes, and the next segment's.
+/// Checks a magic of three bytes, and the next segment's marker.
 fn is_jpeg(head: &[u8]) -> bool {
     matches!(head, [0xff, 0xd8, 0xff, 0xc0..=0xfe, ..])
 }
 
-/// Whether all of a beginning that is long enough is UTF-8 without control characters.
+/// Whether the examined part is long enough and consists of UTF-8 without control characters.
 fn is_text(head: &[u8]) -> bool {
     let text = match str::from_utf8(head) {
         Ok(text) => text,

@@ -4,14 +4,14 @@ use super::kinds::{A_PICKLE, OF_A_PICKLE};
 
 /// Lines of a beginning that are looked at.
 const LINES_MAX: usize = 64;
-/// How a list and a dictionary begin, and nothing else.
+/// Unambiguous starts of a list and a dictionary.
 const WHOLE: [&str; 4] = ["(lp0", "(dp0", "(lp1", "(dp1"];
-/// How others begin: a mark, a class, a text in either way.
+/// Starts of other pickles: a mark, a class, a text in either form.
 const BEGINS: [char; 4] = ['(', 'c', 'V', 'S'];
-/// What puts the first thing that was read into the memory of whoever reads it.
+/// Opcodes that store the first object in the reader's memo.
 const MEMO: [&str; 4] = ["p0", "tp0", "g0", "p1"];
 
-/// What such a file is; none: it is no such file.
+/// Describes a pickle; `None`: it is none.
 pub(super) fn pickle(head: &[u8]) -> Option<String> {
     let end = head.iter().rposition(|byte| *byte == b'\n')?;
     let mut lines = str::from_utf8(&head[..end]).ok()?.lines();

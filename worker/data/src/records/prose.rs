@@ -1,15 +1,15 @@
-//! Texts that are no prose by their first lines: what other programs write, and what servers answer.
+//! Texts whose first lines show no prose: output of other programs, and server responses.
 
 use super::pickles::pickle;
 
-/// Bytes of a text that are looked at.
+/// Bytes of a text to examine.
 pub(super) const PROSE_BYTES: usize = 4096;
 
 const AS_TEXT: &str = "if all of it is to be trained on as it stands";
-/// Servers answer no more than that in place of a file.
+/// Upper bound of a server response in place of a file.
 const ANSWER_BYTES_MAX: usize = 512;
 
-/// What servers answer in place of a file, in lower case; a number of HTTP may stand before it.
+/// Server responses in place of a file, in lower case; an HTTP status may precede them.
 const ANSWERS: [&str; 16] = [
     "access denied",
     "bad gateway",
@@ -28,11 +28,11 @@ const ANSWERS: [&str; 16] = [
     "too many requests",
     "unauthorized",
 ];
-/// The same, as they begin.
+/// Prefixes of such responses.
 const ANSWERS_BEGIN: [&str; 4] =
     ["access to dataset ", "access to model ", "error code: ", "upstream connect error"];
 
-/// Beginnings of what has no plain text, in lower case, and what to do.
+/// Starts of content other than plain text, in lower case, with remedies.
 const BEGINNINGS: [(&[&str], &str); 7] = [
     (&["<!doctype html", "<html"], "a web page, as servers send it in place of a file: fetch that again"),
     (
@@ -46,7 +46,7 @@ const BEGINNINGS: [(&[&str], &str); 7] = [
     (&["%!ps-adobe"], "a PostScript document: convert it to text (`ps2ascii IN OUT.txt`)"),
 ];
 
-/// Refuses a text that is no prose, where nothing says that it is to be read as it stands. Of longer ones these are the first [`PROSE_BYTES`].
+/// Refuses a text that is no prose, unless the format is configured. `head` has at most [`PROSE_BYTES`].
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     let text = without_blanks(head);
     if is_json(text) {
@@ -90,7 +90,7 @@ pub(super) fn check_page(head: &[u8]) -> Result<(), String> {
     if begins.iter().any(|begins| starts(text, begins)) { Err(what.to_owned()) } else { Ok(()) }
 }
 
-/// Refuses what a server answered in place of a file, whatever the file is read as.
+/// Refuses a server response in place of a file, for any format.
 pub(super) fn check_answer(head: &[u8]) -> Result<(), String> {
     let text = without_blanks(head).trim_ascii_end();
     let (true, Ok(text)) = (text.len() <= ANSWER_BYTES_MAX, str::from_utf8(text)) else { return Ok(()) };
@@ -111,7 +111,7 @@ fn starts(text: &[u8], begins: &str) -> bool {
     text.get(..begins.len()).is_some_and(|there| there.eq_ignore_ascii_case(begins.as_bytes()))
 }
 
-/// A text from its first letter on.
+/// Returns a text without leading white space.
 fn without_blanks(head: &[u8]) -> &[u8] {
     head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start()
 }
@@ -126,7 +126,7 @@ fn is_json(head: &[u8]) -> bool {
     ends_then(key.trim_ascii_start(), b":")
 }
 
-/// Whether a text in quotes begins there, with one of these signs behind it.
+/// Whether it begins with a quoted text that one of these signs follows.
 fn ends_then(quoted: &[u8], signs: &[u8]) -> bool {
     let Some(within) = quoted.strip_prefix(b"\"") else { return false };
     let end = within.iter().position(|&byte| byte == b'"');
@@ -134,10 +134,10 @@ fn ends_then(quoted: &[u8], signs: &[u8]) -> bool {
     behind.and_then(<[u8]>::first).is_some_and(|sign| signs.contains(sign))
 }
 
-/// The first lines of a text that are there as a whole, but for empty ones.
+/// The complete, non-empty first lines of a text.
 struct Lines<'t>(Vec<&'t str>);
 
-/// Lines by which a table is known.
+/// Minimum of lines to recognise a table.
 const LINES_MIN: usize = 3;
 
 impl<'t> Lines<'t> {
@@ -153,7 +153,7 @@ impl<'t> Lines<'t> {
         Self(valid.lines().filter(|line| !line.trim().is_empty()).collect())
     }
 
-    /// A number, and from when to when: `00:00:01,000 --> 00:00:04,000`.
+    /// Whether they begin with a number and a time range: `00:00:01,000 --> 00:00:04,000`.
     fn are_subtitles(&self) -> bool {
         let [number, times, ..] = self.0[..] else { return false };
         let is_time = |time: &str| {
@@ -165,7 +165,7 @@ impl<'t> Lines<'t> {
             && times.is_some_and(|(from, to)| is_time(from) && is_time(to))
     }
 
-    /// From when to when before each line, as in `0:00:01.000,0:00:04.000`; or when, as in `[00:12.00]A line`.
+    /// Whether a time range precedes each line, as in `0:00:01.000,0:00:04.000`, or a time, as in `[00:12.00]A line`.
     fn are_timed(&self) -> bool {
         let is_time = |time: &str| {
             let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
@@ -187,7 +187,7 @@ impl<'t> Lines<'t> {
         is_sung || self.0.first().is_some_and(|line| is_span(line.trim()))
     }
 
-    /// As mysqldump, pg_dump and sqlite3 begin.
+    /// Whether they begin like dumps of mysqldump, pg_dump and sqlite3.
     fn are_sql(&self) -> bool {
         let mut statements = self.0.iter().map(|line| line.trim_start().to_ascii_lowercase());
         let is_comment = |line: &str| line.starts_with("--");
@@ -202,7 +202,7 @@ impl<'t> Lines<'t> {
         statements.find(|line| !is_comment(line)).is_some_and(|line| is_one(&line))
     }
 
-    /// What divides the values of each line, where they look like a table: as many tabs in each, or names of columns in the first and as many signs in the second.
+    /// Returns the delimiter of lines that look like a table: equally many tabs in each, or column names in the first and equally many signs in the second.
     fn delimiter(&self) -> Option<char> {
         let tabs = |line: &str| line.matches('\t').count();
         let first = *self.0.first()?;
@@ -303,7 +303,7 @@ mod tests {
         ] {
             assert_eq!(check(text.as_bytes()), Ok(()), "{text:?}");
         }
-        // A line that is cut off by the end of what is looked at is none.
+        // A line cut off at the end of the examined part does not count.
         let long = format!("a b\tc\nd\te\n{}", "f".repeat(PROSE_BYTES));
         assert_eq!(check(&long.as_bytes()[..PROSE_BYTES]), Ok(()));
     }

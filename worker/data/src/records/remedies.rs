@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-/// Remedies that are told of a file: more bad records are not shown.
+/// Remedies reported per file: no more bad records are shown.
 const REMEDIES_MAX: usize = 8;
 
-/// Remedies that were told of a file. Each is told once, as many records may need it.
+/// Remedies reported for a file. Each is reported once, as many records may need it.
 #[derive(Debug, Default)]
 pub(super) struct Remedies(BTreeSet<String>);
 
 impl Remedies {
-    /// A reason, with its remedy where there is one that was not told yet.
+    /// Returns a reason, with its remedy unless it was reported before.
     pub(super) fn told(&mut self, reason: String, remedy: String) -> String {
         if remedy.is_empty() || self.0.len() >= REMEDIES_MAX || self.0.contains(&remedy) {
             return reason;

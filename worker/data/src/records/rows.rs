@@ -1,26 +1,26 @@
-//! Rows of delimited text: where they are, and what is wrong with their quotes.
+//! Rows of delimited text: their places, and faults of their quotes.
 
 use std::collections::VecDeque;
 
 use longhaul_common::config::Dialect;
 
-/// Goes through a delimited text beside the library that divides it, and notes where rows are, and what that takes without a word: a quote that is never closed, and
-/// text behind one that is. Either makes one record of what may be many rows.
+/// Scans a delimited text in parallel with the library that splits it, and records the places of rows and faults that the library accepts silently: an
+/// unclosed quote, and text after a closing quote. Either may merge many rows into one record.
 #[derive(Debug)]
 pub(super) struct Rows {
     dialect: Dialect,
     state: State,
-    /// Bytes that it has seen, and line breaks.
+    /// Bytes and line breaks so far.
     seen: u64,
     breaks: u64,
     was_return: bool,
-    /// The byte that was seen last, and the one before it.
+    /// The last byte, and the one before it.
     last: u8,
     before: u8,
     current: Option<Row>,
-    /// Which value of the row this is, from 0 on.
+    /// Index of the current value in the row, from 0.
     value: u32,
-    /// Rows that have ended, as many as are read ahead.
+    /// Finished rows, as many as are read ahead.
     ended: VecDeque<Row>,
 }
 
@@ -29,30 +29,30 @@ enum State {
     /// Before the first character of a value.
     Begun,
     Unquoted,
-    /// Behind an escape outside quotes.
+    /// After an escape outside quotes.
     UnquotedEscape,
     Quoted,
-    /// Behind an escape within quotes.
+    /// After an escape within quotes.
     Escaped,
-    /// Behind a quote within quotes: the value ends with it, or it is the first of two.
+    /// After a quote within quotes: it closes the value, or is the first of two.
     Closed,
 }
 
-/// A row that is not empty.
+/// A non-empty row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// Its lines, from 1 on.
     pub(super) first: u64,
     pub(super) last: u64,
-    /// Bytes of the text until it has ended.
+    /// Offset of its end in the text.
     end: u64,
-    /// The first thing that is wrong with its quotes, or that one never ends.
+    /// The first fault of its quotes, or an unclosed quote.
     pub(super) fault: Option<&'static str>,
-    /// A bit for each value with an escape outside quotes, which the library leaves there.
+    /// One bit per value with an escape outside quotes, which the library keeps.
     escaped: u128,
 }
 
-/// Values of a row that have a bit.
+/// Number of values with a bit.
 const VALUES_MAX: u32 = u128::BITS;
 const ESCAPED_BREAK: &str = "an escape stands before a delimiter or a line's end outside quotes: write such values in quotes (with pandas `quoting=csv.QUOTE_ALL`)";
 const ESCAPED_FAR: &str = "an escape stands outside quotes behind the 128th value: write such values in quotes (with pandas `quoting=csv.QUOTE_ALL`)";
@@ -66,17 +66,17 @@ const BACKSLASH: u8 = b'\\';
 const TEXT_BEHIND_BACKSLASH: &str = "there is text behind a closing quote with a backslash before it; where that keeps a quote from closing, say escape = \"\\\\\"";
 
 impl Row {
-    /// Bad records that it counts for: where its quotes are wrong, what it takes may be a record on each line.
+    /// Returns the number of bad records that it counts for: with faulty quotes, each of its lines may be a record.
     pub(super) fn counts_for(&self) -> u64 {
         if self.fault.is_some() { self.last - self.first + 1 } else { 1 }
     }
 
-    /// Whether any value has escapes that are still there.
+    /// Whether any value still has escapes.
     pub(super) fn has_escapes(&self) -> bool {
         self.escaped != 0
     }
 
-    /// Whether a value has escapes that are still there.
+    /// Whether a value still has escapes.
     pub(super) fn is_escaped(&self, value: usize) -> bool {
         value < VALUES_MAX as usize && self.escaped >> value & 1 == 1
     }
@@ -99,11 +99,11 @@ impl Rows {
         }
     }
 
-    /// Some more of the text; of no bytes at all, its end.
+    /// Scans more of the text; empty `bytes` mark its end.
     pub(super) fn see(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.step(*byte));
         if bytes.is_empty() {
-            // Whatever else is wrong with the row, this is why it goes on to the end.
+            // The unclosed quote takes precedence over other faults: it extends the row to the end.
             if matches!(self.state, State::Quoted | State::Escaped)
                 && let Some(row) = &mut self.current
             {
@@ -129,7 +129,7 @@ impl Rows {
         }
         self.state = self.after(byte, ends_row);
         self.seen += 1;
-        // `\r\n` is one.
+        // `\r\n` counts once.
         self.breaks += u64::from(byte == b'\r' || byte == b'\n' && !self.was_return);
         self.was_return = byte == b'\r';
         (self.before, self.last) = (self.last, byte);
@@ -179,7 +179,7 @@ impl Rows {
         self.state = State::Begun;
     }
 
-    /// The last row that has ended when so many bytes were read; all before it are forgotten.
+    /// Returns the last row that ended within the bytes read, and drops all rows before it.
     pub(super) fn take(&mut self, read: u64) -> Option<Row> {
         let mut last = None;
         while self.ended.front().is_some_and(|row| row.end <= read) {

@@ -1,13 +1,13 @@
-//! What the samples of an archive have said so far: their names, and of which class a text is.
+//! Names and classes of texts of an archive's samples so far.
 
 use std::collections::{HashMap, HashSet};
 
-/// Names that are remembered, at most, in eight bytes each: 40 MB. A sample whose name stood behind so many others is not told from a new one.
+/// Upper bound of remembered names, in eight bytes each: 40 MB. Later repeated names go unnoticed.
 const NAMES_MAX: usize = 1 << 21;
-/// Texts whose classes are remembered, at most: more than there are classes in data sets of images.
+/// Upper bound of texts with remembered classes: more than image data sets have classes.
 const TEXTS_MAX: usize = 1 << 16;
 
-/// Samples of an archive that were whole. Names and texts are known by eight bytes of their BLAKE3: two of two million are the same once in ten million archives.
+/// Whole samples of an archive. Names and texts are stored as eight bytes of their BLAKE3: two of two million collide once in ten million archives.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     names: HashSet<u64>,
@@ -15,19 +15,19 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether there was a sample of this name.
+    /// Whether a sample of this name was seen.
     pub(super) fn has(&self, name: &str) -> bool {
         self.names.contains(&number_of(name))
     }
 
-    /// A sample of this name is whole.
+    /// Records a whole sample of this name.
     pub(super) fn handle_sample(&mut self, name: &str) {
         if self.names.len() < NAMES_MAX {
             self.names.insert(number_of(name));
         }
     }
 
-    /// A text stands beside this class. The class that it stood beside before, where that is another.
+    /// Records a text beside this class. Returns the earlier class of the text if it differs.
     pub(super) fn handle_class(&mut self, text: &str, class: u32) -> Option<u32> {
         let text = number_of(text);
         if self.classes.len() == TEXTS_MAX && !self.classes.contains_key(&text) {

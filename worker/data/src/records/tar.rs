@@ -1,33 +1,33 @@
-//! Files of a tar archive, one after the other: POSIX ustar, with the long names of pax and of GNU tar.
+//! Files of a tar archive in order: POSIX ustar, with the long names of pax and GNU tar.
 
 use std::io::{self, Read};
 
-/// Bytes of a header, and what contents are filled up to a multiple of.
+/// Bytes of a header; contents are padded to a multiple of it.
 const BLOCK_BYTES: usize = 512;
-/// Bytes of an entry that says something of the one that follows, at most: systems allow names of four thousand, and attributes beside them of some ten thousand.
+/// Upper bound in bytes of an extension entry, which describes the next entry: systems allow names of 4,000 bytes and attributes of some 10,000.
 const SAID_BYTES_MAX: u64 = 1 << 20;
 
-/// An archive that is being read.
+/// An archive being read.
 pub(super) struct Tar<R> {
     reader: R,
-    /// Whether what was read last says that nothing follows: else more is to come.
+    /// Whether the last block read marks the end; otherwise more must follow.
     has_end: bool,
-    /// Blocks of zeros that were read last, in a row.
+    /// Consecutive blocks of zeros read last.
     zeros: u64,
     /// Whether a file was read, so that an end may follow.
     has_file: bool,
-    /// Whether it ended without its mark.
+    /// Whether it ended without its end mark.
     is_open: bool,
 }
 
-/// Blocks of zeros behind an archive, at most: 64 KiB. Tools fill up to 10 KiB unless they are told otherwise; a download that is laid out as a whole and not complete has more.
+/// Upper bound of zero blocks after an archive: 64 KiB. Tools pad to 10 KiB by default; an incomplete download in a preallocated file has more.
 const ZEROS_MAX: u64 = 1 << 7;
 
 /// A file in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TarFile {
     pub(super) name: String,
-    /// None: it is longer than was wanted, and was passed over.
+    /// `None`: longer than the limit, and skipped.
     pub(super) content: Option<Vec<u8>>,
 }
 
@@ -36,17 +36,17 @@ impl<R: Read> Tar<R> {
         Self { reader, has_end: false, zeros: 0, has_file: false, is_open: false }
     }
 
-    /// The next file, none at the end; contents of more than `bytes_max` for its name are not taken into memory.
+    /// Returns the next file, `None` at the end. Contents above `bytes_max` for its name are not read into memory.
     pub(super) fn next_file(&mut self, bytes_max: impl Fn(&str) -> u64) -> io::Result<Option<TarFile>> {
         let mut long_name = None;
         loop {
             let Some(header) = self.header()? else {
-                // What was said of a file, and no file.
+                // An extension entry without a file after it.
                 return if long_name.is_none() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             };
             let size = size_of(&header)?;
             match header[156] {
-                // A name for the entry that follows: GNU tar's, and pax's among other things.
+                // The name of the next entry, in GNU tar's form or among pax's records.
                 b'L' => long_name = Some(text(until_zero(&self.said(size)?))?),
                 b'x' => long_name = path_of(&self.said(size)?)?.or(long_name),
                 0 | b'0' | b'7' => {
@@ -58,14 +58,14 @@ impl<R: Read> Tar<R> {
                     self.has_file = true;
                     return Ok(Some(TarFile { name, content }));
                 }
-                // What is unpacked of it is another file's content, which may be far away, or in no archive.
+                // The content of a link is that of another file, which may be far away or outside the archive.
                 b'1' | b'2' => {
                     let name = long_name.take().unwrap_or_else(|| name_of(&header));
                     return Err(damaged(&format!(
                         "{name} is a link: pack it anew with what links lead to (`tar --dereference --hard-dereference`)"
                     )));
                 }
-                // Folders, and what is said of the archive as a whole.
+                // Folders, and entries about the archive as a whole.
                 _ => {
                     long_name = None;
                     self.pass(size)?;
@@ -74,17 +74,17 @@ impl<R: Read> Tar<R> {
         }
     }
 
-    /// Whether it ended behind a whole file, and without the zeros that mark an end.
+    /// Whether it ended after a whole file, without the zeros that mark the end.
     pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// The same, once.
+    /// The same, and clears the flag.
     pub(super) fn take_open(&mut self) -> bool {
         std::mem::take(&mut self.is_open)
     }
 
-    /// None at the end, which is blocks of zeros, or nothing behind a whole file. Behind zeros there may be another archive.
+    /// Reads a header; `None` at the end, which is blocks of zeros or the end of input after a whole file. Another archive may follow the zeros.
     fn header(&mut self) -> io::Result<Option<[u8; BLOCK_BYTES]>> {
         let mut header = [0; BLOCK_BYTES];
         loop {
@@ -110,7 +110,7 @@ impl<R: Read> Tar<R> {
             }
         }
         self.zeros = 0;
-        // The sum of all bytes, of its own place as if that were blank.
+        // The checksum adds all bytes, with blanks in its own field.
         let sum: u64 = header.iter().map(|&byte| u64::from(byte)).sum();
         let own: u64 = header[148..156].iter().map(|&byte| u64::from(byte)).sum();
         if octal(&header[148..156]) != Some(sum - own + 8 * u64::from(b' ')) {
@@ -154,7 +154,7 @@ fn padding(size: u64) -> u64 {
 }
 
 fn size_of(header: &[u8; BLOCK_BYTES]) -> io::Result<u64> {
-    // GNU tar writes sizes that eight gigabytes do not hold in binary, with the first bit set.
+    // GNU tar writes sizes above 8 GiB in binary, with the first bit set.
     octal(&header[124..136]).ok_or_else(|| damaged("an entry has no size that can be read"))
 }
 
@@ -179,7 +179,7 @@ fn text(bytes: &[u8]) -> io::Result<String> {
     std::str::from_utf8(bytes).map(str::to_owned).map_err(is_no_text)
 }
 
-/// The name in pax's records, of which each is its length, a key and a value: `30 path=some/name\n`. The values of other keys may be any bytes.
+/// Returns the name in pax records, each with a length, a key and a value: `30 path=some/name\n`. Values of other keys may be any bytes.
 fn path_of(records: &[u8]) -> io::Result<Option<String>> {
     let (mut rest, mut path) = (records, None);
     while !rest.is_empty() {
@@ -198,7 +198,7 @@ fn path_of(records: &[u8]) -> io::Result<Option<String>> {
     Ok(path)
 }
 
-/// Key and value, and what is behind them.
+/// Splits the first record, as key and value, from the rest.
 fn first_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
     let blank = records.iter().position(|&byte| byte == b' ')?;
     let length: usize = std::str::from_utf8(&records[..blank]).ok()?.parse().ok()?;
@@ -241,7 +241,7 @@ mod tests {
         }
         let error = read(&with_zeros(71_680)).unwrap_err().to_string();
         assert!(error.contains("64 KiB of zeros"), "{error}");
-        // Another archive behind the end of one.
+        // Another archive after the end of the first.
         assert_eq!(read(&[whole.clone(), whole].concat()).unwrap().len(), 4);
     }
 
@@ -255,11 +255,11 @@ mod tests {
         assert_eq!(found, names.map(|name| (name, Some(name.as_bytes()))));
     }
 
-    /// As tar programs pack what a file system knows beside a file's content.
+    /// Extended attributes, as tar programs pack them.
     #[test]
     fn attributes_of_any_bytes_are_passed_over_and_what_would_be_read_wrongly_is_refused() {
         let record = |content: &[u8]| {
-            // The length counts itself, and is of two digits here.
+            // The length counts itself, and has two digits here.
             [format!("{} ", content.len() + 4).as_bytes(), content, b"\n"].concat()
         };
         let packed = |records: &[u8]| {
@@ -284,7 +284,7 @@ mod tests {
         assert!(refused(&vec![b' '; 2 << 20]).contains("without extended attributes"));
     }
 
-    /// GNU tar packs what has two names as a file and a hard link to it.
+    /// GNU tar packs a file with two names as a file and a hard link to it.
     #[test]
     fn a_link_is_named_and_not_left_out() {
         for kind in [tar::EntryType::Link, tar::EntryType::Symlink] {
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(tar.next_file(|_| 5).unwrap(), None);
     }
 
-    /// As programs leave an archive that they did not close.
+    /// Archives left unclosed by their writer.
     #[test]
     fn whole_files_without_an_end_behind_them_are_read_and_that_is_known() {
         let long = "folder/".repeat(40) + "name";

@@ -10,10 +10,10 @@ use super::{Record, Records, faults};
 use crate::bounds::UNCUT_BYTES_MAX;
 use crate::{DataError, Recipe};
 
-/// Bytes of text that are tokenised at a time: tokenizers work on whole chunks, and a text may exceed the memory.
+/// Bytes of text tokenised at a time: tokenizers work on whole chunks, and a text may exceed memory.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The chunks of a text, whose tokens are those of the whole: each ends with a line where it can, and where its tokenizer allows it.
+/// The chunks of a text, whose joined tokens equal those of the whole: each ends with a line if possible, where the tokenizer permits a cut.
 pub(super) struct TextChunks {
     path: PathBuf,
     source: Box<dyn Read>,
@@ -21,28 +21,28 @@ pub(super) struct TextChunks {
     buffer: Vec<u8>,
     offset: u64,
     chunk_bytes: usize,
-    /// Where it may be cut; none: at any line, or else anywhere.
+    /// Permitted cuts; `None`: at any line, or else anywhere.
     cuts: Option<Cuts>,
-    /// The end of the last chunk, where the next one depends on it.
+    /// The end of the last chunk, if the next one depends on it.
     before: Option<String>,
-    /// What stands behind the last chunk, and, where there is such, the chunk that comes next.
+    /// The separator after the last chunk, and the next chunk if it is read already.
     end: String,
     next: Option<Record>,
     packing: Option<Packing>,
-    /// Whether there was a chunk with characters beyond ASCII.
+    /// Whether a chunk had characters beyond ASCII.
     has_characters: bool,
-    /// Whether the configuration says that it is text.
+    /// Whether the configuration sets the format.
     is_said: bool,
 }
 
 impl TextChunks {
-    /// Those of a file, with what the recipe has behind its last one. A file without text has none.
+    /// Returns the chunks of a file, with the recipe's separator after the last one. An empty file has none.
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let (cuts, end) = (Cuts::new(&recipe.tokenizer), recipe.separator.clone());
         Self { cuts, end, is_said: recipe.is_said, ..Self::with_chunks(input, CHUNK_BYTES) }
     }
 
-    /// Those of so many bytes, or as many more as it takes to cut there.
+    /// Returns chunks of `chunk_bytes`, or more up to the next permitted cut.
     #[cfg(all(test, feature = "tokenizers"))]
     pub(super) fn with_cuts(input: Input, chunk_bytes: usize, cuts: Option<Cuts>) -> Self {
         Self { cuts, ..Self::with_chunks(input, chunk_bytes) }
@@ -67,7 +67,7 @@ impl TextChunks {
         }
     }
 
-    /// The next chunk; none at the end.
+    /// Returns the next chunk; `None` at the end.
     fn next_chunk(&mut self) -> Result<Option<Record>, DataError> {
         let Some(end) = self.read()? else { return Ok(None) };
         let rest = self.buffer.split_off(end);
@@ -97,7 +97,7 @@ impl TextChunks {
         }))
     }
 
-    /// Fills the buffer, and says where its first chunk ends; none at the end. One that can be cut nowhere becomes larger, within bounds.
+    /// Fills the buffer, and returns the end of its first chunk; `None` at the end. A chunk without a permitted cut grows, within bounds.
     fn read(&mut self) -> Result<Option<usize>, DataError> {
         let mut wanted = self.chunk_bytes;
         loop {
@@ -117,7 +117,8 @@ impl TextChunks {
         }
     }
 
-    /// Where the tokenizer allows it: see [`Cuts::last`]. Without one after the last line break of the buffer, or else after its last whole character.
+    /// Returns the last cut permitted by the tokenizer: see [`Cuts::last`]. Without a tokenizer, cuts after the last line break of the buffer, or else after its
+    /// last whole character.
     fn cut(&self) -> Result<Option<usize>, DataError> {
         let valid = match str::from_utf8(&self.buffer) {
             Ok(text) => text,
@@ -144,7 +145,7 @@ impl Records for TextChunks {
             None => self.next_chunk()?,
         };
         let Some(mut record) = next else { return Ok(None) };
-        // Whether it is the last one is known when there is none behind it.
+        // The last chunk is known only after reading ahead.
         if !self.end.is_empty() {
             self.next = self.next_chunk()?;
             if let (None, Record::Text(text) | Record::Continued { text, .. }) = (&self.next, &mut record) {
@@ -200,7 +201,7 @@ mod tests {
         for (text, expected) in [
             ("ab\ncd\nef", "ab\ncd\nef|"),
             ("ab\ncd\n", "ab\ncd\n|"),
-            // As long as one chunk, and as two.
+            // One chunk long, and two.
             ("abcdefg", "abcdefg|"),
             ("abcdef\nabcdef\n", "abcdef\nabcdef\n|"),
             ("\u{feff}a", "a|"),

@@ -1,4 +1,4 @@
-//! Names of plain texts. Where a configuration says no format, a file is read as text only if its name may be that of one.
+//! Names of plain texts. Without a configured format, a file is read as text only if its name permits it.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const SOURCES: [&str; 116] = [
     "css", "scss", "less", "vue", "svelte", "yaml", "yml", "toml", "bib", "diff", "patch", "ini",
 ];
 
-/// Other endings, and what helps with each.
+/// Other extensions, each with a remedy.
 const OTHERS: [(&[&str], &str); 9] = [
     (&["tab"], "a table with tabs: say format = \"tsv\""),
     (&["psv"], "a table: say format = \"csv\" and delimiter = \"|\""),

@@ -1,4 +1,4 @@
-//! Tokens that were made elsewhere, as a file of numbers.
+//! Existing tokens, as a file of numbers.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::width::{self, WideNumbers};
 use super::{Record, Records};
 use crate::DataError;
 
-/// Bytes of a file that are one record: a multiple of either width.
+/// Bytes of a file per record: a multiple of either width.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Numbers of two or four bytes, little-endian.
@@ -21,13 +21,13 @@ pub(super) struct Tokens {
     width: usize,
     vocabulary: u32,
     read: u64,
-    /// Where only a name says how wide numbers are.
+    /// Width detection, if only the name gives the width.
     wide: Option<WideNumbers>,
-    /// Zeros that were read last, in a row.
+    /// Consecutive zeros read last.
     zeros: u64,
 }
 
-/// So many zeros in a row are no tokens: a file that was laid out and not filled, as `numpy.memmap` leaves it.
+/// Consecutive zeros that rule out tokens: a preallocated file left unfilled, as by `numpy.memmap`.
 const ZEROS_MAX: u64 = 1 << 14;
 
 impl Tokens {
@@ -36,7 +36,7 @@ impl Tokens {
         Self { path, reader, position, width, vocabulary, read: 0, wide: None, zeros: 0 }
     }
 
-    /// Numbers of two bytes, as the file's name says: all of it is looked through for wider ones.
+    /// Reads two-byte numbers as the file's name declares, and scans all of it for wider ones.
     pub(super) fn by_name(input: Input, vocabulary: u32) -> Self {
         Self { wide: Some(WideNumbers::default()), ..Self::new(input, 2, vocabulary) }
     }
@@ -50,7 +50,7 @@ impl Tokens {
         }
     }
 
-    /// Refuses zeros without end.
+    /// Refuses long runs of zeros.
     fn check_zeros(&mut self, tokens: &[u32], first: u64) -> Result<(), DataError> {
         for (index, token) in (first..).zip(tokens) {
             self.zeros = if *token == 0 { self.zeros + 1 } else { 0 };
@@ -65,7 +65,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Why a token is none, and what helps.
+    /// Returns the message for an invalid token, with a remedy.
     fn beyond(&self, token: u32, tokens: &[u32]) -> String {
         if self.are_swapped(tokens) {
             let bytes = self.width;
@@ -87,11 +87,11 @@ impl Tokens {
     }
 }
 
-/// Tokens without which nothing is said of their bytes' order.
+/// Minimum of tokens to decide their byte order.
 const SWAPPED_MIN: usize = 8;
 
 impl Tokens {
-    /// Whether all of many tokens are in the vocabulary with their bytes the other way round.
+    /// Whether many tokens are all in the vocabulary after a byte swap.
     fn are_swapped(&self, tokens: &[u32]) -> bool {
         let swapped = |token: &u32| token.swap_bytes() >> (32 - 8 * self.width as u32);
         tokens.len() >= SWAPPED_MIN && tokens.iter().all(|token| swapped(token) < self.vocabulary)
@@ -140,7 +140,7 @@ impl Records for Tokens {
     }
 }
 
-/// Of up to four bytes.
+/// Decodes a number of up to four bytes.
 fn number(bytes: &[u8]) -> u32 {
     let mut word = [0; 4];
     word[..bytes.len()].copy_from_slice(bytes);

@@ -1,12 +1,12 @@
-//! Samples of an archive whose files do not follow each other.
+//! Samples of an archive whose files are not consecutive.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Record;
 
-/// Whole samples after which an archive counts as in order: in one that is not, hardly two files of a sample meet.
+/// Whole samples after which an archive counts as ordered: in an unordered one, files of a sample are rarely adjacent.
 const WHOLE_MAX: u32 = 16;
-/// Bytes of what waits for the rest of its sample, at most: names and reasons of some fifty thousand parts.
+/// Upper bound in bytes of waiting parts: names and reasons of some 50,000 parts.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// Either side of a sample.
@@ -16,22 +16,23 @@ pub(super) enum Half {
     Class,
 }
 
-/// A sample that has an image or a class, and not both.
+/// A sample with an image or a class, but not both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Of its files.
+    /// Name of its file.
     pub(super) name: String,
     pub(super) half: Half,
 }
 
-/// Parts of samples that were found by themselves. The report of one waits a while: until its rest comes, which is another reason, or until whole samples show that the archive is in order.
+/// Incomplete samples. The report of one is delayed until its rest arrives, which gives another reason, or until whole samples show that the archive is
+/// ordered.
 #[derive(Debug, Default)]
 pub(super) struct Torn {
     /// By the sample's key.
     waiting: BTreeMap<String, Waiting>,
-    /// Of these.
+    /// Bytes of the waiting parts.
     bytes: usize,
-    /// Parts so far, and whole samples since the first of those that wait.
+    /// Parts so far, and whole samples since the first waiting part.
     parts: u64,
     whole: u32,
     told: VecDeque<Record>,
@@ -41,7 +42,7 @@ pub(super) struct Torn {
 struct Waiting {
     number: u64,
     part: Part,
-    /// The reason where its rest does not come.
+    /// The reason if its rest does not arrive.
     alone: String,
 }
 
@@ -52,7 +53,7 @@ impl Waiting {
 }
 
 impl Torn {
-    /// A part of a sample, by itself: its key, its place, and the reason that is told where its rest does not come.
+    /// Handles an incomplete sample: its key, its place, and the reason if its rest does not arrive.
     pub(super) fn handle_part(&mut self, key: String, part: Part, place: &str, alone: String) {
         let first = self.waiting.remove(&key);
         self.bytes -= first.as_ref().map_or(0, |first| first.bytes() + key.len());
@@ -77,7 +78,7 @@ impl Torn {
         }
     }
 
-    /// A whole sample.
+    /// Handles a whole sample.
     pub(super) fn handle_whole(&mut self) {
         if self.waiting.is_empty() {
             self.whole = 0;
@@ -89,7 +90,7 @@ impl Torn {
         }
     }
 
-    /// No more parts come, or nobody waits for them any longer.
+    /// Handles the end of parts, or of waiting for them.
     pub(super) fn handle_end(&mut self) {
         let mut waiting: Vec<Waiting> = std::mem::take(&mut self.waiting).into_values().collect();
         waiting.sort_unstable_by_key(|waiting| waiting.number);
@@ -97,7 +98,7 @@ impl Torn {
         (self.bytes, self.whole) = (0, 0);
     }
 
-    /// The next bad record; none as long as there is nothing to tell.
+    /// Returns the next bad record; `None`: nothing to report yet.
     pub(super) fn poll_bad(&mut self) -> Option<Record> {
         self.told.pop_front()
     }
@@ -107,7 +108,7 @@ impl Torn {
 mod tests {
     use super::*;
 
-    /// What is told of parts, which are files as `a.png` or `a.cls`, and of whole samples, which have no name.
+    /// Returns the reports for parts, given as files such as `a.png` or `a.cls`, and whole samples, given without an extension.
     fn told(files: &[&str]) -> Vec<String> {
         let mut torn = Torn::default();
         for file in files {

@@ -16,18 +16,18 @@ use crate::image::{Pixels, RawImage};
 use crate::notes::{Note, Notes};
 use crate::{DataError, Recipe};
 
-/// Bytes of a file that says of which class an image is, at most.
+/// Upper bound in bytes of a file with an image's class.
 const LABEL_BYTES_MAX: u64 = 1 << 20;
 
-/// `webdataset` would give both, and unpacked there would be one: of files with the same name the last.
+/// Message for a repeated name: `webdataset` would yield both, but unpacking keeps only the last file of a name.
 const AGAIN: &str = "its name comes again, behind other samples, and stands for a whole sample further ahead (`tar -r` appends files so): unpack the archive, which keeps the last file of each name, and pack it anew (`tar --sort=name`); or take one out (`tar --delete --occurrence=2 -f ARCHIVE FILE`, the second of this name)";
 
 const CUT_OFF: &str = "it is cut off there: fetch it again, or pack it anew";
 
-/// Characters of a text in the place of a class that a message has.
+/// Characters of a text in place of a class shown in a message.
 const TEXT_CHARS_MAX: usize = 40;
 
-/// Files of a sample that a message names.
+/// Files of a sample named in a message.
 const OTHERS_MAX: usize = 8;
 
 /// The samples of an archive.
@@ -35,14 +35,14 @@ pub(super) struct WebDataset {
     path: PathBuf,
     position: Position,
     tar: Tar<Box<dyn Read>>,
-    /// Of JSON: where the class is, and whether that was said.
+    /// For JSON: the field of the class, and whether the configuration sets it.
     field: String,
     is_said: bool,
-    /// The first file of the sample that follows.
+    /// The first file of the next sample.
     next: Option<TarFile>,
-    /// The key of the sample that was read last.
+    /// The key of the last sample read.
     last: Option<String>,
-    /// The first resource fork since then, and how many there are.
+    /// The first resource fork since then, and their number.
     forks: Option<(String, u64)>,
     torn: Torn,
     seen: Seen,
@@ -54,9 +54,9 @@ struct Parts {
     image: Option<TarFile>,
     class: Option<TarFile>,
     json: Option<TarFile>,
-    /// The ends of the first other files.
+    /// Extensions of the first other files.
     others: Vec<String>,
-    /// The name of one of which there is another.
+    /// A name that occurs twice.
     twice: Option<String>,
 }
 
@@ -85,7 +85,7 @@ impl WebDataset {
         DataError::Malformed { path: self.path.clone(), format: "webdataset", place, reason }
     }
 
-    /// The key and the files of the next sample, as far as they follow each other; none at the end.
+    /// Returns the key and the consecutive files of the next sample; `None` at the end.
     fn next_sample(&mut self) -> Result<Option<(String, Parts)>, DataError> {
         let (mut key, mut parts) = (None, Parts::default());
         while let Some(file) = self.next_file()? {
@@ -104,7 +104,7 @@ impl WebDataset {
                 "jpg" | "jpeg" | "png" => parts.put(file, |parts| &mut parts.image),
                 "cls" => parts.put(file, |parts| &mut parts.class),
                 "json" => parts.put(file, |parts| &mut parts.json),
-                // Other things that are known of the sample.
+                // Other attributes of the sample.
                 _ if parts.others.len() < OTHERS_MAX => parts.others.push(end),
                 _ => {}
             }
@@ -112,7 +112,7 @@ impl WebDataset {
         Ok(key.map(|key| (key, parts)))
     }
 
-    /// Resource forks that were found between the parts of samples: bad records, each of them.
+    /// Takes the resource forks found between the parts of samples: each is a bad record.
     fn take_forks(&mut self) -> Option<Record> {
         let (first, count) = self.forks.take()?;
         let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
@@ -135,7 +135,7 @@ impl Records for WebDataset {
                 return Ok(self.take_forks().or_else(|| self.torn.poll_bad()));
             };
             let (place, part) = (format!("{}, sample {key}", self.path.display()), parts.alone());
-            // Of an archive without an end, a part of a sample at the end is what was cut off.
+            // An incomplete last sample of an archive without an end is a cut.
             if part.is_some() && self.next.is_none() && self.tar.is_open() {
                 return Err(self.malformed(CUT_OFF.to_owned()));
             }
@@ -175,7 +175,7 @@ impl Records for WebDataset {
 }
 
 impl Parts {
-    /// Among other things that are known of the sample, an image and a class of the same name: `2` and `png` of `a.2.png` and `a.2.cls`.
+    /// Finds another image and class of the same name in the sample: `2` and `png` of `a.2.png` and `a.2.cls`.
     fn another_pair(&self) -> Option<(&str, &str)> {
         let has =
             |before: &str, end: &str| self.others.iter().any(|other| *other == format!("{before}.{end}"));
@@ -195,7 +195,7 @@ impl Parts {
         }
     }
 
-    /// Of a sample that has an image or a class, and not both, what it has.
+    /// Returns the image or class of a sample that lacks the other.
     fn alone(&self) -> Option<Part> {
         let part = |file: &TarFile, half| Part { name: file.name.clone(), half };
         match (&self.image, self.class.as_ref().or(self.json.as_ref())) {
@@ -255,12 +255,12 @@ impl Parts {
     }
 }
 
-/// Whether two files have other names and the same content, as `a.jpg` and `a.jpeg` may.
+/// Whether two files have different names and the same content, such as `a.jpg` and `a.jpeg`.
 fn say_the_same(one: &TarFile, other: &TarFile) -> bool {
     one.name != other.name && one.content.is_some() && one.content == other.content
 }
 
-/// `._a.jpg`, which macOS packs beside `a.jpg`.
+/// Whether it is a resource fork: `._a.jpg`, which macOS packs beside `a.jpg`.
 fn is_resource_fork(name: &str) -> bool {
     name.rsplit('/').next().is_some_and(|name| name.starts_with("._"))
 }
@@ -273,7 +273,7 @@ fn bytes_max(name: &str) -> u64 {
     if is_label { LABEL_BYTES_MAX } else { RECORD_BYTES_MAX }
 }
 
-/// The class of a `.cls`, which a `.json` beside it must not contradict.
+/// Returns the class of a `.cls`, which a `.json` beside it must not contradict.
 fn class_of(class: &str, json: Option<&str>, field: &str, seen: &mut Seen) -> Result<u32, String> {
     let refused = || format!("its .cls is no number of a class: {:.20}", class.trim());
     let class = class.trim().parse().map_err(|_| refused())?;
@@ -281,7 +281,7 @@ fn class_of(class: &str, json: Option<&str>, field: &str, seen: &mut Seen) -> Re
     Ok(class)
 }
 
-/// Whether JSON has a number in a field: where the configuration names it, that is the class, whatever else is there.
+/// Whether JSON has a number in a field; if the configuration names the field, the number is the class.
 fn has_number(json: &str, field: &str) -> bool {
     let value = parse(json.as_bytes()).ok().and_then(|json: Object| json.values.get(field).cloned());
     matches!(value, Some(Value::Number(_)))
@@ -298,7 +298,8 @@ fn class_in(json: &str, field: &str) -> Result<u32, String> {
     class.ok_or(format!("its .json has no number of a class in `{field}`, and there is no .cls"))
 }
 
-/// Refuses JSON that has a number in this field, and another one than this, or a text that stood beside another one in a sample before. JSON of other things alone says nothing of it.
+/// Refuses JSON whose field contradicts the class: another number, or a text that stood beside another class in an earlier sample. JSON without
+/// the field is accepted.
 fn check_same(class: u32, json: &str, field: &str, seen: &mut Seen) -> Result<(), String> {
     let Ok(json) = parse(json.as_bytes()) else { return Ok(()) };
     let (value, before) = match value_of(json, field)? {
@@ -319,7 +320,7 @@ fn check_same(class: u32, json: &str, field: &str, seen: &mut Seen) -> Result<()
     ))
 }
 
-/// The value of a field, which may be there once.
+/// Returns the value of a field, which may occur only once.
 fn value_of(mut json: Object, field: &str) -> Result<Option<Value>, String> {
     match json.twice.contains(field) {
         true => Err(format!("its .json has two fields `{field}`")),
@@ -327,7 +328,7 @@ fn value_of(mut json: Object, field: &str) -> Result<Option<Value>, String> {
     }
 }
 
-/// A key, and what its file is: what follows the first point of the name within its folder.
+/// Splits a name into its key and the extension, at the first point of the file name.
 fn split(name: &str) -> (&str, &str) {
     let folder = name.rfind('/').map_or(0, |at| at + 1);
     match name[folder..].find('.') {

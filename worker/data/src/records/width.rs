@@ -1,22 +1,26 @@
-//! Numbers of four or eight bytes in a file whose name says that they are of two.
+//! Detection of four-byte or eight-byte numbers in a file declared to hold two-byte ones.
 
-/// Pairs of numbers of two bytes without which a file is too short for a vocabulary to show.
+/// Minimum of pairs of two-byte numbers; shorter files show no vocabulary.
 const PAIRS_MIN: usize = 16;
-/// The high half of a token of four bytes, at most: of ids below 2^18. Some vocabularies have more (Gemma 3 has 262,144 and some), whose last ids are not told.
+/// Upper bound of the high half of a four-byte token: ids below 2^18. Larger ids of bigger vocabularies (Gemma 3: slightly above 262,144) are
+/// not recognised.
 const HIGH_HALF_MAX: u16 = 3;
 const FOUR_BYTES: &str = "a file with numbers of four bytes, as it seems, and its name stands for two: say format = \"tokens-u32\", or \"tokens-u16\" if they are of two";
 const EIGHT_BYTES: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its name stands for two: write them with `array.astype('<u2').tofile(...)`, or '<u4' and format = \"tokens-u32\" beyond 65,535; or say format = \"tokens-u16\" if they are of two";
 
-/// Pairs of numbers of two bytes, one behind the other, that are taken for numbers of four or eight: 4 KiB of a file. In each pair the second number is 0 to 3, in half of them 0, and half of
-/// the first are more than 3. Tokens of a text hardly come so. Other streams do, where such a number stands at every second place: states and actions, pitches and durations, bytes of samples of ten bits, characters of
-/// UTF-16 byte by byte. They cannot be told from numbers of four bytes; for these there is `format`.
+/// Consecutive pairs of two-byte numbers that count as wide numbers: 4 KiB of a file. In each pair the second number is 0 to 3, in half of them
+/// 0, and half of the first numbers are above 3. Tokens of a text hardly form such a run. Other streams with small numbers at every second place do:
+/// states and actions, pitches and durations, bytes of ten-bit samples, bytes of UTF-16. They are indistinguishable from four-byte numbers and need
+/// an explicit `format`.
 const RUN_PAIRS: u32 = 1 << 10;
-/// Different low halves other than 0 in such a run, at least: a phrase that comes again and again (`Go!Go!Go!`) has fewer.
+/// Minimum of distinct nonzero low halves in such a run: a repeated phrase (`Go!Go!Go!`) has fewer.
 const DIFFERENT_MIN: usize = 16;
-/// The upper halves of numbers of eight bytes, which are 0, among every other pair of such a run: all of them, but for a few pairs before that look alike.
+/// Minimum of zero pairs, the upper halves of eight-byte numbers, among every other pair of such a run. The margin covers a few similar pairs
+/// before the run.
 const UPPER_MIN: u32 = RUN_PAIRS / 2 / 8 * 7;
 
-/// Refuses numbers of four or eight bytes at the beginning of a file: all high halves are 0 to 3, and half of the low ones are more. In a file of a few numbers, nothing and something take turns.
+/// Refuses four-byte or eight-byte numbers at the start of a file: all high halves are 0 to 3, and half of the low ones are above 3. In a file of a
+/// few numbers, zeros and other values alternate.
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     let halves: Vec<u16> =
         head.chunks_exact(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]])).collect();
@@ -32,10 +36,10 @@ pub(super) fn check(head: &[u8]) -> Result<(), String> {
 }
 
 const EIGHT_FOR_FOUR: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), and its format stands for four: write them with `array.astype('<u4').tofile(...)`";
-/// Numbers of eight bytes without which a file of tokens of four is too short to tell.
+/// Minimum of eight-byte numbers for a decision in a file of four-byte tokens.
 const EIGHTS_MIN: usize = 4;
 
-/// Refuses numbers of eight bytes in a file of tokens of four: all upper halves are 0, and most of the lower ones are something.
+/// Refuses eight-byte numbers in a file of four-byte tokens: all upper halves are 0, and most lower ones are not.
 pub(super) fn check_four(head: &[u8]) -> Result<(), String> {
     let number = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0);
     let eights = || head.chunks_exact(8).map(|bytes| (number(&bytes[..4]), number(&bytes[4..])));
@@ -74,7 +78,7 @@ pub(super) fn check_said(tokens: &[u32]) -> Result<(), String> {
     }
 }
 
-/// Whether all of many numbers of so many halves are tokens of a vocabulary.
+/// Whether many numbers of `width` halves are all tokens of a vocabulary.
 fn are_wide(halves: &[u16], width: usize) -> bool {
     let is_small = |number: &[u16]| number[1] <= HIGH_HALF_MAX && number[2..].iter().all(|half| *half == 0);
     let numbers = || halves.chunks_exact(width);
@@ -82,40 +86,40 @@ fn are_wide(halves: &[u16], width: usize) -> bool {
     numbers().all(is_small) && 2 * low >= numbers().count()
 }
 
-/// Whether each of a few numbers of so many halves, two at least, has something in the lowest and nothing in the others.
+/// Whether each of a few numbers of `width` halves, at least two, is nonzero only in its lowest half.
 fn take_turns(halves: &[u16], width: usize) -> bool {
     let is_low = |number: &[u16]| number[0] != 0 && number[1..].iter().all(|half| *half == 0);
     halves.len() >= 2 * width && halves.chunks_exact(width).all(is_low)
 }
 
-/// Looks through numbers of two bytes for a run of numbers of four or eight, which stand behind others where files were joined.
+/// Scans two-byte numbers for a run of wide ones, which occurs in the middle of concatenated files.
 #[derive(Debug, Default)]
 pub(super) struct WideNumbers {
     seen: u64,
     last: u32,
-    /// Of pairs that end at an even place, and at an odd one: what stands before the run may be of either length.
+    /// Runs of pairs that end at even and at odd places: a run may start at either.
     runs: [Run; 2],
 }
 
-/// Pairs, one behind the other, that may be numbers of four bytes, or halves of numbers of eight.
+/// Consecutive pairs that may be four-byte numbers or halves of eight-byte ones.
 #[derive(Debug, Default)]
 struct Run {
     pairs: u32,
-    /// Those with more than 3 in the low half.
+    /// Pairs with a low half above 3.
     low: u32,
-    /// Those with nothing in the high half, as most of a vocabulary has.
+    /// Pairs with a zero high half, as most of a vocabulary has.
     plain: u32,
-    /// Those with nothing at all, at even places of the run and at odd ones.
+    /// Zero pairs at even and at odd places of the run.
     nothing: [u32; 2],
-    /// The first different low halves other than 0.
+    /// The first distinct nonzero low halves.
     different: Vec<u32>,
 }
 
 impl WideNumbers {
-    /// Takes some more numbers.
+    /// Scans more numbers.
     ///
     /// # Errors
-    /// A run of numbers of four or eight bytes ends among them.
+    /// They complete a run of four-byte or eight-byte numbers.
     pub(super) fn see(&mut self, numbers: &[u32]) -> Result<(), String> {
         for &number in numbers {
             let run = &mut self.runs[(self.seen % 2) as usize];
@@ -135,7 +139,7 @@ impl WideNumbers {
 }
 
 impl Run {
-    /// Takes one pair more. How wide its numbers are, in words, once the run is long enough and looks like wide ones.
+    /// Adds a pair. Returns the width of the numbers, in words, once the run is long enough and looks wide.
     fn width_with(&mut self, low: u32, high: u32) -> Option<&'static str> {
         if high > u32::from(HIGH_HALF_MAX) {
             self.begin_anew();
@@ -158,7 +162,7 @@ impl Run {
 
     fn width(&self) -> Option<&'static str> {
         let upper = self.nothing[0].max(self.nothing[1]);
-        // What is left are the lower halves of numbers of eight bytes.
+        // The rest are the lower halves of eight-byte numbers.
         let (name, upper) =
             if upper >= UPPER_MIN { ("eight bytes (numpy's int64)", upper) } else { ("four bytes", 0) };
         let (half, plain) = ((self.pairs - upper) / 2, self.plain - upper);
@@ -180,12 +184,12 @@ mod tests {
     use super::super::content::HEAD_BYTES;
     use super::*;
 
-    /// Numbers below a vocabulary in so many bytes each.
+    /// Returns random numbers below `vocabulary`, of `width` bytes each.
     fn numbers(vocabulary: u64, width: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<u8> {
         (0..count).flat_map(|_| random.random_range(0..vocabulary).to_le_bytes()[..width].to_vec()).collect()
     }
 
-    /// As they are read where a name says that they are of two bytes.
+    /// Reads them as two-byte numbers.
     fn halves(bytes: &[u8]) -> Vec<u32> {
         bytes.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half).into()).collect()
     }
@@ -257,7 +261,7 @@ mod tests {
                 }
             }
         }
-        // A byte a token, as texts have them, padding, and numbers beyond every vocabulary.
+        // One token per byte of a text, padding, and numbers beyond every vocabulary.
         let text: Vec<u8> =
             b"it was the best of times\n".repeat(9).iter().flat_map(|byte| [*byte, 0]).collect();
         for head in [text, vec![0; HEAD_BYTES], vec![1; HEAD_BYTES], head(1 << 32, 4, HEAD_BYTES)] {
@@ -286,7 +290,7 @@ mod tests {
             let eight: Vec<u16> = (1..=count).flat_map(|low| [low, 0, 0, 0]).collect();
             assert!(check(&bytes(&eight)).unwrap_err().contains("numpy's int64"), "{count}");
         }
-        // One number may be anything, and bytes that are no number are refused where they are read.
+        // A single number may be anything; incomplete numbers are refused by the reader.
         for some in [&[5, 0, 0, 0][..], &[5, 0], &[5, 0, 0, 0, 5], &[5, 0, 0, 0, 5, 0, 0, 0, 5]] {
             assert_eq!(check(some), Ok(()), "{some:?}");
         }
@@ -302,7 +306,7 @@ mod tests {
         for (width, vocabulary, words) in four.into_iter().chain(eight) {
             for before in [0, 1, 255, 4096, 10_001] {
                 let mut bytes = numbers(50_257, 2, before, &mut random);
-                // As in texts, low numbers are frequent.
+                // Low numbers are frequent, as in texts.
                 let mut number = || (0..3).map(|_| random.random_range(0..vocabulary)).min().unwrap_or(0);
                 bytes.extend((0..2 * RUN_PAIRS).flat_map(|_| number().to_le_bytes()[..width].to_vec()));
                 bytes.extend(numbers(50_257, 2, 77, &mut random));
@@ -316,7 +320,7 @@ mod tests {
                     );
                     let place = message.split_once("from token ").unwrap().1;
                     let place: usize = place.split_once(' ').unwrap().0.parse().unwrap();
-                    // A few of the numbers before them may look like such.
+                    // A few numbers before the run may look similar.
                     assert!((before.saturating_sub(8)..=before + 8).contains(&place), "{before}: {message}");
                 }
             }
@@ -330,12 +334,12 @@ mod tests {
         let mut streams: Vec<Vec<u32>> = [2, 4, 5, 17, 256, 1000, 50_257, 1 << 16]
             .map(|vocabulary| halves(&numbers(vocabulary, 2, count, &mut random)))
             .into();
-        // Nothing, a separator behind each letter of a small alphabet, a phrase that comes again, and a blank between characters that is not the first token.
+        // Zeros, a separator after each letter of a small alphabet, a repeated phrase, and a blank other than token 0 between characters.
         streams.push(vec![0; count]);
         streams.push((0..count as u32).flat_map(|at| [4 + at % 4, 0]).collect());
         streams.push([9, 0, 700, 0, 8, 0].repeat(count));
         streams.push((0..count).flat_map(|_| [random.random_range(10..30), 1]).collect());
-        // One short of what is refused, again and again.
+        // One pair short of a refused run, repeated.
         let run = RUN_PAIRS as usize - 1;
         streams.push(
             (0..20).flat_map(|_| (0..run as u32).flat_map(|at| [100 + at, 0]).chain([7, 7, 7])).collect(),
@@ -347,7 +351,7 @@ mod tests {
         }
     }
 
-    /// 512 of eight bytes are as many as 1,024 of four; a pair before them that looks alike changes no word.
+    /// 512 eight-byte numbers are as long as 1,024 four-byte ones; a similar pair before them does not change the message.
     #[test]
     fn a_run_of_numbers_of_eight_bytes_is_told_from_one_of_four() {
         let eight = |at: u32| [100 + at, u32::from(at.is_multiple_of(3)), 0, 0];
@@ -356,7 +360,7 @@ mod tests {
             let message = WideNumbers::default().see(&stream).unwrap_err();
             assert!(message.contains("numbers of eight bytes (numpy's int64) from token "), "{message}");
         }
-        // Those of four bytes of which many are token 0.
+        // Four-byte numbers, many of them token 0.
         let four: Vec<u32> =
             (0..2 * RUN_PAIRS).flat_map(|at| [if at % 5 < 2 { 0 } else { 100 + at }, 0]).collect();
         let message = WideNumbers::default().see(&four).unwrap_err();

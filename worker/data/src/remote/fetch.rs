@@ -11,7 +11,7 @@ use crate::partial::Partial;
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 18;
 
-/// A copy in the cache, of as many bytes as the file has. Dropped, it is gone.
+/// A full-length copy in the cache, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Fetched(Partial);
 

@@ -23,19 +23,19 @@ use super::DataError;
 use super::cache::{Cache, document, open_to_touch, read_document, touch_open};
 use super::partial::keep_stamp;
 
-/// A file that is somewhere else, as it was when somebody last looked.
+/// A remote file, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RemoteFile {
     url: DataUrl,
     endpoint: Option<String>,
-    /// Its URL without what only opens it.
+    /// Its URL without secrets.
     pub(super) shown: PathBuf,
-    /// The stamp of all that was found with it.
+    /// The stamp of all files found with it.
     pub(super) found: String,
     pub(super) version: Version,
 }
 
-/// What changes when a file does.
+/// Attributes that change with a file's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Version {
     pub(super) bytes: u64,
@@ -43,14 +43,14 @@ pub(super) struct Version {
     modified: Option<String>,
 }
 
-/// What was found at a URL, for when it cannot be reached.
+/// The files found at a URL, for later use while it is unreachable.
 #[derive(Serialize, Deserialize)]
 struct Known {
     files: Vec<(String, Version)>,
 }
 
 impl RemoteFile {
-    /// The files at a URL, in the order of their names. What was known is taken for it where the network is gone.
+    /// Returns the files at a URL, by name. Without a network, returns the files found last.
     pub(super) fn find(url: &DataUrl, endpoint: Option<&str>, cache: &Cache) -> Result<Vec<Self>, DataError> {
         let failed = |source| DataError::Remote { url: url.shown(), source };
         let client = Client::get().map_err(failed)?;
@@ -60,7 +60,7 @@ impl RemoteFile {
                 "anybody on the way can read and change what comes from there: https is better"
             );
         }
-        // What opens it may also choose what it is.
+        // The query of a URL may also select the content.
         let (shown, of, whole) = (url.shown(), endpoint.unwrap_or_default(), String::from(url.clone()));
         let name = &blake3::hash(format!("{of} {whole}").as_bytes()).to_hex()[..32];
         let place = cache.stamp(name);
@@ -94,7 +94,7 @@ impl RemoteFile {
         Self { url, endpoint: endpoint.map(str::to_owned), shown, found: found.to_owned(), version }
     }
 
-    /// Names what it holds: its place and version. Without an ETag, what opens it may also choose what it is.
+    /// Returns the identity of its content: its place and version. Without an ETag, the query of a URL may also select the content.
     pub(super) fn hash(&self) -> blake3::Hash {
         let Version { bytes, etag, modified } = &self.version;
         let place = match etag {

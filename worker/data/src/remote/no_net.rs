@@ -1,4 +1,4 @@
-//! In place of web servers and object storage, where the worker is built without the feature `remote-data`: nobody is ever asked.
+//! Stand-in for web servers and object storage in builds without the feature `remote-data`: it sends no requests.
 
 use std::convert::Infallible;
 use std::io::{self, Read};

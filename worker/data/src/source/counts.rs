@@ -13,7 +13,7 @@ use super::super::text_counts::{ByteOrderMarks, CarriageReturns, TextCounts, Unk
 use super::{Made, Source};
 
 impl Source {
-    /// What was found of it.
+    /// Returns its size.
     pub(in super::super) fn size(&self) -> SourceSize {
         let mut size = match &self.names {
             Names::Coming(coming) => coming.filling().size(),
@@ -72,7 +72,7 @@ impl Source {
         (labels.len() as u64 == self.items()).then_some(labels)
     }
 
-    /// Its files, and the names of the shards that each became.
+    /// Returns its files with the hashes of their shards, without files that have none.
     pub(in super::super) fn contents(&self) -> impl Iterator<Item = (&Path, Vec<&str>)> {
         let files = self.files().iter().map(|file| {
             let became: Vec<&str> = file.list.pieces.iter().map(|piece| piece.hash.as_str()).collect();

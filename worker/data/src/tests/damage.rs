@@ -1,4 +1,4 @@
-//! What is left after interruptions, changes and damage.
+//! Recovery from interruptions, changes and damage.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -19,7 +19,7 @@ fn long_text() -> String {
     (0..480_000_u32).map(|n| format!("{}\n", n.wrapping_mul(2_654_435_761))).collect()
 }
 
-/// What tells a file from the one that was there before: an inode may be given to the next file.
+/// Returns values that distinguish a file from its predecessor: an inode may be reused.
 fn versions(folder: &Folder) -> Vec<(u64, i64, i64)> {
     folder.shards().iter().map(|path| version(path)).collect()
 }

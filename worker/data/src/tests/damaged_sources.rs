@@ -1,4 +1,4 @@
-//! Files that are not what their names say: readers refuse them or read what is there, and take little memory for it.
+//! Files that contradict their names: readers refuse them or read their content, with little memory.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ const COPIES: u64 = 400;
 /// All that the process may map, in KiB: libtorch takes most of it, and no reader of files of some KiB needs the rest.
 const MEMORY_MAX_KIB: u64 = 4 << 20;
 
-/// What stands in a file that tells how much to take, at random.
+/// Random values for lengths in a file.
 const LENGTHS: [u64; 6] = [0, 1, 0x7fff_ffff, 0xffff_ffff, 1 << 40, u64::MAX];
 
 #[test]
@@ -32,7 +32,7 @@ fn damaged_and_truncated_files_of_each_format_are_refused_or_read_in_little_memo
     assert!(output.status.success() && told.contains("1 passed"), "{}: {end:#?}", output.status);
 }
 
-/// Without a limit it says nothing.
+/// Meaningless without a memory limit.
 #[test]
 #[ignore = "runs in a process of its own"]
 fn with_little_memory() {

@@ -1,4 +1,4 @@
-//! Data that another worker has.
+//! Data held by another worker.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -15,10 +15,10 @@ use super::{Folder, config, held_out};
 
 /// Three sources, one of them held out.
 const LINES: &str = "sources = [{ path = \"a.txt\", weight = 3 }, { path = \"b.txt\", weight = 1 }]\nvalidation = [{ path = \"c.txt\" }]\nsequence_length = 64";
-/// Of text in a piece: two blocks and a bit of tokens.
+/// Bytes of text in a piece: slightly more than two blocks of tokens.
 const PIECE_BYTES: u64 = BLOCK_BYTES as u64 + 1000;
 
-/// What one worker has, and what another one has fetched of it.
+/// A lending worker, and the folder of a fetching one.
 struct Pair {
     here: Folder,
     there: Folder,
@@ -26,13 +26,13 @@ struct Pair {
     lending: Arc<Lending>,
 }
 
-/// Fetches from a worker in the same process, and remembers what.
+/// Fetches from a worker in the same process, and records the blocks.
 #[derive(Debug)]
 struct Neighbour {
     lending: Arc<Lending>,
     stock: Arc<BlockStore>,
     expected: Mutex<BTreeSet<BlockName>>,
-    /// What was expected when the first one was waited for.
+    /// Blocks expected before the first wait.
     expected_before_first: Mutex<Option<BTreeSet<BlockName>>>,
     fetched: Mutex<Vec<BlockName>>,
 }
@@ -63,7 +63,7 @@ fn text(seed: usize, bytes: usize) -> String {
         .collect()
 }
 
-/// Data of these lines as who has none of it has it in this folder.
+/// Opens the data of these lines in a folder without local files.
 fn remote(
     lending: &Arc<Lending>,
     lines: &str,
@@ -96,7 +96,7 @@ impl Pair {
         Self { here, there, whole, lending }
     }
 
-    /// The data as the other worker has it, with so many bytes of room.
+    /// Opens the data on the fetching worker, with so many bytes of room.
     fn remote(&self, bytes_max: Option<u64>) -> (Arc<Neighbour>, Dataset) {
         remote(&self.lending, LINES, &self.there, bytes_max)
     }
@@ -109,7 +109,7 @@ impl Pair {
         Catalogue::from_bytes(&self.lending.catalogue).unwrap().shard_hashes().collect()
     }
 
-    /// A block of the first shard, which has three.
+    /// Returns a block of the first shard, which has three.
     fn block(&self, block: u32) -> BlockName {
         let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
         BlockName { shard: catalogue.shards().next().unwrap().hash, block }
@@ -131,14 +131,14 @@ fn who_has_no_file_has_the_same_samples_and_held_out_text_as_who_has_all() {
     let once: BTreeSet<_> = fetched.iter().collect();
     assert_eq!(once.len(), fetched.len(), "a block was fetched twice");
     assert!(!pair.there.path().join("a.txt").exists());
-    // What others have is of no use to who tells them which text it is: it has another name.
+    // Fetched shards have other names: none identifies a text.
     let names = |folder: &Folder| -> BTreeSet<_> {
         folder.shards().iter().map(|path| path.file_name().unwrap().to_owned()).collect()
     };
     assert!(names(&pair.here).is_disjoint(&names(&pair.there)));
 }
 
-/// Images of 1058 bytes with their classes: of the first shard one is cut between two blocks.
+/// Images of 1058 bytes with their classes: one of the first shard spans two blocks.
 const IMAGES: &str = "image = { channels = 1, height = 32, width = 33, classes = 3, shift = 2, flip = true }\n\
                       sources = [{ path = \"images\", format = \"idx\", labels = \"labels\" }]";
 
@@ -160,7 +160,7 @@ fn images_come_from_others_with_their_classes_and_are_moved_alike() {
     let batches = |data: &Dataset| (data.batch(0..1400, 5).unwrap(), held_out(data, 2, 3));
     assert!(format!("{:?}", batches(&remote)) == format!("{:?}", batches(&whole)));
     assert!(neighbour.fetched.lock().unwrap().len() >= 2);
-    // Of fewer classes, the same blocks are of no use.
+    // With fewer classes, the same blocks are useless.
     let fewer = IMAGES.replace("classes = 3", "classes = 2");
     let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
     let other = Folder::new();
@@ -175,7 +175,7 @@ fn images_come_from_others_with_their_classes_and_are_moved_alike() {
 fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     let pair = Pair::new();
     let (neighbour, remote) = pair.remote(None);
-    // Several samples of a block bring it once, and nothing is read of a shard that has only a head so far.
+    // Several samples of a block fetch it once, and nothing is read from a shard that has only a head so far.
     let expect = |positions: std::ops::Range<u64>| remote.expect(&positions.collect::<Vec<_>>(), 1);
     let bytes = expect(0..8) + expect(0..8);
     let expected = neighbour.expected.lock().unwrap().clone();
@@ -190,12 +190,12 @@ fn what_will_be_read_is_said_before_and_only_what_is_missing() {
     assert!(neighbour.expected.lock().unwrap().is_empty(), "what is here is expected again");
     remote.batch(0..8, 1).unwrap();
     assert_eq!(neighbour.fetched.lock().unwrap().len(), before);
-    // A block of a shard of which others are here is counted once, and what is here of it as what a sample is.
+    // A missing block of a partly fetched shard counts once; present parts count as samples.
     neighbour.expected.lock().unwrap().clear();
     let bytes = expect(0..400);
     let expected = neighbour.expected.lock().unwrap().len();
     assert!(bytes <= (expected * BLOCK_BYTES) as u64 + 400 * 2 * 65, "{bytes} bytes of {expected} blocks");
-    // All that is held out is asked for before the first of it is waited for.
+    // All held-out blocks are requested before the first wait.
     let pair = Pair::new();
     let (neighbour, remote) = pair.remote(None);
     held_out(&remote, 2, 3);
@@ -211,7 +211,7 @@ fn what_was_fetched_stays_and_what_of_it_is_damaged_is_fetched_again() {
     let (neighbour, again) = pair.remote(None);
     assert_eq!(format!("{:?}", again.batch(0..100, 3).unwrap()), format!("{first:?}"));
     assert!(neighbour.fetched.lock().unwrap().is_empty(), "what is in the cache is fetched again");
-    // A byte of a block, of a table, of a header, and an end.
+    // A byte of a block, of the table, of the header, and a cut end.
     let shard = pair.there.shards().into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap();
     let whole = std::fs::read(&shard).unwrap();
     for (at, len) in [(whole.len() - 5, whole.len()), (70, whole.len()), (20, whole.len()), (0, 900_000)] {
@@ -234,14 +234,14 @@ fn a_disk_that_changes_a_block_under_a_running_worker_costs_a_fetch_and_no_wrong
     drop(first);
     let (neighbour, running) = pair.remote(None);
     running.peek(0, 1).unwrap();
-    // In place, as a disk does it, and in a block that was not looked at since.
+    // In place, as by a failing disk, and in a block not checked since.
     let largest = pair.there.shards().into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap();
     let bytes = largest.metadata().unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&largest).unwrap();
     file.write_all_at(&[0; 100], bytes - 200).unwrap();
     assert!(running.peek(0, u64::MAX).unwrap() == tokens);
     assert_eq!(neighbour.fetched.lock().unwrap().len(), 1);
-    // Who looks at all of it finds what was damaged since it was used.
+    // A full check finds damage since the last use.
     running.complete().unwrap();
     let before = neighbour.fetched.lock().unwrap().len();
     file.write_all_at(&[0; 100], bytes - 200).unwrap();
@@ -254,7 +254,7 @@ fn a_disk_that_changes_a_block_under_a_running_worker_costs_a_fetch_and_no_wrong
 fn two_stocks_on_one_folder_have_what_either_fetches() {
     let pair = Pair::new();
     let ((one, first), (two, second)) = (pair.remote(None), pair.remote(None));
-    // Both begin the same shard, and each has blocks of it written that the other one has not mapped yet.
+    // Both begin the same shard, and each writes blocks that the other has not mapped yet.
     for block in 0..3 {
         let (bringing, other) = if block % 2 == 0 { (&one, &two) } else { (&two, &one) };
         bringing.bring(pair.block(block)).unwrap();
@@ -293,7 +293,7 @@ fn nothing_but_the_block_that_was_asked_for_is_taken() {
         assert_eq!(refused(&head, &lent.bytes), NotTheBlock::Head, "byte {at} of the head");
         assert_eq!(refused(&lent.head[..at], &lent.bytes), NotTheBlock::Head);
     }
-    // Another block of the run's data, whole and sound, is not the one that was asked for.
+    // Another valid block of the run's data is not the requested one.
     let other = pair.lending.block(pair.block(1)).unwrap().unwrap();
     assert!(refused(&other.head, &other.bytes) != NotTheBlock::Head);
     let unknown = BlockName { shard: [9; 32], block: 0 };
@@ -351,7 +351,7 @@ fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
     for at in 0..bytes.len() {
         let mut other = bytes.clone();
         other[at] ^= 1;
-        // It is refused before it is read, as it has another hash; and where it were not, it would say something else.
+        // It is refused by its hash before parsing; otherwise its content would differ.
         assert!(Catalogue::from_bytes(&other).map_or(true, |other| other != truth));
     }
     let (mut few, stock) = (truth.clone(), pair.stock());
@@ -363,7 +363,7 @@ fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
         let refused = Dataset::elsewhere(&config(LINES), &wrong, &stock, &supply);
         assert!(matches!(refused, Err(DataError::Catalogue { .. })), "{refused:?}");
     }
-    // Sources without shards are many times as much in memory as on their way.
+    // Sources without shards take many times their wire size in memory.
     let empty = |sources: usize| {
         let mut bytes = vec![0];
         let mut left = sources;
@@ -405,7 +405,7 @@ fn a_lender_makes_a_damaged_shard_again_and_one_that_has_fetched_lends_what_is_h
     }
     let fresh = Lending::new(Arc::new(fresh), &Tokenizer::Bytes).unwrap();
     assert_eq!(fresh.block(name).unwrap(), Some(lent.clone()));
-    // What cannot be made again is something else than what was never there.
+    // A failed rebuild differs from a block that never existed.
     let last = BlockName { shard: *pair.shard_hashes().last().unwrap(), block: 0 };
     pair.here.write("c.txt", text(4, 3 << 19));
     assert!(fresh.block(last).is_err());
@@ -419,7 +419,7 @@ fn a_lender_makes_a_damaged_shard_again_and_one_that_has_fetched_lends_what_is_h
     assert_eq!(second.block(pair.block(1)).unwrap(), None);
 }
 
-/// A head with its right hash, whatever it says.
+/// Returns a head with a valid hash for any content.
 fn head_of(item_bytes: u32, items: u64, table: &[u8]) -> Vec<u8> {
     let sizes = [&item_bytes.to_le_bytes()[..], &items.to_le_bytes(), &(BLOCK_BYTES as u32).to_le_bytes()];
     let fields = [&b"LHTOKENS"[..], &2u32.to_le_bytes(), &sizes.concat(), &[0; 4]].concat();
@@ -436,7 +436,7 @@ proptest! {
         if let Ok(catalogue) = Catalogue::from_bytes(&bytes) {
             prop_assert_eq!(Catalogue::from_bytes(&catalogue.to_bytes().unwrap()).unwrap(), catalogue);
         }
-        // Nobody finds a hash by chance; who reckons it may say what it likes of sizes.
+        // Random bytes never match the hash; a sender that computes it may claim any size.
         prop_assert!(Head::parse(&bytes).is_none());
         let blocks = bytes.len() / 32;
         let whole = head_of(BLOCK_BYTES as u32, blocks as u64, &bytes[..32 * blocks]);

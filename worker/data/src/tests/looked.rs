@@ -38,7 +38,7 @@ fn each_source_that_would_be_refused_is_told_and_beginnings_come_first() {
     assert_eq!(defects.unread, 0);
 }
 
-/// Of a packed file what it holds counts, however short it is.
+/// For a compressed file its content counts, not its length.
 #[test]
 fn all_sources_are_read_within_one_bound_on_their_content() {
     const MIB: usize = 1 << 20;

@@ -102,7 +102,7 @@ impl Folder {
     }
 }
 
-/// All tokens of the data, in order: of sequences as long as what is there.
+/// Returns all tokens of the data, in order.
 fn text(data: &Dataset) -> String {
     let tokens = data.peek(0, u64::MAX).unwrap();
     Tokenizer::Bytes.decode(&tokens).unwrap()

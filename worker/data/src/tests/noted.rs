@@ -1,11 +1,11 @@
-//! Peculiarities of a source that is taken as it is are counted and told, of prepared data as well.
+//! Peculiarities of accepted sources are counted and reported, also for prepared data.
 
 use super::*;
 use crate::notes::Note;
 
 const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0";
 
-/// Of one file, prepared and then found: how many there are of a kind, what is told, and how many records.
+/// Returns, for one file, prepared and then found: the count of a note, its message, and the number of records.
 fn noted(name: &str, content: &[u8], lines: &str, keys: &str, note: Note) -> (u64, String, u64) {
     let folder = Folder::new();
     folder.write(name, content);

@@ -1,4 +1,4 @@
-//! What is thrown away, and what never.
+//! Eviction, and data never evicted.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -40,7 +40,7 @@ fn at(path: &Path, second: u64) {
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
 }
 
-/// What stamps take of the disk.
+/// Returns the bytes of stamps on disk.
 fn in_stamps(folder: &Folder) -> u64 {
     let stamps = files(&folder.path().join("cache/data/stamps")).unwrap();
     stamps.iter().map(|path| std::fs::metadata(path).unwrap().blocks() * 512).sum()

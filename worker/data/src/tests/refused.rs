@@ -1,4 +1,4 @@
-//! A file that is refused is told for what it is, with what helps.
+//! A refused file is identified, with a remedy.
 
 use std::io::Write;
 
@@ -78,7 +78,7 @@ fn a_file_without_a_byte_is_said_to_be_empty() {
     assert_eq!(text(&folder.open(lines).unwrap()), "some text\n");
 }
 
-/// As a download leaves it that has failed.
+/// The result of a failed download.
 #[test]
 fn an_empty_file_among_others_is_refused_or_counted_and_an_empty_text_is_counted() {
     let line = b"{\"text\": \"one\"}\n";
@@ -157,7 +157,7 @@ fn a_file_that_its_name_alone_makes_one_of_tokens_and_that_begins_otherwise_is_r
     let mut tar = vec![0; 1024];
     tar[257..262].copy_from_slice(b"ustar");
     let within = "packed twice: within its zstd data (`zstd -dc IN > OUT` unpacks it) is ";
-    // Where it is packed, it is told in the same words, or in these.
+    // Compressed, the message is the same, or this one.
     for (content, words, packed) in [
         (line.to_vec(), "text, as it seems, and its name stands for tokens: say format = \"text\"", None),
         (
@@ -196,7 +196,7 @@ fn a_file_that_its_name_alone_makes_one_of_tokens_and_that_begins_otherwise_is_r
         let message = read_as("a.bin.zst", "", &zst(&content)).unwrap_err();
         let packed = packed.unwrap_or_else(|| words.to_owned());
         assert!(message.contains(&format!("a.bin.zst is {packed}")), "{message}");
-        // Whatever is said of it; but a few bytes may be numbers, which are too large here.
+        // For any configured format; a few bytes may be numbers, which are too large here.
         let is_marked =
             ["zstd data", "gzip data", "text", "a JPEG"].iter().all(|few| !words.starts_with(few));
         let message = read_as("a.bin", ", format = \"tokens-u16\"", &content).unwrap_err();
@@ -225,7 +225,7 @@ fn a_file_that_is_packed_twice_is_told_with_what_unpacks_it() {
         assert!(message.contains(words), "{name}: {message}");
     }
     assert_eq!(read_as("a.jsonl.gz", "", &gz(line)).as_deref(), Ok("one|"));
-    // Numbers may be any bytes, where it is said that these are numbers.
+    // Numbers may be any bytes if the format is configured.
     let numbers = gz(b"\x1f\x8b\x08\0");
     let message = read_as("a.bin.gz", ", format = \"tokens-u16\"", &numbers).unwrap_err();
     assert!(message.contains("beyond the tokenizer's vocabulary"), "{message}");
@@ -294,7 +294,7 @@ fn a_first_line_that_is_cut_off_is_one_bad_record_where_objects_follow() {
             assert!(message.contains("a.jsonl, line 1: it is no JSON"), "{first}: {message}");
         }
     }
-    // Lines behind those that were looked at have their numbers.
+    // Lines after the examined ones have correct numbers.
     let message = read_as("a.jsonl", "", b"[1,\n\n{\"text\": \"one\"}\n\n{\n").unwrap_err();
     assert!(message.contains("a.jsonl, line 1: ") && message.contains("a.jsonl, line 5: "), "{message}");
 }

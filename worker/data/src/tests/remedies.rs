@@ -1,4 +1,4 @@
-//! Files and records that are refused are told with a remedy: each kind with instances of its own.
+//! Refused files and records are reported with a remedy: each kind with its own cases.
 
 use std::sync::Arc;
 
@@ -290,7 +290,7 @@ fn a_table_that_is_cut_off_packed_encrypted_or_of_bytes_is_told_with_what_helps(
         let message = read_as(name, "", content).unwrap_err();
         assert!(message.starts_with(cast) && message.ends_with(bytes), "{message}");
     }
-    // In a name that says nothing.
+    // With a neutral name.
     assert!(refused("a", "", &encrypted).contains("a is an encrypted Parquet file"));
 }
 

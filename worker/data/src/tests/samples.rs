@@ -1,4 +1,4 @@
-//! Which samples there are, and which come when.
+//! The samples and their order.
 
 use std::collections::HashMap;
 
@@ -110,7 +110,7 @@ fn an_empty_a_short_and_a_missing_text_are_refused_with_a_remedy() {
     assert!(none.contains("*.jsonl: it matches no file"), "{none}");
 }
 
-/// Samples of two sources that can be told apart by their case.
+/// Samples of two sources that differ in case.
 #[test]
 fn without_weights_an_epoch_has_each_sample_of_each_source_once() {
     let folder = Folder::new();

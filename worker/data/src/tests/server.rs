@@ -14,7 +14,7 @@ pub(super) struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it does, and has done.
+/// Its settings and its log.
 #[derive(Debug, Default)]
 pub(super) struct Behaviour {
     /// By their paths, with a slash.
@@ -29,7 +29,7 @@ pub(super) struct Behaviour {
     pub(super) status: Option<&'static str>,
     /// The ETag after the first request for bytes.
     pub(super) next_etag: Option<String>,
-    /// Where requests for bytes began.
+    /// Offsets of requests for bytes.
     pub(super) begun_at: Vec<usize>,
     is_over: bool,
 }
@@ -47,7 +47,7 @@ impl Server {
                 if shared.lock().unwrap().is_over {
                     return;
                 }
-                // Whoever has enough closes the connection.
+                // Clients may close the connection early.
                 let _ = answer(&stream.unwrap(), &shared);
             }
         });

@@ -1,10 +1,10 @@
-//! Files that are read together: what does not belong there is refused by its name, or told.
+//! Files read together: foreign ones are refused by their names, or reported.
 
 use super::*;
 
 const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
 
-/// What a pattern over these files becomes, or why it is refused.
+/// Returns the text of a pattern over these files, or the reason for refusing it.
 fn read_all(pattern: &str, keys: &str, files: &[(&str, &str)]) -> Result<String, String> {
     let folder = Folder::new();
     for (name, content) in files {
@@ -92,7 +92,7 @@ fn files_with_the_content_of_others_are_told() {
         folder.write(name, content);
     }
     let open = || folder.open(&format!("{LINES}\nsources = [{{ glob = \"*.txt\" }}]")).unwrap();
-    // From the files, and then from what is prepared of them.
+    // From the files, then from the prepared data.
     for _ in 0..2 {
         let same = open().sources().remove(0).size.same;
         assert_eq!(same.count(), 1);

@@ -1,4 +1,4 @@
-//! What other tools take, or leave out without a word, is taken here or named: each kind with instances of its own.
+//! Content that other tools accept or silently drop is accepted here or reported: each kind with its own cases.
 
 use std::os::unix::fs::symlink;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
 
-/// What a file with this name and content becomes, or why it is refused.
+/// Returns the text of a file with this name and content, or the reason for refusing it.
 pub(super) fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, String> {
     let folder = Folder::new();
     folder.write(name, content);
@@ -14,7 +14,7 @@ pub(super) fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, 
     folder.open(&lines).map(|data| text(&data)).map_err(|error| error.to_string())
 }
 
-/// As `numpy.memmap` leaves a file that a killed program was filling.
+/// A file of `numpy.memmap` after a kill during filling.
 #[test]
 fn tokens_without_end_that_are_zero_are_refused_unless_it_is_said_that_they_are_tokens() {
     let text: Vec<u8> = (0..40_000_u32).flat_map(|at| ((at % 200 + 1) as u16).to_le_bytes()).collect();
@@ -55,7 +55,7 @@ fn a_quote_that_never_ends_counts_for_each_line_that_it_takes() {
         message.contains("4 records of a source") && message.contains("a.tsv, lines 3 to 6: "),
         "{message}"
     );
-    // From the file, and then from what is prepared of it.
+    // From the file, then from the prepared data.
     for _ in 0..2 {
         let data = open(4).unwrap();
         let size = data.sources().remove(0).size;
@@ -79,7 +79,7 @@ fn tokens_of_four_or_eight_bytes_are_not_read_as_tokens_of_two() {
     assert_eq!(read_as("a.bin", ", format = \"tokens-u32\"", &wide(4)).as_deref(), Ok(text));
     let message = read_as("a.bin", "", &wide(8)).unwrap_err();
     assert!(message.contains("eight bytes") && message.contains("array.astype('<u2')"), "{message}");
-    // Whatever is said of them.
+    // For any configured format.
     for (width, words) in [
         (4, "of four bytes, as it seems, since every second"),
         (8, "of eight bytes, as it seems (numpy's int64), since three"),
@@ -237,7 +237,7 @@ fn content_decides_where_a_name_says_something_else() {
     assert_eq!(read_as("a.jsonl", "", &packed).unwrap(), "one|");
 }
 
-/// Whoever opens a pipe waits until somebody writes into it.
+/// Opening a pipe blocks until a writer opens it.
 #[test]
 fn what_is_no_file_is_refused_and_not_waited_for() {
     let folder = Folder::new();
@@ -253,7 +253,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
     }
 }
 
-/// `zstd --long=31` asks for a window of 2 GiB, whatever there is.
+/// `zstd --long=31` requires a window of 2 GiB for any content.
 #[test]
 fn large_windows_of_zstd_are_read() {
     for log in [27, 28, 31] {
@@ -284,7 +284,7 @@ fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
     assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n|", 2));
 }
 
-/// As an interrupted download leaves it, and a data set that was written over a longer one.
+/// An interrupted download, and a data set written over a longer one.
 #[test]
 fn a_set_that_is_not_whole_is_refused_or_counted_and_two_in_one_are_refused() {
     let folder = Folder::new();
@@ -341,7 +341,7 @@ fn tokens_of_two_bytes_of_a_vocabulary_that_needs_more_are_refused() {
     }
 }
 
-/// What a failed job of Spark and `map` of `datasets` leave: the same rows once more, or not all of them.
+/// Leftovers of a failed Spark job and of `map` of `datasets`: repeated or missing rows.
 #[test]
 fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_named() {
     let folder = Folder::new();
@@ -364,7 +364,7 @@ fn what_other_programs_keep_beside_their_data_is_counted_and_taken_where_it_is_n
     assert_eq!(of("_temporary/**/*.txt"), ("on|".to_owned(), "0 passed over".to_owned()));
 }
 
-/// A row with bytes that are no text, in a file as pyarrow writes it: with a dictionary, and a row that is null.
+/// A row with invalid UTF-8 and a null row, in a file in pyarrow's layout with a dictionary.
 #[cfg(feature = "parquet")]
 #[test]
 fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
@@ -381,7 +381,7 @@ fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
         );
         let properties = WriterProperties::builder().set_dictionary_enabled(dictionary).build();
         let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
-        // Rows 0 to 4999 in two groups; row 3211 is no text, row 4000 null.
+        // Rows 0 to 4999 in two groups; row 3211 is invalid, row 4000 null.
         for rows in [0..3000, 3000..5000] {
             let mut group = file.next_row_group().unwrap();
             let mut column = group.next_column().unwrap().unwrap();
@@ -415,7 +415,7 @@ fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
     }
 }
 
-/// As Spark and pandas name files, in numbers behind what a pattern says of them.
+/// Names of Spark and pandas, with extensions beyond the pattern.
 #[test]
 fn files_that_are_named_as_another_format_than_their_pattern_are_refused_unless_it_is_said_what_they_are() {
     for (name, pattern, words) in [

@@ -1,9 +1,9 @@
-//! Tables whose rows are not what their writer meant, or look as if they were not.
+//! Tables whose rows differ, or appear to differ, from their writer's intent.
 
 use super::silent::read_as;
 use super::*;
 
-/// Beside each row what Python's `csv`, strict, gives of the rest.
+/// Each row with the result of Python's strict `csv` for the rest.
 #[test]
 fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
     for (name, content, place, reason) in [
@@ -33,7 +33,7 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
         ("a.csv", "id,text\r\n1,\"o\"\"ne\"\r\n2,two,\r\n", "line 3", "it has 3 values"),
     ] {
         let message = read_as(name, "", content.as_bytes()).unwrap_err();
-        // Where quotes are wrong, each line may have been a record.
+        // With faulty quotes, each line may have been a record.
         let count = match place {
             "lines 2 to 5" => "4 records",
             "lines 3 to 4" => "2 records",

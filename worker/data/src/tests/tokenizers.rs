@@ -49,7 +49,7 @@ fn every_class_makes_the_tokens_of_the_reference_and_no_setting_changes_one() {
     }
 }
 
-/// From a file of records to what is trained on, with a file that was last used with truncation to four tokens.
+/// From a file of records to training samples, with a tokenizer file last used with truncation to four tokens.
 #[test]
 fn all_of_a_text_is_trained_on_with_a_file_that_was_last_used_for_less() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
@@ -102,7 +102,7 @@ fn a_character_that_is_in_no_token_is_refused_by_its_name_and_its_file() {
     );
 }
 
-/// The library says no more than `WordPiece error: Missing [UNK] token from the vocabulary`.
+/// The library reports only `WordPiece error: Missing [UNK] token from the vocabulary`.
 #[test]
 fn an_unknown_token_that_a_text_needs_and_a_tokenizer_has_not_is_told_with_both_files() {
     let json = r###"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,"truncation":null,"padding":null,

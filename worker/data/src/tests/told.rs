@@ -1,4 +1,4 @@
-//! Unknown tokens, what is under them, and byte order marks within a text are counted and told.
+//! Unknown tokens, the text under them, and byte order marks within a text are counted and reported.
 
 use serde_json::{Value, json};
 
@@ -178,7 +178,7 @@ fn counts_are_the_same_however_much_of_the_data_was_there() {
         let written = document(&list, &path).unwrap();
         assert!(!String::from_utf8_lossy(&written).contains("counts"));
         std::fs::write(&path, written).unwrap();
-        // It is taken as it is: nothing is known of it, and nothing is told.
+        // It is accepted: nothing is known or reported.
         let old = size(&folder, &unknown, "|");
         assert_eq!((old.items, old.unknown.count(), old.marks.count()), (first.items, 0, 0));
         std::fs::remove_file(&path).unwrap();

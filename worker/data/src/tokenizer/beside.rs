@@ -1,4 +1,4 @@
-//! Files beside a `tokenizer.json` by which the `transformers` library changes what that describes: tokens that it lacks, and settings that say something else.
+//! Files beside a `tokenizer.json` with which the `transformers` library changes its tokenizer: missing tokens, and contradicting settings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 use super::classes::{self, Part, Taken};
 use super::other_files::{WHOLE, command};
 
-/// Bytes of such a file, at most.
+/// Upper bound in bytes of such a file.
 const BYTES_MAX: u64 = 64 << 20;
 const ADDED: &str = "added_tokens.json";
 pub(super) const SPECIAL: &str = "special_tokens_map.json";
 pub(super) const SETTINGS: &str = "tokenizer_config.json";
 pub(super) const CONFIG: &str = "config.json";
 const SPLITS: &str = "split_special_tokens";
-/// Of which the library takes `tokenizer.json` as it is, but for added tokens.
+/// Classes for which the library takes `tokenizer.json` unchanged, except for added tokens.
 const GENERIC: [&str; 2] = ["PreTrainedTokenizerFast", "TokenizersBackend"];
 
-/// What of a `tokenizer.json` others may change.
+/// The parts of a `tokenizer.json` that other files may change.
 #[derive(Deserialize)]
 pub(super) struct Whole {
     #[serde(default)]
@@ -32,7 +32,7 @@ pub(super) struct Whole {
     pub(super) model: Value,
 }
 
-/// A token that is looked for before all else, as `tokenizer.json` and `added_tokens_decoder` have it.
+/// A token matched before all others, in the form of `tokenizer.json` and `added_tokens_decoder`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct AddedToken {
     pub(super) content: String,
@@ -42,13 +42,13 @@ pub(super) struct AddedToken {
     rstrip: bool,
     #[serde(default)]
     single_word: bool,
-    /// Looked for in the normalised text. `added_tokens_decoder` may not have it.
+    /// Matched in the normalised text. May be absent from `added_tokens_decoder`.
     #[serde(default)]
     normalized: Option<bool>,
 }
 
 impl AddedToken {
-    /// Whether it is looked for otherwise with these flags.
+    /// Whether these flags change its matching.
     pub(super) fn differs(&self, flags: &Map<String, Value>, has_normalizer: bool) -> bool {
         let own = [
             ("lstrip", Some(self.lstrip)),
@@ -66,7 +66,7 @@ impl AddedToken {
     }
 }
 
-/// Why other files make another tokenizer than this `tokenizer.json` alone; none: they do not, or it is called otherwise.
+/// Returns the reason why other files change this `tokenizer.json`; `None`: they do not, or it has another name.
 pub(super) fn contradicted(json: &[u8], path: &Path) -> Option<String> {
     let folder = path.parent().filter(|_| path.ends_with(WHOLE))?;
     let read = |name: &str| object(&folder.join(name));
@@ -97,7 +97,7 @@ pub(super) fn object(path: &Path) -> Option<Map<String, Value>> {
     is_one.then(|| serde_json::from_slice(&std::fs::read(path).ok()?).ok()).flatten()
 }
 
-/// Tokens that are named as `"pad_token": "<pad>"`, as an object, or in lists of such.
+/// Returns the tokens named as in `"pad_token": "<pad>"`, as an object, or in lists of these.
 pub(super) fn named(object: &Map<String, Value>) -> impl Iterator<Item = &str> {
     object.iter().flat_map(move |(key, value)| {
         let tokens: Vec<&str> = match value {
@@ -118,14 +118,14 @@ pub(super) fn content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
-/// The first that is no added token.
+/// Returns a message for the first that is no added token.
 fn lacking<'t>(whole: &Whole, file: &str, mut tokens: impl Iterator<Item = &'t str>) -> Option<String> {
     let is_there = |token: &str| whole.added_tokens.iter().any(|added| added.content == token);
     let token = tokens.find(|token| !token.is_empty() && !is_there(token))?;
     Some(format!("{file} beside it adds the token {token:?}, which would be text"))
 }
 
-/// The first of `added_tokens_decoder` that is another one than here.
+/// Returns a message for the first of `added_tokens_decoder` that differs.
 fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
     let tokens: BTreeMap<String, AddedToken> =
         serde_json::from_value(settings.get("added_tokens_decoder")?.clone()).ok()?;
@@ -140,7 +140,7 @@ fn decoder(whole: &Whole, settings: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// A class that builds another model than the file has. Of Llama's, both kinds are about.
+/// Returns a message for a class that builds another model than the file's. For Llama's classes, both kinds are in use.
 fn other_model(whole: &Whole, class: &str) -> Option<String> {
     let there = whole.model.get("type")?.as_str()?;
     let known = classes::by_name(class).filter(|_| !class.contains("Llama"))?;
@@ -150,7 +150,7 @@ fn other_model(whole: &Whole, class: &str) -> Option<String> {
     })
 }
 
-/// Letters that are made small though the setting says otherwise, or the other way around. A map of characters may do it as well.
+/// Returns a message if lower-casing contradicts the setting. A character map may also lower-case.
 fn other_case(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Option<String> {
     let said = settings.get("do_lower_case")?.as_bool()?;
     let has = |kind| step(&whole.normalizer, kind).is_some();
@@ -168,7 +168,7 @@ fn other_case(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Opti
     })
 }
 
-/// A setting that says something else than the file's own steps.
+/// Returns a message for a setting that contradicts the file's own steps.
 fn other_setting(whole: &Whole, settings: &Map<String, Value>, taken: &Taken) -> Option<String> {
     if settings.get(SPLITS) == Some(&Value::Bool(true)) {
         return Some(format!("{SETTINGS} beside it says {SPLITS}, so that special tokens are text"));
@@ -177,7 +177,7 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>, taken: &Taken) ->
     if GENERIC.contains(&class) || matches!(taken, Taken::File) {
         return None;
     }
-    // A class that has steps of its own may make nothing of a setting.
+    // A class with its own steps may ignore a setting.
     let own = if let Taken::Class { class, .. } = taken { class.settings.as_ref() } else { None };
     let counts = |key: &str| own.is_none_or(|own| own.contains_key(key));
     const OF_BERT: [(&str, &str); 3] = [
@@ -198,14 +198,14 @@ fn other_setting(whole: &Whole, settings: &Map<String, Value>, taken: &Taken) ->
     let mut pairs = pairs.filter(|(_, key, _)| counts(key));
     pairs.find_map(|(step, key, own)| {
         let (said, there) = (settings.get(key)?.as_bool()?, step?.get(own)?.as_bool());
-        // Without a setting of its own, accents go where letters are made small.
+        // Without its own setting, accents are stripped with lower-casing.
         let there = there.or_else(|| step?.get("lowercase")?.as_bool().filter(|_| own == "strip_accents"))?;
         (said != there)
             .then(|| format!("{SETTINGS} beside it says {key} = {said}, and the file itself {own} = {there}"))
     })
 }
 
-/// A part as a class builds it with this setting, and without it.
+/// Returns a part as a class builds it with and without this setting.
 fn built_with(class: &str, part: Part, setting: &str) -> Option<[&'static Value; 2]> {
     let class = classes::by_name(class)?;
     let built = |said: bool| {
@@ -215,7 +215,7 @@ fn built_with(class: &str, part: Part, setting: &str) -> Option<[&'static Value;
     Some([built(true)?, built(false)?])
 }
 
-/// A mark of a space before a text that the setting says otherwise: as `Metaspace` has it, or a normalizer that puts it there.
+/// Returns a message if the space mark before a text, from `Metaspace` or a normalizer, contradicts the setting.
 fn other_prefix(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Option<String> {
     let said = settings.get("add_prefix_space")?.as_bool()?;
     let scheme =
@@ -236,7 +236,7 @@ fn other_prefix(whole: &Whole, class: &str, settings: &Map<String, Value>) -> Op
         .then(|| format!("{SETTINGS} beside it says add_prefix_space = {said}, and the file itself {own}"))
 }
 
-/// A step of a kind, which may be one of several.
+/// Finds a step of a kind, possibly within a sequence.
 fn step<'v>(steps: &'v Value, kind: &str) -> Option<&'v Value> {
     if steps.get("type").and_then(Value::as_str) == Some(kind) {
         return Some(steps);
@@ -253,7 +253,7 @@ mod tests {
         "normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"BertNormalizer","lowercase":false,"strip_accents":null,"handle_chinese_chars":true}]},
         "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE"}}"#;
 
-    /// What is said of [`WHOLE_FILE`] beside these files.
+    /// Returns the message for [`WHOLE_FILE`] beside these files.
     fn told(files: &[(&str, &str)]) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         files.iter().for_each(|(name, content)| std::fs::write(folder.path().join(name), content).unwrap());

@@ -1,5 +1,5 @@
-//! Tokenizer classes of `transformers`, and which of them it takes for a folder. `classes.json` has what each builds, as `tests/fixtures/make_classes.py` found it with the
-//! version that stands at its beginning (5.24).
+//! Tokenizer classes of `transformers`, and the choice for a folder. `classes.json` holds the tokenizer built by each class, found by
+//! `tests/fixtures/make_classes.py` with the version at the start of the file (5.24).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -8,32 +8,32 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 const TABLE: &str = include_str!("classes.json");
-/// Classes that take all of the file, and what one is registered as that reads it where there is no file of its own.
+/// Classes that take all of the file, and the registered name of a class that reads it when its own file is missing.
 const OF_ANY_FILE: [&str; 4] =
     ["TokenizersBackend", "PythonBackend", "PreTrainedTokenizerFast", "MistralCommonBackend"];
 const FAST: &str = "Fast";
 
 #[derive(Deserialize)]
 struct Table {
-    /// By a name that a file may have, the class that is taken.
+    /// The class chosen for each name in a file.
     names: BTreeMap<String, String>,
-    /// By a model's type, the class that goes with it,
+    /// The class for each model type.
     registered: BTreeMap<String, String>,
-    /// types of which files are known to name a wrong one,
+    /// Types whose files are known to name a wrong class.
     distrusted: BTreeSet<String>,
-    /// and what is taken where the type is all that is said; others: all of the file.
+    /// The class chosen if only the type is given; other types: all of the file.
     alone: BTreeMap<String, String>,
-    /// Classes that could not be tried, and those that read other files.
+    /// Classes that could not be tried, and classes that read other files.
     unknown: BTreeSet<String>,
     own_program: BTreeSet<String>,
     classes: BTreeMap<String, Class>,
     steps: Vec<Value>,
 }
 
-/// What a class builds.
+/// The tokenizer built by a class.
 #[derive(Deserialize)]
 pub(super) struct Class {
-    /// Settings that change its steps, with the value that stands for one that is absent. None: it takes those of the file.
+    /// Settings that change its steps, with their defaults. `None`: it takes the file's steps.
     pub(super) settings: Option<Map<String, Value>>,
     #[serde(default)]
     normalizer: Vec<Case>,
@@ -42,26 +42,26 @@ pub(super) struct Class {
     #[serde(default)]
     model: Vec<Case>,
     pub(super) unk_id: Option<UnkId>,
-    /// Its vocabulary, whatever the file has; or words of which the file must have one, so that none are added.
+    /// Its fixed vocabulary; or words of which the file must have one, so that none are added.
     pub(super) vocabulary: Option<Vec<String>>,
     pub(super) vocabulary_with: Option<Vec<String>>,
-    /// Tokens that it adds: by the setting that may name another, and others,
+    /// Tokens that it adds: by the setting that may name another, and others.
     pub(super) tokens: BTreeMap<String, String>,
     #[serde(default)]
     more: Vec<String>,
-    /// where a list is given of such,
+    /// Tokens added if a setting lists such tokens.
     #[serde(default)]
     more_given: BTreeMap<String, Vec<String>>,
-    /// or a number of them.
+    /// The setting with their number.
     more_count: Option<String>,
-    /// Flags that it gives tokens, by those that it names itself; and where a setting names them.
+    /// Flags of tokens that it names itself, and of tokens named by a setting.
     #[serde(default)]
     pub(super) flags: BTreeMap<String, Map<String, Value>>,
     #[serde(default)]
     pub(super) flags_given: BTreeMap<String, Map<String, Value>>,
 }
 
-/// What a step is with some settings.
+/// A step under given settings.
 #[derive(Deserialize)]
 struct Case {
     #[serde(rename = "if")]
@@ -72,13 +72,13 @@ struct Case {
 /// The unknown token of a list of tokens.
 #[derive(Deserialize)]
 pub(super) struct UnkId {
-    /// None: its place is looked for.
+    /// `None`: its place is looked up.
     pub(super) is: Option<u64>,
-    /// Whatever its score is; otherwise only with 0.
+    /// With any score; otherwise only with 0.
     pub(super) any_score: bool,
     #[serde(rename = "else")]
     pub(super) otherwise: Option<u64>,
-    /// Whether `unk_id` says another.
+    /// Whether `unk_id` may set another.
     pub(super) setting: bool,
 }
 
@@ -90,22 +90,22 @@ pub(super) enum Part {
     Model,
 }
 
-/// What is taken for a folder.
+/// The choice for a folder.
 pub(super) enum Taken {
     /// All of `tokenizer.json`.
     File,
-    /// A class, with what says so.
+    /// A class, with the evidence.
     Class { said: String, name: &'static str, class: &'static Class },
-    /// A class that makes tokens by a program of its own, of other files.
+    /// A class with its own program, which reads other files.
     OwnProgram(String),
-    /// It is not known.
+    /// An unknown class.
     Unknown(String),
 }
 
 static KNOWN: LazyLock<Option<Table>> = LazyLock::new(|| serde_json::from_str(TABLE).ok());
 
 impl Class {
-    /// A part as it is built with these values of settings; none: it does not load with them.
+    /// Returns a part as built with these settings; `None`: it does not load with them.
     pub(super) fn built(&self, part: Part, values: &Map<String, Value>) -> Option<&'static Value> {
         let cases = match part {
             Part::Normalizer => &self.normalizer,
@@ -116,7 +116,7 @@ impl Class {
         KNOWN.as_ref()?.steps.get(cases.iter().find(holds)?.is)
     }
 
-    /// The settings that change its steps, as these say.
+    /// Returns the settings that change its steps, with these values.
     pub(super) fn values(&self, settings: &Map<String, Value>, charsmap: bool) -> Map<String, Value> {
         let mut values = self.settings.clone().unwrap_or_default();
         for (name, value) in &mut values {
@@ -130,7 +130,7 @@ impl Class {
         values
     }
 
-    /// Tokens that it adds and that no setting names.
+    /// Returns the tokens that it adds without a setting.
     pub(super) fn more<'c>(&'c self, settings: &Map<String, Value>) -> &'c [String] {
         let is_given = |key: &&String| {
             settings.get(*key).and_then(Value::as_array).is_some_and(|tokens| !tokens.is_empty())
@@ -144,13 +144,13 @@ impl Class {
     }
 }
 
-/// A class of the table by the name that a file has; none: it takes the file, or is not known.
+/// Returns a class of the table by its name in a file; `None`: it takes the file, or is unknown.
 pub(super) fn by_name(name: &str) -> Option<&'static Class> {
     let table = KNOWN.as_ref()?;
     table.classes.get(table.names.get(name)?)
 }
 
-/// What `AutoTokenizer` of `transformers` 5 takes for a folder with this `tokenizer.json`.
+/// Returns the choice of `AutoTokenizer` of `transformers` 5 for a folder with this `tokenizer.json`.
 pub(super) fn taken(
     json: &[u8],
     settings: Option<&Map<String, Value>>,
@@ -215,7 +215,7 @@ impl Table {
     }
 }
 
-/// Whether a program that comes with the files is to make tokens.
+/// Whether the files come with their own tokenizer program.
 fn names_own_code(settings: &Map<String, Value>) -> bool {
     match settings.get("auto_map") {
         Some(Value::Object(map)) => map.get("AutoTokenizer").is_some_and(|class| !class.is_null()),

@@ -15,7 +15,7 @@ use crate::unwound::caught;
 /// Characters that are tried one by one: those of most alphabets, punctuation and signs, and some of further ones.
 const LAST: char = '\u{2fff}';
 const FURTHER: &str = "、。「」あアー中文字한글！？ａ１ﬁ😀🇩𝒜";
-/// Texts that are tried for what is taken out only beside something else.
+/// Sample texts for deletions that depend on the context.
 const TEXTS: [&str; 2] = [
     "One two's (three) [four] {five} <six>: 7,890.12 + 3 = x_y; \"a\" - 'b' / c\\d @e #f $g %h &i *j ~k `l` ^m |n! o?",
     "http://a.example/b?c=d&e=f\n\n- item 1\n* item 2\n\n\tif (a == b) { return; }  // end\r\n<p>text</p> [[link]] ...",

@@ -1,4 +1,4 @@
-//! What a `tokenizer.json` describes, by the `tokenizers` library.
+//! The tokenizer of a `tokenizer.json`, by the `tokenizers` library.
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{UnknownToken, other_files};
 use crate::DataError;
 use crate::unwound::caught;
 
-/// As a file has the key of a regular expression.
+/// The key of a regular expression in a file.
 const PATTERN: &[u8] = b"\"Regex\"";
 
 /// A tokenizer of the library.
@@ -30,22 +30,22 @@ pub struct Described {
     reach: OnceLock<Result<(), String>>,
 }
 
-/// The token that stands where a model has no other.
+/// The unknown token of a model.
 #[derive(Clone, Debug)]
 enum Unknown {
-    /// It has one.
+    /// It exists.
     Token(UnknownToken),
-    /// It names one that it does not have, or none, and needs one: the reason why it refuses a text.
+    /// It is required but missing: the reason for refusing a text.
     Missing(String),
-    /// It needs none, or leaves out what it has no token for.
+    /// It is not required, or characters without a token are left out.
     Never,
 }
 
 impl Described {
-    /// Reads one, which came from there.
+    /// Parses the content of the file at `path`.
     ///
     /// # Errors
-    /// When it is no tokenizer.
+    /// It is no tokenizer.
     pub(super) fn read(json: &[u8], path: &Path) -> Result<Self, DataError> {
         let refused = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let read = caught(|| tokenizers::Tokenizer::from_bytes(json)).map_err(&refused)?;
@@ -58,19 +58,19 @@ impl Described {
         Ok(Self { tokenizer, may_leave_out, has_patterns, unknown, reach: OnceLock::new() })
     }
 
-    /// That a folder is none.
+    /// Returns the error for a folder in place of a file.
     pub(super) fn folder(path: &Path) -> DataError {
         DataError::Tokenizer { path: path.to_owned(), reason: other_files::folder(path) }
     }
 
-    /// Drops the settings of a file's last use, which are not the tokenizer: Hugging Face writes truncation and padding after a call with them, and
-    /// dropout makes other tokens of the same text each time. Answers which those were.
+    /// Drops the settings of a file's last use, which are not part of the tokenizer, and returns them. Hugging Face saves truncation and padding after
+    /// a call with them; dropout makes other tokens of the same text each time.
     pub(super) fn without_settings(&mut self) -> Vec<String> {
         let tokenizer = &mut self.tokenizer;
         let mut settings = Vec::new();
         if let Some(truncation) = tokenizer.get_truncation() {
             settings.push(format!("truncation to {} tokens", truncation.max_length));
-            // Without parameters there is nothing that it could refuse.
+            // Without parameters it cannot fail.
             let _ = tokenizer.with_truncation(None);
         }
         if tokenizer.get_padding().is_some() {
@@ -88,24 +88,24 @@ impl Described {
         settings
     }
 
-    /// How many special tokens it would put around each text.
+    /// Returns the number of special tokens that it would put around each text.
     pub(super) fn around(&self) -> usize {
         self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(false))
     }
 
-    /// Its largest token.
+    /// Returns its largest token.
     pub(super) fn largest(&self) -> Option<u32> {
         self.tokenizer.get_vocab(true).into_values().max()
     }
 
-    /// Its special tokens, by number.
+    /// Returns its special tokens, by number.
     pub(super) fn special(&self) -> Vec<String> {
         let mut added: Vec<_> = self.tokenizer.get_added_tokens_decoder().into_iter().collect();
         added.sort_unstable_by_key(|(number, _)| *number);
         added.into_iter().filter(|(_, token)| token.special).map(|(_, token)| token.content).collect()
     }
 
-    /// Whether a name is that of a token, or each of these parts of it becomes one, whatever stands between them.
+    /// Whether a name is a token, or each of these parts of it becomes one, regardless of the text between them.
     pub(super) fn has_as_tokens(&self, name: &str, parts: &[&str]) -> Result<bool, String> {
         if self.tokenizer.token_to_id(name).is_some() {
             return Ok(true);
@@ -116,13 +116,13 @@ impl Described {
         }))
     }
 
-    /// The tokens of a text, without special ones around it.
+    /// Encodes a text, without special tokens around it.
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         let encoding = self.called(|tokenizer| tokenizer.encode_fast(text, false))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// What the library makes of a text. It panics where one of its patterns gives up: Oniguruma does after ten million steps back.
+    /// Calls the library and catches panics: it panics when a pattern gives up, as Oniguruma does after ten million backtracking steps.
     fn called<T>(
         &self,
         call: impl FnOnce(&tokenizers::Tokenizer) -> tokenizers::Result<T>,
@@ -132,12 +132,12 @@ impl Described {
         made.map_err(|error| self.unknown.refused(error.to_string()))
     }
 
-    /// The token that stands where it has no other.
+    /// Returns its unknown token.
     pub(super) fn unknown(&self) -> Option<&UnknownToken> {
         if let Unknown::Token(token) = &self.unknown { Some(token) } else { None }
     }
 
-    /// The parts of a text, in bytes, that become the unknown token, as the library says.
+    /// Returns the byte ranges of a text that become the unknown token, as the library reports them.
     pub(super) fn unknown_parts(&self, text: &str) -> Result<Vec<Range<usize>>, String> {
         let Some(unknown) = self.unknown() else { return Ok(Vec::new()) };
         let encoding = self.called(|tokenizer| tokenizer.encode(text, false))?;
@@ -146,12 +146,12 @@ impl Described {
         Ok(tokens.filter(is_unknown).map(|(_, (start, end))| *start..*end).collect())
     }
 
-    /// Whether there may be characters that it makes no token of, without a word.
+    /// Whether it may silently leave out characters.
     pub(super) fn may_leave_out(&self) -> bool {
         self.may_leave_out
     }
 
-    /// What is found once, and known from then on.
+    /// Returns the cached result of `find`.
     pub(super) fn reach(&self, find: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         self.reach.get_or_init(find).clone()
     }
@@ -161,7 +161,7 @@ impl Described {
         self.has_patterns
     }
 
-    /// Whether characters have other tokens within a word than at its ends.
+    /// Whether characters within a word have other tokens than at its ends.
     pub(super) fn depends_on_place(&self) -> bool {
         match self.tokenizer.get_model() {
             ModelWrapper::BPE(model) => !is_plain(model),
@@ -170,8 +170,8 @@ impl Described {
         }
     }
 
-    /// The first characters that the model would leave out of a text, each once, up to so many. They are as the model sees them: normalised, and without what only
-    /// divides words.
+    /// Returns up to `most` distinct characters of a text that the model would leave out, as the model sees them: normalised, and without mere word
+    /// dividers.
     pub(super) fn left_out(&self, text: &str, most: usize) -> Result<Vec<char>, String> {
         let mut found = Vec::new();
         let (true, ModelWrapper::BPE(model)) = (self.may_leave_out, self.tokenizer.get_model()) else {
@@ -189,13 +189,13 @@ impl Described {
             .map(|part| part.as_deref().unwrap_or_default());
         let has = |name: &str| model.token_to_id(name).is_some();
         let mut name = String::new();
-        // Those that have tokens by now are added ones.
+        // Parts that already have tokens are added tokens.
         let words = words.get_splits(OffsetReferential::Normalized, OffsetType::None);
         for (word, ..) in words.into_iter().filter(|(.., tokens)| tokens.is_none()) {
             if model.ignore_merges && has(word) {
                 continue;
             }
-            // As the model looks them up.
+            // In the form of the model's lookup.
             for (at, character) in word.char_indices() {
                 let is_last = at + character.len_utf8() == word.len();
                 name.clear();
@@ -215,14 +215,14 @@ impl Described {
         Ok(found)
     }
 
-    /// The text of tokens, special ones included.
+    /// Decodes tokens, including special ones.
     pub(super) fn decode(&self, tokens: &[u32]) -> Result<String, String> {
         self.called(|tokenizer| tokenizer.decode(tokens, false))
     }
 }
 
 impl Unknown {
-    /// That of a tokenizer, which came from this file.
+    /// Returns that of a tokenizer read from this file.
     fn of(tokenizer: &tokenizers::Tokenizer, json: &[u8], path: &Path) -> Self {
         if has_token_for_all(tokenizer) {
             return Self::Never;
@@ -255,7 +255,7 @@ impl Unknown {
         Self::Token(UnknownToken { number, name, is_added })
     }
 
-    /// Why the library refuses a text: where that is for the unknown token, its words say neither which nor whose.
+    /// Returns the reason for refusing a text. The library's message does not name a missing unknown token or its file.
     fn refused(&self, words: String) -> String {
         match self {
             Self::Missing(reason) if words.to_ascii_lowercase().contains("unk") => reason.clone(),
@@ -264,7 +264,7 @@ impl Unknown {
     }
 }
 
-/// The unknown token of a Unigram model's file, which the library does not give away.
+/// Returns the unknown token of a Unigram model's file, which the library does not expose.
 fn unk_id(json: &[u8]) -> Option<u32> {
     #[derive(Deserialize)]
     struct File {
@@ -277,13 +277,14 @@ fn unk_id(json: &[u8]) -> Option<u32> {
     serde_json::from_slice::<File>(json).ok()?.model.unk_id
 }
 
-/// Whether a tokenizer may make no token of a character. Of the library's models BPE alone does, where there is neither an unknown token nor one for each byte; the others refuse such a text.
+/// Whether a tokenizer may leave out a character. Of the library's models only BPE does, without an unknown token and tokens for all bytes; the others
+/// refuse such a text.
 fn may_leave_out(tokenizer: &tokenizers::Tokenizer) -> bool {
     matches!(tokenizer.get_model(), ModelWrapper::BPE(model) if model.unk_token.is_none())
         && !has_token_for_all(tokenizer)
 }
 
-/// Whether nothing is unknown to a tokenizer: its model sees bytes alone, or takes them where it has nothing else.
+/// Whether a tokenizer has tokens for everything: its model sees only bytes, or falls back to them.
 fn has_token_for_all(tokenizer: &tokenizers::Tokenizer) -> bool {
     let model = tokenizer.get_model();
     let has = |name: &str| model.token_to_id(name).is_some();
@@ -302,13 +303,13 @@ fn has_token_for_all(tokenizer: &tokenizers::Tokenizer) -> bool {
     }
 }
 
-/// Whether a character has the same token wherever it is in a word.
+/// Whether a character has the same token at any place in a word.
 fn is_plain(model: &BPE) -> bool {
     let parts = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
     parts.into_iter().all(|part| part.as_deref().unwrap_or_default().is_empty())
 }
 
-/// Whether all that the model sees is bytes, each as a character of an alphabet.
+/// Whether the model sees only bytes, each as a character of an alphabet.
 fn ends_with_bytes(step: &PreTokenizerWrapper) -> bool {
     match step {
         PreTokenizerWrapper::ByteLevel(_) => true,
@@ -320,7 +321,7 @@ fn ends_with_bytes(step: &PreTokenizerWrapper) -> bool {
     }
 }
 
-/// What a model that falls back to bytes calls the token of one.
+/// Returns the name of a byte's token in a model with byte fallback.
 pub(super) fn byte_name(byte: u8) -> String {
     format!("<{byte:#04X}>")
 }

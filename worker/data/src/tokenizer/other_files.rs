@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-/// Lines of a text by which it is told what it is.
+/// Lines of a text examined to identify it.
 const LINES: usize = 64;
 pub(super) const WHOLE: &str = "tokenizer.json";
 

@@ -4,7 +4,8 @@ use super::Tokenizer;
 use crate::DataError;
 
 impl Tokenizer {
-    /// Refuses what looks like a special token, stands between records, and would be several tokens of text; and what has characters that are in no token, or in the unknown one.
+    /// Refuses a separator that looks like a special token but would become several tokens of text, and one with characters in no token or in the
+    /// unknown one.
     ///
     /// # Errors
     /// It does.

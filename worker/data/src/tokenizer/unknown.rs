@@ -1,4 +1,4 @@
-//! The token that stands where a tokenizer has no other.
+//! The unknown token of a tokenizer.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Tokenizer;
 use super::separator::listed;
 
-/// As the model names it.
+/// The unknown token, as named by the model.
 #[cfg_attr(not(feature = "tokenizers"), allow(dead_code, reason = "bytes have none"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownToken {
@@ -17,14 +17,14 @@ pub(crate) struct UnknownToken {
     pub(crate) is_added: bool,
 }
 
-/// How much of texts is under that token.
+/// Amount of text under the unknown token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UnknownText {
     /// Characters of the texts.
     pub(crate) characters: u64,
     /// Those under the token.
     pub(crate) unknown: u64,
-    /// Tokens under which a part of a separator is.
+    /// Tokens that cover part of a separator.
     pub(crate) at_separators: u64,
 }
 
@@ -42,19 +42,20 @@ impl UnknownText {
 }
 
 impl UnknownToken {
-    /// How often it is among tokens of so many bytes each, little-endian.
+    /// Counts it among little-endian tokens of `token_bytes` bytes each.
     pub(crate) fn count(&self, tokens: &[u8], token_bytes: usize) -> u64 {
         let number = self.number.to_le_bytes();
         let number = &number[..token_bytes.min(number.len())];
         tokens.chunks_exact(token_bytes).filter(|token| *token == number).count() as u64
     }
 
-    /// How often a text asks for it by name, as a separator may: there nothing is unknown.
+    /// Counts its name in a text, for example as a separator: these are not unknown.
     pub(crate) fn mentions(&self, text: &str) -> u64 {
         if self.is_added && !self.name.is_empty() { text.matches(&self.name).count() as u64 } else { 0 }
     }
 
-    /// Counts the characters under it of a text of which these parts, in bytes, became it. The text may end with a separator. A part that names the token is not unknown.
+    /// Counts the characters under it, given the byte ranges that became it. The text may end with a separator. A range that spells the token is not
+    /// unknown.
     pub(crate) fn under(&self, text: &str, parts: &[Range<usize>], separator: &str) -> UnknownText {
         let is_named = |part: &Range<usize>| {
             self.is_added && text.get(part.clone()).is_some_and(|part| part.trim() == self.name)
@@ -65,7 +66,7 @@ impl UnknownToken {
         let mut seen = 0;
         for part in parts.iter().filter(|part| !is_named(part)) {
             let end = part.end.min(text.len());
-            // Several tokens may be of one character.
+            // Several tokens may cover one character.
             let more = text.as_bytes().get(part.start.max(seen)..end).unwrap_or_default();
             found.unknown += count_characters(more);
             found.at_separators += u64::from(end > separator_at);
@@ -76,11 +77,11 @@ impl UnknownToken {
 }
 
 impl Tokenizer {
-    /// Counts the characters of a text under its unknown token, where these are the tokens that it adds to what stands before it; the separator may end the text. Which parts these are costs as much as the tokens, and is asked only where one is
-    /// unknown.
+    /// Counts the characters of a text under its unknown token, given the tokens added after `before`. The text may end with the separator. Finding the
+    /// ranges costs as much as tokenising, so this is done only if a token is unknown.
     ///
     /// # Errors
-    /// What the `tokenizers` library refuses, in its words.
+    /// The error of the `tokenizers` library.
     pub(crate) fn unknown_text(
         &self,
         before: &str,
@@ -91,7 +92,7 @@ impl Tokenizer {
         let (Self::Json { tokenizer, .. }, Some(unknown)) = (self, self.unknown()) else {
             return Ok(UnknownText::default());
         };
-        // One that began before may go on.
+        // An unknown token may continue from before.
         let goes_on =
             || Ok::<_, String>(!before.is_empty() && self.encode(before)?.last() == Some(&unknown.number));
         let is_there = tokens.contains(&unknown.number) || goes_on()?;
@@ -102,7 +103,8 @@ impl Tokenizer {
         Ok(unknown.under(text, &parts, separator))
     }
 
-    /// Refuses a separator that becomes the unknown token, or a part of it, without naming that. Where a character's token depends on its place, what follows a text may have others.
+    /// Refuses a separator that becomes the unknown token, in whole or in part, without spelling it. If a character's token depends on its place, a
+    /// separator after a text may have other tokens.
     pub(super) fn check_known(&self, separator: &str) -> Result<(), String> {
         let (Self::Json { tokenizer, .. }, Some(unknown)) = (self, self.unknown()) else { return Ok(()) };
         if self.depends_on_place() || separator.contains(&unknown.name) {
@@ -116,13 +118,13 @@ impl Tokenizer {
                 unknown.name,
                 listed(&special)
             )),
-            // Where it cannot be tokenised, that is told with the text that it is in.
+            // A failure to tokenise is reported with the text that contains it.
             _ => Ok(()),
         }
     }
 }
 
-/// Characters that begin in these bytes of UTF-8, which may be cut anywhere.
+/// Counts the characters that begin in these bytes of UTF-8, which may be cut anywhere.
 fn count_characters(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count() as u64
 }
@@ -159,7 +161,7 @@ mod tests {
             (&[(11, 14)], "|", (2, 1)),
             (&[(11, 14)], "", (2, 0)),
             (&[(11, 14)], "?", (2, 0)),
-            // What a library says of another text than this.
+            // Ranges outside this text.
             (&[(13, 99)], "|", (1, 1)),
         ] {
             let parts: Vec<Range<usize>> = parts.iter().map(|(start, end)| *start..*end).collect();

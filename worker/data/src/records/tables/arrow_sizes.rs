@@ -1,4 +1,4 @@
-//! What packed buffers of an Arrow file say they become: its readers take that much memory before they unpack the first byte.
+//! Declared decompressed sizes of an Arrow file's buffers: readers allocate them before they decompress the first byte.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -12,9 +12,9 @@ use super::ends::{JOINED, is_joined};
 const BUFFER_BYTES_MAX: i64 = 1 << 30;
 /// Bytes of a file's or batch's description, at most: that of some hundred thousand columns.
 const DESCRIPTION_BYTES_MAX: u64 = 64 << 20;
-/// What a file ends with.
+/// Magic at the end of a file.
 const MAGIC: &[u8; 6] = b"ARROW1";
-/// What stands before a description's length, in all but very old files.
+/// Marker before the length of metadata, in all but very old files.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// Looks at each batch that a file's footer names.
@@ -77,7 +77,7 @@ pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowErr
     }
 }
 
-/// Bytes of the next description of a stream; none at its end. Where descriptions have marks before them, the end has one.
+/// Returns the length of the next metadata of a stream; `None` at its end. If metadata has markers, the end has one.
 fn next_length(file: &mut impl Read, is_marked: &mut bool) -> Result<Option<u64>, ArrowError> {
     let mut first = Vec::new();
     // Readers take that for the end, and so does a writer that was not closed.
@@ -135,7 +135,7 @@ fn check_batch(file: &mut (impl Read + Seek), message: &Message<'_>, body: u64) 
     Ok(())
 }
 
-/// A description that its library refuses, in its words.
+/// Returns the error for metadata refused by its library.
 fn broken(error: impl ToString) -> ArrowError {
     damaged(format!("its description is damaged ({}): fetch it again, or write it anew", error.to_string()))
 }

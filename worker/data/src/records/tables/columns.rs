@@ -1,4 +1,4 @@
-//! Tables of columns: Parquet, and Arrow's files and streams.
+//! Columnar tables: Parquet, and Arrow files and streams.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -24,12 +24,12 @@ use crate::records::{Record, Records, faults};
 use crate::unwound::unwound;
 use crate::{DataError, Recipe};
 
-/// Rows of a Parquet file that are decoded at once.
+/// Rows of a Parquet file decoded at once.
 const BATCH_ROWS: usize = 1024;
-/// What an Arrow file begins with, and a stream does not.
+/// The first bytes of an Arrow file, which a stream lacks.
 const ARROW_MAGIC: &[u8; 6] = b"ARROW1";
 
-/// What a row has, or what is wrong with it.
+/// The text of a row, or the cause of its failure.
 type Text = Result<String, Cow<'static, str>>;
 
 const NULL: Cow<'static, str> = Cow::Borrowed("it is null");
@@ -41,15 +41,15 @@ pub(super) struct Columns {
     table: TableFile,
     format: &'static str,
     batches: Batches,
-    /// Of a Parquet file some of whose texts are not UTF-8, all of them from then on.
+    /// Raw reader of a Parquet file, in use after its first text that is not UTF-8.
     raw: Option<RawTexts>,
-    /// The place of a Parquet file's column in its schema.
+    /// Index of a Parquet file's column in its schema.
     column: Option<usize>,
-    /// Of the batch that was decoded last.
+    /// Rest of the last decoded batch.
     texts: VecDeque<Text>,
     separator: String,
     row: u64,
-    /// Rows of the file, where it says so.
+    /// Rows of the file, if declared.
     rows: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ impl Columns {
         Self { table, format, batches, raw, column, texts, separator, row: 0, rows }
     }
 
-    /// The texts of the next rows, which may be none; nothing at the end.
+    /// Returns the texts of the next rows, possibly none; `None` at the end.
     fn next_texts(&mut self) -> Result<Option<Vec<Text>>, DataError> {
         if self.raw.is_none() {
             let next = || Ok(self.batches.next().transpose()?.map(|batch| texts(batch.column(0))));
@@ -130,7 +130,7 @@ impl Columns {
     }
 }
 
-/// Whether a reader refuses a text that is not UTF-8, as its message has it.
+/// Whether a reader's message reports a text that is not UTF-8.
 fn is_of_encoding(error: &ArrowError) -> bool {
     let message = error.to_string().to_ascii_lowercase();
     message.contains("utf-8") || message.contains("utf8")
@@ -151,26 +151,26 @@ impl Records for Columns {
     }
 
     fn read_bytes(&self) -> u64 {
-        // Readers jump about in such a file: as far as its rows say.
+        // Readers seek in such a file: the progress follows its rows.
         let share = self.rows.filter(|rows| *rows > 0).map_or(0.0, |rows| self.row as f64 / rows as f64);
         (self.table.size as f64 * share.min(1.0)) as u64
     }
 }
 
-/// What a reader gives, which panics on some kinds of damage.
+/// Calls a reader, which panics on some kinds of damage, and returns its result.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     unwound(read, ArrowError::ParseError)
 }
 
-/// Why a text is none, and what helps with a table.
+/// Returns the message for invalid UTF-8, with a remedy for tables.
 fn not_utf8(error: &std::string::FromUtf8Error) -> Cow<'static, str> {
     let found = NotUtf8::new(error.as_bytes(), error.utf8_error(), false).within("its text");
     format!("it is {found}: write the table anew with that text decoded, or without the row").into()
 }
 
-/// What a table is refused for whose reader does not say what helps.
+/// Returns the error for a table whose reader suggests no remedy.
 fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {
-    /// What the library says of a compression that it was built without.
+    /// The library's error for a compression missing from the build.
     const WITHOUT: &str = "Disabled feature at compile time: ";
     let place = if row == 0 { DESCRIPTION.to_owned() } else { format!("after row {row}") };
     let words = error.to_string();
@@ -183,11 +183,11 @@ fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error
     DataError::Malformed { path: path.to_owned(), format, place, reason }
 }
 
-/// What an Arrow file is refused for before its reader sees it.
+/// Returns the error for an Arrow file refused before it is read.
 fn unsound(path: &Path, error: ArrowError) -> DataError {
     let reason = match error {
         ArrowError::IpcError(reason) => reason,
-        // Its end is before its beginning, or before what was to be read.
+        // It ends before its start, or before the requested bytes.
         ArrowError::IoError(_, error)
             if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput) =>
         {
@@ -198,10 +198,10 @@ fn unsound(path: &Path, error: ArrowError) -> DataError {
     DataError::Malformed { path: path.to_owned(), format: "Arrow", place: DESCRIPTION.to_owned(), reason }
 }
 
-/// Where a table says what it has.
+/// The place of a table's schema, in words.
 const DESCRIPTION: &str = "its description";
 
-/// The column's place, which holds text.
+/// Returns the index of the column, which must hold text.
 fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {
     let shown = recipe.column.to_string();
     if let Column::Name(name) = &recipe.column {
@@ -235,7 +235,7 @@ fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataErro
     }
 }
 
-/// Refuses a number where a name says which column is meant: in another file of the source, it may be at another place.
+/// Refuses a column number if the column has a usable name: its place may differ in another file of the source.
 fn check_number(schema: &Schema, recipe: &Recipe, index: usize, path: &Path) -> Result<(), DataError> {
     let name = schema.field(index).name();
     let is_alone = schema.fields().iter().filter(|field| field.name() == name).count() == 1;
@@ -251,7 +251,7 @@ fn check_number(schema: &Schema, recipe: &Recipe, index: usize, path: &Path) -> 
     })
 }
 
-/// The texts of an array of a type that [`is_text`].
+/// Returns the texts of an array of a type that [`is_text`].
 fn texts(array: &dyn Array) -> Vec<Text> {
     let owned = |text: Option<&str>| text.map(str::to_owned).ok_or(NULL);
     match array.data_type() {

@@ -1,4 +1,4 @@
-//! What Parquet files begin and end with.
+//! The first and last bytes of Parquet files.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -10,12 +10,12 @@ use crate::DataError;
 use crate::records::content::ENCRYPTED;
 
 const MAGIC: &[u8; 4] = b"PAR1";
-/// Of a file whose description is encrypted.
+/// Magic of a file with encrypted metadata.
 const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
-/// Bytes of the shortest file: both marks, and the length of its description.
+/// Bytes of the shortest file: both magics, and the length of its metadata.
 const BYTES_MIN: u64 = 12;
 
-/// Refuses a file that is cut off, encrypted, or none of Parquet. Its reader tells of faults in between.
+/// Refuses a file that is truncated, encrypted, or not Parquet. Faults in between are left to the reader.
 pub(super) fn check_ends(table: &TableFile) -> Result<(), DataError> {
     let (mut first, mut last) = ([0; 4], [0; 4]);
     if table.size >= BYTES_MIN {
@@ -44,12 +44,12 @@ pub(super) fn check_ends(table: &TableFile) -> Result<(), DataError> {
     }
 }
 
-/// Said of files that were put one behind the other.
+/// Message for concatenated files.
 pub(super) const JOINED: &str = "several files put one behind the other, of which readers see one: keep them apart, or write their rows as one file";
-/// Bytes that are looked through, at most: the description of a file that was joined is at their beginning.
+/// Upper bound of bytes to scan: the metadata of a concatenated file is at their start.
 const UNMENTIONED_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether bytes that no description mentions have the mark of another file.
+/// Whether bytes outside all metadata contain the magic of another file.
 pub(super) fn is_joined(file: &mut (impl Read + Seek), range: Range<u64>, mark: &[u8]) -> io::Result<bool> {
     if range.is_empty() {
         return Ok(false);
@@ -60,10 +60,10 @@ pub(super) fn is_joined(file: &mut (impl Read + Seek), range: Range<u64>, mark: 
     Ok(bytes.windows(mark.len()).any(|window| window == mark))
 }
 
-/// Refuses a file with others before it that its description says nothing of.
+/// Refuses a file with others before it that its metadata does not mention.
 pub(super) fn check_joined(table: &TableFile, metadata: &ParquetMetaData) -> Result<(), DataError> {
     let columns = || metadata.row_groups().iter().flat_map(|group| group.columns());
-    // A damaged description may have any numbers.
+    // Damaged metadata may have any numbers.
     let end = |at: Option<i64>, length: Option<i64>| {
         let number = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
         number(at).zip(number(length)).map_or(0, |(at, length)| at.saturating_add(length))
@@ -89,7 +89,7 @@ pub(super) fn check_joined(table: &TableFile, metadata: &ParquetMetaData) -> Res
     }
 }
 
-/// That its end is not that of Parquet.
+/// Returns the error for an end that is not Parquet's.
 fn malformed(table: &TableFile, remedy: &str) -> DataError {
     let (path, place) = (table.path.clone(), format!("byte {}, its end", table.size));
     let reason = format!("it does not end as Parquet does: {remedy}");

@@ -32,7 +32,7 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
     Ok(Box::new(columns?))
 }
 
-/// Looks at the first bytes of a table: of one that is elsewhere, nobody has before.
+/// Checks the first bytes of a table: those of a remote one are unchecked so far.
 fn check_beginning(table: &TableFile, recipe: &Recipe) -> Result<(), DataError> {
     let mut head = Vec::new();
     let read = table.rewound()?.take(content::HEAD_BYTES as u64).read_to_end(&mut head);

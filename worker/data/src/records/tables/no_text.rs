@@ -1,4 +1,4 @@
-//! Columns that hold no text, and what makes one of them.
+//! Columns without text, and conversions of them.
 
 use arrow_schema::{DataType, Field, Schema};
 use longhaul_common::config::Column;
@@ -21,7 +21,7 @@ fn is_binary(kind: &DataType) -> bool {
     }
 }
 
-/// Columns with what they hold.
+/// Lists the columns with their types.
 pub(super) fn known(schema: &Schema) -> String {
     let known = schema.fields().iter().map(|field| {
         let kind = field.data_type();
@@ -31,7 +31,7 @@ pub(super) fn known(schema: &Schema) -> String {
     listed(known)
 }
 
-/// What helps where a column is not there.
+/// Returns the remedy for a missing column.
 pub(super) fn elsewhere(schema: &Schema, wanted: &Column) -> String {
     let texts = texts(schema);
     if let Column::Number(_) = wanted
@@ -50,7 +50,7 @@ pub(super) fn elsewhere(schema: &Schema, wanted: &Column) -> String {
     known.or_else(|| made().next().map(Made::told_if_meant)).unwrap_or_else(|| OF_ITS_OWN.to_owned())
 }
 
-/// What helps where the column at this place holds something else.
+/// Returns the remedy for a column that holds no text.
 pub(super) fn instead(schema: &Schema, wanted: &Column, place: usize) -> String {
     let another = || example(name_of(wanted), &texts(schema)).map(say);
     made_of(place, schema.field(place))
@@ -74,13 +74,13 @@ fn say(name: String) -> String {
     format!("say column = {name} if that is the text")
 }
 
-/// What makes texts of a column.
+/// A conversion of a column to texts.
 struct Made {
     sort: Sort,
     does: String,
 }
 
-/// What such a column holds.
+/// The content of such a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
     Talk,
@@ -106,7 +106,7 @@ impl Made {
     }
 }
 
-/// What makes a table with texts of a column that holds bytes, or lists of texts or of messages, in pyarrow. Each of these may be null.
+/// Returns the pyarrow conversion for a column of bytes, or of lists of texts or messages. Each value may be null.
 fn made_of(place: usize, field: &Field) -> Option<Made> {
     let (name, kind) = (field.name(), field.data_type());
     if shown(name) != *name {

@@ -7,7 +7,7 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-/// What a row has: its bytes, or null.
+/// The bytes of a row, or null.
 pub(super) type RawText = Option<Vec<u8>>;
 
 /// The texts of one column, row by row.
@@ -18,7 +18,7 @@ pub(super) struct RawTexts {
     /// The row group that comes next.
     group: usize,
     current: Option<ColumnReaderImpl<ByteArrayType>>,
-    /// Rows of the current group that were not read yet, as the file says.
+    /// Unread rows of the current group, as declared by the file.
     left: u64,
 }
 

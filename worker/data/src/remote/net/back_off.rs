@@ -1,17 +1,17 @@
-//! How often something is tried again.
+//! Retries and back-off.
 
 use std::time::Duration;
 
 use longhaul_common::back_off::BackOff;
 
-/// How often a server is asked again that gives nothing more of a file: with its pauses about a quarter of a minute.
+/// Retries of a read without progress: with pauses about 15 s.
 pub(super) const READS_MAX: u32 = 6;
-/// How often it is asked again what it has: some seconds, as what is prepared may do without it.
+/// Retries of a look at a file's version: a few seconds, as prepared data may do without it.
 pub(super) const LOOKS_MAX: u32 = 4;
-/// So many bytes later, attempts are counted anew: a large file over a bad link may be cut often.
+/// Bytes of progress that reset the count of attempts: a large file over a bad link may be cut often.
 const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// In this time so much must come: 70 kbit/s.
+/// Time in which that progress is required: 70 kbit/s.
 const STRETCH: Duration = Duration::from_secs(120);
 
 /// Attempts at one place of a file.
@@ -19,18 +19,18 @@ const STRETCH: Duration = Duration::from_secs(120);
 pub(super) struct Attempts {
     max: u32,
     failed: u32,
-    /// Where it failed last.
+    /// Offset of the last failure.
     at: u64,
     back_off: BackOff,
 }
 
 impl Attempts {
-    /// So many in a row.
+    /// Allows `max` consecutive attempts.
     pub(super) fn new(max: u32) -> Self {
         Self { max, failed: 0, at: 0, back_off: BackOff::default() }
     }
 
-    /// How long to wait before the next attempt; none when there were enough.
+    /// Returns the pause before the next attempt; `None`: no attempts left.
     pub(super) fn next_pause(&mut self, offset: u64) -> Option<Duration> {
         if offset >= self.at + PROGRESS_BYTES {
             *self = Self::new(self.max);
@@ -41,16 +41,16 @@ impl Attempts {
     }
 }
 
-/// Whether enough comes of a file: a server that gives a byte now and then never ends an answer.
+/// Minimum transfer rate of a file: a server that trickles bytes never ends a response.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Where this stretch began, and how long its bytes were waited for.
+    /// Start of this stretch, and the time spent waiting in it.
     at: u64,
     waited: Duration,
 }
 
 impl Pace {
-    /// Another wait is over. Whether less came than [`PROGRESS_BYTES`] in as long as [`STRETCH`]; then another one begins. Time in which nobody wants more does not count.
+    /// Adds a wait, and returns whether less than [`PROGRESS_BYTES`] arrived during [`STRETCH`]. Then another stretch begins. Time without a read does not count.
     pub(super) fn is_too_slow(&mut self, offset: u64, waited: Duration) -> bool {
         self.waited += waited;
         let is_enough = offset >= self.at + PROGRESS_BYTES;

@@ -14,9 +14,9 @@ use super::{Attempts, RemoteError, Version, s3, web};
 
 /// A connection that is not there by then is tried again.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// A server that says nothing for so long is gone.
+/// Silence after which a server counts as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Redirects that are followed: from a name to where a file is stored, and some more.
+/// Redirects followed: from a name to the storage of a file, and some more.
 const REDIRECTS_MAX: usize = 5;
 
 /// A bucket's name, and where it is.

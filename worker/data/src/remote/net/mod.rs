@@ -14,7 +14,7 @@ pub(crate) use self::reader::RemoteReader;
 use super::{RemoteError, RemoteFile, Version};
 
 impl Version {
-    /// Of a file that must be told from another one.
+    /// Creates a version; fails without an attribute that shows changes.
     fn new(bytes: u64, etag: Option<String>, modified: Option<String>) -> Result<Self, RemoteError> {
         if etag.is_none() && modified.is_none() {
             return Err(RemoteError::NoVersion);

@@ -1,4 +1,4 @@
-//! The bytes of a remote file, one after the other, whatever happens to connections meanwhile.
+//! Sequential reader of a remote file that survives lost connections.
 
 use std::io::{self, Read};
 
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::back_off::{Pace, READS_MAX};
 use super::{Attempts, Client, RemoteError, RemoteFile, s3, web};
 
-/// Has in memory what came at once: of a web server a few packets, of object storage a range.
+/// Buffers one chunk: a few packets of a web server, or a range of object storage.
 pub(crate) struct RemoteReader {
     client: &'static Client,
     file: RemoteFile,
-    /// Of what comes next.
+    /// Offset of the next bytes.
     offset: u64,
     buffer: Bytes,
-    /// An answer that is still coming, and how many bytes of it to leave out.
+    /// A response in progress, and the bytes of it to skip.
     answer: Option<(Response, u64)>,
     attempts: Attempts,
     pace: Pace,
@@ -36,7 +36,7 @@ impl RemoteReader {
         })
     }
 
-    /// What comes next; nothing at the end.
+    /// Returns the next bytes; empty at the end.
     fn next_bytes(&mut self) -> Result<Bytes, RemoteError> {
         while self.offset < self.file.version.bytes {
             let asked = Instant::now();
@@ -64,7 +64,7 @@ impl RemoteReader {
 }
 
 impl RemoteReader {
-    /// Some bytes from the offset on, at least one.
+    /// Returns at least one byte from the offset on.
     async fn ask(&mut self) -> Result<Bytes, RemoteError> {
         let RemoteFile { url, endpoint, version, .. } = &self.file;
         let bytes = match url {
@@ -79,7 +79,7 @@ impl RemoteReader {
                 more_of(&mut self.answer).await.map_err(|_| RemoteError::Cut(self.offset))?
             }
         };
-        // What comes behind the end is not of this version.
+        // Bytes after the end belong to another version.
         let left = usize::try_from(version.bytes - self.offset).unwrap_or(usize::MAX);
         if bytes.is_empty() {
             Err(RemoteError::Cut(self.offset))
@@ -100,7 +100,7 @@ impl Read for RemoteReader {
     }
 }
 
-/// What comes next of an answer; nothing at its end.
+/// Returns the next bytes of a response; empty at its end.
 async fn more_of(answer: &mut Option<(Response, u64)>) -> reqwest::Result<Bytes> {
     let Some((answer, leave_out)) = answer else { return Ok(Bytes::new()) };
     while let Some(mut bytes) = answer.chunk().await? {

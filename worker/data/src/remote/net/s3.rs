@@ -1,4 +1,4 @@
-//! Files in S3 and what speaks like it.
+//! Files in S3 and compatible object storage.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use object_store::{
 use super::{RemoteError, Version, causes};
 use crate::bounds::FILES_MAX;
 
-/// Bytes of a file that are asked for at a time, and in memory: a tenth of a second of a link of 1 Gbit/s.
+/// Bytes of a file per request, held in memory: a tenth of a second of a 1 Gbit/s link.
 const RANGE_BYTES: u64 = 8 << 20;
-/// A request that takes longer is given up: a range at 1 Mbit/s.
+/// Timeout of a request: a range at 1 Mbit/s.
 const REQUEST_MAX: &str = "70 seconds";
-/// As above, for a connection.
+/// Timeout of a connection.
 const CONNECT_MAX: &str = "10 seconds";
 const METADATA_HOST: &str = "169.254.169.254";
 /// As in the worker's file patterns.
@@ -28,13 +28,13 @@ const WITHIN_A_NAME: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
-/// With credentials of the environment.
+/// Opens a bucket with the credentials of the environment.
 pub(super) fn open(bucket: &str, endpoint: Option<&str>) -> Result<Arc<dyn ObjectStore>, RemoteError> {
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
         .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), REQUEST_MAX)
         .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::ConnectTimeout), CONNECT_MAX)
-        // Whoever reads tries again, at the place where it was.
+        // The reader retries at its offset.
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() });
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
@@ -43,7 +43,7 @@ pub(super) fn open(bucket: &str, endpoint: Option<&str>) -> Result<Arc<dyn Objec
     Ok(Arc::new(store))
 }
 
-/// The files that a key or a pattern names, in the order of their names.
+/// Returns the files matched by a key or a pattern, by name.
 pub(super) async fn find(
     store: &dyn ObjectStore,
     key: &str,
@@ -54,7 +54,7 @@ pub(super) async fn find(
         return Ok(vec![(key.to_owned(), version(&meta)?)]);
     }
     let pattern = Pattern::new(key).map_err(|error| RemoteError::Refused(error.to_string()))?;
-    // Folders before the first of its signs are all that is listed.
+    // Only folders before the first special character narrow the listing.
     let plain = key.split(['*', '?', '[']).next().unwrap_or_default();
     let folder = plain.rsplit_once('/').map(|(folder, _)| parse(folder)).transpose()?;
     let (mut listed, mut found) = (store.list(folder.as_ref()), Vec::new());
@@ -73,7 +73,7 @@ pub(super) async fn find(
     Ok(found)
 }
 
-/// Some bytes of a file from `offset` on, if it is still that version.
+/// Returns some bytes of a file from `offset` on, if the version is unchanged.
 pub(super) async fn read(
     store: &dyn ObjectStore,
     key: &str,
@@ -86,7 +86,7 @@ pub(super) async fn read(
     if version(&answer.meta)? != *expected {
         return Err(RemoteError::Changed);
     }
-    // Who sends more than was asked for is not listened to.
+    // Bytes beyond the requested range are ignored.
     let (mut stream, mut bytes) = (answer.into_stream(), BytesMut::new());
     while let Some(more) = stream.try_next().await.map_err(failed)? {
         bytes.extend_from_slice(&more);
@@ -102,7 +102,7 @@ fn parse(key: &str) -> Result<Path, RemoteError> {
 }
 
 fn version(meta: &ObjectMeta) -> Result<Version, RemoteError> {
-    // Lists give the time in milliseconds and answers in seconds: it counts where there is nothing else.
+    // Listings give the time in milliseconds and responses in seconds: it counts only without an ETag.
     let modified = meta.e_tag.is_none().then(|| meta.last_modified.timestamp().to_string());
     Version::new(meta.size, meta.e_tag.clone(), modified)
 }
@@ -113,7 +113,7 @@ fn failed(error: Error) -> RemoteError {
         Error::NotFound { .. } => RemoteError::Missing(words),
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => RemoteError::Denied(words),
         Error::Precondition { .. } => RemoteError::Changed,
-        // Where the environment has no credentials, those of a machine at Amazon's are asked for, at this address.
+        // Without credentials in the environment, the client asks for those of an EC2 instance at this address.
         Error::Generic { .. } if words.contains(METADATA_HOST) => {
             RemoteError::Denied("the environment has no credentials".to_owned())
         }

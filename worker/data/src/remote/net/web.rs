@@ -1,4 +1,4 @@
-//! Files of web servers (RFC 9110).
+//! Files on web servers (RFC 9110).
 
 use reqwest::header::{
     ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, LAST_MODIFIED, RANGE,
@@ -7,16 +7,16 @@ use reqwest::{Client, Response, StatusCode};
 
 use super::{RemoteError, Version};
 
-/// The version that is there now: by asking for the first byte. What servers say to HEAD is not always what they say to GET, and a signature may be for one of them alone.
+/// Returns the current version by requesting the first byte. Servers may respond differently to HEAD and GET, and a signature may cover only one of them.
 pub(super) async fn look(client: &Client, address: &str) -> Result<Version, RemoteError> {
     match ask(client, address, Some("bytes=0-0".to_owned()), 0).await {
-        // Of an empty file there is none.
+        // An empty file has none.
         Err(RemoteError::Changed) => version(&ask(client, address, None, 0).await?),
         answer => version(&answer?),
     }
 }
 
-/// A file's bytes from `offset` on, if it is still that version, and how many to leave out.
+/// Opens a file from `offset` on if the version is unchanged, and returns the bytes to skip.
 pub(super) async fn open(
     client: &Client,
     address: &str,
@@ -28,19 +28,19 @@ pub(super) async fn open(
     if version(&answer)? != *expected {
         return Err(RemoteError::Changed);
     }
-    // Who does not know ranges begins anew.
+    // A server without support for ranges starts from the beginning.
     let leave_out = if answer.status() == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
     Ok((answer, leave_out))
 }
 
-/// Asks for a range of a file, which begins at `first`, or for all of it.
+/// Requests a range of a file that begins at `first`, or all of it.
 async fn ask(
     client: &Client,
     address: &str,
     wanted: Option<String>,
     first: u64,
 ) -> Result<Response, RemoteError> {
-    // What it would pack is of another length than what it says ranges of.
+    // Compressed responses would not match the lengths in ranges.
     let mut request = client.get(address).header(ACCEPT_ENCODING, "identity");
     if let Some(wanted) = wanted {
         request = request.header(RANGE, wanted);
@@ -53,7 +53,7 @@ async fn ask(
         StatusCode::PARTIAL_CONTENT if begins_there => Ok(answer),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(RemoteError::Denied(status.to_string())),
         StatusCode::NOT_FOUND | StatusCode::GONE => Err(RemoteError::Missing(status.to_string())),
-        // It is shorter than it was.
+        // The file has become shorter.
         StatusCode::RANGE_NOT_SATISFIABLE => Err(RemoteError::Changed),
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
             Err(RemoteError::Busy(status.to_string()))
@@ -69,7 +69,7 @@ fn version(answer: &Response) -> Result<Version, RemoteError> {
     Version::new(whole.ok_or(RemoteError::NoLength)?, text(answer, ETAG), text(answer, LAST_MODIFIED))
 }
 
-/// Of an answer that is a part: where it begins, and how long the whole is.
+/// Returns the start of a partial response, and the length of the whole.
 fn range(answer: &Response) -> Option<(u64, u64)> {
     let range = text(answer, CONTENT_RANGE)?;
     let (places, whole) = range.strip_prefix("bytes ")?.split_once('/')?;

@@ -1,4 +1,4 @@
-//! Images of more than eight bits in a channel are scaled, and told.
+//! Images with more than eight bits per channel are scaled and reported.
 
 use image::{DynamicImage, ImageFormat};
 
@@ -49,7 +49,7 @@ fn images_of_sixteen_bits_are_counted_in_archives_and_65535_is_white() {
         let folder = Folder::new();
         folder.write("a.tar", tar(&[("7.png", file), ("7.cls", b"1")]));
         let cache = Folder::new();
-        // From the file, and then from what is prepared of it.
+        // From the file, then from the prepared data.
         for _ in 0..2 {
             let lines = format!("{SMALL}\nsources = [{{ path = \"a.tar\" }}]");
             let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();

@@ -120,7 +120,7 @@ fn an_image_that_changed_in_place_with_its_size_and_time_put_back_is_noticed() {
     let mut versions = ["05", "08"].map(|name| fixture(&format!("folder/triangle/{name}.png")));
     let bytes = versions.iter().map(Vec::len).max().unwrap();
     let found = versions.each_mut().map(|version| {
-        // What follows the end of a PNG file is no part of it.
+        // Bytes after the end of a PNG file are not part of it.
         version.resize(bytes, 0);
         folder.write_in_place("b/3.png", version);
         images(&open())
@@ -378,7 +378,7 @@ fn classes_without_an_image_are_told_of_archives_and_of_idx_files() {
         data.sources().remove(0).size.empty_classes
     };
     let shape = |classes: u32| SMALL.replace("classes = 2", &format!("classes = {classes}"));
-    // From the file, and then from what is prepared of it.
+    // From the file, then from the prepared data.
     for _ in 0..2 {
         assert_eq!(told(&shape(4), "path = \"a.tar\"").to_string(), "classes 0, 2 have no image");
     }

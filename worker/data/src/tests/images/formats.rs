@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// How far a value may be from that of double precision, where a picture is resized: both are rounded, and one of them from single precision.
+/// Tolerance of a resized value against double precision: both are rounded, one from single precision.
 const RESIZED_OFF_MAX: u8 = 1;
-/// How far from Pillow's, where a JPEG file is decoded: transforms and colours are rounded as decoders like.
+/// Tolerance of a decoded JPEG file against Pillow: decoders round transforms and colours differently.
 const JPEG_OFF_MAX: u8 = 2;
-/// The same of one whose colours have half as many rows and columns: each decoder fills in what is between them in its own way.
+/// The same for colours subsampled by two in rows and columns: decoders interpolate differently.
 const SUBSAMPLED_OFF_MAX: u8 = 24;
 
 fn expected(name: &str) -> Images {

@@ -25,7 +25,7 @@ fn idx(classes: &[u32]) -> [Vec<u8>; 2] {
     [images, [&[0, 0, 8, 1][..], &count, &labels].concat()]
 }
 
-/// Images of each class that are trained on and held out, and what is told.
+/// Returns the training and held-out images of each class, and the report.
 fn sides(folder: &Folder, sources: &str, count: u32, share: f64) -> ([Vec<u64>; 2], String) {
     let lines = format!(
         "image = {{ channels = 1, height = 4, width = 4, classes = {count} }}\nvalidation_share = {share}\n{sources}"

@@ -1,4 +1,4 @@
-//! Folders of images that are used while they are prepared.
+//! Folders of images in use while they are prepared.
 
 mod changed;
 
@@ -24,7 +24,7 @@ const SHAPE: &str = "image = { height = 16, width = 16, classes = 2 }";
 const HERE: &str = "sources = [{ path = \".\", format = \"images\" }]\nvalidation_share = 0.0";
 /// Bytes of a sample.
 const SAMPLE: usize = 3 * 16 * 16 + 2;
-/// Images are smaller than their samples, so a piece has so many.
+/// Images per piece; images are smaller than their samples.
 const IN_A_PIECE: usize = 4;
 const PIECE_BYTES: u64 = IN_A_PIECE as u64 * (8 + SAMPLE as u64);
 
@@ -46,7 +46,7 @@ impl Images {
         images
     }
 
-    /// Long enough ago that it cannot have been written again since.
+    /// Writes a file with a time old enough to exclude a later write.
     fn write(&self, name: &str, content: &[u8]) {
         self.folder.write(name, content);
         let file = File::options().write(true).open(self.folder.path().join(name)).unwrap();
@@ -69,13 +69,13 @@ impl Images {
         self.open_in(self.cache.path(), max, When::Meanwhile)
     }
 
-    /// Without a thread: it is filled when a test says so.
+    /// Opens a folder without a thread: tests fill it explicitly.
     fn filling(&self, max: u64, bytes_max: Option<u64>) -> Result<Filling, DataError> {
         let cache = Cache::open(self.cache.path(), bytes_max)?;
         Filling::open(self.begun(max), &cache, &Arc::new(Lease::new(&cache)?))
     }
 
-    /// Nobody else fills while this is held. There is a draft.
+    /// Takes the filler's lock, which excludes other fillers. A draft must exist.
     fn as_filler(&self) -> Partial {
         let draft = files(&self.cache.path().join("data/drafts")).unwrap().remove(0);
         let mut place = draft.with_extension("").into_os_string();
@@ -98,7 +98,7 @@ impl Images {
         }
     }
 
-    /// The same in a cache of its own, prepared before it is used.
+    /// The same in a separate cache, prepared before use.
     fn prepared(&self, max: u64) -> (Dataset, Folder) {
         let cache = Folder::new();
         (self.open_in(cache.path(), max, When::First).unwrap(), cache)
@@ -108,13 +108,13 @@ impl Images {
         images_in(self.folder.path()).unwrap()
     }
 
-    /// Takes an image's content away.
+    /// Damages an image's content.
     fn damage(&self, at: usize) {
         let path = self.listed().remove(at).path;
         self.write(path.to_str().unwrap(), format!("no image, {at}").as_bytes());
     }
 
-    /// The samples by the rule, from the files themselves.
+    /// Returns the expected samples, from the files themselves.
     fn expected(&self) -> Vec<Vec<u8>> {
         let shape = config(&format!("{SHAPE}\n{HERE}")).image.unwrap();
         let sample =
@@ -142,7 +142,7 @@ fn png(seed: u8) -> Vec<u8> {
     file.into_inner()
 }
 
-/// What is kept for good in a cache, by folder and name: bytes and BLAKE3 of each file.
+/// Returns the permanent files of a cache, by folder and name, with the bytes and BLAKE3 of each.
 fn kept(cache: &Path) -> BTreeMap<PathBuf, (usize, blake3::Hash)> {
     let mut kept = BTreeMap::new();
     for part in ["stamps", "lists", "shards", "drafts"] {
@@ -155,7 +155,7 @@ fn kept(cache: &Path) -> BTreeMap<PathBuf, (usize, blake3::Hash)> {
     kept
 }
 
-/// A file that may come or go while it is copied is a file that a killed process had or had not.
+/// Copies a cache. Files that appear or vanish meanwhile stand for either state after a kill.
 fn copy(from: &Path, to: &Path) {
     for part in ["stamps", "lists", "shards", "drafts"] {
         std::fs::create_dir_all(to.join("data").join(part)).unwrap();
@@ -165,7 +165,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Samples as they are stored.
+/// Returns samples in their stored form.
 fn stored(data: &Dataset) -> Vec<Vec<u8>> {
     let with_class = |(pixels, class): Image| [pixels, (class as u16).to_le_bytes().to_vec()].concat();
     images(data).into_iter().map(with_class).collect()
@@ -208,7 +208,7 @@ fn what_is_used_while_it_is_prepared_is_the_same_and_becomes_the_same_cache_byte
     assert_eq!(kept(images.cache.path()), kept(other.path()));
     assert_eq!(stored(&data), images.expected());
     assert_eq!((data.verify(|_| {}).unwrap(), data.sources()), (0, prepared.sources()));
-    // From then on there is nothing to prepare.
+    // Nothing is left to prepare from then on.
     assert!(!data.coming().is_nothing() && images.begin(0).unwrap().coming().is_nothing());
 }
 
@@ -219,7 +219,7 @@ fn who_is_killed_at_any_moment_leaves_what_the_next_one_goes_on_from() {
     let (prepared, other) = images.prepared(1);
     let expected = kept(other.path());
     for turn in 0..12 {
-        // As a killed process leaves it: files that nobody has locked.
+        // The state after a kill: files without locks.
         let (cache, left) = (Folder::new(), Folder::new());
         let data = images.open_in(cache.path(), 1, When::Meanwhile).unwrap();
         data.batch(0..turn, 3).unwrap();
@@ -239,7 +239,7 @@ fn what_was_decoded_is_not_decoded_again_by_the_next_one() {
     let before = read(&filling, 1, 0..4).unwrap();
     drop(filling);
     let filling = images.filling(0, None).unwrap();
-    // Its files cannot be read any more.
+    // Its files are removed.
     images.listed()[4..8].iter().for_each(|image| std::fs::remove_file(&image.path).unwrap());
     assert_eq!(read(&filling, 1, 0..4).unwrap(), before);
 }
@@ -284,12 +284,12 @@ fn who_does_not_fill_takes_what_another_has_made_and_gives_it_what_it_decodes() 
     let images = Images::new();
     let (owner, other) = (images.filling(0, None).unwrap(), images.filling(0, None).unwrap());
     let whole = read(&other, 0, 0..4).unwrap();
-    // A folder's rename is none of its files.
+    // Renaming a folder does not change its files.
     let (there, away) = (images.folder.path(), images.folder.path().with_extension("away"));
     std::fs::rename(there, &away).unwrap();
     assert_eq!(read(&owner, 0, 0..4).unwrap(), whole);
     std::fs::rename(&away, there).unwrap();
-    // As long as somebody is about it, nobody else is.
+    // While one process fills, no other does.
     let held = images.as_filler();
     assert!(!other.fill().unwrap());
     drop(held);
@@ -308,7 +308,7 @@ fn in_the_place_of_what_cannot_be_decoded_stands_the_nearest_of_its_piece() {
         vec![5, 6, 7],
         vec![8, 9, 10],
         vec![20, 21],
-        // All of a piece, and all there is.
+        // All of a piece, and everything.
         vec![12, 13, 14, 15],
         (0..22).collect(),
     ] {
@@ -344,7 +344,7 @@ fn more_that_cannot_be_decoded_than_may_be_ends_it_with_their_names_also_when_it
     refused(data.coming().wait().unwrap_err());
     refused(data.batch(0..22, 3).unwrap_err());
     drop(data);
-    // From what is left in the draft, from shards without a list, and from the list.
+    // From the rest of the draft, from shards without a list, and from the list.
     let draft = images.begin(2).unwrap();
     refused(draft.coming().wait().unwrap_err());
     drop(draft);
@@ -374,7 +374,7 @@ fn room_is_taken_for_all_before_anything_is_decoded_and_is_enough_for_it() {
     assert!(message.contains("the cache may hold"), "{message}");
     assert!(files(&cache.drafts()).unwrap().is_empty());
     let filling = images.filling(0, Some(needed)).unwrap();
-    // Nor does pruning take from under somebody what it uses.
+    // Pruning does not remove files in use.
     crate::prune(images.cache.path(), 0).unwrap();
     assert!(filling.fill().unwrap());
     let taken: usize = kept(images.cache.path()).values().map(|(bytes, _)| bytes).sum();
@@ -385,7 +385,7 @@ fn room_is_taken_for_all_before_anything_is_decoded_and_is_enough_for_it() {
 #[test]
 fn the_stamp_of_a_folder_that_was_filled_stays_as_long_as_it_is_used() {
     let images = Images::new();
-    // By this thread: one of its own would have it in use for a moment longer.
+    // On this thread: a separate one would use it a moment longer.
     let filling = images.filling(0, None).unwrap();
     assert!(filling.fill().unwrap());
     let stamps = || files(&images.cache.path().join("data/stamps")).unwrap().len();
@@ -403,7 +403,7 @@ fn a_disk_that_is_away_for_a_moment_is_waited_for() {
     std::fs::rename(&shards, shards.with_extension("away")).unwrap();
     let error = filling.fill().unwrap_err();
     assert!(matches!(error, DataError::Io { .. }), "{error}");
-    // What is asked for is read meanwhile, and a thread tries again until it goes.
+    // Requested images are read meanwhile, and the thread retries until it succeeds.
     read(&filling, 0, 0..4).unwrap();
     drop(filling);
     let (cache, begun) = (Cache::open(images.cache.path(), None).unwrap(), images.begun(0));

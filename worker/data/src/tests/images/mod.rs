@@ -33,7 +33,7 @@ type Image = (Vec<u8>, u32);
 /// Images in the order in which they are stored.
 type Images = Vec<Image>;
 
-/// What is at a place, prepared in pieces of a few images, in a cache elsewhere.
+/// Opens the data at a path, prepared in pieces of a few images, in a separate cache.
 fn open_at(place: &Path, cache: &Folder, lines: &str, work: &Work) -> Result<Dataset, DataError> {
     let lines = match lines.contains("validation") {
         true => lines.to_owned(),

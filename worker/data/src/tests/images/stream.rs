@@ -1,4 +1,4 @@
-//! Which image comes when, and how it is augmented.
+//! The order of images, and their augmentation.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ fn images_are_decoded_once_and_shared_by_runs_that_augment_otherwise() {
     assert!(first.done().made > 2);
     assert_eq!((second.done().made, second.done().found_bytes), (0, first.done().bytes));
     assert_ne!(plain.data_hash(), augmented.data_hash());
-    // Each epoch sees another image of the same class, and whoever asks again the same.
+    // Each epoch has another image of the same class; a repeated request gives the same one.
     let seen = samples(&augmented, 0..20 * augmented.samples());
     let first: HashSet<_> =
         seen.iter().filter(|(index, ..)| *index == 0).map(|(_, pixels, _)| pixels).collect();

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::beside::contradicted;
 use super::*;
 
-/// What is told of a file with these parts beside others.
+/// Returns the notice for a file with these parts beside others.
 fn told(parts: &Value, files: &[(&str, Value)]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -17,7 +17,7 @@ fn told(parts: &Value, files: &[(&str, Value)]) -> Option<String> {
     rebuilt(parts.to_string().as_bytes(), &folder.path().join(WHOLE))
 }
 
-/// A file with added tokens of these names.
+/// Returns a file with added tokens of these names.
 fn file(normalizer: &Value, pre_tokenizer: &Value, model: &Value, tokens: &[&str]) -> Value {
     let added = |(id, name): (usize, &&str)| json!({ "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true });
     let added: Vec<Value> = tokens.iter().enumerate().map(added).collect();
@@ -36,7 +36,7 @@ fn bert(lowercase: bool) -> Value {
     json!({ "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": lowercase })
 }
 
-/// A list of tokens in which `<unk>` has this place.
+/// Returns a list of tokens with `<unk>` at this place.
 fn unigram(unk_id: usize) -> Value {
     let mut vocab: Vec<(String, f64)> = (0..6).map(|number| (format!("word{number}"), -1.0)).collect();
     vocab.insert(unk_id, ("<unk>".to_owned(), 0.0));
@@ -69,7 +69,7 @@ const BERT: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
 type Case = (&'static str, Value, Value);
 
-/// Each class and what `tokenizer_config.json` says beside it, with a file that it takes as it is.
+/// Returns each class with its settings in `tokenizer_config.json`, and a file that it accepts unchanged.
 fn as_they_are() -> Vec<Case> {
     [of_bytes_and_words(), of_pieces(), of_lists(), of_any_file()].concat()
 }
@@ -97,7 +97,7 @@ fn of_pieces() -> Vec<Case> {
     let space = |kind: &str| json!({ kind: " " });
     let split = |kind: &str| json!({ "type": "Split", "pattern": space(kind), "behavior": "MergedWithPrevious", "invert": false });
     let marked = |kind: &str| json!({ "type": "Replace", "pattern": space(kind), "content": "▁" });
-    // As `Sequence`s of one, and a text as a regular expression.
+    // As `Sequence`s of one step, and a text as a regular expression.
     let [normalizers, dividers] = [
         json!({ "type": "Sequence", "normalizers": [marked("Regex")] }),
         json!({ "type": "Sequence", "pretokenizers": [split("Regex")] }),
@@ -126,7 +126,7 @@ fn of_lists() -> Vec<Case> {
     ]
 }
 
-/// Classes whose steps are those of the file.
+/// Returns classes that take the file's steps.
 fn of_any_file() -> Vec<Case> {
     vec![
         ("ConvBertTokenizer", json!({}), file(&bert(false), &bytes(true), &of_bytes(), &BERT)),
@@ -137,7 +137,7 @@ fn of_any_file() -> Vec<Case> {
     ]
 }
 
-/// What is said of a class and its settings.
+/// Returns the settings that name a class.
 fn settings(class: &str, more: &Value) -> Value {
     let mut settings = more.clone();
     settings["tokenizer_class"] = class.into();
@@ -152,7 +152,7 @@ fn a_file_that_its_class_builds_itself_is_not_told() {
     }
 }
 
-/// Each with another normalizer, another division, no added token, and where the settings list others: told, unless all of the file is taken.
+/// Cases with another normalizer, another division, no added token, and other tokens in the settings: a notice, unless all of the file is taken.
 #[test]
 fn a_file_with_another_step_than_its_class_builds_is_told_with_that() {
     for (class, more, file) in as_they_are() {
@@ -304,7 +304,7 @@ fn a_class_is_taken_as_the_library_takes_it() {
         // Llama's, with bytes.
         (&of_gpt2, vec![own("LlamaTokenizerFast")], ""),
         (&of_gpt2, vec![own("CodeLlamaTokenizer")], "builds CodeLlamaTokenizer"),
-        // What is not known, and what does not read the file.
+        // An unknown class, and one that does not read the file.
         (
             &of_gpt2,
             vec![own("MyTokenizer")],
@@ -348,7 +348,7 @@ struct Answer {
     differs: Option<Vec<String>>,
 }
 
-/// Each class beside each of some tokenizers, and what each saves itself: told where tokens are others, and not where a class has saved what it builds.
+/// Each class beside several tokenizers, and its own saved file: a notice where tokens differ, and none where the class has saved the file itself.
 #[test]
 fn a_notice_stands_where_tokens_are_others_for_the_reference() {
     let words = "LONGHAUL_PYTHON names no Python that has transformers";
