@@ -1,4 +1,4 @@
-//! What a user types.
+//! The command line.
 
 mod token;
 
@@ -15,52 +15,52 @@ pub use token::TokenArgs;
 #[derive(Debug, Parser)]
 #[command(name = "worker", version, about, max_term_width = 110)]
 pub struct Cli {
-    /// What to do.
+    /// The sub-command.
     #[command(subcommand)]
     pub command: Command,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
 
-/// The form of log lines on standard error.
+/// The format of log lines on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Join a run and train until it ends. Ctrl-C leaves; the others go on.
+    /// Join a run and train until it ends. Ctrl-C leaves; the other workers continue.
     ///
-    /// `coordinator up` prints the whole line to paste. Give every machine with fast links between them the same --site: only what crosses
-    /// between sites is compressed. A worker that was stopped or killed comes back with the same line.
+    /// `coordinator up` prints the whole command. Use the same --site on all machines with fast links between them: only traffic between sites is
+    /// compressed. A stopped or killed worker returns with the same command.
     Join(JoinArgs),
-    /// Say what would stop this machine from taking part: libtorch, device, UDP path, bandwidth, clock.
+    /// Check this machine's ability to take part: libtorch, device, UDP path, bandwidth, clock.
     Doctor(DoctorArgs),
     /// Continue a text with a trained checkpoint.
     ///
-    /// The text appears on standard output as it is drawn, the prompt first. The model sees up to as many tokens as its context is long;
-    /// when they are more, it goes on with the newest half of them.
+    /// The prompt and then each token appear on standard output. The model sees at most as many tokens as its context holds; beyond that, it
+    /// continues with the newest half of them.
     Sample(SampleArgs),
-    /// Prepare the data of a run before it starts, look at it, and tidy up.
+    /// Prepare, inspect, verify or prune the data of a run.
     Data(DataArgs),
-    /// Print what makes a shell complete the words of this command.
+    /// Print a shell's completion script for this command.
     ///
     /// For bash: `worker completions bash > ~/.local/share/bash-completion/completions/worker`. For zsh, write it to `_worker` in a folder of `fpath`; for fish, to
     /// `~/.config/fish/completions/worker.fish`.
     Completions {
-        /// Whose.
+        /// The shell.
         shell: Shell,
     },
     /// Write the manual, a page for each subcommand, into a folder.
     #[command(hide = true)]
     Man {
-        /// Where: `man/man1`, say.
+        /// The folder, such as `man/man1`.
         folder: PathBuf,
     },
 }
@@ -69,50 +69,52 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(mut_group("join_token", |group| group.required(true)))]
 pub struct JoinArgs {
-    /// Where the coordinator listens (UDP): HOST:PORT. Where several take over from each other: all of them, with commas between them.
+    /// The coordinator's address (UDP), as HOST:PORT. With failover: all addresses, separated by commas.
     pub coordinator: String,
-    /// What lets this machine in.
+    /// The join token.
     #[command(flatten)]
     pub token: TokenArgs,
-    /// The cluster that this machine belongs to: a name of your choice, the same on all machines that share fast links.
+    /// The site of this machine: a name of your choice, the same on all machines that share fast links.
     #[arg(long, default_value = "default")]
     pub site: String,
-    /// `auto` (a GPU that no other worker here has, or else the CPU), `cpu`, or `cuda:N`.
+    /// `auto` (a GPU that no other worker on this machine uses, else the CPU), `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
-    /// CPU threads for the device. Default: one for each core.
+    /// CPU threads for the device. Default: one per core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Memory that the model, its optimiser and activations may take, in GiB (0.5 is half of one), of the GPU's where the device is one: a larger part of a model is refused, with what would help. Default: whatever
-    /// there is.
+    /// Memory in GiB for the model, its optimiser and activations (0.5 is half a GiB); the GPU's memory if the device is one. A larger part of a model is
+    /// refused, with a remedy.
+    /// Default: all available memory.
     #[arg(long, value_name = "GIB", value_parser = gib)]
     pub memory_gib: Option<f64>,
-    /// Where identity, prepared data and private state are kept. Default: `$XDG_CACHE_HOME/longhaul` or `~/.cache/longhaul`.
+    /// Folder of identity, prepared data and private state. Default: `$XDG_CACHE_HOME/longhaul` or `~/.cache/longhaul`.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// What prepared data may take in that folder, in GiB: what has not been used for longest is thrown away for what is prepared. Default: no limit.
+    /// Limit on prepared data in that folder, in GiB; the least recently used data is deleted first. Default: no limit.
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
     pub cache_max_gib: Option<f64>,
-    /// The UDP address on which other workers reach this one. Default: all of this machine's, of IPv4 and IPv6, with any port.
+    /// The UDP address on which this worker accepts other workers. Default: all IPv4 and IPv6 addresses of this machine, with any port.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// The address by which workers of other sites reach this one, when a router forwards a port. Default: as the coordinator sees it.
+    /// The address by which workers of other sites reach this one if a router forwards a port. Default: as the coordinator sees it.
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<SocketAddr>,
-    /// The training data on this machine, instead of the run's `data.path`; where the run has `data.sources`, the folder from which their relative paths count. `remote`: this machine has none of it, and
-    /// takes what it trains on from workers that do, those of its own site first (a folder of that name is `./remote`).
+    /// The training data on this machine, instead of the run's `data.path`; with `data.sources`, the base folder of their relative paths. `remote`: this
+    /// machine has no data
+    /// and fetches it from other workers, those of its own site first (for a folder of that name, write `./remote`).
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// Where this machine's checkpoints go, instead of the run's `checkpoint.dir`.
+    /// Checkpoint folder of this machine, instead of the run's `checkpoint.dir`.
     #[arg(long, value_name = "DIR", env = "LONGHAUL_CHECKPOINT_DIR")]
     pub checkpoint_dir: Option<PathBuf>,
 }
 
-/// As `--data`: the data is where other workers are.
+/// Value of `--data`: other workers have the data.
 const REMOTE: &str = "remote";
 
 impl JoinArgs {
-    /// The join token, from the command line or from its file.
+    /// Returns the join token, from the command line or its file.
     ///
     /// # Errors
     /// The file cannot be read or has no token in it, or the token is damaged.
@@ -120,26 +122,26 @@ impl JoinArgs {
         self.token.read()?.context("give --token or --token-file")
     }
 
-    /// Whether this machine has none of the training data, and takes it from other workers.
+    /// Returns whether this machine has no training data and fetches it from other workers.
     #[must_use]
     pub fn data_is_remote(&self) -> bool {
         self.data.as_ref().is_some_and(|place| place.as_os_str() == REMOTE)
     }
 
-    /// Memory that the model may take.
+    /// Returns the memory limit of the model in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> Option<u64> {
         self.memory_gib.map(bytes)
     }
 
-    /// What prepared data may take.
+    /// Returns the limit on prepared data in bytes.
     #[must_use]
     pub fn cache_bytes_max(&self) -> Option<u64> {
         self.cache_max_gib.map(bytes)
     }
 }
 
-/// Of so many GiB; a float that is too large becomes the largest integer.
+/// Converts GiB to bytes; saturates at the largest integer.
 fn bytes(gib: f64) -> u64 {
     (gib * f64::from(1 << 30)) as u64
 }
@@ -152,15 +154,15 @@ fn gib(text: &str) -> Result<f64, String> {
 /// `worker doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Where the coordinator listens (UDP): HOST:PORT.
+    /// The coordinator's address (UDP), as HOST:PORT.
     pub coordinator: String,
-    /// With a join token, the doctor says, too, whether that coordinator made it. It is not used up.
+    /// A join token: the doctor then also checks that this coordinator made it. Does not consume the token.
     #[command(flatten)]
     pub token: TokenArgs,
     /// `auto`, `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
-    /// The cache folder that `worker join` would be given.
+    /// The cache folder of `worker join`.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
 }
@@ -168,7 +170,7 @@ pub struct DoctorArgs {
 /// `worker data`
 #[derive(Debug, Args)]
 pub struct DataArgs {
-    /// What to do.
+    /// The sub-command.
     #[command(subcommand)]
     pub command: DataCommand,
 }
@@ -176,37 +178,37 @@ pub struct DataArgs {
 /// The sub-commands of `worker data`.
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Make tokens of a run's sources. `worker join` does so too, but then the others wait for this machine.
+    /// Prepare the tokens of a run's sources. `worker join` does so too, but then the other workers wait for this machine.
     ///
-    /// Ctrl-C stops it; what was made stays, and the same command goes on from there.
+    /// Ctrl-C stops it; finished work is kept, and the same command continues from there.
     Prepare(DataRunArgs),
-    /// Say what a run's sources hold, what of it is prepared, and show samples as the model will see them. Prepares nothing.
+    /// Show a run's sources, their state of preparation, and samples as the model will see them. Prepares nothing.
     Inspect(DataInspectArgs),
-    /// Check every byte that is prepared for a run, and make again what is damaged.
+    /// Verify every byte of a run's prepared data, and prepare damaged parts again.
     Verify(DataRunArgs),
-    /// Throw away prepared data, what has not been used for longest first. What a run is using stays.
+    /// Delete prepared data, the least recently used first. Data in use by a run is kept.
     Prune(DataPruneArgs),
 }
 
-/// Whose data, and where.
+/// The run and the location of its data.
 #[derive(Debug, Args)]
 pub struct DataRunArgs {
     /// The run's configuration.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// As `worker join` is given it: the training data, or the folder from which relative paths of `data.sources` count.
+    /// As for `worker join`: the training data, or the base folder of relative paths in `data.sources`.
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// The cache folder that `worker join` is given.
+    /// The cache folder of `worker join`.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// What prepared data may take in that folder, in GiB: what has not been used for longest is thrown away for what is prepared. Default: no limit.
+    /// Limit on prepared data in that folder, in GiB; the least recently used data is deleted first. Default: no limit.
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = gib)]
     pub cache_max_gib: Option<f64>,
 }
 
 impl DataRunArgs {
-    /// What prepared data may take.
+    /// Returns the limit on prepared data in bytes.
     #[must_use]
     pub fn cache_bytes_max(&self) -> Option<u64> {
         self.cache_max_gib.map(bytes)
@@ -216,7 +218,7 @@ impl DataRunArgs {
 /// `worker data inspect`
 #[derive(Debug, Args)]
 pub struct DataInspectArgs {
-    /// Whose data.
+    /// The run.
     #[command(flatten)]
     pub run: DataRunArgs,
     /// Samples to show: 0 to 1000.
@@ -227,10 +229,10 @@ pub struct DataInspectArgs {
 /// `worker data prune`
 #[derive(Debug, Args)]
 pub struct DataPruneArgs {
-    /// What may be left, in GiB (0.5 is half of one); 0 throws all away that is not in use.
+    /// Limit on the remaining data, in GiB (0.5 is half a GiB); 0 deletes everything that is not in use.
     #[arg(long, value_name = "GIB", allow_negative_numbers = true, value_parser = some_gib)]
     pub max_gib: f64,
-    /// The cache folder that `worker join` is given.
+    /// The cache folder of `worker join`.
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
 }
@@ -243,10 +245,10 @@ fn some_gib(text: &str) -> Result<f64, String> {
 /// `worker sample`
 #[derive(Debug, Args)]
 pub struct SampleArgs {
-    /// A checkpoint (`round-000120`), or a folder of checkpoints or of runs, such as a run's `checkpoint.dir`: then the newest.
+    /// A checkpoint (`round-000120`), or a folder of checkpoints or of runs, such as a run's `checkpoint.dir`, of which the newest is used.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: PathBuf,
-    /// The text to continue: at least a character.
+    /// The text to continue: at least one character.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: String,
     /// Tokens to draw: 1 to 100000. With the tokenizer `bytes`, a token is a byte.
@@ -258,10 +260,10 @@ pub struct SampleArgs {
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     pub tokens: u32,
-    /// 0 always takes the likeliest token; 1 draws from the model's own distribution; more is more random.
+    /// 0 always takes the likeliest token; 1 draws from the model's own distribution; higher values are more random.
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: f64,
-    /// Draw only among so many likeliest tokens; 0: among all.
+    /// Draw only from this many likeliest tokens; 0: from all.
     #[arg(long, value_name = "COUNT", default_value_t = 0, allow_negative_numbers = true)]
     pub top_k: u32,
     /// The same seed draws the same text.
@@ -270,7 +272,7 @@ pub struct SampleArgs {
     /// `auto`, `cpu`, or `cuda:N`.
     #[arg(long, default_value = "auto")]
     pub device: String,
-    /// CPU threads for the device; 1 is the fastest for a small model or on a busy machine. Default: one for each core.
+    /// CPU threads for the device; 1 is the fastest for a small model or on a busy machine. Default: one per core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }

@@ -1,4 +1,4 @@
-//! How long work on data goes, for people: a line at the foot of a terminal, lines in a log elsewhere.
+//! Progress of work on data: a status line on a terminal, log lines elsewhere.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -12,31 +12,31 @@ use longhaul_data::WorkDone;
 use longhaul_data::counted::counted;
 use tokio::time::Instant;
 
-/// How often the line at the foot is made: often enough to look alive.
+/// Refresh interval of the status line.
 pub(crate) const FOOT_INTERVAL: Duration = Duration::from_millis(250);
-/// How often a line is written into a log: seldom enough for a log.
+/// Interval between log lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How far it is.
+/// The progress of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Far {
-    /// Bytes that are done,
+    /// Bytes done, including `found`.
     pub(crate) done: u64,
-    /// of so many,
+    /// Bytes in total.
     pub(crate) all: u64,
-    /// of which so many took no time, as they were done before.
+    /// Bytes done earlier, which took no time.
     pub(crate) found: u64,
-    /// What else there is to say.
+    /// Further text.
     pub(crate) more: String,
 }
 
 impl Far {
-    /// What a run's data becomes, for people.
+    /// Returns the name of the items that a run's data consists of.
     pub(crate) fn items_of(config: &DataConfig) -> &'static str {
         if config.image.is_some() { "images" } else { "tokens" }
     }
 
-    /// How far a preparation is that makes `items`.
+    /// The progress of a preparation of `items`.
     pub(crate) fn of_preparing(done: WorkDone, items: &str) -> Self {
         let WorkDone { files, files_done, bytes, hashed_bytes, read_bytes, found_bytes, .. } = done;
         let (files_done, files) = (HumanCount(files_done), counted(files, "file"));
@@ -48,21 +48,21 @@ impl Far {
     }
 }
 
-/// What of it is on the terminal or in the log. Dropped, the terminal is as it was.
+/// The progress display. Dropping it clears the status line.
 pub(crate) struct Progress {
     next_line: Instant,
     pace: Pace,
-    /// What is done: preparing, checking.
+    /// The activity, such as preparing or checking.
     doing: &'static str,
 }
 
 impl Progress {
-    /// Shows nothing yet.
+    /// Creates a display without output.
     pub(crate) fn new(doing: &'static str) -> Self {
         Self { next_line: Instant::now() + LINE_INTERVAL, pace: Pace::default(), doing }
     }
 
-    /// Shows it at the foot of the terminal; where there is none, writes a line into the log where it is time for one.
+    /// Shows the status line on a terminal; elsewhere writes a log line when due.
     pub(crate) fn show(&mut self, far: &Far, now: Instant) {
         let pace = self.pace.at(far, now);
         if foot().is_there() {
@@ -77,7 +77,7 @@ impl Progress {
         }
     }
 
-    /// The next line, once it is time for it.
+    /// Returns the next log line when due.
     fn line(&mut self, far: &Far, pace: Option<At>, now: Instant) -> Option<String> {
         if now < self.next_line {
             return None;
@@ -93,7 +93,7 @@ impl Drop for Progress {
     }
 }
 
-/// Shows how far it is while something runs.
+/// Shows the progress of an operation.
 pub(crate) fn watch<T>(
     doing: &'static str,
     far: impl Fn() -> Far + Send,
@@ -117,7 +117,7 @@ pub(crate) fn watch<T>(
     })
 }
 
-/// How far it is, how fast it goes, and what else there is to say.
+/// Progress, pace and further text.
 struct Message<'a> {
     far: &'a Far,
     pace: Option<At>,
@@ -135,7 +135,7 @@ impl std::fmt::Display for Message<'_> {
     }
 }
 
-/// How fast it goes.
+/// The pace of a task.
 #[derive(Default)]
 struct Pace {
     first: Option<Instant>,
@@ -145,12 +145,12 @@ struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At {
     bytes_per_s: u64,
-    /// What the rest takes at this pace.
+    /// Estimated remaining time at this pace.
     left: Duration,
 }
 
 impl Pace {
-    /// The pace so far; none before there is one. What was done before took no time, and does not count.
+    /// Returns the average pace; `None` before any progress. Bytes done earlier do not count.
     fn at(&mut self, far: &Far, now: Instant) -> Option<At> {
         let done = far.done.saturating_sub(far.found);
         if done == 0 {
@@ -217,7 +217,7 @@ mod tests {
     fn what_runs_is_looked_at_meanwhile_and_its_result_comes_back() {
         let (look, looked) = channel();
         let far = move || {
-            // Once it was seen, nobody listens any more.
+            // The receiver is dropped after the first look.
             let _ = look.send(());
             Far::default()
         };

@@ -1,8 +1,8 @@
-//! What the targets of `worker/fuzz` try: each takes any bytes, and panics where what they were decoded to cannot be.
+//! Entry points for the targets of `worker/fuzz`: each accepts any bytes and panics if a decoded value breaks an invariant.
 
 pub use longhaul_data::fuzz::{idx, image, lines, webdataset};
 
-/// What peers say, as requests and as all that is answered in postcard or as the head of a shard.
+/// Decodes messages of peers: requests, and answers in postcard or as a shard's header.
 pub fn peer(bytes: &[u8]) {
     longhaul_data::fuzz::lent(bytes);
     longhaul_peer::fuzz::messages(bytes);
@@ -14,7 +14,7 @@ mod tests {
 
     use longhaul_tests::corpora::{Target, try_all};
 
-    /// What `worker/fuzz/corpus` grew to, minimised.
+    /// The minimised corpora of `worker/fuzz/corpus`.
     const CORPORA: &[u8] = include_bytes!("../fuzz/corpora.tar.zst");
 
     const TARGETS: &[Target] = &[

@@ -1,4 +1,4 @@
-//! The program that `worker` becomes.
+//! The program that `worker` starts.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Threads for sockets and timers; the device and the synchroniser have threads of their own.
+/// Threads for sockets and timers; the device and the synchroniser have their own.
 const RUNTIME_THREADS: usize = 2;
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Man { folder } => pages::man(&folder),
     };
-    // A device in the middle of a long step does not keep the process, and neither does what is half prepared.
+    // Neither a device's long step nor an unfinished preparation delays the exit.
     runtime.shutdown_background();
     longhaul_data::abandon();
     result

@@ -1,4 +1,4 @@
-//! `worker completions` and `worker man`, generated from the clap definitions.
+//! `worker completions` and `worker man`: the command line for shells and for `man`.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,15 +10,15 @@ use clap_complete::Shell;
 
 use crate::cli::Cli;
 
-/// Prints a completion script for a shell.
+/// Prints the completion script of a shell.
 pub fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "worker", &mut script);
-    // A closed pipe (`| head`) is no error.
+    // A closed reader (`| head`) is no error.
     let _ = std::io::stdout().write_all(&script);
 }
 
-/// Writes a page for each subcommand into a folder.
+/// Writes a manual page for each subcommand into a folder.
 ///
 /// # Errors
 /// The folder cannot be created or written.

@@ -1,15 +1,14 @@
-//! Search for a libtorch of the right version.
+//! Locations of a libtorch of the right version.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The only supported version.
+/// The libtorch version that the programs are built for.
 const VERSION: &str = "2.11.0";
-/// Relative path used by `deploy/install.sh` and the tarball.
+/// Path relative to the program, as installed by `deploy/install.sh` and the tarball.
 const BESIDE: &str = "../lib/longhaul/torch/lib";
 
-/// Returns library folders: that of `LIBTORCH`, then those that `cargo xtask setup` assembled for this user,
-/// CUDA builds first.
+/// Returns library folders: that of `LIBTORCH`, then those that `cargo xtask setup` has assembled for this user, GPU builds first.
 pub fn places() -> Vec<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let own = named("LIBTORCH").filter(|folder| !is_another_version(folder)).map(|folder| folder.join("lib"));
@@ -17,7 +16,7 @@ pub fn places() -> Vec<PathBuf> {
     own.into_iter().chain(cache.iter().flat_map(|cache| assembled(cache))).collect()
 }
 
-/// Whether the folder declares another version: in `build-version`, or in `version.py` of a Python package.
+/// Returns whether `build-version`, or the `version.py` of a Python package, names another version.
 fn is_another_version(folder: &Path) -> bool {
     let said = ["build-version", "version.py"]
         .iter()
@@ -32,12 +31,12 @@ fn assembled(cache: &Path) -> Vec<PathBuf> {
     };
     let listed = std::fs::read_dir(cache.join("longhaul")).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = listed.map(|entry| entry.path()).filter(is_ours).collect();
-    // `cu130` sorts after `cpu`, and does the same on CPUs.
+    // `cu130` sorts after `cpu`, and also works on CPUs.
     folders.sort_unstable_by(|one, other| other.cmp(one));
     folders.into_iter().map(|folder| folder.join("torch/lib")).collect()
 }
 
-/// Returns the missing libraries, the searched places, and remedies, for people.
+/// Returns the error for the user: the missing libraries, the searched folders and a remedy.
 pub fn remedy(missing: &[String], places: &[PathBuf]) -> String {
     let is_torch =
         |name: &String| ["libtorch", "libc10", "libcaffe2"].iter().any(|own| name.starts_with(own));
@@ -52,7 +51,7 @@ pub fn remedy(missing: &[String], places: &[PathBuf]) -> String {
     );
     if !places.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, " Also looked into {}.", places.join(", "));
     }
     text.push_str(

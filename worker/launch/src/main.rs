@@ -1,8 +1,7 @@
-//! The command `worker`: executes `worker-torch`, the program beside it.
+//! The command `worker`: replaces itself with `worker-torch`, the program beside it.
 //!
-//! If a library is missing, the loader ends a program without a remedy. This program does not link libtorch. It
-//! first asks the loader (`LD_TRACE_LOADED_OBJECTS`, ld.so(8)), in about 10 ms, and uses another libtorch of
-//! the same version if one exists.
+//! A program with a missing library ends in the loader, without a remedy. This program does not need libtorch. It queries the loader first (`LD_TRACE_LOADED_OBJECTS`,
+//! ld.so(8)), which takes about ten milliseconds, and if necessary selects another libtorch of the same version.
 
 mod libtorch;
 
@@ -11,9 +10,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The program to execute.
+/// The program to start.
 const PROGRAM: &str = "worker-torch";
-/// The shells' exit code for a command that cannot be started.
+/// Exit status of shells for a command that cannot be started.
 const NOT_STARTED: u8 = 127;
 
 #[allow(clippy::print_stderr, reason = "a person is told, and there is no log yet")]
@@ -54,22 +53,22 @@ fn become_program(
     Err(format!("start {}: {}", program.display(), command.exec()))
 }
 
-/// Returns the libraries that the loader does not find, optionally with an additional folder.
+/// Returns the libraries that the loader cannot find, with or without an additional folder.
 fn missing(program: &Path, place: Option<&PathBuf>) -> Vec<String> {
     let mut command = Command::new(program);
-    // The program reads no input, and a minimal container has no /dev/null.
+    // The program does not read it, and a minimal container has no /dev/null.
     command.env("LD_TRACE_LOADED_OBJECTS", "1").stdin(Stdio::inherit());
     if let Some(place) = place {
         command.env("LD_LIBRARY_PATH", search(place));
     }
-    // The start itself then reports the error.
+    // If the query fails, the start itself reports the error.
     let Ok(output) = command.output() else { return Vec::new() };
     let listed = String::from_utf8_lossy(&output.stdout);
     let name = |line: &str| line.trim().strip_suffix(" => not found").map(str::to_owned);
     listed.lines().filter_map(name).collect()
 }
 
-/// Returns `LD_LIBRARY_PATH` with a folder prepended.
+/// Returns `LD_LIBRARY_PATH` with `place` prepended.
 fn search(place: &Path) -> OsString {
     let mut all = place.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {

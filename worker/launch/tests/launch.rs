@@ -1,4 +1,4 @@
-//! The command with stand-ins for the program that it executes.
+//! Tests of the command with stand-ins for `worker-torch`.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A program cannot be started while it is open for writing, and a child forked meanwhile keeps it open: one
-/// test at a time.
+/// A program open for writing cannot be started, and a process forked meanwhile keeps it open. So tests run one at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A folder with the command, for one test at a time.
+/// Creates a folder with the command; serialises tests.
 fn folder() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
     let turn = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
@@ -19,7 +18,7 @@ fn folder() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
     (turn, folder)
 }
 
-/// The same with a program whose library is then removed.
+/// The same with a program whose library has been removed.
 fn with_program() -> (MutexGuard<'static, ()>, tempfile::TempDir) {
     let (turn, folder) = folder();
     let built = with_torch(folder.path(), "built");
@@ -36,7 +35,7 @@ fn run(folder: &Path, envs: &[(&str, &Path)]) -> Output {
     command.envs(envs.iter().copied()).output().unwrap()
 }
 
-/// Prints its arguments and its library path.
+/// Prints its arguments and library path.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +55,7 @@ fn compile(arguments: &[&str], output: &Path, source: &str) {
     assert!(status.success());
 }
 
-/// A library with libtorch's name, in a folder.
+/// Creates a library with libtorch's name in a folder.
 fn with_torch(folder: &Path, place: &str) -> PathBuf {
     let lib = folder.join(place);
     fs::create_dir_all(&lib).unwrap();
@@ -68,7 +67,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The output of a run after its process id.
+/// Returns the output after the process id.
 fn printed(output: &Output) -> String {
     text(&output.stdout).split_once('|').map_or_else(String::new, |(_, rest)| rest.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Which of a host's addresses to dial: a name may stand for several, of both kinds.
+//! Selection of the address to dial for a host name, which may resolve to several, IPv4 and IPv6.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use quinn::Endpoint;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// An address is tried so long after the one before it (RFC 8305, section 5), or when that has failed.
+/// Delay before the next address is tried (RFC 8305, section 5); a failure ends it early.
 const BETWEEN: Duration = Duration::from_millis(250);
 
-/// The order in which addresses are tried: kinds take turns, IPv4 first. RFC 8305 begins with IPv6; here the address by which a worker is seen is where others dial it, and more of them have IPv4.
+/// Orders addresses for dialling: families alternate, IPv4 first. RFC 8305 starts with IPv6. Here peers dial the address that the coordinator observes, and
+/// more of them have IPv4.
 pub fn in_order(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let (four, six): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv4);
     let (mut four, mut six) = (four.into_iter(), six.into_iter());
@@ -26,7 +27,7 @@ pub fn in_order(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAd
     }
 }
 
-/// Where a coordinator answers first. None: nowhere.
+/// Returns the first address at which a coordinator answers; `None`: no address answers.
 pub async fn first_that_answers(endpoint: &Endpoint, addresses: &[SocketAddr]) -> Option<SocketAddr> {
     let (mut left, mut asked) = (addresses.iter().copied(), JoinSet::new());
     let mut ask = |asked: &mut JoinSet<Option<SocketAddr>>| {
@@ -83,7 +84,7 @@ mod tests {
         assert!(in_order([]).is_empty());
     }
 
-    /// A coordinator that enrols nobody, and answers probes.
+    /// A coordinator that enrols no workers and answers probes.
     fn answering(run: RunId) -> Endpoint {
         let authority = Authority::create(run, unix_s()).unwrap();
         let mut config = ServerConfig::with_crypto(coordinator_server(&authority, unix_s()).unwrap());
@@ -105,7 +106,7 @@ mod tests {
         endpoint
     }
 
-    /// Much less than what one address takes that nobody answers at.
+    /// Far less than the timeout of an unresponsive address.
     const SOON: Duration = Duration::from_secs(4);
 
     #[tokio::test]
@@ -118,7 +119,7 @@ mod tests {
         let silent = mute.local_addr().unwrap();
         let coordinator = answering(RunId([7; 16]));
         let answers = coordinator.local_addr().unwrap();
-        // Of port 0 nothing can be dialled at all.
+        // Dialling port 0 always fails.
         let nowhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
         for addresses in
             [vec![answers], vec![silent, answers], vec![nowhere, silent, answers], vec![answers, silent]]

@@ -1,4 +1,4 @@
-//! Finding the coordinator, for as long as it takes.
+//! Connection to the coordinator, with retries without limit.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,39 +17,38 @@ use super::addresses;
 use super::coordinators::Coordinators;
 use super::reminder::Reminder;
 
-/// An attempt that has not succeeded by then starts over, perhaps at another address.
+/// Timeout of an attempt; the next one may use another address.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
-/// Where there are several coordinators, the first attempts at each are shorter, as most of them may be gone: a handshake over a long link, with a packet lost. They
-/// double up to [`ATTEMPT_MAX`].
+/// Initial timeout with several coordinators, most of which may be down: enough for a handshake over a long link with one lost packet. Doubles up to [`ATTEMPT_MAX`].
 const ATTEMPT_MIN: Duration = Duration::from_secs(3);
 
-/// A conversation with the coordinator that has been welcomed.
+/// A welcomed conversation with the coordinator.
 pub struct Conversation {
-    /// To the coordinator.
+    /// Channel to the coordinator.
     pub sender: ControlSender<ToCoordinator>,
-    /// From the coordinator.
+    /// Channel from the coordinator.
     pub receiver: ControlReceiver<ToWorker>,
-    /// Its first words.
+    /// The coordinator's first message.
     pub welcome: Welcome,
 }
 
-/// What a worker says whose certificate the coordinator does not take any more.
+/// Error of a worker whose certificate the coordinator no longer accepts.
 const OUT_OF_THE_RUN: &str = "the coordinator does not take this worker any more; to begin anew as another one, give it another --cache-dir and a token";
 
-/// What came of looking for the coordinator.
+/// The result of connecting to the coordinator.
 pub enum Found {
-    /// It has welcomed this worker.
+    /// The coordinator has welcomed this worker.
     Welcomed(Conversation),
-    /// The certificate has expired. This is a new one, of a new worker.
+    /// The certificate has expired. This is the certificate of a new worker.
     Enrolled(Identity),
 }
 
-/// Why an attempt failed.
+/// The failure of an attempt.
 #[derive(Debug)]
 enum Attempt {
-    /// Trying again may help.
+    /// A retry may succeed.
     Later(anyhow::Error),
-    /// It never will.
+    /// A retry cannot succeed.
     Never(anyhow::Error),
 }
 
@@ -61,22 +60,22 @@ impl From<Attempt> for anyhow::Error {
     }
 }
 
-/// How to reach the coordinator, and who asks.
+/// The coordinators' addresses and this worker's credentials.
 pub struct Dialler {
-    /// The worker's only endpoint: data from peers comes in here too.
+    /// The worker's only endpoint, which also receives data from peers.
     pub endpoint: Endpoint,
-    /// Where it may be; names are looked up anew for each attempt.
+    /// The possible addresses; names are resolved for each attempt.
     pub coordinators: Coordinators,
     /// The join token.
     pub token: Token,
-    /// Where the identity is kept.
+    /// The folder of the identity.
     pub folder: PathBuf,
     /// The site's name.
     pub site: String,
 }
 
 impl Dialler {
-    /// The worker's identity: the one in its folder while that is valid, else a new one for the token.
+    /// Returns the identity in the folder while it is valid, else enrols a new one with the token.
     ///
     /// # Errors
     /// The coordinator refuses the token, or the folder cannot be written.
@@ -87,7 +86,7 @@ impl Dialler {
         }
     }
 
-    /// A new identity for the token, in the place of the one in the folder.
+    /// Enrols a new identity with the token and replaces the one in the folder.
     ///
     /// # Errors
     /// The coordinator refuses the token, or the folder cannot be written.
@@ -95,10 +94,10 @@ impl Dialler {
         self.insist(async |coordinator| self.enrol(coordinator).await).await
     }
 
-    /// Renews an identity whose time has come; answers the new one.
+    /// Renews an identity that is due for renewal.
     ///
     /// # Errors
-    /// The coordinator is away, or refuses.
+    /// The coordinator is unreachable, or refuses.
     pub async fn renew(&self, identity: &Identity) -> Result<Identity> {
         let address = self.lookup(&self.coordinators.current()).await?;
         let renewed = control::renew(&self.endpoint, address, identity, &self.site).await?;
@@ -106,16 +105,16 @@ impl Dialler {
         Ok(renewed)
     }
 
-    /// Connects and joins with what `join` says at the time, with growing pauses between attempts, until the coordinator welcomes or
-    /// refuses. When the certificate has expired, which happens while the coordinator is away for long, enrols with the token again.
+    /// Connects and joins with the current value of `join`. Retries with growing pauses until the coordinator welcomes or refuses. Enrols again with the token if the
+    /// certificate has expired, which happens during a long absence of the coordinator.
     ///
     /// # Errors
-    /// The coordinator refuses, and says why.
+    /// The coordinator refuses; the error has its reason.
     pub async fn connect(&self, identity: &Identity, join: impl Fn() -> Join) -> Result<Found> {
         self.insist(async |coordinator| self.attempt(coordinator, identity, &join).await).await
     }
 
-    /// Tries one coordinator after the other, with a pause when all have been tried.
+    /// Tries the coordinators in turn, with a pause after each full turn.
     async fn insist<T>(&self, attempt: impl AsyncFn(&str) -> Result<T, Attempt>) -> Result<T> {
         let (mut back_off, mut tried) = (BackOff::default(), 0);
         let mut limit = if self.coordinators.count() > 1 { ATTEMPT_MIN } else { ATTEMPT_MAX };
@@ -147,7 +146,7 @@ impl Dialler {
         }
     }
 
-    /// A new identity for the token, in the folder.
+    /// Enrols a new identity and stores it in the folder.
     async fn enrol(&self, coordinator: &str) -> Result<Identity, Attempt> {
         let address = self.lookup(coordinator).await?;
         let enrolled = control::enrol(&self.endpoint, address, &self.token, &self.site).await;
@@ -164,7 +163,7 @@ impl Dialler {
         Ok(identity)
     }
 
-    /// Enrols in place of an identity that has expired.
+    /// Enrols a replacement for an expired identity.
     async fn enrol_anew(&self, coordinator: &str) -> Result<Found, Attempt> {
         match self.enrol(coordinator).await {
             Ok(identity) => Ok(Found::Enrolled(identity)),
@@ -186,7 +185,7 @@ impl Dialler {
         }
         match self.join(coordinator, identity, join).await? {
             Some(conversation) => Ok(Found::Welcomed(conversation)),
-            // A clock that is off by less than that changes nothing.
+            // A smaller clock error has no effect.
             None if unix_s() >= identity.renew_at_unix_s() => self.enrol_anew(coordinator).await,
             None => Err(Attempt::Later(anyhow::anyhow!(
                 "the coordinator considers this worker's certificate expired or not yet valid, before half its lifetime: \
@@ -195,7 +194,7 @@ impl Dialler {
         }
     }
 
-    /// Connects and joins. None: the coordinator takes the certificate for expired.
+    /// Connects and joins. `None`: the coordinator considers the certificate expired.
     async fn join(
         &self,
         coordinator: &str,
@@ -220,7 +219,7 @@ impl Dialler {
             connected => connected.context("connect to the coordinator").map_err(Attempt::Later)?,
         };
         match greet(&connection, join()).await {
-            // In TLS 1.3 a client is done before the server has seen its certificate.
+            // In TLS 1.3 the client finishes before the server has verified its certificate.
             Err(Attempt::Later(error)) if error.chain().any(says_expired) => Ok(None),
             greeted => greeted.map(Some),
         }
@@ -249,22 +248,22 @@ impl Dialler {
         if usable.len() == 1 {
             return Ok(first);
         }
-        // Where none answers, dialling one says why.
+        // If none answers, dialling the first one yields the error.
         Ok(addresses::first_that_answers(&self.endpoint, &usable).await.unwrap_or(first))
     }
 
-    /// From a socket for all addresses of IPv6, both kinds can be dialled (RFC 3493, section 3.7).
+    /// An IPv6 wildcard socket can dial both families (RFC 3493, section 3.7).
     fn may_dial(&self, address: &SocketAddr) -> bool {
         let is_any = |own: &SocketAddr| own.is_ipv6() && own.ip().is_unspecified();
         self.endpoint.local_addr().is_ok_and(|own| is_any(&own) || own.is_ipv4() == address.is_ipv4())
     }
 }
 
-/// Says the first message over a new connection, and hears the answer.
+/// Sends the first message over a new connection and receives the answer.
 async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Attempt> {
     let (sender, mut receiver) = match control::open::<ToCoordinator, ToWorker>(connection).await {
         Ok(channel) => channel,
-        // Who trains goes on without a coordinator, and one of its own release may come back.
+        // A worker in training continues without a coordinator; one of its own release may return.
         Err(error) if error.is_other_version() && join.held.is_none() => {
             return Err(Attempt::Never(error.into()));
         }
@@ -274,7 +273,7 @@ async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Atte
         Err(error) => return Err(Attempt::Later(error.into())),
     };
     let later = |error: anyhow::Error| Attempt::Later(error);
-    // A worker that was taken out of the run is told so by how its connection is closed.
+    // The close code tells a removed worker of its removal.
     let heard = match sender.send(&ToCoordinator::Join(join)) {
         Ok(()) => receiver.receive().await,
         Err(error) => return Err(later(anyhow::Error::from(error).context("join"))),
@@ -297,7 +296,7 @@ async fn greet(connection: &Connection, join: Join) -> Result<Conversation, Atte
     }
 }
 
-/// A coordinator that waits while another one leads.
+/// Returns the refusal of a standby coordinator.
 fn says_not_leader(error: &(dyn std::error::Error + 'static)) -> Option<NotLeader> {
     error.downcast_ref().and_then(NotLeader::said_in)
 }
@@ -306,7 +305,7 @@ fn says_expired(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref().is_some_and(is_refused_as_expired)
 }
 
-/// Seconds since 1970, for certificates.
+/// Seconds since 1970, for certificate lifetimes.
 #[allow(clippy::disallowed_methods, reason = "certificates live in calendar time")]
 pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())

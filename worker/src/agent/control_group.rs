@@ -1,18 +1,18 @@
-//! The memory that a container, a job or a service may take: that of its control group, and of those that it is in.
+//! The memory limit of a container, job or service: the smallest of its control group and the ancestors.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// Bytes that this process's control groups leave it; none: they have no limit, or there are none.
+/// Bytes left by this process's control groups; `None`: no limit, or no control groups.
 pub(super) fn free_bytes() -> Option<u64> {
     free_bytes_in(Path::new("/sys/fs/cgroup"), &read_to_string("/proc/self/cgroup").ok()?)
 }
 
-/// The files of one version of control groups.
+/// The file names of one control group version.
 struct Version {
     limit: &'static str,
     used: &'static str,
-    /// Of `memory.stat`: what is given up for others, as pages of files.
+    /// Keys of `memory.stat` for reclaimable memory, such as the page cache.
     given_up: [&'static str; 3],
 }
 
@@ -29,7 +29,7 @@ const FIRST: Version = Version {
 
 fn free_bytes_in(mount: &Path, groups: &str) -> Option<u64> {
     let least = |root: &Path, group: &str, version: &Version| {
-        // Seen from within a container, a group's name may be the host's, and its folder the root.
+        // Within a container the path may be the host's, and the root the group's own folder.
         let own = root.join(group.trim_start_matches('/'));
         let folders = own.ancestors().take_while(|folder| folder.starts_with(root));
         folders.filter_map(|folder| free_in(folder, version)).min()
@@ -48,7 +48,7 @@ fn free_bytes_in(mount: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(of_line).min()
 }
 
-/// Bytes that a group leaves; none: it has no limit.
+/// Bytes that a group leaves; `None`: no limit.
 fn free_in(folder: &Path, version: &Version) -> Option<u64> {
     let number = |file| read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
     let limit = number(version.limit)?;

@@ -1,4 +1,4 @@
-//! Where the coordinator may be: one address, or those of several that take over from each other.
+//! The coordinator's possible addresses: one, or those of several with failover.
 
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 use longhaul_proto::control::NotLeader;
 
-/// Addresses that are tried in turn. Coordinators that wait may name one more, and no more than these are remembered.
+/// Limit on remembered addresses; standby coordinators may add some.
 const ADDRESSES_MAX: usize = 16;
 
-/// Addresses as HOST:PORT, one of which is tried at a time.
+/// Addresses as HOST:PORT, tried one at a time.
 #[derive(Debug)]
 pub struct Coordinators(Mutex<Known>);
 
@@ -20,18 +20,18 @@ struct Known {
 }
 
 impl Coordinators {
-    /// The one to try now: the one that answered last, until that is gone on from.
+    /// Returns the address to try: the last one that answered, until the search moves on.
     pub fn current(&self) -> String {
         let known = self.lock();
         known.addresses[known.at].clone()
     }
 
-    /// How many there are.
+    /// Returns the number of addresses.
     pub fn count(&self) -> usize {
         self.lock().addresses.len()
     }
 
-    /// Turns to the leader, if the one that was tried has named it; else to the next in turn.
+    /// Moves to the leader if the last coordinator named it, else to the next address.
     pub fn go_on(&self, waits: Option<NotLeader>) {
         let mut known = self.lock();
         let leader = waits.and_then(|waits| waits.leader);
@@ -47,7 +47,7 @@ impl Coordinators {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        // What a thread that panicked left is whole.
+        // A panic of another thread leaves this state consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(coordinators.current(), "a:1");
         coordinators.go_on(waits("d:1"));
         assert_eq!((coordinators.current().as_str(), coordinators.count()), ("d:1", 4));
-        // Whoever names itself is not asked twice in a row.
+        // A coordinator that names itself is not asked twice in a row.
         coordinators.go_on(waits("d:1"));
         assert_eq!(coordinators.current(), "a:1");
     }

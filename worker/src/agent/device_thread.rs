@@ -1,4 +1,4 @@
-//! The thread that computes, as a session starts it.
+//! The device thread of a session.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ use crate::data_progress::{self, Far};
 use crate::train::device::{Device, Outbox};
 use crate::train::selection::Selector;
 
-/// What the device thread is made of: the tensors themselves are made on it.
+/// Inputs of the device thread, which creates the tensors itself.
 pub(super) struct DeviceThread {
     pub membership: Arc<Membership>,
     pub worker: WorkerId,
@@ -44,22 +44,22 @@ impl DeviceThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system cannot create a thread.
     pub fn start(self) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name("device".into()).spawn(move || self.run())
     }
 
-    /// Opens the data, builds the model, and trains until the session ends.
+    /// Opens the data, builds the model and trains until the session ends.
     fn run(self) {
         let queue = self.queue.clone();
         let outbox: Outbox = Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok());
         if let Err(error) = self.serve(&outbox) {
-            // When the synchroniser is gone, the session is over.
+            // A closed queue means that the session is over.
             let _ = outbox(FromDevice::Failed(Explained(&*error).to_string()));
         }
     }
 
-    /// Builds one part of the model after the other, as it is told, and trains it. Where everybody has all of it, nobody has to be told.
+    /// Builds and trains each assigned part of the model in turn. An undivided model needs no assignment.
     fn serve(&self, outbox: &Outbox) -> Result<()> {
         let text = self.open()?;
         let mut next = (!self.config.parallel.is_divided()).then_some(0);
@@ -96,9 +96,9 @@ impl DeviceThread {
         Ok(())
     }
 
-    /// The part to build; none: the synchroniser is gone.
+    /// Waits for the part to build; `None`: the synchroniser has stopped.
     fn told(&self) -> Option<u32> {
-        // Before it has a part, it is told nothing else that counts.
+        // Without a part, no other message matters.
         self.inbox.iter().find_map(|message| match message {
             ToDevice::Build { rank } => Some(rank),
             ToDevice::Enter(_) | ToDevice::Apply { .. } | ToDevice::Export => None,
@@ -107,7 +107,7 @@ impl DeviceThread {
 
     fn open(&self) -> Result<Text> {
         let (args, config) = (&self.membership.args, &*self.config);
-        // Before data is prepared, which may take hours.
+        // Before the preparation of data, which may take hours.
         let device = claim_device(&args.device)?;
         if config.sync.within_site == WithinSite::Nccl {
             NcclCollective::available(device)
@@ -119,11 +119,11 @@ impl DeviceThread {
         Ok(Text { tokenizer, data, read_ahead, device })
     }
 
-    /// The data of files that this machine can read. From then on others may have it, where what members have may be known to others.
+    /// Opens data that this machine can read, and lends it to peers if the configuration allows.
     fn open_here(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
         let (args, config) = (&self.membership.args, &*self.config);
         let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
-        // A model that cannot have these tokens is refused before there are any.
+        // Refuses a mismatch of model and tokens before any data is prepared.
         ModelSpec::of(config, tokenizer.vocabulary())?;
         let data =
             args.data.as_ref().map_or_else(|| config.data.clone(), |place| config.data.found_at(place));
@@ -136,7 +136,7 @@ impl DeviceThread {
         if done.made > 0 {
             tracing::info!(shards = done.made, items = done.items, "the training data is prepared");
         }
-        // Whoever leaves waits for no image.
+        // A leaving worker does not wait for images.
         let coming = data.coming();
         if !coming.is_nothing() {
             self.network.at_end(move || coming.stop());
@@ -147,7 +147,7 @@ impl DeviceThread {
         Ok((tokenizer, data))
     }
 
-    /// Others may have the data, as soon as there is all of it.
+    /// Lends the data to peers once it is complete.
     fn lend(&self, data: &Arc<Dataset>, tokenizer: &Tokenizer) -> Result<()> {
         let lend = |data: Arc<Dataset>, tokenizer: &Tokenizer, network: &Network| {
             let hash = data.data_hash();
@@ -161,7 +161,7 @@ impl DeviceThread {
         tracing::info!("images are prepared while the run goes on; other workers may have them after that");
         let (data, tokenizer, network) = (Arc::downgrade(data), tokenizer.clone(), Arc::clone(&self.network));
         let wait = move || {
-            // Where it comes to no good end, whoever trains on it says so.
+            // The trainer reports a failure.
             if coming.wait().is_ok()
                 && let Some(data) = data.upgrade()
             {
@@ -176,7 +176,7 @@ impl DeviceThread {
         Ok(())
     }
 
-    /// The data that other workers have.
+    /// Opens the data of other workers.
     fn open_remote(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
         ensure!(
             self.config.may_be_shared(),
@@ -204,7 +204,7 @@ impl DeviceThread {
         Ok((tokenizer, data))
     }
 
-    /// The data that somebody has said the run has.
+    /// Opens data announced by another worker.
     fn open_found(&self, found: FoundData) -> Result<(Tokenizer, Arc<Dataset>), DataError> {
         let FoundData { catalogue, tokenizer, .. } = found;
         let (args, config) = (&self.membership.args, &self.config.data);
@@ -249,7 +249,7 @@ impl DeviceThread {
     }
 }
 
-/// What does not depend on the part of the model.
+/// State that is independent of the part of the model.
 struct Text {
     tokenizer: Tokenizer,
     data: Arc<Dataset>,

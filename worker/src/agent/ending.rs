@@ -1,4 +1,4 @@
-//! How a session ends.
+//! The end of a session.
 
 use std::time::Duration;
 
@@ -9,21 +9,22 @@ use longhaul_proto::identity::Identity;
 
 use super::connection::Conversation;
 
-/// How a session ended.
+/// The reason for the end of a session.
 pub(super) enum Ending {
-    /// For good.
+    /// The worker's part is over.
     Over(String),
-    /// This worker has lost the thread, and joins anew; with what the state took to come, where it has not taken part since, as results that it lacked were not to be had any more.
+    /// The worker fell behind and rejoins. The duration is the time that the state took to arrive, if the worker has not taken part since because missing
+    /// results were no longer available.
     Again(String, Option<Duration>),
-    /// The coordinator does not know this session any more; it has welcomed the worker as a new one.
+    /// The coordinator no longer knows this session; it has welcomed the worker as a new one.
     Replaced(Join, Box<Conversation>),
-    /// Another process has this worker's identity. This one is another worker from now on.
+    /// Another process has this worker's identity; this process becomes another worker.
     Twin,
-    /// The certificate has expired. This machine is another worker from now on, with another certificate.
+    /// The certificate has expired; this machine becomes another worker with this certificate.
     Renamed(Identity),
 }
 
-/// That of the synchroniser's.
+/// Converts the synchroniser's outcome.
 pub(super) fn ending_of(outcome: Result<Outcome>) -> Result<Ending> {
     Ok(match outcome? {
         Outcome::Dismissed(reason) => Ending::Over(reason),

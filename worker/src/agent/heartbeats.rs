@@ -1,4 +1,4 @@
-//! What this worker has the coordinator know of who is alive: itself, and those of its site that have shown it that they are.
+//! Heartbeats to the coordinator: this worker's own, and those that members of its site have passed to it.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use tokio::time::{Instant, sleep_until};
 
 use super::speaking::{Beat, Speaking};
 
-/// Says heartbeats, or shows them to who speaks for this worker.
+/// Sends heartbeats to the coordinator, or passes them to the site's speaker.
 pub(super) struct Heartbeats {
     speaking: Speaking,
     network: Arc<Network>,
     progress: Arc<Progress>,
     incarnation: u64,
-    /// A sign of life that another worker is being shown.
+    /// The heartbeat in flight to the speaker.
     showing: Option<JoinHandle<Shown>>,
 }
 
 impl Heartbeats {
-    /// Of a process of this incarnation.
+    /// Creates the heartbeats of this process's incarnation.
     pub fn new(
         network: Arc<Network>,
         progress: Arc<Progress>,
@@ -34,7 +34,7 @@ impl Heartbeats {
         Self { speaking, network, progress, incarnation, showing: None }
     }
 
-    /// A conversation with the coordinator begins.
+    /// Starts with a new conversation.
     pub fn begin(&mut self, sender: &ControlSender<ToCoordinator>) {
         self.showing = None;
         self.speaking.begin(Instant::now());
@@ -42,25 +42,25 @@ impl Heartbeats {
         self.network.open_signs(move || (ear.heard(), ear.round_trip()), self.speaking.next_at());
     }
 
-    /// It is over: nobody relies on this worker any more.
+    /// Ends with the conversation: peers no longer rely on this worker.
     pub fn end(&mut self) {
         self.network.close_signs();
     }
 
-    /// Returns when there is something to do: with what came of showing a sign; none: when the next heartbeat is due. May stand in a `select!`.
+    /// Waits for the next action: `Some`: the result of passing a heartbeat on; `None`: the next heartbeat is due. Cancel-safe in a `select!`.
     pub async fn wait(&mut self) -> Option<Shown> {
         let next_at = self.speaking.next_at();
         let Some(showing) = &mut self.showing else {
             sleep_until(next_at).await;
             return None;
         };
-        // It takes less time than there is between two heartbeats.
+        // This takes less than a heartbeat interval.
         let shown = showing.await;
         self.showing = None;
         Some(shown.unwrap_or(Shown::Unanswered))
     }
 
-    /// Does that; false: the connection is lost.
+    /// Performs the action; false: the connection is lost.
     pub fn act(&mut self, sender: &ControlSender<ToCoordinator>, shown: Option<Shown>) -> bool {
         match shown {
             Some(shown) => !self.speaking.shown(Instant::now(), shown) || self.say_if_heard(sender),
@@ -68,7 +68,7 @@ impl Heartbeats {
         }
     }
 
-    /// The coordinator asks whether this worker is alive; false: the connection is lost.
+    /// Answers the coordinator's query for a heartbeat; false: the connection is lost.
     pub fn answer(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
         self.speaking.asked(Instant::now());
         self.say(sender)
@@ -88,8 +88,8 @@ impl Heartbeats {
         }
     }
 
-    /// Who cannot hear the coordinator cannot take part in anything. It says no more that it is alive, but that it hears nothing, so that it is missed at least as soon as one that cannot be heard, until its
-    /// connection's own probes are acknowledged.
+    /// Sends a heartbeat only if this worker receives from the coordinator; otherwise it cannot take part. It then reports that it receives nothing, so that
+    /// the coordinator misses it at least as soon as an unreachable worker, until the connection's own probes are acknowledged.
     fn say_if_heard(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
         if self.network.may_be_heard(Instant::now()) {
             return self.say(sender);
@@ -97,7 +97,7 @@ impl Heartbeats {
         sender.send(&ToCoordinator::OutOfReach(vec![self.network.worker()])).is_ok()
     }
 
-    /// Says that this worker is alive, and who else is.
+    /// Sends this worker's heartbeat and those passed to it.
     fn say(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
         let others = self.network.take_signs(Instant::now(), self.speaking.next_at());
         let own = self.progress.heartbeat();

@@ -1,4 +1,4 @@
-//! Where a worker keeps who it is, so that it comes back as the same worker after a restart.
+//! The place of a worker's identity, which survives restarts.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use longhaul_proto::identity::Fingerprint;
 
-/// Workers of one run on one machine: more devices than any machine has.
+/// Limit on workers of one run on one machine: more than any machine has devices.
 const SLOTS_MAX: usize = 256;
 
-/// A folder for one worker process of a run; held until dropped, so two processes on a machine are never the same worker.
+/// The folder of one worker process of a run. Locked until dropped, so that two processes on a machine never share an identity.
 #[derive(Debug)]
 pub struct IdentitySlot {
     folder: PathBuf,
@@ -17,7 +17,7 @@ pub struct IdentitySlot {
 }
 
 impl IdentitySlot {
-    /// Takes the first free slot of the run with this authority, at this site.
+    /// Takes the first free slot at this site for the run with this authority.
     ///
     /// # Errors
     /// The cache folder cannot be written, or all slots are taken.
@@ -43,7 +43,7 @@ impl IdentitySlot {
         bail!("{SLOTS_MAX} workers of this run use {} already", run.display())
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder

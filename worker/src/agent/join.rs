@@ -1,4 +1,4 @@
-//! One `worker join`, from the first packet to the last.
+//! `worker join`, from the first packet to the last.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -30,22 +30,22 @@ use super::telemetry::Exports;
 use super::twins::Twins;
 use crate::cli::JoinArgs;
 
-/// How long the last packets may take when this worker's part is over.
+/// Timeout for the last packets after this worker's part is over.
 const HANG_UP_MAX: Duration = Duration::from_secs(5);
-/// How long a worker may take to end after it was asked to (SIGTERM): to be dismissed, then to end the device's step, then to hang
-/// up; longer where it alone has the run's state, or a part of it ([`HANDING_OVER_MAX`]). What starts workers waits longer before it kills them.
+/// Limit on a worker's exit after SIGTERM: dismissal, the device's current step, the last packets. Longer if only it has the run's state or a part of it
+/// ([`HANDING_OVER_MAX`]). Supervisors must wait longer before they kill a worker.
 pub const LEAVING_MAX: Duration = FAREWELL_MAX.saturating_add(FAREWELL_MAX).saturating_add(HANG_UP_MAX);
-/// The same where its checkpoint is to be written first, and copied. What kills workers sooner costs the run what only they had: it goes back to a checkpoint.
+/// Limit on an exit that first writes and copies a checkpoint. An earlier kill loses state that only this worker had; the run then goes back to a checkpoint.
 pub const HANDING_OVER_MAX: Duration = LEAVING_MAX.saturating_add(HANDOVER_MAX);
 
 /// Joins a run and trains until it ends.
 ///
 /// # Errors
-/// What cannot be mended by waiting: a refused token, a missing device or text, a training that diverged.
+/// Failures that a retry cannot fix: a refused token, a missing device or text, diverged training.
 pub async fn join(args: JoinArgs) -> Result<()> {
     let mut stop = StopSignal::listen()?;
     let token = args.join_token()?;
-    // Asked for before anything else, so that a wrong device costs no use of the token.
+    // Checked first, so that a wrong device does not consume a use of the token.
     claim_device(&args.device)?;
     let cache_dir = cache_dir(args.cache_dir.clone())?;
     let slot = IdentitySlot::take(&cache_dir, &token.authority, &args.site)?;
@@ -95,7 +95,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     if let Err(error) = &result {
         member.flight.write_and_tell(&Explained(&**error).to_string());
     }
-    // Whatever was said last should arrive: the reason of a failure, a farewell. A peer that does not hang up is not waited for.
+    // Delivers the last messages, such as a failure's reason or a farewell. An unresponsive peer does not delay this.
     let hung_up = tokio::time::timeout(HANG_UP_MAX, member.dialler.endpoint.wait_idle());
     tokio::select! {
         _ = async { tokio::join!(hung_up, member.exports.end()) } => {}
@@ -104,7 +104,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     result
 }
 
-/// This process as a member of the run, over all its sessions.
+/// This process as a member of the run, across all its sessions.
 pub(super) struct Membership {
     pub args: JoinArgs,
     pub cache_dir: PathBuf,
@@ -112,11 +112,11 @@ pub(super) struct Membership {
     pub dialler: Dialler,
     listens_at: IpAddr,
     reset_key: ResetKey,
-    /// What the model may take, as it was before there was one.
+    /// Memory available to the model, measured before it is built.
     pub room: Room,
-    /// Checkpoints in the run's archive that were found damaged.
+    /// Damaged checkpoints in the run's archive.
     pub unusable: Unusable,
-    /// What this process does.
+    /// The flight log of this process.
     pub flight: Arc<FlightLog>,
     exports: Exports,
     twins: Twins,
@@ -169,7 +169,7 @@ impl Membership {
                 }
                 continue;
             }
-            // That is said once.
+            // Reported only once.
             let join = Join { too_late_ms: None, ..join };
             let session = Session::start(Arc::clone(self), identity, config, &welcomed.welcome, join)?;
             let (ending, used) = session.converse(welcomed, stop).await?;
@@ -201,7 +201,7 @@ impl Membership {
         }
     }
 
-    /// Another process has taken this one's place. Whether this one has to be another worker.
+    /// Handles the takeover by another process; returns whether this one must become another worker.
     pub(super) fn yields_to_a_twin(&self) -> bool {
         let folder = self.slot.folder().display();
         let yields = self.twins.must_yield(Instant::now());
@@ -213,7 +213,7 @@ impl Membership {
         yields
     }
 
-    /// An identity of its own in the place of one that another process has; none: a stop was asked for.
+    /// Enrols a new identity in place of a duplicated one; `None`: a stop was requested.
     async fn enrol_as_another(&self, stop: &mut StopSignal) -> Result<Option<Identity>> {
         let folder = self.slot.folder().display();
         let enrolled = tokio::select! {
@@ -227,7 +227,7 @@ impl Membership {
         Ok(Some(identity))
     }
 
-    /// Data from peers is welcome under this identity.
+    /// Accepts data from peers under this identity.
     pub(super) fn listen_as(&self, identity: &Identity) -> Result<()> {
         let tls = identity::data_server(identity).context("use this worker's identity")?;
         self.reset_key.set(&identity.reset_secret());
@@ -235,7 +235,7 @@ impl Membership {
         Ok(())
     }
 
-    /// A first message of a new session; `too_late`: in the last one it could not take part, after a state that took so long to come.
+    /// Builds the first message of a session. `too_late`: the time that the state took in the last session, in which the worker could not take part.
     fn join_message(&self, identity: &Identity, too_late: Option<Duration>) -> Result<Join> {
         let port = self.dialler.endpoint.local_addr().context("ask for the endpoint's port")?.port();
         let lan_address = SocketAddr::new(self.listens_at, port);
@@ -259,25 +259,25 @@ impl Membership {
         format!("{} {device}", host.trim())
     }
 
-    /// Checkpoints of this run that are complete and sound. The folder is known only with the run's configuration, so the one of the last session
-    /// is remembered in the slot. A worker with a new slot has what it is given: another one may have written there.
+    /// Returns the complete and sound checkpoints of this run. The folder is known only with the configuration, so the slot remembers that of the last session.
+    /// A new slot uses the given folder, in which another worker may have written.
     fn offers(&self, identity: &Identity) -> Vec<CheckpointOffer> {
         let noted = std::fs::read_to_string(self.slot.folder().join(CHECKPOINT_FOLDER)).map(PathBuf::from);
         let Some(folder) = noted.ok().or_else(|| self.args.checkpoint_dir.clone()) else {
             return Vec::new();
         };
-        // `keep` only matters to a writer.
+        // `keep` matters only to a writer.
         let store = CheckpointStore::new(&folder, identity.run(), identity.worker(), 1);
         Offers::verified(store).current()
     }
 
-    /// Where checkpoints of this run go on this machine.
+    /// Returns this machine's checkpoint folder for the run.
     pub(super) fn checkpoint_dir(&self, config: &RunConfig) -> Result<PathBuf> {
         let folder = self.args.checkpoint_dir.clone().unwrap_or_else(|| config.checkpoint.dir.clone());
         let folder = std::path::absolute(folder).context("find the working directory")?;
         let note = self.slot.folder().join(CHECKPOINT_FOLDER);
         let text = folder.as_os_str().as_encoded_bytes();
-        // On a full disk a note that is written anew is lost, and with it the way to the checkpoints.
+        // Rewriting the note on a full disk would lose it, and with it the path of the checkpoints.
         if !std::fs::read(&note).is_ok_and(|noted| noted == text) {
             std::fs::write(&note, text).with_context(|| format!("write {}", note.display()))?;
         }
@@ -285,15 +285,15 @@ impl Membership {
     }
 }
 
-/// The folder in the identity slot with traces of what this process did.
+/// Folder of flight traces in the identity slot.
 const TRACES_FOLDER: &str = "traces";
-/// The file in the identity slot that remembers where checkpoints go.
+/// File in the identity slot with the path of the checkpoint folder.
 const CHECKPOINT_FOLDER: &str = "checkpoint-folder";
 
-/// The cache folder: as given, or where the desktop standard puts caches.
+/// Returns the cache folder: the given one, else that of the XDG base directory specification.
 ///
 /// # Errors
-/// There is no home folder, and none was given.
+/// No folder is given and no home folder exists.
 pub fn cache_dir(given: Option<PathBuf>) -> Result<PathBuf> {
     let of = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache")));

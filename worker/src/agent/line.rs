@@ -1,4 +1,4 @@
-//! What this worker does, at the foot of the terminal on which it runs.
+//! The status line of this worker at the foot of its terminal.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,18 +14,18 @@ use tokio::time::Instant;
 use super::session::ticks;
 use longhaul_flight::Progress;
 
-/// How often the line is made: often enough to look alive.
+/// Refresh interval of the line.
 const LOOK: Duration = Duration::from_millis(500);
-/// The speed is that over so many looks, ten seconds: steps may take as long.
+/// Window of the speed in refreshes: ten seconds, as steps may take that long.
 const LOOKS: usize = 20;
 
-/// The line of a worker in a session.
+/// The status line of a session.
 pub(super) struct Line {
     worker: WorkerId,
     steps: u64,
     unit: &'static str,
     progress: Arc<Progress>,
-    /// When how much was done, at the last looks.
+    /// Time and token count at recent refreshes.
     looks: VecDeque<(Instant, u64)>,
 }
 
@@ -35,13 +35,13 @@ impl Line {
         Self { worker, steps: config.run.steps, unit, progress, looks: VecDeque::new() }
     }
 
-    /// Shows it until this is dropped.
+    /// Shows the line until dropped.
     pub async fn follow(mut self) -> Infallible {
         let mut looks = ticks(LOOK);
         loop {
             let now = looks.tick().await;
             let done = self.progress.heartbeat();
-            // Until the first step is done, the line is that of the data's preparation.
+            // Before the first step, data preparation shows its own line.
             if done.tokens > 0 {
                 foot().show(&self.text(now, &done));
             }
@@ -59,7 +59,7 @@ impl Line {
         known.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// Tokens a second over the last looks; none before the second one.
+    /// Returns tokens per second over the window; `None` before the second refresh.
     fn speed(&mut self, now: Instant, tokens: u64) -> Option<f64> {
         self.looks.push_back((now, tokens));
         if self.looks.len() > LOOKS + 1 {
@@ -93,7 +93,7 @@ mod tests {
         let mut text = String::new();
         for look in 1..=40 {
             done.step = look;
-            // Faster in the second half, whose ten seconds count.
+            // Faster in the second half, whose ten seconds fill the window.
             done.tokens += if look <= 20 { 50 } else { 500 };
             text = line.text(began + LOOK * look as u32, &done);
         }

@@ -1,4 +1,4 @@
-//! Which ways to other sites are worth telling of.
+//! Selection of link measurements to report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{LINKS_MAX, LINKS_REPEATED_S, MeasuredLink, SeenLink};
 
-/// How often a worker looks: estimates hold for some round trips, and plans for minutes.
+/// Interval between reports: estimates hold for some round trips, plans for minutes.
 pub(super) const LOOK: Duration = Duration::from_secs(10);
-/// What differs by less from what was told has not changed: estimates of one path scatter by a few hundredths.
+/// Relative change below which a link counts as unchanged: estimates of one path scatter by a few hundredths.
 const CHANGE: f64 = 0.1;
 
-/// What the coordinator was told, and when.
+/// The last reported measurement of each link, and its time.
 #[derive(Debug, Default)]
 pub(super) struct ToldLinks {
     told: BTreeMap<SiteId, (Duration, MeasuredLink)>,
 }
 
 impl ToldLinks {
-    /// Of these ways, those to tell of now: what has changed, then what was told longest ago, at most [`LINKS_MAX`].
+    /// Selects measurements to report now: changed ones first, then the longest unreported, at most [`LINKS_MAX`].
     pub fn news(&mut self, now: Duration, ways: &BTreeMap<SiteId, MeasuredLink>) -> Vec<SeenLink> {
         self.told.retain(|site, _| ways.contains_key(site));
         let mut news: Vec<(Option<Duration>, SeenLink)> = Vec::new();
@@ -39,7 +39,7 @@ impl ToldLinks {
         news.into_iter().map(|(_, seen)| seen).collect()
     }
 
-    /// A coordinator that has come back is told everything again.
+    /// Reports everything again after a reconnection.
     pub fn repeat(&mut self) {
         self.told.clear();
     }

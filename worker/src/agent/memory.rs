@@ -1,4 +1,4 @@
-//! Whether a part of the model fits this worker.
+//! Whether a part of the model fits into this worker's memory.
 
 use std::fs;
 
@@ -15,19 +15,19 @@ use crate::cli::JoinArgs;
 use longhaul_engine::claim_device;
 use longhaul_nccl::gpu_memory_bytes;
 
-/// Micro-batches that are followed to see how many are kept at a time: with more, no schedule but one keeps more.
+/// Limit on simulated micro-batches when counting those held at a time; beyond it, only one schedule holds more.
 const FOLLOWED_MAX: u32 = 1 << 12;
 
-/// Bytes that a part of a model may take.
+/// Memory available to a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Of the memory that is computed in: as the user says, or else what nobody uses now. Where that cannot be found out, whatever is asked for.
+    /// Bytes of compute memory: as configured, else the free memory. Unlimited if unknown.
     pub bytes: u64,
-    /// Where that is a GPU's: of the machine's memory besides. None: there is one memory.
+    /// For a GPU: bytes of host memory besides. `None`: compute and host memory are the same.
     pub host_bytes: Option<u64>,
 }
 
-/// Bytes that nobody uses on a GPU; where that cannot be found out, a warning says how to tell it.
+/// Returns the free bytes of a GPU; if unknown, a warning names the option that sets them.
 fn free_on_gpu(index: usize) -> Option<u64> {
     let unknown = |error: &_| {
         tracing::warn!(
@@ -37,7 +37,7 @@ fn free_on_gpu(index: usize) -> Option<u64> {
     gpu_memory_bytes(index).inspect_err(unknown).ok()
 }
 
-/// What there is on this machine.
+/// Returns the memory available on this machine.
 pub(super) fn room(args: &JoinArgs) -> Room {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (found, host_bytes) = match claim_device(&args.device) {
@@ -55,33 +55,33 @@ pub(super) fn room(args: &JoinArgs) -> Room {
     Room { bytes: args.memory_bytes().or(found).unwrap_or(u64::MAX), host_bytes }
 }
 
-/// What one of so many GPUs of a machine may count on of its memory: as much as each, as a worker for any other may begin at any time, and no more than is there now.
+/// Returns the host memory that one of `gpus` GPUs may count on: an equal share, as a worker for another GPU may start at any time, and at most the available memory.
 fn host_share(meminfo: &str, gpus: u64) -> Option<u64> {
     let each = bytes_of(meminfo, "MemTotal:")? / gpus.max(1);
     Some(each.min(bytes_of(meminfo, "MemAvailable:")?))
 }
 
-/// GPUs of this machine, whether this process may use them or not, as far as the driver tells.
+/// Counts this machine's GPUs as reported by the driver, whether or not this process may use them.
 fn gpus() -> u64 {
     let listed = fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count);
     (listed as u64).max(u64::try_from(Cuda::device_count()).unwrap_or(0))
 }
 
-/// A line of `/proc/meminfo`, or of a process's `status`.
+/// Parses a line of `/proc/meminfo` or `/proc/<pid>/status`.
 fn bytes_of(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
 
-/// Bytes that this worker may take of its device's memory, and who says so.
+/// Limit on this worker's device memory, and its source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     bytes: u64,
     by: &'static str,
 }
 
-/// What the command line allows, or else what the control group leaves and this process has already; none: nobody has said anything.
+/// Returns the limit of the command line, else that of the control group plus this process's present use; `None`: no limit.
 pub(super) fn allowed(args: &JoinArgs, device: Device) -> Option<Allowed> {
     let told = args.memory_bytes().map(|bytes| Allowed { bytes, by: "--memory-gib" });
     let own = || bytes_of(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "RssAnon:");
@@ -96,7 +96,7 @@ pub(super) fn allowed(args: &JoinArgs, device: Device) -> Option<Allowed> {
 /// Refuses a part of the model that needs more of its device's memory than is allowed.
 ///
 /// # Errors
-/// Says what it needs, and what would help.
+/// The error has the required memory and possible remedies.
 pub(super) fn check(
     allowed: Option<Allowed>,
     device: Device,
@@ -122,7 +122,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Bytes for parameters, moments, updates and the activations that wait for their backward pass, in the memory that is computed in. Buffers of the network and of libtorch come on top.
+/// Bytes for parameters, moments, updates and activations that wait for their backward pass, in compute memory. Network and libtorch buffers are extra.
 fn needed(memory: Memory, part: &ModelSpec, config: &RunConfig, rank: u32) -> u64 {
     let sequence = config.predictions_per_sample();
     let blocks = part.blocks_in(config);
@@ -134,15 +134,15 @@ fn needed(memory: Memory, part: &ModelSpec, config: &RunConfig, rank: u32) -> u6
     };
     let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
     let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;
-    // The value that is borrowed, and its gradient, in f32.
+    // The borrowed value and its gradient, in f32.
     let (stage, _) = config.parallel.place_of(rank);
     let held = StageBytes::holding(&stages, &held(config, stage)) + 8.0 * borrowed;
-    // What is remembered of boundaries is where they come and go.
+    // Activation caches of boundaries are in host memory.
     let remembered = if memory == Memory::Gpu { 0 } else { config.parallel.remembered_bytes(stage) };
     held as u64 + remembered
 }
 
-/// Micro-batches, times chunks, whose activations a stage's workers hold at a time, or what is left of them.
+/// Micro-batches, times chunks, whose activations a stage holds at a time, or the remainders of these.
 fn held(config: &RunConfig, stage: u32) -> Vec<Held> {
     let parallel = &config.parallel;
     let all_open = |open| vec![Held { open, left: 0 }];
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(host_share("", 1), None);
     }
 
-    /// Half a hundred bytes of a parameter are the exchange's, which is in the machine's memory.
+    /// About fifty bytes per parameter belong to the exchange, in host memory.
     #[test]
     fn a_part_needs_less_of_a_gpu_than_of_a_machine_without_one() {
         let config = config("stages = 2\n[parallel.differences]\nmemory_mib = 64");
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((open(&halves, 0), open(&halves, 1), open(&gpipe, 1)), (Some(2), Some(1), Some(8)));
     }
 
-    /// Rank r has share r % 2 of stage r / 2, which has more micro-batches under way the earlier it is.
+    /// Rank r has share r % 2 of stage r / 2; earlier stages have more micro-batches in flight.
     #[test]
     fn a_share_of_a_part_needs_less_than_the_part() {
         let (halves, quarters) = (config("stages = 2"), config("stages = 2\ntensor = 2"));

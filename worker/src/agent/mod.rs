@@ -1,4 +1,4 @@
-//! `worker join`: identity, the conversation with the coordinator, and sessions that come and go with it.
+//! `worker join`: identity, the conversation with the coordinator, and its sessions.
 
 mod addresses;
 mod connection;

@@ -1,14 +1,14 @@
-//! Of a program that was built without the feature `otel`: nothing is exported.
+//! Replacement for telemetry in builds without the feature `otel`.
 
 use longhaul_flight::FlightLog;
 use longhaul_proto::identity::Identity;
 
-/// What this process exports: nothing.
+/// An exporter that exports nothing.
 #[derive(Debug)]
 pub(super) struct Exports;
 
 impl Exports {
-    /// Tells people who have named a collector that nothing will come.
+    /// Warns if the environment names a collector.
     pub fn start() -> Self {
         if std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT").is_some_and(|endpoint| !endpoint.is_empty()) {
             tracing::warn!(
@@ -18,9 +18,9 @@ impl Exports {
         Self
     }
 
-    /// Nobody is told.
+    /// Does nothing.
     pub fn follow(&self, _: &FlightLog, _: &Identity, _: &str) {}
 
-    /// There is nothing left.
+    /// Does nothing.
     pub async fn end(&self) {}
 }

@@ -7,20 +7,20 @@ use tokio::sync::mpsc;
 
 use longhaul_checkpoint::{CheckpointError, CheckpointStore, Listed, RunArchive};
 
-/// The run's checkpoints on this machine: verified when a session is prepared, and followed from there, as a worker that looks for
-/// the coordinator in the middle of its training has no time to read them all again.
+/// The run's checkpoints on this machine. Verified when a session is prepared and tracked from there: a worker that reconnects during training has no time to
+/// read them all again.
 #[derive(Debug)]
 pub(super) struct Offers {
-    /// Of whatever part.
+    /// The store, for all parts.
     store: CheckpointStore,
     /// Newest first.
     known: Vec<CheckpointOffer>,
-    /// Those in the archive of the run, which whoever is to go on from one fetches first.
+    /// Checkpoints in the run's archive, from which a restoring worker fetches first.
     archived: Vec<CheckpointOffer>,
 }
 
 impl Offers {
-    /// Looks through a folder: what is complete, sound and has a model, or a part of one.
+    /// Scans a folder for complete, sound checkpoints with a model or a part of one.
     pub fn verified(store: CheckpointStore) -> Self {
         let mut known: Vec<CheckpointOffer> =
             store.all_parts().flat_map(|(name, part)| sound_in(&part, name)).collect();
@@ -29,12 +29,12 @@ impl Offers {
         Self { store, known, archived: Vec::new() }
     }
 
-    /// Goes on from what was verified before.
+    /// Continues from checkpoints verified earlier.
     pub fn resume(store: CheckpointStore, known: Vec<CheckpointOffer>) -> Self {
         Self { store, known, archived: Vec::new() }
     }
 
-    /// What a report says of the checkpoints of this worker, which has this part of the model.
+    /// Updates the offers from a report of this worker, which has this part of the model.
     pub fn note_report(&mut self, part: (u32, u32), report: &ToCoordinator) {
         match report {
             ToCoordinator::Checkpoint(report) => self.note(part, report),
@@ -44,21 +44,21 @@ impl Offers {
         }
     }
 
-    /// These are in the archive.
+    /// Sets the checkpoints in the archive.
     fn note_archived(&mut self, archived: &[CheckpointOffer]) {
         self.archived = archived.to_vec();
     }
 
-    /// This worker, which has the part of `rank`, has written a checkpoint, or failed to.
+    /// Records a checkpoint that this worker, with the part of `rank`, has written; ignores a failed attempt.
     fn note(&mut self, (rank, parts): (u32, u32), report: &CheckpointReport) {
         let Ok(state_hash) = report.outcome else { return };
         let CheckpointReport { next_round, generation, .. } = *report;
         self.add(CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation });
     }
 
-    /// This worker has written a checkpoint, or has a copy of another one's.
+    /// Adds a checkpoint that this worker has written or copied.
     fn add(&mut self, offer: CheckpointOffer) {
-        // One of the same round is of a past that was cut off, and was replaced.
+        // An older one of the same round belongs to a discarded past and has been replaced.
         let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts);
         self.known.retain(|old| name(old) != name(&offer));
         let at = self.known.partition_point(|old| old.next_round > offer.next_round);
@@ -66,7 +66,7 @@ impl Offers {
         self.known.truncate(CHECKPOINT_OFFERS_MAX);
     }
 
-    /// Those that are there now.
+    /// Returns the checkpoints that exist now.
     pub fn current(&self) -> Vec<CheckpointOffer> {
         let stores: Vec<_> = self.store.all_parts().collect();
         let is_here = |offer: &&CheckpointOffer| {
@@ -86,7 +86,7 @@ impl Offers {
     }
 }
 
-/// Tells the coordinator, in its own time, which checkpoints the archive has: none, if it cannot be asked.
+/// Reports the archive's checkpoints to the coordinator in the background; none if the archive is unreachable.
 pub(super) fn tell_archived(archive: RunArchive, reports: mpsc::Sender<ToCoordinator>) {
     tokio::spawn(async move {
         let offers = archive.offers().await.unwrap_or_else(|error| {
@@ -177,11 +177,11 @@ mod tests {
                 outcome: Err("the disk is full".into()),
             },
         );
-        // The run went back to a checkpoint before round 30, and came there again with another state.
+        // The run returned to a checkpoint before round 30 and reached it again with another state.
         offers.note((0, 1), &write(30, 4));
         assert_eq!(rounds(&offers), [(30, 4), (20, 2)]);
 
-        // The next session goes on from the last message.
+        // The next session continues from the last message.
         join = Offers::resume(store(), join).current();
         assert!(join.is_empty(), "{join:?}");
         assert_eq!(Offers::verified(store()).current(), offers.current());

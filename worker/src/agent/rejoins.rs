@@ -1,15 +1,16 @@
-//! When a worker that has lost the thread joins again.
+//! The delay before a worker that fell behind rejoins.
 
 use std::time::Duration;
 
 use longhaul_common::back_off::BackOff;
 use tokio::time::Instant;
 
-/// Who has not joined again for so long does so at once: what the coordinator decides for all members, as another plan, is rarer than this. Each time costs a
-/// session, with a model that is built and a state that is fetched, and all members a settlement.
+/// Minimum interval for an immediate rejoin: decisions of the coordinator for all members, such as another plan, are rarer. Each rejoin costs a session with a
+/// new model and
+/// a fetched state, and a settlement of all members.
 const APART: Duration = Duration::from_secs(60);
 
-/// How often this worker has joined again lately.
+/// The recent rejoins of this worker.
 #[derive(Debug, Default)]
 pub(super) struct Rejoins {
     last: Option<Instant>,
@@ -17,7 +18,7 @@ pub(super) struct Rejoins {
 }
 
 impl Rejoins {
-    /// How long to wait when a session has ended now, after which the worker joins again.
+    /// Returns the delay before a rejoin after a session that ends now.
     pub fn pause(&mut self, now: Instant) -> Duration {
         let before = self.last.replace(now);
         if before.is_none_or(|before| now >= before + APART) {

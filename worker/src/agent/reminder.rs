@@ -1,20 +1,20 @@
-//! When a worker that waits says so again.
+//! Repetition of log messages of a waiting worker.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Often enough that the end of a log shows what is waited for, and rarely enough that a night fills no disk.
+/// Repetition interval: the end of a log shows the reason for the wait, and a night fills no disk.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 
-/// What was said last, and when.
+/// The last message and its time.
 #[derive(Debug, Default)]
 pub(super) struct Reminder {
     said: Option<(String, Instant)>,
 }
 
 impl Reminder {
-    /// Whether to say this now: it is news, or was said [`REMIND_EVERY`] ago. If so, it counts as said.
+    /// Returns whether to log the message now: it is new, or [`REMIND_EVERY`] has passed. If so, records it.
     pub fn is_due(&mut self, words: &str, now: Instant) -> bool {
         let due = self.said.as_ref().is_none_or(|(before, at)| before != words || now >= *at + REMIND_EVERY);
         if due {

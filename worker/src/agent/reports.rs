@@ -1,4 +1,4 @@
-//! Reports to the coordinator: those that wait while it is away, and the last ones that were said.
+//! Reports to the coordinator: those queued during its absence, and those sent last.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -7,22 +7,22 @@ use longhaul_proto::control::message::ToCoordinator;
 
 use longhaul_flight::Progress;
 
-/// Reports kept: at a round every few seconds, well over ten minutes of absence.
+/// Limit on queued reports: over ten minutes of absence with a round every few seconds.
 pub const REPORTS_KEPT: usize = 512;
-/// Reports that are said again after a lost connection: more rounds than fit into the silence after which it counts as lost.
+/// Reports repeated after a lost connection: more rounds than fit into the silence that marks it as lost.
 pub const REPORTS_REPEATED: usize = 128;
 
-/// A queue that forgets the oldest when it is full.
+/// A queue that drops the oldest report when full.
 #[derive(Debug, Default)]
 pub struct Reports {
     waiting: VecDeque<ToCoordinator>,
-    /// Said over the present connection or one before it; nobody knows whether they were heard.
+    /// Sent over this connection or an earlier one; their delivery is unknown.
     said: VecDeque<ToCoordinator>,
     forgotten: u64,
 }
 
 impl Reports {
-    /// Adds a report. Of settlements, only the newest counts.
+    /// Queues a report. Only the newest settlement is kept.
     pub fn push(&mut self, report: ToCoordinator) {
         if matches!(report, ToCoordinator::Settled(_)) {
             self.waiting.retain(|old| !matches!(old, ToCoordinator::Settled(_)));
@@ -34,13 +34,13 @@ impl Reports {
         self.waiting.push_back(report);
     }
 
-    /// The oldest.
+    /// Returns the oldest queued report.
     #[must_use]
     pub fn next(&self) -> Option<&ToCoordinator> {
         self.waiting.front()
     }
 
-    /// The oldest was said. What the run's books are made of is remembered, for [`Self::repeat`].
+    /// Marks the oldest report as sent. Reports that the run's accounts need are kept for [`Self::repeat`].
     pub fn said(&mut self) {
         let report = self.waiting.pop_front();
         if let Some(
@@ -56,21 +56,21 @@ impl Reports {
         }
     }
 
-    /// The connection was lost, and perhaps the last reports with it: they are said again, before those that wait.
+    /// Queues the last sent reports again, before the waiting ones, after a lost connection.
     pub fn repeat(&mut self) {
         while let Some(report) = self.said.pop_back() {
             self.waiting.push_front(report);
         }
     }
 
-    /// Reports that were lost so far.
+    /// Returns the number of dropped reports.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 }
 
-/// A report as it is to be said: counts that waited are older than those said meanwhile, and would look like ones begun anew.
+/// Updates a report for sending: queued counters are older than those sent meanwhile, and would look like a restart.
 pub fn as_of_now<'a>(report: &'a ToCoordinator, progress: &Progress) -> Cow<'a, ToCoordinator> {
     match report {
         ToCoordinator::Heartbeat(_) => Cow::Owned(ToCoordinator::Heartbeat(progress.heartbeat())),

@@ -1,4 +1,4 @@
-//! A session: this worker with one memory of the run, through any number of connections.
+//! A session: one continuous membership of this worker, through any number of connections.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -38,19 +38,19 @@ use super::status_updates::{About, StatusUpdates};
 use super::stop::StopSignal;
 use crate::member::{self, Links};
 
-/// Messages to the device: at most an entry, a result and a request are ever under way.
+/// Capacity of the queue to the device: at most an entry, a result and a request are in flight.
 const DEVICE_QUEUE: usize = 8;
-/// Reports between the synchroniser and the agent, which takes them at once.
+/// Capacity of the report queue from the synchroniser; the agent empties it at once.
 const REPORT_QUEUE: usize = 256;
-/// Reports that are said at once, and the pause before the next ones: a backlog must not fill the queue of the connection.
+/// Reports sent in a burst and the pause after it: a backlog must not fill the connection's queue.
 const REPORTS_AT_ONCE: usize = 32;
 const REPORTS_PAUSE: Duration = Duration::from_millis(50);
-/// How long the conversation stands still for a new certificate: well within the silence that the coordinator takes for a death.
+/// Limit on a certificate renewal, which blocks the conversation: well within the coordinator's failure timeout.
 const RENEWAL_MAX: Duration = Duration::from_secs(2);
-/// How often the certificate's age is looked at.
+/// Interval between checks of the certificate's age.
 const RENEWAL_CHECK: Duration = Duration::from_secs(600);
 
-/// The threads of a session and the ends of their channels.
+/// The threads of a session and their channels.
 pub(super) struct Session {
     membership: Arc<Membership>,
     identity: Identity,
@@ -60,18 +60,18 @@ pub(super) struct Session {
     barrier: Arc<StepBarrier>,
     network: Arc<Network>,
     synchroniser: Synchronising,
-    /// That of the device.
+    /// The device thread.
     device_thread: JoinHandle<()>,
     telling: Telling,
     heartbeats: Heartbeats,
-    /// The part of the model that it was last given, and of how many.
+    /// The rank of the assigned part of the model, and the number of parts.
     part: (u32, u32),
-    /// The last generation and round that were reported, for `Join.held`.
+    /// The last reported generation and round, for `Join.held`.
     held: Option<(Generation, Round)>,
     departure: Departure,
 }
 
-/// The synchroniser, which has a thread of its own, and its channels.
+/// The synchroniser's thread and its channels.
 struct Synchronising {
     events: mpsc::Sender<SyncEvent>,
     reports: mpsc::Receiver<ToCoordinator>,
@@ -79,7 +79,7 @@ struct Synchronising {
     thread: JoinHandle<()>,
 }
 
-/// Of what the coordinator is told, what it has been told and what waits.
+/// Reports to the coordinator, sent and queued.
 struct Telling {
     reports: Reports,
     offers: RefCell<Offers>,
@@ -90,12 +90,12 @@ struct Telling {
 /// More entries than any tokenizer has.
 const VOCABULARY_MAX: u32 = 1 << 21;
 
-/// The run's model, as far as it is known without the tokenizer: with as large a vocabulary as there could be.
+/// The run's model without knowledge of the tokenizer: with the largest possible vocabulary.
 fn largest_model(config: &RunConfig) -> Result<ModelSpec> {
     Ok(ModelSpec::of(config, config.vocabulary().unwrap_or(VOCABULARY_MAX))?)
 }
 
-/// What the conversation's loop woke for.
+/// Events of the conversation loop.
 enum Wake {
     Message(Option<ToWorker>),
     Report(Option<ToCoordinator>),
@@ -119,7 +119,7 @@ impl Session {
     ) -> Result<Self> {
         let parts = config.parallel.seats();
         let config = Arc::new(config);
-        // Before the network starts, which only an end of the session stops.
+        // Before the network starts, which stops only with the session.
         RunArchive::check(&config)?;
         let checkpoint_dir = membership.checkpoint_dir(&config)?;
         let (run, worker) = (identity.run(), identity.worker());
@@ -201,7 +201,7 @@ impl Session {
         })
     }
 
-    /// Speaks with the coordinator until the session ends, over as many connections as it takes.
+    /// Serves the coordinator's conversation until the session ends, across reconnections.
     pub(super) async fn converse(
         mut self,
         first: Conversation,
@@ -223,7 +223,7 @@ impl Session {
             let over = self.talk(&sender, &mut receiver, stop).await.transpose();
             self.heartbeats.end();
             if let Some(over) = over {
-                // The last words: a farewell, or why this worker fails.
+                // The last message: a farewell, or this worker's failure.
                 tokio::select! {
                     () = sender.finish() => {}
                     () = stop.asked() => {}
@@ -249,7 +249,7 @@ impl Session {
             self.telling.reports.repeat();
             self.telling.links.repeat();
             if self.departure.asked.is_some() {
-                // That it is to leave is not known any more, where the coordinator was started anew. A connection that is gone again is noticed soon.
+                // A restarted coordinator no longer knows that the worker is leaving. A connection lost again is noticed soon.
                 let _ = next.sender.send(&ToCoordinator::Leaving);
             }
             match self.telling.reports.forgotten() {
@@ -263,10 +263,10 @@ impl Session {
         }
     }
 
-    /// Finds the coordinator again; what there is to report meanwhile is kept.
+    /// Reconnects to the coordinator; reports are queued meanwhile.
     async fn reconnect(&mut self, stop: &mut StopSignal) -> Result<Reconnected> {
         self.join.held = self.held;
-        // If the one that was lost still leads, another one says so at once; if it is gone, nobody waits for its answer first.
+        // If the last coordinator still leads, another one names it at once; if it is down, no timeout delays the others.
         self.membership.dialler.coordinators.go_on(None);
         let farewell = self.departure.farewell();
         let Self { membership, identity, join, synchroniser, telling, part, .. } = self;
@@ -306,7 +306,7 @@ impl Session {
         }
     }
 
-    /// Talks over one connection. None: it is lost.
+    /// Serves one connection; `None`: it is lost.
     async fn talk(
         &mut self,
         sender: &ControlSender<ToCoordinator>,
@@ -344,7 +344,7 @@ impl Session {
                     self.note(&message);
                     self.synchroniser.events.send(SyncEvent::Coordinator(message)).await.is_ok()
                 }
-                // The outcome says why.
+                // The outcome has the reason.
                 Wake::Report(None) => true,
                 Wake::Report(Some(report)) => self.pass_on(sender, report),
                 Wake::Backlog => self.say_backlog(sender, REPORTS_AT_ONCE),
@@ -357,11 +357,11 @@ impl Session {
                 }
                 Wake::Outcome(Err(error)) => {
                     let reason = Explained(&*error).to_string();
-                    // The worker fails whether or not the coordinator hears of it.
+                    // The worker fails whether or not this message arrives.
                     let _ = sender.send(&ToCoordinator::Failed { reason });
                     return Err(error);
                 }
-                // It was asked to stop, and does not join again.
+                // A stop was requested, so the worker does not rejoin.
                 Wake::Outcome(Ok(Outcome::Rejoin(reason))) if self.departure.asked.is_some() => {
                     return Ok(Some(Ending::Over(reason)));
                 }
@@ -396,7 +396,7 @@ impl Session {
         behind_others || self.say_backlog(sender, 1)
     }
 
-    /// Says the oldest reports that wait; false: the connection is lost.
+    /// Sends the oldest queued reports; false: the connection is lost.
     fn say_backlog(&mut self, sender: &ControlSender<ToCoordinator>, at_most: usize) -> bool {
         for _ in 0..at_most {
             let Some(report) = self.telling.reports.next() else { break };
@@ -408,7 +408,7 @@ impl Session {
         true
     }
 
-    /// Says what has been seen of the ways to other sites; false: the connection is lost.
+    /// Sends measurements of links to other sites; false: the connection is lost.
     fn tell_ways(&mut self, sender: &ControlSender<ToCoordinator>) -> bool {
         let news = self.telling.links.news(self.telling.began.elapsed(), &self.network.ways());
         news.is_empty() || sender.send(&ToCoordinator::SeenLinks(news)).is_ok()
@@ -429,7 +429,7 @@ impl Session {
                 );
             }
             ToWorker::DataHolders(holders) => self.network.note_data_holders(holders),
-            // At once: the synchroniser may be at work on a round.
+            // Immediately, as the synchroniser may be busy with a round.
             ToWorker::Revoked { workers } => self.network.revoke(workers),
             _ => {}
         }
@@ -456,17 +456,17 @@ impl Session {
         }
     }
 
-    /// Stops the threads and answers once they have ended, or the user does not want to wait for them.
+    /// Stops the threads. Returns once they have ended, or once the user refuses to wait.
     async fn end(self, stop: &mut StopSignal) -> Identity {
         let Self { identity, barrier, network, synchroniser, device_thread, .. } = self;
         let Synchronising { events, reports, thread, .. } = synchroniser;
         barrier.stop();
         network.stop();
         let ended = async move {
-            // A synchroniser with an outcome has ended already, and takes nothing more.
+            // A synchroniser with an outcome has already ended.
             let _ = events.send(SyncEvent::Stop).await;
             drop((events, reports, network));
-            // The device finishes its step first. A thread that panicked has said so on standard error.
+            // The device finishes its step first. A panic has been reported on standard error.
             let _ = spawn_blocking(move || drop((thread.join(), device_thread.join()))).await;
         };
         tokio::select! {
@@ -481,15 +481,15 @@ impl Session {
     }
 }
 
-/// What came of looking for the coordinator again.
+/// The result of a reconnection.
 enum Reconnected {
-    /// It counts on this session.
+    /// The coordinator resumes this session.
     Resumed(Conversation),
     /// The session is over.
     Ended(Ending),
 }
 
-/// A clock that does not hurry after a delay.
+/// An interval that does not catch up after a delay.
 pub(super) fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! Who says that this worker is alive: itself, or another one of its site. `docs/agent.md` has the design.
+//! Choice of the sender of this worker's heartbeats: itself or another member of its site. Design: `docs/agent.md`.
 
 use std::time::Duration;
 
@@ -8,41 +8,42 @@ use tokio::time::Instant;
 
 use longhaul_peer::Shown;
 
-/// Between heartbeats.
+/// Heartbeat interval.
 const INTERVAL: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
-/// A sign is shown so long before it is told: time for a thread's turn, so that it is not told with the next message, half a second old.
+/// Lead of a heartbeat over the speaker's next message: time to schedule a thread. A late one would go with the following message, half a second old.
 const LEAD: Duration = Duration::from_millis(50);
-/// Who could not have another one speak for it does so itself for this long,
+/// Initial pause without a speaker after a failure: the worker then sends its own heartbeats.
 const REST: Duration = Duration::from_secs(5);
-/// and for twice as long each time that it was let down, up to 2⁶ times: five minutes.
+/// Limit on the doublings of this pause, one per failure: 2⁶ times are five minutes.
 const REST_DOUBLINGS: u32 = 6;
 
-/// How this heartbeat is said.
+/// The route of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beat {
-    /// By this worker, to the coordinator.
+    /// Directly to the coordinator.
     Own,
-    /// By showing it to this one, which tells the coordinator.
+    /// Through this worker, which passes it to the coordinator.
     Through(WorkerId),
 }
 
-/// Decides how each heartbeat is said, without clock or socket.
+/// Chooses the route of each heartbeat, without clock or socket.
 ///
-/// [`Speaking::begin`] with each conversation; [`Speaking::beat`] at [`Speaking::next_at`]; what came of [`Beat::Through`] goes to [`Speaking::shown`] before the next one.
+/// Call [`Speaking::begin`] for each conversation and [`Speaking::beat`] at [`Speaking::next_at`]. Pass the result of [`Beat::Through`] to [`Speaking::shown`]
+/// before the next beat.
 #[derive(Debug)]
 pub(super) struct Speaking {
-    /// Whether another one may speak for this worker.
+    /// Whether another worker may report for this one.
     is_allowed: bool,
     next_at: Instant,
-    /// Heartbeats of this conversation.
+    /// Number of heartbeats in this conversation.
     beats: u64,
-    /// Who was to speak at the last one,
+    /// The speaker chosen for the last heartbeat.
     speaker: Option<WorkerId>,
-    /// is not asked to before this time,
+    /// Time before which the speaker is not used.
     rests_until: Option<Instant>,
-    /// and has let this worker down so often.
+    /// Number of the speaker's failures.
     failures: u32,
-    /// Whether it has ever spoken.
+    /// Whether the speaker has ever passed a heartbeat on.
     has_spoken: bool,
 }
 
@@ -59,17 +60,17 @@ impl Speaking {
         }
     }
 
-    /// A conversation with the coordinator begins: the first heartbeat is this worker's own.
+    /// Starts a conversation: its first heartbeat goes directly to the coordinator.
     pub fn begin(&mut self, now: Instant) {
         (self.next_at, self.beats) = (now, 0);
     }
 
-    /// When the next heartbeat is due.
+    /// Returns the time of the next heartbeat.
     pub fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// A heartbeat is due. `speaker`: who speaks for this worker now, if another one does; `is_relied_on`: others have shown this one that they are alive.
+    /// Routes a due heartbeat. `speaker`: the member that reports for this worker, if any; `is_relied_on`: peers pass their heartbeats to this worker.
     pub fn beat(&mut self, now: Instant, speaker: Option<WorkerId>, is_relied_on: bool) -> Beat {
         let is_own_word = self.beats.is_multiple_of(OWN_WORD_EVERY);
         self.beats += 1;
@@ -86,12 +87,12 @@ impl Speaking {
         }
     }
 
-    /// What came of [`Beat::Through`]. True: this worker must say the heartbeat itself, at once.
+    /// Records the result of [`Beat::Through`]; true: this worker must send the heartbeat itself, at once.
     pub fn shown(&mut self, now: Instant, shown: Shown) -> bool {
         match shown {
             Shown::Taken { next_in } => {
                 let next_in = next_in.min(INTERVAL);
-                // Just before the speaker's next message, or the one after it, whichever is nearer to half a second from now.
+                // Just before the speaker's next message or the one after, whichever is nearer to half a second from now.
                 let turns = if next_in < INTERVAL / 2 { next_in + INTERVAL } else { next_in };
                 self.next_at = now + turns.saturating_sub(LEAD);
                 if !std::mem::replace(&mut self.has_spoken, true) {
@@ -106,7 +107,7 @@ impl Speaking {
         true
     }
 
-    /// The coordinator has heard nothing of this worker for a while.
+    /// Records the coordinator's query after a silence of this worker.
     pub fn asked(&mut self, now: Instant) {
         if self.rests_until.is_none_or(|until| until <= now) {
             self.is_let_down(now);
@@ -133,7 +134,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// One that has said its first heartbeat, and when that was.
+    /// An instance after its first heartbeat, and the time of that.
     fn speaking() -> (Speaking, Instant) {
         let now = Instant::now();
         let mut speaking = Speaking::new(true, now);
@@ -142,7 +143,7 @@ mod tests {
         (speaking, now)
     }
 
-    /// How its heartbeats are said until `to`, each as soon as it is due.
+    /// The routes of heartbeats until `to`, each at its due time.
     fn beats(speaking: &mut Speaking, to: Instant, shown: impl Fn(Instant) -> Shown) -> Vec<(Instant, Beat)> {
         let mut beats = Vec::new();
         while speaking.next_at() < to {
@@ -169,7 +170,7 @@ mod tests {
     fn signs_are_shown_just_before_the_speaker_tells_of_them() {
         for phase in 0..500 {
             let (mut speaking, began) = speaking();
-            // It tells of them each half a second, at this phase.
+            // The speaker reports every half second, at this phase.
             let next_in = |now: Instant| {
                 let since = now - began + ms(500 - phase);
                 ms(500 - (since.as_millis() % 500) as u64)
@@ -192,7 +193,7 @@ mod tests {
         assert!(through[0] - began >= REST);
     }
 
-    /// Also where the speaker has taken the last sign and stood still before it told of it.
+    /// Includes a speaker that accepts the last heartbeat and then stalls before passing it on.
     #[test]
     fn who_is_let_down_is_heard_again_well_before_it_is_missed() {
         let since_last_told = INTERVAL * 2 + ms(200) + ANSWER_MAX;

@@ -1,4 +1,4 @@
-//! How fast this machine computes with a run's model.
+//! This machine's speed with a run's model.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::cli::JoinArgs;
 use longhaul_engine::Batch;
 use longhaul_engine::{Engine, claim_device};
 
-/// Steps are timed for as long as this, and at least so many.
+/// Minimum duration and number of timed steps.
 const ENOUGH: Duration = Duration::from_millis(700);
 const STEPS_MIN: u32 = 2;
 
-/// Trains the model with one of its layers on a micro-batch of made-up text, or a classifier on one of made-up images, for about a second. Not for a thread that others wait for.
+/// Trains a one-layer version of the model on a synthetic micro-batch of text or images for about a second. Blocks the calling thread.
 ///
 /// # Errors
-/// When there is no such device or tokenizer; where libtorch fails: out of memory, mostly.
+/// The device or tokenizer is missing, or libtorch fails, mostly out of memory.
 #[allow(clippy::disallowed_methods, reason = "measures speed")]
 pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
     let (spec, batch) = match &config.data.image {
@@ -37,11 +37,11 @@ pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
     let device = claim_device(&args.device)?;
     let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
     let mut engine = Engine::new(&spec, &config.train, u64::MAX, config.run.seed, device, threads)?;
-    // The first step also takes memory and chooses kernels.
+    // The first step also allocates memory and selects kernels.
     engine.train_step(0, &batch)?;
     let (began, mut steps) = (Instant::now(), 0);
     while steps < STEPS_MIN || began.elapsed() < ENOUGH {
-        // On a GPU too: it reads the loss, and so waits for it.
+        // Reading the loss synchronises with a GPU, too.
         engine.train_step(u64::from(steps) + 1, &batch)?;
         steps += 1;
     }
@@ -49,7 +49,7 @@ pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
     Ok(Profile { flops_per_s: flops / began.elapsed().as_secs_f64(), vocabulary: spec.vocabulary })
 }
 
-/// A micro-batch of tokens that are anything.
+/// A micro-batch of arbitrary tokens.
 fn made_up(config: &RunConfig, vocabulary: u32) -> Batch {
     let length = config.data.sequence_length;
     let mut batch = Batch::new(length as usize);
@@ -59,7 +59,7 @@ fn made_up(config: &RunConfig, vocabulary: u32) -> Batch {
     batch
 }
 
-/// A micro-batch of images that are anything.
+/// A micro-batch of arbitrary images.
 fn made_up_images(config: &RunConfig, image: &ImageConfig) -> Batch {
     let values = image.values() as usize;
     let mut batch = Batch::of_images(values);
@@ -72,7 +72,7 @@ fn made_up_images(config: &RunConfig, image: &ImageConfig) -> Batch {
 }
 
 fn flops_per_token(spec: &ModelSpec, config: &RunConfig) -> f64 {
-    // A device does as many in a second, whether they are of a first forward pass or of one that is made again.
+    // A device's FLOP/s are the same for a first forward pass and its recomputation.
     let of = |block: &BlockCost| {
         let again = if config.train.recompute { block.forward_flops_per_token } else { 0 };
         block.forward_flops_per_token + block.backward_flops_per_token + again

@@ -1,4 +1,4 @@
-//! What the coordinator is told when it changes: who is out of reach, and what there is of the training data.
+//! Status updates to the coordinator on change: unreachable members and available training data.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use super::reach::ReachWords;
 
-/// Of one connection to the coordinator, which may be another one than was told before.
+/// Updates over one connection to the coordinator, which may be a new one.
 pub(super) struct StatusUpdates {
     reach: ReachWords,
     data_at: watch::Receiver<Option<DataAt>>,
 }
 
-/// Of what there is something to say.
+/// The subject of an update.
 pub(super) enum About {
     Reach,
     Data,
@@ -28,7 +28,7 @@ impl StatusUpdates {
         Self { reach: ReachWords::new(Arc::clone(network)), data_at }
     }
 
-    /// Returns when there is something to say. May stand in a `select!`.
+    /// Waits until an update is due. Cancel-safe in a `select!`.
     pub async fn wait(&mut self) -> About {
         tokio::select! {
             () = self.reach.wait() => About::Reach,
@@ -36,7 +36,7 @@ impl StatusUpdates {
         }
     }
 
-    /// Says it; false: the connection is lost.
+    /// Sends the update; false: the connection is lost.
     pub fn say(&mut self, about: &About, sender: &ControlSender<ToCoordinator>) -> bool {
         match about {
             About::Reach => self.reach.say(sender),

@@ -1,17 +1,17 @@
-//! The wish of the user or the machine that this process stops.
+//! Stop requests of the user or the machine.
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Counts SIGINT and SIGTERM from the start of the process on, so that none is missed while nobody waits for one.
+/// Counts SIGINT and SIGTERM from the start of the process, so that none is missed.
 pub(crate) struct StopSignal {
     count: watch::Receiver<u32>,
     heeded: u32,
 }
 
 impl StopSignal {
-    /// Starts to listen.
+    /// Installs the signal handlers.
     ///
     /// # Errors
     /// The system refuses.
@@ -32,11 +32,11 @@ impl StopSignal {
         Ok(Self { count, heeded: 0 })
     }
 
-    /// Resolves once for each signal. May stand in a `select!`: a signal that comes meanwhile is not lost.
+    /// Resolves once per signal. Cancel-safe in a `select!`: no signal is lost.
     pub async fn asked(&mut self) {
         let heeded = self.heeded;
         if self.count.wait_for(|count| *count > heeded).await.is_err() {
-            // The runtime is being shut down, and this with it.
+            // The runtime is shutting down.
             return std::future::pending().await;
         }
         self.heeded += 1;

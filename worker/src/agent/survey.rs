@@ -1,4 +1,4 @@
-//! Taking part before there is a plan: telling the coordinator what this machine and its links can do.
+//! Participation before a plan exists: measurements of this machine and its links for the coordinator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +22,19 @@ use super::join::Membership;
 use super::speed;
 use super::stop::StopSignal;
 
-/// How it ended.
+/// The result of a survey.
 pub(super) enum Surveyed {
-    /// There is a plan, or this worker was welcomed with another configuration for another reason.
+    /// A plan exists, or another configuration was sent for another reason.
     Welcomed(Conversation),
     /// The connection to the coordinator is lost.
     Lost,
-    /// Another process has this worker's identity. This one is another worker from now on.
+    /// Another process has this worker's identity; this process becomes another worker.
     Twin,
-    /// This worker's part is over.
+    /// The worker's part is over.
     Over(String),
 }
 
-/// What the loop woke for.
+/// Events of the survey's loop.
 enum Wake {
     Message(Option<ToWorker>),
     Heartbeat,
@@ -43,10 +43,10 @@ enum Wake {
     Stop,
 }
 
-/// Measures this machine, and whatever links the coordinator asks about, until there is a plan.
+/// Measures this machine and the links that the coordinator requests, until a plan exists.
 ///
 /// # Errors
-/// When this machine cannot compute; when the coordinator refuses it.
+/// This machine cannot compute, or the coordinator refuses it.
 pub(super) async fn attend(
     membership: &Arc<Membership>,
     identity: &Identity,
@@ -56,7 +56,7 @@ pub(super) async fn attend(
 ) -> Result<Surveyed> {
     tracing::info!("there is no plan yet: measuring what this machine can do");
     let progress = Arc::new(Progress::default());
-    // Peers may ask how fast the way to this worker is, and for nothing else: nobody would answer.
+    // Peers may only measure the link to this worker; other requests would get no answer.
     let (nobody, _) = mpsc::channel(1);
     let endpoint = membership.dialler.endpoint.clone();
     let (site, limits) = (conversation.welcome.site, ReceiveLimits::default());
@@ -65,7 +65,7 @@ pub(super) async fn attend(
     let ended = survey.converse(&mut conversation, &progress, stop).await;
     survey.network.stop();
     if let (Ok(End::Welcomed | End::Lost), Some(profiling)) = (&ended, survey.profiling.take()) {
-        // It has the device for another second, and what comes next wants it alone. What it finds is of no use any more.
+        // It uses the device for another second, and its successor needs the device alone. The result is discarded.
         let _ = profiling.await;
     }
     match ended? {
@@ -74,7 +74,7 @@ pub(super) async fn attend(
             Ok(Surveyed::Twin)
         }
         End::Lost => Ok(Surveyed::Lost),
-        // The last words.
+        // The last messages.
         End::Over(reason) => {
             conversation.sender.finish().await;
             Ok(Surveyed::Over(reason))
@@ -135,7 +135,7 @@ impl Survey {
                 }
                 Wake::Profiled(Err(error)) => {
                     let reason = Explained(&*error).to_string();
-                    // This worker fails whether or not the coordinator hears of it.
+                    // The worker fails whether or not this message arrives.
                     let _ = conversation.sender.send(&ToCoordinator::Failed { reason });
                     return Ok(End::Failed(error));
                 }
@@ -151,7 +151,7 @@ impl Survey {
         }
     }
 
-    /// What the coordinator says; the end, if it is one.
+    /// Handles a message; returns the end of the survey, if it is one.
     fn follow(&mut self, message: ToWorker, conversation: &mut Conversation) -> Result<Option<End>> {
         match message {
             ToWorker::Welcome(welcome) => {
@@ -169,15 +169,15 @@ impl Survey {
             }
             ToWorker::Dismiss { reason } => Ok(Some(End::Over(reason))),
             ToWorker::Refused { reason } => bail!("the coordinator: {reason}"),
-            // Of a state that this worker does not have yet.
+            // These concern a state that this worker does not have yet.
             ToWorker::Prepare(_)
             | ToWorker::Heal { .. }
             | ToWorker::Settle { .. }
             | ToWorker::Begin(_)
             | ToWorker::Seat { .. }
             | ToWorker::Keep(_) => Ok(None),
-            // It does so in any case.
-            // What was said of data belongs to the session before.
+            // Heartbeats are sent in any case.
+            // Data holders belong to the previous session.
             ToWorker::Speak | ToWorker::DataHolders(_) | ToWorker::Handover => Ok(None),
         }
     }
@@ -191,7 +191,7 @@ impl Drop for Survey {
     }
 }
 
-/// What a task gives, once; before it is there and after that, nothing ever.
+/// Yields a task's result once; otherwise pending forever.
 async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T> {
     let Some(running) = task else { return std::future::pending().await };
     let result = running.await;

@@ -1,4 +1,4 @@
-//! Another process with this one's identity, as where a machine or a cache folder was copied: they would throw each other out for as long as they live.
+//! Detection of another process with the same identity, such as a copy of a machine or cache folder: the two would evict each other forever.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Who has been here for less is the newcomer. What was longer ago does not count.
+/// A process younger than this is the newcomer. Older takeovers do not count.
 const LATELY: Duration = Duration::from_secs(60);
-/// How often a process that was here before insists on its place; the newcomer never does.
+/// How often an older process reclaims its place; a newcomer never does.
 const INSISTS: usize = 2;
 
-/// How often another process has lately taken this one's place.
+/// The recent takeovers of this process's place.
 #[derive(Debug, Default)]
 pub(super) struct Twins(Mutex<Seen>);
 
@@ -22,12 +22,12 @@ struct Seen {
 }
 
 impl Twins {
-    /// The coordinator has welcomed this process.
+    /// Records a welcome by the coordinator.
     pub fn welcomed(&self, now: Instant) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).welcomed.get_or_insert(now);
     }
 
-    /// Another process has taken this one's place. Whether this one has to be another worker: the newcomer at once, and who was here before when the other one insists.
+    /// Records a takeover. Returns whether this process must become another worker: a newcomer at once, an older one when the other insists.
     pub fn must_yield(&self, now: Instant) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_late = |at: Instant| now >= at + LATELY;

@@ -1,4 +1,4 @@
-//! Where a join token comes from: the command line, the environment, or a file.
+//! Sources of a join token: the command line, the environment, or a file.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,30 +10,31 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 use longhaul_proto::identity::{TOKEN_PREFIX, Token};
 
-/// A file with a token is read so far, in bytes: a join line is a few hundred.
+/// Limit on bytes read from a token file: a join line has a few hundred.
 const TOKEN_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// The options as they are typed.
+/// The options as typed.
 #[derive(Debug, Args)]
 #[group(id = "join_token", multiple = true)]
 struct Typed {
     /// The join token that the coordinator printed.
     #[arg(long, env = "LONGHAUL_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// A file with the token, or with the whole join line as `coordinator up --token-file` writes it: other users of the machine see a command line, and not a file of mode 0600.
+    /// A file with the token or the whole join line, as written by `coordinator up --token-file`. Other users of the machine can read a command line, but not a
+    /// file of mode 0600.
     #[arg(long, value_name = "FILE", env = "LONGHAUL_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
 
-/// The join token of a command: one at most of the two is there.
+/// The join token of a command: at most one of the two fields is set.
 ///
-/// What is on the command line counts before what is in the environment; both on the command line are an error. Of two variables, the
-/// token itself counts.
+/// The command line takes precedence over the environment. Both options on the command line are an error; of the two variables, the token
+/// itself takes precedence.
 #[derive(Debug)]
 pub struct TokenArgs {
-    /// Itself.
+    /// The token itself.
     pub token: Option<String>,
-    /// The file that it is in.
+    /// The file with the token.
     pub token_file: Option<PathBuf>,
 }
 
@@ -71,7 +72,7 @@ impl FromArgMatches for TokenArgs {
 }
 
 impl TokenArgs {
-    /// The token; none: none was given.
+    /// Returns the token; `None`: none was given.
     ///
     /// # Errors
     /// The file cannot be read or has no token in it, or the token is damaged.

@@ -1,4 +1,4 @@
-//! Images and their classes, in letters.
+//! Images and their classes as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +8,21 @@ use indicatif::HumanCount;
 use longhaul_common::config::{DataFormat, DataSource};
 use longhaul_data::class_names;
 
-/// Classes that are told one by one, at most.
+/// Limit on classes listed individually.
 const CLASSES_TOLD_MAX: usize = 20;
-/// Columns of a drawing, at most.
+/// Maximum columns of a drawing.
 const COLUMNS_MAX: usize = 48;
-/// From dark to bright.
+/// Shades from dark to bright.
 const SHADES: &[u8] = b" .:-=+*#%@";
 
-/// How many images each class of a source has, a line each.
+/// The number of images in each class of a source, one per line.
 pub(super) struct Classes<'a> {
     names: Vec<String>,
     counts: &'a BTreeMap<u32, u64>,
 }
 
 impl<'a> Classes<'a> {
-    /// With names, where folders have some.
+    /// With class names, if the source's folders provide them.
     pub(super) fn of(source: &DataSource, counts: &'a BTreeMap<u32, u64>) -> Result<Self> {
         let names = match (&source.path, source.format()) {
             (Some(folder), DataFormat::Images) => class_names(folder)?,
@@ -50,7 +50,7 @@ impl fmt::Display for Classes<'_> {
     }
 }
 
-/// An image `[channels, height, width]`, dark to bright, as letters, which are twice as high as wide.
+/// An image `[channels, height, width]`, drawn dark to bright in characters twice as high as wide.
 pub(super) struct Drawn<'a> {
     pub(super) pixels: &'a [u8],
     pub(super) height: usize,
@@ -72,7 +72,7 @@ impl fmt::Display for Drawn<'_> {
 }
 
 impl Drawn<'_> {
-    /// Of all channels of what becomes a letter.
+    /// The mean over all channels of a character's area.
     fn mean(&self, top: usize, left: usize, step: usize) -> usize {
         let (bottom, right) = (self.height.min(top + 2 * step), self.width.min(left + step));
         let planes = self.pixels.chunks_exact(self.height * self.width);

@@ -1,4 +1,4 @@
-//! `worker data inspect`: what there is, what of it is prepared, and what the model will see.
+//! `worker data inspect`: the data, its preparation state, and samples as the model sees them.
 
 use anyhow::{Error, Result};
 use indicatif::BinaryBytes;
@@ -9,13 +9,13 @@ use super::images::{Classes, Drawn};
 use super::{Data, Line, Told, open};
 use crate::cli::DataInspectArgs;
 
-/// Looks, and prepares nothing. Where defects are found with which a preparation would end, it ends so too.
+/// Inspects without preparing. Fails on defects that would fail a preparation.
 pub(super) fn inspect(args: &DataInspectArgs) -> Result<()> {
     let refused = report(&Data::read(&args.run)?, args.samples, Told::print)?;
     refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// Shows what there is, its files before they are read, and so many samples. Why the data is refused, if it is.
+/// Shows the files before reading them, the data, and `samples` samples. Returns the reason of a refusal, if any.
 fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) -> Result<Option<DataError>> {
     let looked = Dataset::look(&data.config, &data.tokenizer, &data.cache_dir)?;
     show(&files(data, &looked))?;
@@ -65,7 +65,7 @@ fn files(data: &Data, looked: &Looked) -> Told {
     told
 }
 
-/// The first samples of the run's stream for a seed of 1: any other seed shuffles them otherwise.
+/// The first samples of the run's stream for a seed of 1; other seeds give another order.
 fn show_samples(dataset: &Dataset, data: &Data, samples: u64, told: &mut Told) -> Result<()> {
     for position in 0..samples.min(dataset.samples()) {
         let sample = dataset.sample(position, 1)?;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use longhaul_data::Tokenizer;
 
-    /// All that is printed, and why the data is refused.
+    /// Returns the full output, and the reason of a refusal.
     fn reported(data: &Data, samples: u64) -> Result<(Told, Option<DataError>)> {
         let mut all = Told::default();
         let refused = report(data, samples, |told| {
@@ -170,14 +170,14 @@ mod tests {
         assert_eq!(drawn, 3 * 8, "{told}");
     }
 
-    /// A run's data of these lines in a folder, which has its cache.
+    /// A run's data with this configuration, in a folder that also has its cache.
     fn data_in(folder: &Path, lines: &str, tokenizer: Tokenizer) -> Data {
         let config: longhaul_common::config::DataConfig = read_toml(lines).unwrap();
         let cache_dir = folder.join("cache");
         Data { config: config.found_at(folder), tokenizer, cache_dir, cache_bytes_max: None }
     }
 
-    /// Before a preparation, after one that was refused, and of what was prepared when more was allowed.
+    /// Before a preparation, after a refused one, and for data prepared under a higher limit.
     #[test]
     fn data_that_is_refused_is_shown_with_its_first_defects() {
         for (name, content, defects) in [
@@ -270,7 +270,7 @@ mod tests {
         assert!(refused.contains("a.jsonl, line 2: ") && refused.contains("a.jsonl, line 3: "), "{refused}");
     }
 
-    /// From the preparation, and then from what is prepared.
+    /// During the preparation, and from prepared data.
     #[cfg(feature = "tokenizers")]
     #[test]
     fn unknown_tokens_and_byte_order_marks_are_shown_each_time() {

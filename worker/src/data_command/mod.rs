@@ -1,4 +1,4 @@
-//! `worker data`: the data of a run, before and after it.
+//! `worker data`: a run's data, before and after the run.
 
 mod images;
 mod inspect;
@@ -23,10 +23,10 @@ use crate::data_progress::{self, Far};
 /// Bytes in a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Does what was asked for.
+/// Runs a sub-command.
 ///
 /// # Errors
-/// Names the file and what to do.
+/// The error names the file and a remedy.
 pub async fn run(command: DataCommand) -> Result<()> {
     match command {
         DataCommand::Prepare(args) => prepare(&args).await,
@@ -54,7 +54,7 @@ impl Data {
         let run = RunConfig::parse(&text).with_context(|| format!("read {}", args.config.display()))?;
         let config = args.data.as_ref().map_or_else(|| run.data.clone(), |place| run.data.found_at(place));
         let tokenizer = Tokenizer::load(&config.tokenizer)?;
-        // A model that cannot have these tokens is refused before there are any.
+        // Refuses a mismatch of model and tokens before any data is prepared.
         ModelSpec::of(&run, tokenizer.vocabulary())
             .with_context(|| format!("read {}", args.config.display()))?;
         let cache_dir = agent::cache_dir(args.cache_dir.clone())?;
@@ -72,7 +72,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
         told.line(&Line(&source));
     }
     told.line_of_classes(&data);
-    // Of a file whose list is there, shards are not looked at one by one.
+    // With a file's list present, shards are not checked individually.
     let shards = match (done.made, done.found) {
         (0, 0) => "all of it was prepared before".to_owned(),
         (made, found) => format!(
@@ -137,7 +137,7 @@ fn prune_cache(args: &DataPruneArgs) -> Result<()> {
     Ok(())
 }
 
-/// Disks and servers are waited for on a thread of its own, which is left behind where a signal asks for a stop.
+/// Runs blocking work on its own thread, which is abandoned on a stop signal.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let mut stop = StopSignal::listen()?;
     tokio::select! {
@@ -146,7 +146,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send 
     }
 }
 
-/// A source in a line.
+/// One line of a source.
 struct Line<'a>(&'a SourceSummary);
 
 impl fmt::Display for Line<'_> {
@@ -203,7 +203,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// What is printed at the end.
+/// The final output.
 #[derive(Default)]
 struct Told(String);
 
@@ -212,7 +212,7 @@ impl Told {
         self.0 += &format!("{line}\n");
     }
 
-    /// Of a tokenizer's file that has more than a tokenizer.
+    /// Adds a line if the tokenizer's file has other settings.
     fn line_of_settings(&mut self, tokenizer: &Tokenizer) {
         if !tokenizer.settings().is_empty() {
             let settings = tokenizer.settings().join(", ");
@@ -229,14 +229,14 @@ impl Told {
         }
     }
 
-    /// Of classes that are trained on or held out alone.
+    /// Adds a line if classes occur only in training or only in held-out data.
     fn line_of_classes(&mut self, data: &Dataset) {
         if !data.class_gaps().are_none() {
             self.line(data.class_gaps());
         }
     }
 
-    /// Whoever no longer reads has read enough.
+    /// Prints the text; a closed reader is no error.
     fn print(&self) -> Result<()> {
         match io::stdout().write_all(self.0.as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("print"),
@@ -245,7 +245,7 @@ impl Told {
     }
 }
 
-/// All of a run's data, prepared.
+/// Opens a run's data, fully prepared.
 fn open(data: &Data, work: &Work) -> Result<Dataset> {
     let cache = (data.cache_dir.as_path(), data.cache_bytes_max);
     let dataset = Dataset::open_within(&data.config, &data.tokenizer, cache, work)?;

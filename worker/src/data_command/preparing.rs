@@ -1,4 +1,4 @@
-//! A preparation with its progress, which a signal stops.
+//! A preparation with progress, stopped by a signal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::{Data, open};
 use crate::agent::StopSignal;
 use crate::data_progress::{FOOT_INTERVAL, Far, Progress};
 
-/// What is half done when a stop is asked for has so long to come to an end of its own: most records take a fraction of it.
+/// Grace period for unfinished records after a stop request: most take a fraction of it.
 const STOP_MAX: Duration = Duration::from_millis(700);
 
-/// Prepares the data until it is done, or a signal asks for a stop.
+/// Prepares the data until completion or a stop signal.
 pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
     let mut stop = StopSignal::listen()?;
     let work = Arc::new(Work::default());
@@ -23,7 +23,7 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
     let (teller, mut told) = oneshot::channel();
     let shared = Arc::clone(&work);
     let start = move || {
-        // Nobody listens any longer only when this process ends.
+        // The receiver is dropped only when the process exits.
         let _ = teller.send(open(&data, &shared));
     };
     std::thread::Builder::new().name("preparation".into()).spawn(start).context("start a thread")?;
@@ -37,7 +37,7 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
                 work.stop();
                 break tokio::select! {
                     result = &mut told => result,
-                    // A long record, or a disk that does not answer; and whoever asks twice does not wait at all.
+                    // A long record or an unresponsive disk; a second stop request ends the wait at once.
                     () = sleep(STOP_MAX) => Ok(Err(DataError::Stopped.into())),
                     () = stop.asked() => Ok(Err(DataError::Stopped.into())),
                 };

@@ -1,4 +1,4 @@
-//! What the doctor makes of what it measured on the path to the coordinator.
+//! Verdicts on the measurements of the path to the coordinator.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use longhaul_proto::transport::{SOCKET_BUFFER_BYTES, SocketBuffers};
 use super::knock::Knock;
 use super::report::Finding;
 
-/// Clocks that are kept by NTP are not a second apart, in milliseconds.
+/// In milliseconds. NTP keeps clocks within a second.
 const CLOCK_WARN_MS: i64 = 60_000;
-/// Beyond this a path is not long but broken, or its queues are.
+/// A longer round trip indicates a fault or overfull queues, not distance.
 const ROUND_TRIP_WARN: Duration = Duration::from_millis(500);
-/// In bits a second: a compressed update of a small model, some megabytes, takes seconds.
+/// In bits per second: a compressed update of a small model, some megabytes, then takes seconds.
 const UPLOAD_WARN_BITS_PER_S: f64 = 10e6;
-/// An upload that took fewer round trips has not left congestion control's start-up, so the link may be faster.
+/// An upload of fewer round trips has not left the start-up of congestion control, so the link may be faster.
 const START_UP_ROUND_TRIPS: u32 = 10;
 
 const SAME_RELEASE: &str = "install the same release on both machines";
@@ -40,7 +40,7 @@ pub(super) fn buffers(granted: SocketBuffers) -> Finding {
     Finding::warn("buffers", says, sysctl)
 }
 
-/// No coordinator: `knock` says what an attempt without QUIC brought, if the handshake stayed without an answer.
+/// No coordinator answered. `knock`: the result of a probe without QUIC, if the handshake got no answer.
 pub(super) fn unreachable(address: SocketAddr, error: &ProbeError, knock: Option<Knock>) -> Finding {
     let (ip, port) = (address.ip(), address.port());
     match (error, knock) {
@@ -75,7 +75,7 @@ pub(super) fn unreachable(address: SocketAddr, error: &ProbeError, knock: Option
     }
 }
 
-/// The coordinator answered, and did not pass for the token's.
+/// The coordinator answered, but is not the token's.
 pub(super) fn wrong_authority(error: &ProbeError) -> Finding {
     let remedy = match error {
         ProbeError::OutOfDate => "compare the clocks of both machines",
@@ -88,11 +88,11 @@ pub(super) fn versions(ours: &Hello, theirs: &Hello) -> Finding {
     if ours == theirs {
         return Finding::fine("versions", format!("{ours} on both sides"));
     }
-    // Other protocols do not come as far as this.
+    // Incompatible protocols fail earlier.
     Finding::warn("versions", format!("this is {ours}, the coordinator is {theirs}"), SAME_RELEASE)
 }
 
-/// `sorted`: at least one.
+/// `sorted`: at least one round trip.
 pub(super) fn round_trip(sorted: &[Duration]) -> Finding {
     let (least, median) = (sorted[0], sorted[sorted.len() / 2]);
     let says = format!("{}, at least {} (median and minimum of {})", ms(median), ms(least), sorted.len());
@@ -106,14 +106,14 @@ fn ms(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
-/// `behind_ms`: how much later it is at the coordinator than here.
+/// `behind_ms`: the coordinator's clock minus this machine's.
 pub(super) fn clock(behind_ms: i64) -> Finding {
     let seconds = behind_ms.unsigned_abs() as f64 / 1e3;
     let side = if behind_ms >= 0 { "behind" } else { "ahead of" };
     let says = format!("{seconds:.1} s {side} the coordinator's");
     let remedy =
         "certificates live in calendar time: `sudo timedatectl set-ntp true` on the machine that is wrong";
-    // Beyond these a new certificate is not valid yet, or not any more.
+    // Beyond these limits, a new certificate is not yet valid or has expired.
     let valid_ms = -(WORKER_CERTIFICATE_S as i64) * 1000..CLOCK_SKEW_S as i64 * 1000;
     if !valid_ms.contains(&behind_ms) {
         Finding::fail("clock", says, remedy)

@@ -1,4 +1,4 @@
-//! Who is behind a UDP port that does not complete a QUIC handshake.
+//! Diagnosis of a UDP port that does not complete a QUIC handshake.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,37 +7,36 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// Packets that are sent before the port counts as silent: a long link loses one or two.
+/// Packets sent before the port counts as silent: a long link may lose one or two.
 const ATTEMPTS: usize = 3;
-/// How long each is waited for: the longest round trip.
+/// Timeout of each packet: the longest plausible round trip.
 pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 
 /// The smallest datagram that a QUIC server answers (RFC 9000 §14.1).
 const DATAGRAM_BYTES: usize = 1200;
 
-/// What a knock brought.
+/// The result of a knock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knock {
-    /// Nothing: nobody is there, or something in between drops UDP.
+    /// No answer: the machine is absent, or a device on the path drops UDP.
     Silence,
-    /// The machine is there, and nothing listens on the port.
+    /// The machine answers, but the port is closed.
     Closed,
-    /// Something answered.
+    /// The port answers.
     Answer,
-    /// Something answered, but only to packets that routers may fragment, which QUIC forbids (RFC 9000 §14).
+    /// The port answers only packets that routers may fragment, which QUIC forbids (RFC 9000 §14).
     AnswerToPieces,
 }
 
-/// Sends a QUIC packet of a version that nobody speaks, which any QUIC server answers with those that it does
-/// (RFC 9000 §6.1).
+/// Sends a QUIC packet of an unsupported version, which any QUIC server answers with its own versions (RFC 9000 §6.1).
 ///
 /// # Errors
-/// There is no way to the address from this machine.
+/// This machine has no route to the address.
 pub(super) async fn knock(address: SocketAddr, patience: Duration) -> io::Result<Knock> {
     match attempt(address, patience, true).await? {
         Knock::Answer => match attempt(address, patience, false).await {
             Ok(Knock::Answer) => Ok(Knock::Answer),
-            // The kernel may know already that the path is too narrow.
+            // The kernel may already know that the path MTU is too small.
             _ => Ok(Knock::AnswerToPieces),
         },
         other => Ok(other),
@@ -51,10 +50,10 @@ async fn attempt(address: SocketAddr, patience: Duration, may_be_in_pieces: bool
     };
     let socket = UdpSocket::bind(any).await?;
     if !may_be_in_pieces {
-        // As for all packets of quinn.
+        // As quinn does for all packets.
         quinn::udp::UdpSocketState::new((&socket).into())?;
     }
-    // To connected sockets the kernel reports that a port is closed.
+    // The kernel reports closed ports only to connected sockets.
     socket.connect(address).await?;
     for _ in 0..ATTEMPTS {
         let round = async {
@@ -71,7 +70,7 @@ async fn attempt(address: SocketAddr, patience: Duration, may_be_in_pieces: bool
     Ok(Knock::Silence)
 }
 
-/// A long header (RFC 8999 §5.1) with a version reserved for such use (RFC 9000 §15) and two connection ids of 8 bytes.
+/// A long header (RFC 8999 §5.1) with a version reserved for this purpose (RFC 9000 §15) and two connection ids of 8 bytes.
 fn unknown_version() -> [u8; DATAGRAM_BYTES] {
     let mut datagram = [0; DATAGRAM_BYTES];
     let head = [0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 7, 6, 5, 4, 3, 2, 1];

@@ -1,4 +1,4 @@
-//! The machine by itself: libtorch, device, threads, disk.
+//! Checks of the machine alone: libtorch, device, threads, disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use super::report::Finding;
 use crate::agent::cache_dir;
 use longhaul_engine::{EngineError, choose_device, device_name};
 
-/// The disk has little room, in bytes: prepared data and the state of a model of a billion parameters take more.
+/// Free disk space in bytes below which to warn: prepared data and the state of a model of a billion parameters take more.
 const FREE_WARN_BYTES: u64 = 10_000_000_000;
-/// The disk has no room, in bytes: identity and prepared data of the smallest run.
+/// Free disk space in bytes below which to fail: identity and prepared data of the smallest run.
 const FREE_FAIL_BYTES: u64 = 100_000_000;
 
-/// Where NVIDIA's driver lists its cards.
+/// The driver's list of NVIDIA cards.
 const CARDS: &str = "/proc/driver/nvidia/gpus";
 
-/// Which libtorch this process has loaded.
+/// Reports the loaded libtorch.
 pub(super) fn libtorch() -> Finding {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let kind = if maps.contains("/libtorch_cuda.so") { "for CUDA" } else { "for the CPU" };
@@ -35,14 +35,14 @@ pub(super) fn libtorch() -> Finding {
     }
 }
 
-/// The folder above the `lib` that libtorch was loaded from, by the list of this process's memory maps.
+/// Returns the parent of the `lib` folder that libtorch was loaded from, according to the process's memory maps.
 fn folder_of_libtorch(maps: &str) -> Option<PathBuf> {
     let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;
     let library = Path::new(&line[line.find('/')?..]);
     library.parent()?.parent().map(Path::to_owned)
 }
 
-/// Whether the device is there and computes.
+/// Checks that the device exists and computes.
 pub(super) fn device(name: &str) -> Finding {
     let (device, there) = match choose_device(name) {
         Ok(device) => (device, what_there_is(usize::try_from(tch::Cuda::device_count()).unwrap_or(0))),
@@ -78,20 +78,20 @@ fn what_there_is(gpus: usize) -> String {
     }
 }
 
-/// Two matrices of ones: small, but driver, kernels and memory all take part.
+/// Multiplies two matrices of ones: small, but involves driver, kernels and memory.
 fn multiply_on(device: Device) -> Result<(), String> {
     const SIDE: i64 = 64;
     let sum = || -> Result<f64, tch::TchError> {
         let ones = Tensor::f_ones([SIDE, SIDE], (Kind::Float, device))?;
         f64::try_from(ones.f_matmul(&ones)?.f_sum(Kind::Double)?)
     };
-    // libtorch's first line says what happened, the rest is a trace.
+    // The first line of libtorch's error is the message, the rest a trace.
     let sum = sum().map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
     let expected = (SIDE * SIDE * SIDE) as f64;
     if sum == expected { Ok(()) } else { Err(format!("a sum is {sum} instead of {expected}")) }
 }
 
-/// The models that the driver lists, in the order of their bus addresses.
+/// Returns the driver's card models, ordered by bus address.
 fn graphics_cards(folder: &Path) -> Vec<String> {
     let Ok(cards) = fs::read_dir(folder) else {
         return Vec::new();
@@ -107,7 +107,7 @@ fn model_of_card(information: &str) -> Option<String> {
     Some(model.trim().to_owned())
 }
 
-/// Whether libtorch's threads fit the cores.
+/// Compares libtorch's threads with the cores.
 pub(super) fn threads(device: &str) -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = usize::try_from(tch::get_num_threads()).unwrap_or(1);
@@ -117,7 +117,7 @@ pub(super) fn threads(device: &str) -> Finding {
 
 fn judge_threads(threads: usize, cores: usize, on_cpu: bool) -> Finding {
     let says = format!("{threads} for libtorch; this process may use {cores} cores");
-    // Half is usual: libtorch counts cores, the system what runs on them side by side.
+    // Half is usual: libtorch counts cores, the system hardware threads.
     if on_cpu && (threads > cores || threads < cores / 2) {
         return Finding::warn(
             "threads",
@@ -128,14 +128,14 @@ fn judge_threads(threads: usize, cores: usize, on_cpu: bool) -> Finding {
     Finding::fine("threads", says)
 }
 
-/// Whether the cache folder can be written and has room.
+/// Checks that the cache folder is writable and has room.
 pub(super) fn cache(given: Option<PathBuf>) -> Finding {
     let another = "`--cache-dir DIR` names another folder";
     let folder = match cache_dir(given) {
         Ok(folder) => folder,
         Err(error) => return Finding::fail("cache", Explained(&*error).to_string(), ""),
     };
-    // It may have to be made.
+    // The folder may not exist yet.
     let Some(there) = folder.ancestors().find(|folder| folder.exists()) else {
         return Finding::fail("cache", format!("{} cannot be made", folder.display()), another);
     };

@@ -1,4 +1,4 @@
-//! `worker doctor`: what would stop this machine from taking part. `docs/doctor.md` is the design.
+//! `worker doctor`: obstacles to this machine's participation. Design: `docs/doctor.md`.
 
 mod findings;
 mod knock;
@@ -14,10 +14,10 @@ use longhaul_common::terminal::takes_colours;
 use crate::cli::DoctorArgs;
 use report::Report;
 
-/// Examines this machine and its path to the coordinator, and tells on standard output.
+/// Examines this machine and its path to the coordinator, and reports to standard output.
 ///
 /// # Errors
-/// Something would stop a worker, or the report cannot be printed.
+/// A check failed, or the report cannot be printed.
 pub async fn doctor(args: DoctorArgs) -> Result<()> {
     let mut report = Report::new(io::stdout(), takes_colours(&io::stdout()));
     examine(&args, &mut report).await.context("print the report")?;

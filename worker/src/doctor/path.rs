@@ -1,4 +1,4 @@
-//! The path to the coordinator, and who is at its end.
+//! Checks of the path to the coordinator and of its identity.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use super::report::{Finding, Report};
 use crate::agent::{first_that_answers, in_order};
 use crate::cli::DoctorArgs;
 
-/// Round trips that are measured: odd, so that one of them is the median.
+/// Number of measured round trips: odd, for a median.
 const ECHOES: usize = 9;
 
-/// Examines the path, as far as it leads.
+/// Examines the path until a check fails.
 pub(super) async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) -> io::Result<()> {
     let addresses = match look_up(&args.coordinator).await {
         Ok((addresses, finding)) => {
@@ -58,7 +58,7 @@ pub(super) async fn examine(args: &DoctorArgs, report: &mut Report<impl Write>) 
     Ok(())
 }
 
-/// All addresses of a coordinator, in the order in which they are tried.
+/// Returns all addresses of a coordinator in the order of attempts.
 async fn look_up(coordinator: &str) -> Result<(Vec<SocketAddr>, Finding), Finding> {
     let found = lookup_host(coordinator).await.map_err(|error| {
         let malformed = error.kind() == io::ErrorKind::InvalidInput;
@@ -81,7 +81,7 @@ async fn look_up(coordinator: &str) -> Result<(Vec<SocketAddr>, Finding), Findin
     Ok((found, Finding::fine("coordinator", says)))
 }
 
-/// A socket as a worker's, and what the kernel granted.
+/// Opens a socket like a worker's and reports the buffers granted by the kernel.
 fn open(report: &mut Report<impl Write>) -> io::Result<Result<Endpoint, Finding>> {
     let (socket, granted) = match longhaul_peer::bind(None) {
         Ok(bound) => bound,
@@ -92,8 +92,8 @@ fn open(report: &mut Report<impl Write>) -> io::Result<Result<Endpoint, Finding>
         .map_err(|error| Finding::fail("buffers", format!("the UDP socket cannot be used: {error}"), "")))
 }
 
-/// Gets to the coordinator if there is one. If it does not pass for the token's, without the token, as what else is
-/// wrong (the clock, say) may be the cause.
+/// Connects to the coordinator. If its authority does not match the token, retries without the token, as another fault (such as the clock)
+/// may be the cause.
 async fn reach(
     endpoint: &Endpoint,
     address: SocketAddr,
@@ -138,8 +138,8 @@ async fn measure(probe: &mut Probe, report: &mut Report<impl Write>) -> io::Resu
     report.tell(findings::upload(&outcome, round_trips[0]))
 }
 
-/// Round trips in ascending order, and how far this machine's clock is behind, by the fastest of them: it is later at the
-/// coordinator by that much, give or take half the round trip.
+/// Returns round trips in ascending order, and the coordinator's clock minus this machine's, from the fastest round trip. The error is at most half
+/// of that round trip.
 async fn echoes(probe: &mut Probe) -> Result<([Duration; ECHOES], i64), ProbeError> {
     let mut measured = [(Duration::MAX, 0); ECHOES];
     for slot in &mut measured {

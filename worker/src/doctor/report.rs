@@ -1,33 +1,33 @@
-//! What the doctor says, and how it looks.
+//! The doctor's report and its format.
 
 use std::io::{self, Write};
 
-/// The longest name of a check.
+/// Width of the longest check name.
 const CHECK_WIDTH: usize = "coordinator".len();
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// The name of the check.
     pub check: &'static str,
-    /// How it is.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was found.
+    /// The observation.
     pub says: String,
-    /// What to do about it. Empty: nothing.
+    /// The remedy. Empty: none needed.
     pub remedy: String,
 }
 
-/// How something is.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// As it should be.
+    /// No problem.
     Fine,
-    /// There was nothing to look at.
+    /// Not applicable.
     NotLookedAt,
-    /// A worker would run, but badly.
+    /// A worker would run, but poorly.
     Warn,
-    /// A worker would not get to training.
+    /// A worker could not train.
     Fail,
 }
 
@@ -70,7 +70,7 @@ impl Verdict {
     }
 }
 
-/// Prints findings as they come, so that slow checks do not look like a hang, and remembers what they come to.
+/// Prints findings as they arrive, so that slow checks do not look like a hang, and counts verdicts.
 pub(super) struct Report<W> {
     out: W,
     colours: bool,
@@ -99,7 +99,7 @@ impl<W: Write> Report<W> {
         self.out.flush()
     }
 
-    /// Prints the verdict. Whether a worker would get to training.
+    /// Prints the overall verdict. Returns whether a worker could train.
     pub(super) fn conclude(mut self) -> io::Result<bool> {
         let warned = match self.warnings {
             0 => String::new(),

@@ -1,4 +1,4 @@
-//! The thread of the synchroniser, with all that it does outside: [`longhaul_member`] says when.
+//! The synchroniser's thread and its effects; [`longhaul_member`] decides on them.
 
 mod site;
 #[cfg(test)]
@@ -29,27 +29,27 @@ use self::site::NetworkSite;
 use longhaul_flight::Progress;
 use longhaul_peer::{Network, Replica};
 
-/// Whom the synchroniser speaks with.
+/// The synchroniser's connections.
 pub struct Links {
-    /// For those who answer into its queue.
+    /// The synchroniser's queue, for answers.
     pub queue: mpsc::Sender<SyncEvent>,
-    /// The device.
+    /// Messages to the device.
     pub device: SyncSender<ToDevice>,
-    /// Where the device asks whether it may go on.
+    /// The device's barrier.
     pub barrier: Arc<StepBarrier>,
-    /// The peers.
+    /// The network to peers.
     pub network: Arc<Network>,
-    /// The coordinator.
+    /// Reports to the coordinator.
     pub coordinator: mpsc::Sender<ToCoordinator>,
     /// Counters.
     pub progress: Arc<Progress>,
     began: Instant,
-    /// The thread that reduces within the site, of this generation or an earlier one.
+    /// The thread of the reduction within the site, of this generation or an earlier one.
     site: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Links {
-    /// Of a session that begins now.
+    /// Creates the links of a session that begins now.
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "the protocol's time is measured from here")]
     pub fn new(
@@ -65,13 +65,13 @@ impl Links {
     }
 }
 
-/// The synchroniser's thread, and how its session ends.
+/// The synchroniser's thread, and the outcome of its session.
 pub type SyncThread = (JoinHandle<()>, oneshot::Receiver<Result<Outcome>>);
 
-/// Starts the thread, within a runtime.
+/// Starts the thread. Requires a runtime.
 ///
 /// # Errors
-/// The system has no thread to give.
+/// The system cannot create a thread.
 pub fn start(
     synchroniser: Synchroniser,
     inbox: mpsc::Receiver<SyncEvent>,
@@ -80,16 +80,16 @@ pub fn start(
     let (said, outcome) = oneshot::channel();
     let runtime = Handle::current();
     let thread = std::thread::Builder::new().name("synchroniser".into()).spawn(move || {
-        // Nobody listens when the process is on its way out.
+        // The receiver is dropped when the process exits.
         let _ = said.send(run(synchroniser, inbox, &barrier, &runtime));
     })?;
     Ok((thread, outcome))
 }
 
-/// Lets a synchroniser work until the session ends.
+/// Runs a synchroniser until the session ends.
 ///
 /// # Errors
-/// This worker cannot go on: the device failed, training diverged, or a thread is gone.
+/// This worker cannot continue: the device failed, training diverged, or a thread has stopped.
 fn run(
     mut synchroniser: Synchroniser,
     mut inbox: mpsc::Receiver<SyncEvent>,
@@ -105,7 +105,7 @@ fn run(
     }
 }
 
-/// The next event; none: the protocol's timer is due.
+/// Waits for the next event; `None`: the protocol's timer is due.
 fn next_event(
     synchroniser: &Synchroniser,
     inbox: &mut mpsc::Receiver<SyncEvent>,
@@ -171,7 +171,7 @@ impl Outside for Links {
         let mut site = self.site.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, link) = (site.take(), NetworkSite::of(self));
         let thread = std::thread::Builder::new().name("site".into()).spawn(move || {
-            // Both listen at one address. A thread that panicked has said so on standard error.
+            // Both listen at one address. A panic has been reported on standard error.
             before.map(JoinHandle::join);
             job.run(&link);
         })?;
@@ -187,7 +187,7 @@ impl Outside for Links {
         &self.barrier
     }
 
-    /// While the coordinator is away, the agent keeps what it can.
+    /// Queues a report; the agent keeps reports while the coordinator is away.
     fn report(&self, message: ToCoordinator) {
         if self.coordinator.try_send(message).is_err() {
             tracing::warn!("a report to the coordinator was dropped: the queue is full");

@@ -1,4 +1,4 @@
-//! What the reduction within the site does over this worker's network.
+//! The reduction within the site, over this worker's network.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The last transmitted activations of sequences: identical on the sending and the receiving rank.
+//! Cache of the activations last sent for each sequence; identical on the sender and the receiver.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,28 +8,27 @@ const MIB: u64 = 1 << 20;
 
 /// Activations of sequences, for one direction of one boundary (AQ-SGD: Wang et al. 2022, arXiv 2206.01299).
 ///
-/// Both ranks insert the same values in the same order for each chunk, so both hold and evict the same. A
-/// micro-batch is sent as the difference from the cached activations if all of its sequences are cached,
-/// otherwise whole.
+/// Both ranks insert the same values in the same order for each chunk, so both hold and evict the same entries. A micro-batch is sent as a difference if all of
+/// its sequences are known, else as plain activations.
 #[derive(Debug)]
 pub(super) struct ActivationCache {
     values: ValueFormat,
-    /// Limit of each chunk.
+    /// Limit for each chunk.
     bytes_max: u64,
     chunks: HashMap<u32, Known>,
 }
 
-/// The cache of one chunk of the model.
+/// The entries of one chunk.
 #[derive(Debug, Default)]
 struct Known {
     sequences: HashMap<u64, Vec<f32>>,
-    /// Sequences by their first insertion.
+    /// Order of first insertion.
     order: VecDeque<u64>,
     bytes: u64,
 }
 
 impl ActivationCache {
-    /// Creates the cache of a rank with this many chunks, which share the memory.
+    /// Creates a cache for a rank with `chunks` chunks, which share the memory.
     pub fn new(differences: Differences, chunks: u32) -> Self {
         let bytes_max = differences.memory_mib.saturating_mul(MIB) / u64::from(chunks.max(1));
         Self { values: differences.values, bytes_max, chunks: HashMap::new() }
@@ -40,23 +39,23 @@ impl ActivationCache {
         self.values
     }
 
-    /// Whether all of these sequences are cached, so that their difference is sent.
+    /// Returns whether all sequences are known, so that their difference is sent.
     pub fn knows(&self, chunk: u32, sequences: &[u64]) -> bool {
         let known = self.chunks.get(&chunk);
         known.is_some_and(|known| sequences.iter().all(|name| known.sequences.contains_key(name)))
     }
 
-    /// Subtracts the cached activations of these sequences, which must all be cached.
+    /// Subtracts the known values of these sequences, all of them known.
     pub fn subtract(&self, chunk: u32, sequences: &[u64], activations: &mut [f32]) {
         self.each(chunk, sequences, activations, |value, known| *value -= known);
     }
 
-    /// Adds the cached activations of these sequences, which must all be cached, to a difference.
+    /// Adds the known values of these sequences, all of them known, to a difference.
     pub fn add(&self, chunk: u32, sequences: &[u64], difference: &mut [f32]) {
         self.each(chunk, sequences, difference, |value, known| *value += known);
     }
 
-    /// Caches the activations of these sequences as the receiving rank decodes them.
+    /// Stores the activations of these sequences as the receiving rank has them.
     pub fn remember(&mut self, chunk: u32, sequences: &[u64], activations: &[f32]) {
         let known = self.chunks.entry(chunk).or_default();
         for (&name, values) in sequences.iter().zip(activations.chunks(of_each(sequences, activations.len())))
@@ -103,7 +102,7 @@ impl Known {
     }
 }
 
-/// Returns the number of values of each sequence.
+/// The number of values per sequence.
 fn of_each(sequences: &[u64], values: usize) -> usize {
     (values / sequences.len().max(1)).max(1)
 }
@@ -112,7 +111,7 @@ fn of_each(sequences: &[u64], values: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A MiB for each of two chunks is four sequences of 65,536 values.
+    /// A MiB for each of two chunks: four sequences of 65,536 values.
     fn recall() -> ActivationCache {
         ActivationCache::new(Differences { values: ValueFormat::Int4, memory_mib: 2 }, 2)
     }
@@ -142,7 +141,7 @@ mod tests {
             recall.remember(0, &[name], &activations(0.0));
         }
         assert!(recall.knows(0, &[0, 1, 2, 3]));
-        // A cached sequence takes no more memory.
+        // A known sequence takes no more memory.
         recall.remember(0, &[0], &activations(3.0));
         recall.remember(1, &[9], &activations(0.0));
         assert!(recall.knows(0, &[0, 1, 2, 3]));

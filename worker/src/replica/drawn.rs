@@ -1,10 +1,10 @@
-//! Random sparsification of gradients: values are drawn such that the decoded gradient is unbiased (Wangni et
-//! al. 2018, "Gradient sparsification for communication-efficient distributed optimization", with its optimal
-//! probabilities).
+//! Random selection of the values of a gradient to send, unbiased (Wangni et al. 2018, "Gradient sparsification for communication-efficient distributed
+//! optimization", with the
+//! optimal probabilities of that paper).
 
-/// Leaves at most `keep` nonzero values in each `chunk`. A value is kept with a probability in proportion to
-/// its magnitude, and then takes the magnitude of the *threshold*, the ratio of the two; values above the
-/// threshold are kept unchanged. All are finite.
+/// Keeps at most `keep` non-zero values of each `chunk`. A value is kept with a probability proportional to its magnitude and then set to the *threshold*, its
+/// magnitude over this probability. Values above the
+/// threshold are kept unchanged. All values are finite.
 pub(super) fn draw(values: &mut [f32], chunk: usize, keep: usize, seed: u64) {
     for (at, values) in (0..).zip(values.chunks_mut(chunk)) {
         if keep < values.len() {
@@ -14,12 +14,11 @@ pub(super) fn draw(values: &mut [f32], chunk: usize, keep: usize, seed: u64) {
     }
 }
 
-/// Returns the magnitude t with Σ min(1, |v| / t) = `keep`, or the least nonzero magnitude if fewer values are
-/// nonzero.
+/// Returns the magnitude t with Σ min(1, |v| / t) = `keep`, or the least non-zero magnitude if fewer values are non-zero.
 fn threshold(values: &[f32], keep: usize) -> f32 {
     let mut threshold = f32::INFINITY;
     loop {
-        // Those above the last threshold are certain. The threshold never rises.
+        // Values above the last threshold are certain. The threshold never rises.
         let certain = values.iter().filter(|value| value.abs() >= threshold).count();
         let rest: f64 = values
             .iter()
@@ -34,8 +33,8 @@ fn threshold(values: &[f32], keep: usize) -> f32 {
     }
 }
 
-/// Systematic sampling (Madow 1949, "On the theory of systematic sampling, II"): along the sum of
-/// probabilities, each whole number beyond `start` selects a value, so that exactly the wanted number is drawn.
+/// Systematic sampling (Madow 1949, "On the theory of systematic sampling, II"): each whole number beyond `start` along the sum of probabilities selects a
+/// value, so the number of draws is exact.
 fn draw_above(values: &mut [f32], threshold: f32, start: f64) {
     let mut sum = start;
     for value in values {
@@ -48,13 +47,13 @@ fn draw_above(values: &mut [f32], threshold: f32, start: f64) {
     }
 }
 
-/// Returns a number from 0 to 1, by the seed and the chunk's number.
+/// Returns a number from 0 to 1, derived from the seed and the chunk's number.
 fn start_of(seed: u64, chunk: u64) -> f64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"drawn").update(&seed.to_le_bytes()).update(&chunk.to_le_bytes());
     let mut word = [0; 8];
     hasher.finalize_xof().fill(&mut word);
-    // An f64 below 1 holds 53 bits.
+    // An f64 holds 53 bits below 1.
     (u64::from_le_bytes(word) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -62,7 +61,7 @@ fn start_of(seed: u64, chunk: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Of both signs and of several magnitudes, some zero.
+    /// Values of both signs and several magnitudes, some zero.
     fn gradient(len: usize) -> Vec<f32> {
         (0..len)
             .map(|i| if i % 7 == 3 { 0.0 } else { (i as f32 * 0.7).sin().powi(3) * (1 + i % 5) as f32 })
@@ -104,8 +103,7 @@ mod tests {
         high as f32
     }
 
-    /// Each value's mean over many draws is the value: a draw's standard deviation is √(|v|·(t − |v|)), at most
-    /// t / 2.
+    /// The mean over many draws is the value: a draw's standard deviation is √(|v|·(t − |v|)), at most t / 2.
     #[test]
     fn what_arrives_is_right_on_average() {
         const DRAWS: u32 = 4000;

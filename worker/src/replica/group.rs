@@ -1,4 +1,4 @@
-//! The tensor group of this worker's copy of the model, over the network of its site.
+//! The tensor group of this worker's copy of the model, over its site's network.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,8 +18,8 @@ use longhaul_nccl::{NcclCollective, NcclReach};
 use longhaul_peer::{Network, SiteAcceptorError};
 use tch::Device;
 
-/// Timeout of a sum. All members meet at the beginning of the round (`Engine::meet`), so the others lag only by
-/// a slower device within a round's steps, or by a busy synchroniser.
+/// Timeout of a sum after the first member's arrival. All members have met at the beginning of the round (`Engine::meet`), so the others lag only by a slower device
+/// within a round's steps, or by a busy synchroniser.
 const SUM_MAX: Duration = Duration::from_secs(180);
 
 /// A seat in a group that has not met yet.
@@ -34,7 +34,7 @@ pub struct GroupSeat {
 /// The group cannot meet.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// The acceptor of members failed.
+    /// The acceptor for members failed.
     #[error(transparent)]
     Acceptor(#[from] SiteAcceptorError),
     /// The members did not arrive.
@@ -43,8 +43,7 @@ pub enum GroupError {
 }
 
 impl GroupSeat {
-    /// Returns this worker's seat among those that share its layers, by index, all of one site, as of this
-    /// generation.
+    /// Creates this worker's seat among the members that share its layers, ordered by index, all of one site and this generation.
     #[must_use]
     pub fn new(
         network: Arc<Network>,
@@ -57,8 +56,7 @@ impl GroupSeat {
         Some(Self { session, members: members.iter().map(ring).collect(), index, way, network })
     }
 
-    /// Meets the others; returns when all are here. Sums use NCCL if the site does and all members can and are
-    /// on one machine; else a ring.
+    /// Meets the other members. Sums use NCCL if configured within the site, available to all members, and these are on one machine; otherwise a ring.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -70,7 +68,7 @@ impl GroupSeat {
             session: self.session.0,
             tls,
             call_max: SUM_MAX,
-            // A member may have to catch up with rounds that another one healed past.
+            // A member may have to catch up with rounds that another has healed past.
             join_max: MEMBERS_MAX,
             stop: self.network.group_stop(),
         };
@@ -100,7 +98,7 @@ impl fmt::Debug for GroupSeat {
     }
 }
 
-/// Counts the bytes that a group sends within the site, and the time in which the device only waits for it.
+/// Counts the bytes that a group sends within the site, and the time for which the device only waits.
 struct Counted {
     inner: Box<dyn Collective>,
     progress: Arc<Progress>,
@@ -117,8 +115,7 @@ impl Counted {
         answer
     }
 
-    /// Returns a member's share of the bytes for a sum of this many values and its distribution: each of the
-    /// two takes (n − 1)/n of them.
+    /// A member's share of a ring's traffic for the sum of `values` values and its distribution: (n − 1)/n for each of the two.
     fn share_of(&self, values: usize) -> usize {
         let members = self.inner.size().max(1);
         values * size_of::<f32>() * (members - 1) / members
@@ -157,7 +154,7 @@ impl Collective for Counted {
         bytes: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<(), CollectiveError> {
-        // Around a ring, the rank before the root forwards nothing.
+        // The member before the root forwards nothing.
         let is_last = (self.rank() + 1) % self.size().max(1) == root;
         let sent = if is_last { 0 } else { bytes_max };
         self.timed(sent, |inner| inner.broadcast(root, bytes, bytes_max))

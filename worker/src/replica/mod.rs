@@ -1,5 +1,4 @@
-//! A copy of the model on several workers: transfers between its ranks, and sums within its tensor groups, over
-//! the network.
+//! A copy of the model on several workers: transfers between its ranks and sums within its tensor groups, over the network.
 
 mod activation_cache;
 mod drawn;

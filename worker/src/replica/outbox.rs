@@ -1,4 +1,4 @@
-//! Encodes and sends a rank's tensors for others, in parallel with the device.
+//! Encodes and sends a rank's messages, concurrently with the device.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,26 +13,24 @@ use super::activation_cache::ActivationCache;
 use super::drawn::draw;
 use super::pipe::BoundaryFormats;
 
-/// Values in a frame: the first frames of a tensor are verified while the rest is in flight, and a lost
-/// connection costs little.
+/// Values per frame: later parts are in flight while the first is verified, and a lost connection costs little.
 pub(super) const PART_VALUES: usize = 1 << 18;
 
-/// Messages that may wait for encoding. More would not make the device faster: its next results have to be
-/// encoded as well.
+/// Limit on messages waiting for encoding. More would not speed up the device, as its next messages need encoding as well.
 const WAITING_MAX: usize = 2;
 
-/// An error that keeps ranks from communicating.
+/// Ranks cannot exchange messages.
 #[derive(Debug, thiserror::Error)]
 pub enum PipeError {
     /// The codec lacks a format.
     #[error(transparent)]
     Format(#[from] SpecError),
-    /// The system cannot start a thread.
+    /// The system cannot create a thread.
     #[error("start a thread that encodes: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// The outgoing tensors of a rank in one session.
+/// The outgoing messages of a rank in one session.
 #[derive(Debug)]
 pub(super) struct Outbox {
     messages: SyncSender<StageMessage>,
@@ -45,14 +43,14 @@ pub(super) struct Outbox {
 pub(super) struct StageMessage {
     pub to: WorkerId,
     pub about: About,
-    /// The sequences of cached activations.
+    /// For cached activations: their sequences.
     pub sequences: Vec<u64>,
-    /// All are finite.
+    /// The values, all finite.
     pub values: Vec<f32>,
 }
 
 impl Outbox {
-    /// Starts the thread. It ends with the session, or after the drop once all waiting messages are sent.
+    /// Starts the thread. It ends once this is dropped and the queue is sent, or with the session.
     pub fn start(
         network: Arc<Network>,
         session: Generation,
@@ -83,7 +81,7 @@ impl Outbox {
                 if post.post(&mut message).is_err() {
                     return;
                 }
-                // Freed if the buffer is not taken back.
+                // A full or closed queue drops the buffer.
                 let _ = sent.try_send(message.values);
             }
         })?;
@@ -95,7 +93,7 @@ impl Outbox {
         self.empty.try_recv().unwrap_or_default()
     }
 
-    /// Queues a tensor with finite values; waits while the queue is full.
+    /// Queues a tensor of finite values; blocks while the queue is full.
     ///
     /// # Errors
     /// [`Interrupted`]: the session is over.
@@ -108,8 +106,7 @@ fn to_nearest(values: ValueFormat) -> CodecSpec {
     CodecSpec::new(Selection::All, values)
 }
 
-/// Stochastic rounding if the format supports it, so that sums over micro-batches are unbiased. For sparse
-/// gradients, the values that [`draw`] leaves are the largest.
+/// Rounds stochastically where the format can, so that the sum over micro-batches is unbiased. With sparse gradients, the values kept by [`draw`] are the largest.
 fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
     let all = at_random(formats.gradients);
     if formats.gradient_keep == BOUNDARY_CHUNK {
@@ -121,7 +118,7 @@ fn of_gradients(formats: BoundaryFormats) -> CodecSpec {
     }
 }
 
-/// Rounds to nearest if the format supports nothing else.
+/// Rounds to nearest if the format has no stochastic rounding.
 fn at_random(values: ValueFormat) -> CodecSpec {
     let at_random = CodecSpec { rounding: Rounding::Stochastic, ..to_nearest(values) };
     if at_random.validate().is_ok() { at_random } else { to_nearest(values) }
@@ -135,11 +132,11 @@ struct Post {
     copy: WorkerId,
     activations: Encoder,
     gradients: Encoder,
-    /// Encodes parameter gradients, always whole: no residual remains.
+    /// For gradients of a lent parameter, sent in full: nothing is left over for a later message.
     returned: Encoder,
     differences: Encoder,
     exact: Encoder,
-    /// For sparse gradients: values kept of each chunk, and a buffer for the drawn ones.
+    /// For sparse gradients: the values kept per chunk, and a buffer for the selection.
     drawn: Option<(usize, Vec<f32>)>,
     recall: Option<ActivationCache>,
     decoder: Decoder,
@@ -176,7 +173,7 @@ impl Post {
         mut received: Option<&mut Vec<f32>>,
     ) -> Result<(), Interrupted> {
         for (part, values) in (0..).zip(values.chunks(PART_VALUES)) {
-            // All values are finite, so only a breach of this module's contract can fail.
+            // All values are finite, so the only possible error is a broken invariant.
             let body = self.encode(about, part, values, is_difference).map_err(|_| Interrupted)?;
             if let Some(received) = &mut received
                 && let Ok(Update::Dense(part)) = self.decoder.decode(&body, values.len())
@@ -214,8 +211,7 @@ impl Post {
     }
 }
 
-/// Returns a seed for each part of each message and each copy of the model, so that rounding errors of copies
-/// differ.
+/// Returns a distinct seed for each part, message and copy of the model, so that rounding errors of copies differ.
 fn noise_of(copy: WorkerId, about: About, part: u32) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&copy.0.to_le_bytes());

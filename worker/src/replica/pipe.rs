@@ -18,31 +18,30 @@ use tch::{Device, Kind, Tensor};
 use super::activation_cache::ActivationCache;
 use super::outbox::{Outbox, PART_VALUES, PipeError, StageMessage};
 
-/// Number formats of tensors between ranks.
+/// Formats of tensors between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundaryFormats {
-    /// Format of activations, rounded to nearest without error feedback: micro-batches differ.
+    /// Activations, rounded to nearest. The rounding error is lost, as no two micro-batches are alike.
     pub activations: ValueFormat,
-    /// Format of activation gradients, whose mean over many micro-batches counts: rounded stochastically if the
-    /// format supports it, so that the mean is unbiased.
+    /// Gradients of activations. Rounded stochastically where possible, so that the mean over many micro-batches is unbiased.
     pub gradients: ValueFormat,
-    /// Values sent of each [`BOUNDARY_CHUNK`] values of a gradient, drawn so that their mean is unbiased.
+    /// Values sent of each [`BOUNDARY_CHUNK`] of a gradient, drawn so that their mean is unbiased.
     pub gradient_keep: u32,
-    /// Differences, if activations of known sequences are sent as such.
+    /// Differences for activations of known sequences.
     pub differences: Option<Differences>,
 }
 
 impl BoundaryFormats {
-    /// No rounding.
+    /// Formats without rounding.
     pub const EXACT: Self = Self::of(ValueFormat::F32);
 
-    /// Returns formats with the same format for both directions.
+    /// One format for activations and gradients.
     #[must_use]
     pub const fn of(format: ValueFormat) -> Self {
         Self { activations: format, gradients: format, gradient_keep: BOUNDARY_CHUNK, differences: None }
     }
 
-    /// Returns the formats of `[parallel]`.
+    /// The formats of `[parallel]`.
     #[must_use]
     pub fn configured(config: &ParallelConfig) -> Self {
         let (gradient_keep, differences) = (config.boundary_keep, config.differences);
@@ -50,9 +49,8 @@ impl BoundaryFormats {
     }
 }
 
-/// The frames of a replica's session, from the view of one rank; with tensor groups, those between members of
-/// the same index. Stochastic rounding depends on the copy and the message alone, so that all indices send the
-/// same bytes.
+/// The frames of a replica's session from the view of one rank; with tensor groups, those between members of the same index. The seed of stochastic rounding
+/// depends only on the copy and the message, so all indices send the same bytes.
 pub struct NetworkPipe {
     network: Arc<Network>,
     pipeline: Pipeline,
@@ -63,18 +61,17 @@ pub struct NetworkPipe {
     exchange: u64,
     outbox: Outbox,
     decoder: Decoder,
-    /// Cached activations from the previous rank, if differences are sent.
+    /// Activations received from the previous rank, if differences are sent.
     recall: Option<ActivationCache>,
-    /// The sequences of each micro-batch of this exchange, if it is a step.
+    /// The sequences of each micro-batch in this exchange, if it is a step.
     sequences: Vec<Vec<u64>>,
 }
 
 impl NetworkPipe {
-    /// Creates the pipe of `rank` in a pipeline with these workers as ranks since `session`, in the copy of the
-    /// model with first worker `copy`.
+    /// Creates the pipe of `rank` in a pipeline of these workers, since `session`, in the copy of the model with `copy` as its first worker.
     ///
     /// # Errors
-    /// The codec lacks a format, or the system cannot start a thread.
+    /// The codec lacks a format, or the system cannot create a thread.
     pub fn new(
         network: Arc<Network>,
         pipeline: Pipeline,
@@ -116,7 +113,7 @@ impl NetworkPipe {
         self.waiting(Awaited::Others, || self.network.send_stage(to, meta, body))
     }
 
-    /// Runs an operation that may wait for other ranks, and counts the time.
+    /// Runs a blocking operation and counts its time.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for other ranks")]
     fn waiting<T>(
         &self,
@@ -143,14 +140,14 @@ impl NetworkPipe {
         self.waiting(Awaited::Others, || self.outbox.post(message))
     }
 
-    /// Returns the sequences of these activations, if they are cached.
+    /// Returns the sequences of cached activations.
     fn sequences_of(&self, about: About) -> Vec<u64> {
         let is_remembered = about.kind == StageKind::Forward && self.recall.is_some();
         let sequences = self.sequences.get(about.micro_batch as usize).filter(|_| is_remembered);
         sequences.cloned().unwrap_or_default()
     }
 
-    /// Sends a number of this rank to all others.
+    /// Sends a number to all other ranks.
     fn tell_all(&self, own: f64) -> Result<(), EngineError> {
         let about = self.about(StageKind::Number, None);
         let body = Bytes::copy_from_slice(&own.to_le_bytes());
@@ -158,7 +155,7 @@ impl NetworkPipe {
         others.try_for_each(|to| self.post_number(to, about, body.clone()))
     }
 
-    /// Returns a rank's number, which may be this one's own.
+    /// Returns the number of a rank, which may be this one.
     fn number_of(&self, from: u32, own: f64) -> Result<f64, EngineError> {
         if from == self.rank {
             return Ok(own);
@@ -198,7 +195,7 @@ impl NetworkPipe {
 }
 
 impl NetworkPipe {
-    /// Decodes activations from a difference, and caches them.
+    /// Reconstructs activations from a difference and stores them.
     fn recall(&mut self, about: About, values: &mut [f32]) {
         let sequences = self.sequences_of(about);
         if let Some(recall) = self.recall.as_mut().filter(|_| !sequences.is_empty()) {
@@ -286,7 +283,7 @@ mod tests {
     use longhaul_common::pipeline::PipelineSchedule;
     use longhaul_engine::testing::pipeline;
 
-    /// A borrowed parameter has to be identical on both ranks; its gradient is one of many.
+    /// A lent parameter must be identical on both ranks; its gradient is one of many.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_lent_parameter_comes_as_it_is_and_its_gradient_in_eight_bits() {
         let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
@@ -311,7 +308,7 @@ mod tests {
         assert!(gave_back * 3 < lent, "{gave_back} bytes came back of {lent}");
     }
 
-    /// A wait outside of steps, as for an evaluation, is no bubble.
+    /// Waits outside of steps, such as in an evaluation, do not count as bubble.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_rank_waits_for_its_neighbours_within_a_step_is_bubble() {
         let pipeline = pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);

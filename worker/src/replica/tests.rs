@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{BoundaryFormats, NetworkPipe};
 
-/// Networks and pipes of the ranks of a replica, each at its own site.
+/// The networks of a replica's ranks, each at its own site, and their pipes.
 pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, Vec<NetworkPipe>) {
     let session = Generation(4);
     let authority = authority();
@@ -35,7 +35,7 @@ pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, V
     (ranks, pipes)
 }
 
-/// Trains one engine with the whole model, and three ranks with parts of it.
+/// The results of one engine with the whole model, and of three ranks with parts of it.
 async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [pipeline_tests::Trained; 2]) {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 3, 1);
     let (ranks, pipes) = replica(&pipeline, formats);
@@ -63,7 +63,7 @@ async fn ranks_that_talk_in_eight_bits_train_as_well() {
     assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.02, "{in_parts} for {whole}");
 }
 
-/// Three quarters of the gradient: the tiny model's boundary has 512 values.
+/// Three quarters of the gradients' values: the tiny model's boundary has 512.
 #[tokio::test(flavor = "multi_thread")]
 async fn ranks_that_hand_some_values_of_gradients_back_train_nearly_as_well() {
     let formats = BoundaryFormats { gradient_keep: 384, ..BoundaryFormats::of(ValueFormat::Int8) };
@@ -71,8 +71,7 @@ async fn ranks_that_hand_some_values_of_gradients_back_train_nearly_as_well() {
     assert!(whole != in_parts && (in_parts / whole - 1.0).abs() < 0.1, "{in_parts} for {whole}");
 }
 
-/// A quarter of the values of one gradient, sixty-four times. The largest quarter alone would point elsewhere
-/// (a cosine of 0.7), however often it is sent.
+/// A quarter of the values of one gradient, sixty-four times. The mean of the largest quarter alone would have another direction (a cosine of 0.7).
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_gradient_other_values_are_drawn_each_time_and_their_mean_is_right() {
     const TIMES: i64 = 64;
@@ -102,7 +101,7 @@ async fn of_a_gradient_other_values_are_drawn_each_time_and_their_mean_is_right(
     assert!(cosine > 0.95 && (length - 1.0).abs() < 0.02, "{cosine}, {length}");
 }
 
-/// Activations of repeated sequences, hardly changed: four bits of a difference are finer than eight of a value.
+/// Activations of repeated sequences with small changes: four bits of the difference are finer than eight bits of the value.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
@@ -116,8 +115,7 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
         let [first, second] = pipes.as_mut_slice() else { panic!("two ranks") };
         let (mut errors, mut bytes) = (Vec::new(), Vec::new());
         let task = Task { work: Work::Forward, chunk: 0, micro_batch: 0 };
-        // Other sequences in between; the two of the first epoch in another order; and an evaluation, which has
-        // no names.
+        // Other sequences in between; the two of the first epoch in another order; and an evaluation without sequences.
         for (epoch, names) in [vec![1, 2], vec![3, 4], vec![2, 1], Vec::new()].into_iter().enumerate() {
             let values = match epoch {
                 2 => values.flip([0]) + 0.01 * values.cos(),
@@ -138,17 +136,16 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
         (errors, bytes)
     });
     let (errors, bytes) = sending.await.unwrap();
-    // Half a level: of values up to one in 127 levels, and of values up to 0.014 in seven.
+    // Half a level: of a range up to one in 127 levels, and of a range up to 0.014 in seven.
     assert!(errors[0] > 1e-3 && errors[0] <= 0.5 / 127.0 + 1e-3, "{errors:?}");
     assert!(errors[2] > 0.0 && errors[2] <= 0.5 * 0.015 / 7.0 + 1e-4, "{errors:?}");
     assert_eq!(errors[3], errors[0]);
     assert!(bytes[2] < bytes[0] * 6 / 10, "{bytes:?}");
 }
 
-/// Two chunks per rank, so that each rank sends and receives, with memory for six sequences of each:
-/// micro-batches of two sequences come in any order, are evicted and come again. Whole activations are exact,
-/// and the error of a difference is small; if the two sides' caches differed, it would be as large as the
-/// values.
+/// Two chunks per rank, so that each rank sends and receives, with memory for six sequences of each. Micro-batches of two sequences arrive in any order, are
+/// evicted and return.
+/// Full values are exact and differences have small errors; if the caches diverged, errors would be as large as the values.
 #[tokio::test(flavor = "multi_thread")]
 async fn both_ranks_remember_and_forget_the_same() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::Interleaved, 2, 2);
@@ -169,8 +166,7 @@ async fn both_ranks_remember_and_forget_the_same() {
                 pipe.begin();
                 pipe.name(names.clone());
             }
-            // From the first rank's chunks to the second one's, and from the second one's first chunk back to
-            // the first one's second.
+            // From the first rank's chunks to the second's, and from the second rank's first chunk back to the first rank's second.
             for (micro_batch, names) in (0..).zip(&names) {
                 let values = Tensor::cat(&[of_sequence(names[0], step), of_sequence(names[1], step)], 0);
                 let task = |chunk| Task { work: Work::Forward, chunk, micro_batch };
@@ -191,7 +187,7 @@ async fn both_ranks_remember_and_forget_the_same() {
     assert!(errors.iter().all(|&error| error < 2e-3), "{errors:?}");
 }
 
-/// 8.125 bits in place of 32, and headers.
+/// 8.125 bits instead of 32, and headers.
 #[tokio::test(flavor = "multi_thread")]
 async fn activations_in_eight_bits_are_a_quarter_of_the_bytes() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);
@@ -237,7 +233,7 @@ async fn a_tensor_of_several_frames_arrives_and_who_waits_is_told_when_the_repli
     waiting.await.unwrap();
 }
 
-/// Ranks learn about a generation one after the other, and their transport does not resend acknowledged data.
+/// Ranks receive a generation one after the other, and data acknowledged by their transport is not sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
     let pipeline = pipeline_tests::pipeline(PipelineSchedule::OneForwardOneBackward, 2, 1);

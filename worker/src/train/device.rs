@@ -1,4 +1,4 @@
-//! The device thread: computes steps, contributes at the end of each round, and applies results on schedule.
+//! The device thread: computes steps, contributes at the end of each round and applies results as scheduled.
 
 mod evaluating;
 mod group;
@@ -36,77 +36,77 @@ use super::tally::Tally;
 
 /// The state of the device thread.
 pub struct Device<'a> {
-    /// The worker to which the samples trained here are assigned.
+    /// The worker whose samples are trained on here.
     pub worker: WorkerId,
-    /// The run.
+    /// The run's configuration.
     pub config: RunConfig,
     /// The model and its optimiser.
     pub engine: Engine,
-    /// The engine's values that are synchronised.
+    /// The share of the engine's values that this device synchronises.
     pub share: Share,
-    /// Low-rank compression of gradients, if any.
+    /// Low-rank compression of gradients, if configured.
     pub low_rank: Option<LowRank>,
-    /// Selection of the samples to train on; `None`: all.
+    /// Selects the samples to train on; `None`: all.
     pub selector: Option<Selector>,
     /// The training data.
     pub data: &'a Dataset,
-    /// The threads that read it.
+    /// Reads the data ahead.
     pub read_ahead: &'a ReadAhead<Batch>,
-    /// Network to the other workers of its copy of the model; `None`: the device works alone.
+    /// The network to the other workers of this copy of the model; `None`: the device works alone.
     pub network: Option<Arc<Network>>,
-    /// The barrier before each round.
+    /// Consulted before each round.
     pub barrier: Arc<StepBarrier>,
     /// Counters.
     pub progress: Arc<Progress>,
-    /// From the synchroniser.
+    /// Messages from the synchroniser.
     pub inbox: &'a Receiver<ToDevice>,
-    /// To the synchroniser; bounded, so a device cannot run ahead of it.
+    /// Messages to the synchroniser; bounded, so that the device cannot run ahead of it.
     pub outbox: &'a Outbox,
-    /// The first round that is not in the state on the device.
+    /// The first round that the device's state does not include.
     pub next_round: Round,
 }
 
-/// Receives the device's messages to the synchroniser; blocks while the synchroniser is behind, returns false
-/// when it has ended.
+/// Sends a message to the synchroniser. Blocks while the synchroniser is behind; returns false once it has stopped.
 pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
 
 /// The end of a stretch of training.
 enum Outcome {
     /// A new entry arrived.
     Again(Box<Enter>),
-    /// The synchroniser has ended, or the barrier stops the device.
+    /// The synchroniser has stopped, or the barrier stops the device.
     Over,
-    /// The epoch ended: the next message is an entry.
+    /// The epoch ended; the next message is an entry.
     Outlived,
     /// The end of the run is reached and reported.
     Ended,
-    /// Another part of the model must be built.
+    /// The device builds another part of the model.
     Rebuild(u32),
 }
 
-/// A stretch of training, from an entry to the next [`Outcome`].
+/// A stretch of training from an entry to its end.
 struct Stretch {
     epoch: u64,
     schedule: RoundSchedule,
     round: Round,
     /// The first step of `round` to compute, if not all.
     from_step: u64,
-    /// The contributed round whose result is not applied yet, and the step before which it must be.
+    /// The round contributed but not yet applied, and the step before which it must be applied.
     pending: Option<(Round, u64)>,
     trained: Vec<Vec<u64>>,
-    /// Samples of the last exchange: those that follow it exchange the same steps.
+    /// Samples covered by the last exchange; later exchanges of the round cover the same steps.
     exchanged: u32,
-    /// The last contributed gradient, for the look-ahead.
+    /// The gradient contributed last, for look-ahead.
     own_gradient: Vec<f32>,
-    /// For column gradients, that of the current round's step.
+    /// With column gradients: that of the present round's step.
     columns: Option<ColumnGradient>,
-    /// Idle cores during the warm-up, which decide the pace of exchanges.
+    /// Spare cores during the warm-up, in which the frequency and content of exchanges are decided.
     spare: SpareCores,
 }
 
 impl Device<'_> {
-    /// Trains until the barrier stops it, the synchroniser ends, or another part of the model must be built,
-    /// which it returns. Failures are reported, not returned.
+    /// Trains until the barrier stops it, the synchroniser stops, or another part of the model replaces this one; returns that part. Failures are reported to
+    /// the synchroniser,
+    /// not returned.
     pub fn run(mut self) -> Option<u32> {
         loop {
             let error = match self.follow() {
@@ -115,7 +115,7 @@ impl Device<'_> {
             };
             let is_interrupted = error.downcast_ref().is_some_and(EngineError::is_of_others);
             let reason = format!("{error:#}");
-            // The synchroniser may have ended already.
+            // The synchroniser may have stopped already.
             if !is_interrupted {
                 let _ = (self.outbox)(FromDevice::Failed(reason));
                 return None;
@@ -138,7 +138,7 @@ impl Device<'_> {
                         self.export()?;
                         continue;
                     }
-                    // Belongs to an epoch that is over.
+                    // Belongs to a past epoch.
                     Ok(ToDevice::Apply { .. }) => continue,
                     Err(_) => return Ok(None),
                 },
@@ -184,8 +184,7 @@ impl Device<'_> {
             Load::All(state) => self.import(&state)?,
             Load::Private { state, synchronised, trained } => {
                 self.import(&state)?;
-                // Workers of the same copy may lack their own private state: with a divided model, the round
-                // restarts.
+                // Other ranks may lack this worker's private state; a divided model restarts the round.
                 let goes_on = !self.config.parallel.is_divided();
                 if goes_on && self.has_trained(first, &trained) {
                     from_step = first + trained.len() as u64;
@@ -226,8 +225,7 @@ impl Device<'_> {
         })
     }
 
-    /// Whether the timeline assigns this worker, from `step` on, exactly the positions that it has already
-    /// trained on.
+    /// Returns whether the timeline assigns exactly the trained positions from `step` on.
     fn has_trained(&self, step: u64, trained: &[Vec<u64>]) -> bool {
         (step..).zip(trained).all(|(step, positions)| self.positions(step) == *positions)
     }
@@ -236,14 +234,14 @@ impl Device<'_> {
         self.barrier.positions(step, self.worker).into_iter().flatten().collect()
     }
 
-    /// Computes the steps of a round and contributes. `None`: continue with the next round.
+    /// Computes a round's steps and contributes. `None`: the next round follows.
     fn compute_round(&mut self, stretch: &mut Stretch) -> Result<Option<Outcome>> {
-        // Wait here, and not within a step, for members delayed at the barrier or by a result.
+        // A member delayed by the barrier or a result is awaited here, not within a step.
         self.meet(Moment::Begins, stretch.round)?;
         let span = stretch.schedule.steps_of(stretch.round);
         let is_warmup = stretch.schedule.is_warmup(stretch.round);
         self.barrier.forget_before(span.start);
-        // Samples that the checkpoint's state covers in this round count with the rest of it.
+        // Samples of this round in a checkpoint's state count towards the round.
         let given = stretch.trained.iter().map(Vec::len).sum();
         let counted = self.selector.as_ref().map_or(given, |selector| selector.counted_before(given));
         let mut tally = Tally::resumed(counted);
@@ -267,12 +265,12 @@ impl Device<'_> {
             self.engine.step_back()?;
             stretch.trained.push(positions);
         }
-        // The outgoing momentum, before a result that is due now replaces it.
+        // From the momentum that is sent, before a due result replaces it.
         let repeated = match self.config.sync.source_in(is_warmup) {
             Source::Momentum => self.share.synchronised(self.engine.decayed_momentum()?),
             Source::Gradient | Source::CorrectedGradient | Source::Delta => Vec::new(),
         };
-        // A round shorter than the overlap, such as the last one: no later step exists for its result.
+        // A round shorter than the overlap, such as the last, has no later steps for its result.
         if let Some(outcome) = self.apply_if_due(stretch, u64::MAX)? {
             return Ok(Some(outcome));
         }
@@ -284,7 +282,7 @@ impl Device<'_> {
         }
         self.contribute(stretch, gradient, repeated, &tally)?;
         stretch.trained.clear();
-        // With gradients, the warm-up is plain `dense`: a young model does not tolerate a late mean.
+        // With gradients, the warm-up is plain `dense`: an early model does not tolerate a delayed mean.
         let is_plain = is_warmup && self.config.sync.opens_with_gradients();
         let every = stretch.schedule.pace_in(stretch.round).every;
         let overlap = if is_plain { 0 } else { self.config.sync.overlap_at(every) };
@@ -323,8 +321,7 @@ impl Device<'_> {
             tally.add(samples.counted, outcome.loss, outcome.gradient_norm, took);
             let is_told = self.config.reports_losses() && outcome.tokens > 0;
             let told = if is_told { outcome.loss } else { f32::NAN };
-            // In a pipeline, ranks wait for each other within a step. That is not compute time, but time
-            // available for sending.
+            // Ranks of a pipeline wait for each other within a step. This is time for sending, not computation.
             let waited = self.progress.waited_so_far().saturating_sub(waited);
             let tokens = Tokens { given: samples.tokens, selected: outcome.tokens };
             self.progress.step(step, tokens, told, took.saturating_sub(waited));
@@ -372,7 +369,7 @@ impl Device<'_> {
         self.tell(FromDevice::Contribute(update))
     }
 
-    /// Returns contributions that no result includes to the error feedback.
+    /// Restores values that are in no result.
     fn put_back(&mut self, parts: Vec<PutBack>) {
         let Some(low_rank) = &mut self.low_rank else { return };
         for PutBack { exchange, start, values } in parts {
@@ -383,7 +380,7 @@ impl Device<'_> {
         }
     }
 
-    /// Applies the pending result before `step` if it is due then; waits for it if necessary.
+    /// Applies the pending result if it is due at `step`, and waits for it if necessary.
     fn apply_if_due(&mut self, stretch: &mut Stretch, step: u64) -> Result<Option<Outcome>> {
         let Some((round, due)) = stretch.pending else { return Ok(None) };
         if step < due {
@@ -409,7 +406,7 @@ impl Device<'_> {
         Ok(None)
     }
 
-    /// Applies the step that all members have in common.
+    /// Applies the step that is identical on all members.
     fn apply_mean(&mut self, schedule: &RoundSchedule, round: Round, mean: Vec<f32>) -> Result<()> {
         let (step, is_warmup) = (schedule.step_of(round), schedule.is_warmup(round));
         if let Some(low_rank) = self.low_rank.as_mut().filter(|_| !is_warmup) {
@@ -443,12 +440,12 @@ impl Device<'_> {
         let is_common = self.config.sync.source_in(is_warmup).is_gradient();
         let parameters = if is_common { Some(self.parameters()?) } else { None };
         let state = if self.is_checkpoint(round) { Some(self.state_for_checkpoint()?) } else { None };
-        // A gradient leaves the parameters unchanged: a begun step is repeated.
+        // A gradient leaves the parameters unchanged: an interrupted step is repeated.
         let trained = if is_common { Vec::new() } else { trained };
         self.tell(FromDevice::Applied(Applied { round, validation, parameters, state, trained }))
     }
 
-    /// Waits for a round's result, and counts the time as network wait.
+    /// Waits for a round's result. The wait is counted as network time.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for the network")]
     fn wait_for(&mut self, round: Round) -> Result<Result<RoundUpdate, Outcome>> {
         let _waiting = self.progress.begin(Activity::WaitForResult { round });
@@ -459,7 +456,7 @@ impl Device<'_> {
                     self.put_back(put_back);
                     break Ok(update);
                 }
-                // A result of an epoch that is over.
+                // A result of a past epoch.
                 Ok(ToDevice::Apply { .. }) => {}
                 Ok(ToDevice::Enter(enter)) => break Err(Outcome::Again(enter)),
                 Ok(ToDevice::Build { rank }) => break Err(Outcome::Rebuild(rank)),
@@ -471,7 +468,7 @@ impl Device<'_> {
         Ok(answer)
     }
 
-    /// Returns the schedule of rounds, as far as known.
+    /// Returns the schedule of rounds as far as known.
     fn schedule(&self) -> RoundSchedule {
         self.barrier.schedule().for_fragments(self.layout().count())
     }

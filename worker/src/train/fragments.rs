@@ -1,21 +1,21 @@
-//! Detection of final fragments of a gradient during back-propagation.
+//! Fragments of a gradient that are final during back-propagation.
 
 use std::ops::Range;
 
 use longhaul_common::plan::FragmentLayout;
 
-/// Counts the missing values of each fragment in a vector of consecutive tensors.
+/// Counts the missing values of each fragment of a vector of consecutive tensors.
 #[derive(Debug)]
 pub(super) struct FinishedFragments {
     layout: FragmentLayout,
-    /// Range of each tensor in the vector.
+    /// The range of each tensor in the vector.
     tensors: Vec<Range<usize>>,
-    /// Values not yet final, by fragment.
+    /// Values that are not final, by fragment.
     missing: Vec<usize>,
 }
 
 impl FinishedFragments {
-    /// Creates the counts for tensors of these sizes, which add up to the layout's.
+    /// Starts with tensors of these sizes, whose sum is the layout's; none is final.
     pub fn new(layout: FragmentLayout, sizes: impl IntoIterator<Item = usize>) -> Self {
         let place = |end: &mut usize, size: usize| {
             let start = *end;
@@ -26,7 +26,7 @@ impl FinishedFragments {
         Self { layout, tensors: sizes.into_iter().scan(0, place).collect(), missing }
     }
 
-    /// Marks a tensor final, once. Returns the ranges of the vector, of whole fragments, that become final.
+    /// Marks a tensor as final, once. Returns the stretches of whole fragments that are now final.
     pub fn finish(&mut self, tensor: usize) -> Vec<Range<usize>> {
         let Some(place) = self.tensors.get(tensor) else { return Vec::new() };
         let mut stretches: Vec<Range<usize>> = Vec::new();

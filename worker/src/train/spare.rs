@@ -1,12 +1,12 @@
-//! Idle cores during the device's computation.
+//! Cores that are idle while the device computes.
 
 use std::num::NonZeroUsize;
 
-/// Accumulates the activity of all cores during the device's steps, whichever process causes it: on a machine
-/// with a worker per core none is idle, though each worker trains on one.
+/// Sums the activity of this machine's cores during the device's steps, whichever process causes it. With a worker per core, none is spare, although each worker
+/// trains on one.
 #[derive(Debug)]
 pub(super) struct SpareCores {
-    /// Cores available to this process beside those of its device.
+    /// Cores that this process may use besides those of its device.
     allowed: usize,
     before: Option<Reading>,
     idle: u64,
@@ -14,7 +14,7 @@ pub(super) struct SpareCores {
     cores: u64,
 }
 
-/// Activity of all cores since the machine started, in ticks.
+/// The activity of all cores since boot, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reading {
     idle: u64,
@@ -23,19 +23,19 @@ struct Reading {
 }
 
 impl SpareCores {
-    /// Creates a count of cores beside the `training` ones of the device.
+    /// Excludes the `training` cores that the device occupies.
     pub fn beside(training: usize) -> Self {
         // A container may have fewer cores than the machine.
         let allowed = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self { allowed: allowed.saturating_sub(training), before: None, idle: 0, total: 0, cores: 0 }
     }
 
-    /// Begins a computation of the device.
+    /// Starts with a step of the device.
     pub fn begin(&mut self) {
         self.before = Reading::now();
     }
 
-    /// Ends it.
+    /// Ends with the step.
     pub fn end(&mut self) {
         if let Some(before) = self.before.take()
             && let Some(after) = Reading::now()
@@ -50,7 +50,7 @@ impl SpareCores {
         self.cores = after.cores;
     }
 
-    /// Returns the average number of idle cores; 0 if the system does not report them.
+    /// Returns the average number of spare cores; zero if the system does not report it.
     pub fn count(&self) -> f32 {
         self.idle_cores().min(self.allowed as f32)
     }
@@ -65,10 +65,9 @@ impl Reading {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Parses `/proc/stat` (`proc_stat(5)`): a line for all cores, `cpu user nice system idle iowait irq
-    /// softirq steal …`, and one for each.
+    /// Parses `/proc/stat` (`proc_stat(5)`): a line for all cores, `cpu user nice system idle iowait irq softirq steal …`, and one for each.
     fn parse(text: &str) -> Option<Self> {
-        /// Later fields are already included in others.
+        /// Later fields are already included in these.
         const FIELDS: usize = 8;
         let mut lines = text.lines();
         let all = lines.next()?.strip_prefix("cpu ")?;
@@ -103,7 +102,7 @@ mod tests {
         assert_eq!(spare.idle_cores(), 0.0);
         spare.add(reading(1000, 9000), reading(1020, 9040));
         assert_eq!(spare.idle_cores(), 2.0);
-        // Later steps without idle time.
+        // Later steps, without idle time.
         spare.add(reading(1500, 9900), reading(1500, 9940));
         assert_eq!(spare.idle_cores(), 1.0);
         assert_eq!(spare.count(), 0.0, "the machine has no more than what trains");

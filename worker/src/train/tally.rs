@@ -1,14 +1,14 @@
-//! Totals of a round on the device.
+//! The totals of a round on the device.
 
 use std::time::Duration;
 
 /// Samples, losses and gradients of a round.
 pub(super) struct Tally {
     pub samples: u32,
-    /// Those of `samples` with known losses.
+    /// Samples with known losses, of `samples`.
     measured: u32,
     weighted_loss: f64,
-    /// Sum of squared gradient norms, and their number.
+    /// Sum of the squared gradient norms, and their number.
     squared_norms: f64,
     norms: u32,
     /// Measured steps, and their duration.
@@ -17,7 +17,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Continues after steps on this many samples, whose losses are no longer known.
+    /// Starts after steps on these samples, whose losses are no longer known.
     pub fn resumed(samples: usize) -> Self {
         Self {
             samples: samples as u32,
@@ -47,8 +47,7 @@ impl Tally {
         (self.measured > 0).then(|| (self.weighted_loss / f64::from(self.measured)) as f32)
     }
 
-    /// Returns the root mean square of the known gradient norms: means of squares, unlike those of norms, add
-    /// up over the parts of a model.
+    /// Returns the root mean square of the known gradient norms. Unlike norms, mean squares over the parts of a model add up to that of the whole.
     pub fn gradient_norm(&self) -> Option<f32> {
         (self.norms > 0).then(|| (self.squared_norms / f64::from(self.norms)).sqrt() as f32)
     }
@@ -71,7 +70,7 @@ mod tests {
         assert_eq!(whole.gradient_norm(), None, "no gradient was measured");
     }
 
-    /// Two parts whose norms swap; the whole model has norm 5 in both steps.
+    /// Two parts whose norms swap; the whole model's norm is 5 in both steps.
     #[test]
     fn norms_of_parts_over_several_steps_add_up_to_that_of_the_whole() {
         let [mut first, mut second] = [Tally::resumed(0), Tally::resumed(0)];

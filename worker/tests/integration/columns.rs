@@ -1,5 +1,4 @@
-//! One gradient from its backward pass to the decoded update at a peer: as columns throughout, without a buffer
-//! of the size of a weight.
+//! One gradient from its backward pass to the decoded values at a peer: as columns throughout, without an allocation of a weight's size.
 #![allow(unsafe_code, reason = "watches both allocators")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,10 +16,10 @@ use longhaul_proto::codec::{CodecSpec, Decoder, Encoder, Selection, Update};
 
 use longhaul_tests::own_process;
 
-/// Values of each watched weight, 64 × 256: more than any activation and any other tensor.
+/// Values of each watched weight, 64 × 256: more than of any activation or other tensor.
 const WEIGHT_VALUES: usize = 64 * 256;
 const WEIGHT_BYTES: usize = 4 * WEIGHT_VALUES;
-/// Values of a fragment: smaller than a weight.
+/// Values of a fragment: fewer than a weight's.
 const FRAGMENT_VALUES: usize = 8192;
 
 static WATCHING: AtomicBool = AtomicBool::new(false);
@@ -32,7 +31,7 @@ fn note(bytes: usize) {
     }
 }
 
-/// Returns the largest allocation during `work`, by Rust or by libtorch.
+/// Returns the largest allocation during `work`, by Rust or libtorch.
 fn largest_in<T>(work: impl FnOnce() -> T) -> (T, usize) {
     LARGEST_BYTES.store(0, Ordering::Relaxed);
     WATCHING.store(true, Ordering::Relaxed);
@@ -43,16 +42,16 @@ fn largest_in<T>(work: impl FnOnce() -> T) -> (T, usize) {
 
 struct Watched;
 
-// SAFETY: every call is passed to the system's allocator unchanged.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller's guarantees are those that the system's allocator requires.
+        // SAFETY: the caller upholds the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the memory came from `alloc` above, thus from the system's allocator.
+        // SAFETY: the memory came from `alloc` above, and so from the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -64,24 +63,24 @@ unsafe extern "C" {
     fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void;
 }
 
-/// Replaces libc's, from which libtorch allocates its tensors.
+/// Replaces libc's function, with which libtorch allocates tensors.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
     note(size);
-    // SAFETY: a multiple of any alignment that the caller may request is a valid size.
+    // SAFETY: the size is a multiple of the alignment.
     let taken = unsafe { aligned_alloc(alignment, size.next_multiple_of(alignment).max(alignment)) };
     if taken.is_null() {
         return 12;
     }
-    // SAFETY: the caller provides a place for the address.
+    // SAFETY: the caller passes a valid pointer for the result.
     unsafe { *memory = taken };
     0
 }
 
-/// One layer of width 64, whose feed-forward part has two weights of 64 × 256; all other tensors are smaller.
+/// One layer of width 64 with two feed-forward weights of 64 × 256; all other tensors are smaller.
 fn spec() -> ModelSpec {
     let config = ModelConfig {
         kind: ModelKind::Gpt2,
@@ -109,7 +108,7 @@ fn engine(spec: &ModelSpec) -> Engine {
     Engine::new(spec, &train, 10, 1, device(), NonZeroU32::new(1)).expect("the model fits")
 }
 
-/// The CPU, or the device in `LONGHAUL_TEST_DEVICE`.
+/// The CPU, or the device of `LONGHAUL_TEST_DEVICE`.
 fn device() -> tch::Device {
     choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned()))
         .expect("it is there")
@@ -121,7 +120,7 @@ fn batch() -> Batch {
     batch
 }
 
-/// A process with a single test makes no other allocations.
+/// A process that runs only one test has no other allocations.
 #[test]
 fn a_gradient_goes_from_backward_to_the_decoded_result_without_a_dense_weight() {
     own_process::run(own_process::of_test("columns::a_gradient_that_is_watched"));
@@ -158,7 +157,7 @@ fn a_gradient_that_is_watched() {
     assert!(largest < WEIGHT_BYTES, "{largest} bytes were taken at once, as much as a weight has");
     assert!(updates.iter().all(|update| matches!(update, Update::Columns(_))));
 
-    // The decoded update is the gradient, and its size is the columns' share of the weights.
+    // The decoded values are the gradient, and the bytes are the columns' share of the weights.
     let mut sum = vec![0.0; whole.len()];
     for (at, update) in updates.drain(..).enumerate() {
         let start = at * FRAGMENT_VALUES;
@@ -168,7 +167,7 @@ fn a_gradient_that_is_watched() {
     let bytes: usize = frames.iter().map(Vec::len).sum();
     let outside = 4 * (whole.len() - 2 * WEIGHT_VALUES);
     let share = (bytes - outside) as f64 / (2 * WEIGHT_BYTES) as f64;
-    // 26 of 256 columns, and 6 of 64; two per cent more for positions and frame headers.
+    // 26 of 256 columns, and 6 of 64; two per cent more for their positions and the frame headers.
     let kept = f64::from(26 * 64 + 6 * 256) / (2 * WEIGHT_VALUES) as f64;
     assert!(share <= kept + 0.02, "{share} of the bytes for {kept} of the values");
 }

@@ -1,4 +1,4 @@
-//! `worker data` with interruptions and changed configurations.
+//! `worker data` with interruptions by the user.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use longhaul_run_toml::RunToml;
 use longhaul_tests::cluster::Process;
 
-/// Far more than it takes.
+/// Far more than the expected time.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often a folder is looked at.
+/// Polling interval for a folder.
 const LOOK: Duration = Duration::from_millis(2);
-/// So that there are several pieces of 16 MiB.
+/// Enough for several pieces of 16 MiB.
 const LINES: u32 = 1_200_000;
 
 fn prepare(folder: &Path, name: &str) -> Process {
@@ -22,7 +22,7 @@ fn prepare(folder: &Path, name: &str) -> Process {
     .unwrap()
 }
 
-/// All files of the cache that are only for whoever makes them.
+/// All unfinished files of the cache, private to their writer.
 fn unfinished(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for part in ["stamps", "lists", "shards", "uses"] {
@@ -33,13 +33,13 @@ fn unfinished(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits until a file comes to be whose name has `part`.
+/// Waits for a file with `part` in its name.
 fn wait_for(folder: &Path, part: &str) {
     for _ in 0..LIMIT.as_millis() / LOOK.as_millis() {
         if unfinished(folder).iter().any(|path| path.to_string_lossy().contains(part)) {
             return;
         }
-        // Another process makes it: nothing wakes this one.
+        // Another process creates the file, without a notification.
         std::thread::park_timeout(LOOK);
     }
     panic!("no {part} in {:?}", unfinished(folder));

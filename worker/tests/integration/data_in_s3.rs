@@ -1,4 +1,4 @@
-//! Sources on a server that speaks S3, where there is one ([`longhaul_tests::s3`]).
+//! Sources on an S3 server, if one is available ([`longhaul_tests::s3`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use object_store::path::Path as ObjectPath;
 const BUCKET: &str = "bucket";
 
 async fn put(server: &S3Server, key: &str, bytes: Vec<u8>) {
-    // It may have been chosen before.
+    // A provider may already be installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = AmazonS3Builder::new()
         .with_bucket_name(BUCKET)
@@ -29,11 +29,11 @@ async fn put(server: &S3Server, key: &str, bytes: Vec<u8>) {
     store.put(&ObjectPath::from(key), bytes.into()).await.unwrap();
 }
 
-/// `worker data prepare` of what a URL names, with credentials.
+/// Runs `worker data prepare` on a URL with credentials.
 fn prepare_in(server: &S3Server, folder: &Path, url: &str) -> Output {
     let mut source = BTreeMap::from([("url", url.to_owned())]);
     source.insert("endpoint", format!("http://{}", server.address));
-    // A table has the column, and nothing else may ask for one.
+    // Only tables have columns.
     if !url.ends_with('*') {
         source.insert("column", "body".to_owned());
     }

@@ -1,4 +1,4 @@
-//! The real `worker doctor` against a coordinator's front end, from a user's view.
+//! The real `worker doctor` against a coordinator's front, from the user's view.
 
 use std::net::SocketAddr;
 use std::process::Output;
@@ -13,13 +13,13 @@ use tokio::process::Command;
 
 const RUN: RunId = RunId([0x11; 16]);
 
-/// The real time, as TLS checks certificates against it.
+/// The real time, which TLS uses to verify certificates.
 #[allow(clippy::disallowed_methods, reason = "rustls reads the same clock")]
 fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A coordinator that enrols no worker and answers probes.
+/// A coordinator that enrols no workers and answers probes.
 fn open_front() -> (SocketAddr, Fingerprint) {
     let authority = Authority::create(RUN, now_unix_s()).unwrap();
     let mut config = ServerConfig::with_crypto(coordinator_server(&authority, now_unix_s()).unwrap());
@@ -52,7 +52,7 @@ async fn doctor(arguments: &[&str]) -> (Output, String) {
     (output, text)
 }
 
-/// The verdict on a check.
+/// The verdict of a check.
 fn verdict<'a>(text: &'a str, check: &str) -> Option<&'a str> {
     let mut lines = text.lines();
     let line = lines.find(|line| line.get(6..).is_some_and(|rest| rest.starts_with(&format!("{check} "))))?;

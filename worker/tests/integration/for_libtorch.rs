@@ -1,12 +1,11 @@
-//! Symbols that libtorch looks up in the program.
+//! A function that libtorch looks up in the program.
 
 use std::fs::File;
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache};
 
-/// The build script of another crate names it, and no code here calls it: a linker that drops or hides it
-/// reports nothing (decision 0003).
+/// The build script of another crate names it, without a call here: a linker drops or hides it silently (decision 0003).
 const FUNCTION: &str = "mkl_serv_intel_cpu_true";
 
 #[test]

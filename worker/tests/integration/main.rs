@@ -1,4 +1,4 @@
-//! The worker as a process, and the crate by its public interface: one binary, as each is linked with libtorch.
+//! Tests of the worker as a process and of the crate's public interface: one binary, as each links libtorch.
 
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 

@@ -1,4 +1,4 @@
-//! Spans of a worker's recorder, as a collector of OpenTelemetry receives them.
+//! The records of a worker as received by an OpenTelemetry collector.
 
 use longhaul_common::id::{FragmentId, Round, RunId, WorkerId};
 use longhaul_flight::{Export, Recorder};
@@ -14,7 +14,7 @@ use prost::Message as _;
 
 const RUN: RunId = RunId([7; 16]);
 
-/// The activity of the process that the test starts, which needs an environment of its own.
+/// The process that the test starts, as it needs its own environment.
 #[test]
 #[ignore = "the process that the test beside it starts"]
 fn a_worker_that_does_something() {
@@ -72,7 +72,7 @@ fn what_ends_is_a_span_of_its_round_with_all_that_is_known_of_it() {
     assert_eq!(attributes(spans[1]), of_frame);
 }
 
-/// Sorted by name, without the common prefix.
+/// Attributes in the order of their names, without the common prefix.
 fn attributes(span: &Span) -> Vec<String> {
     let text = |value: &Value| match value {
         Value::StringValue(text) => text.clone(),

@@ -1,5 +1,4 @@
-//! Models, gradients and optimiser against Hugging Face's models and image classifiers in PyTorch: see
-//! `fixtures/make_reference.py`.
+//! Models, gradients and optimiser against Hugging Face's models and image classifiers in PyTorch: see `fixtures/make_reference.py`.
 
 mod transformers;
 
@@ -19,7 +18,7 @@ const SEQUENCES: usize = 3;
 const IMAGE: ImageConfig =
     ImageConfig { channels: 3, height: 6, width: 7, classes: 5, shift: 0, flip: false };
 const KINDS: [ModelKind; 4] = [ModelKind::Gpt2, ModelKind::Llama, ModelKind::Mlp, ModelKind::Cnn];
-/// The stream of the first batch's tokens; the training run takes those after it.
+/// The stream of the first batch's tokens; training uses the following streams.
 const TOKEN_STREAM: i64 = 1000;
 
 struct Reference(Vec<u8>);
@@ -131,7 +130,7 @@ fn inputs(kind: ModelKind) -> Tensor {
     Tensor::from_slice(&tokens).view([SEQUENCES as i64, -1]).to_device(device()).narrow(1, 0, CONTEXT as i64)
 }
 
-/// The CPU, or the device in `LONGHAUL_TEST_DEVICE`.
+/// The CPU, or the device of `LONGHAUL_TEST_DEVICE`.
 fn device() -> Device {
     choose_device(&std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())).unwrap()
 }
@@ -208,7 +207,7 @@ fn five_steps_of_training_end_where_pytorchs_do() {
         engine.parameters_to_host(&mut trained).unwrap();
         let before = parameters(&spec);
         let moved = |to: &[f32]| -> Vec<f32> { to.iter().zip(&before).map(|(t, b)| t - b).collect() };
-        // Adam magnifies the rounding of gradients near epsilon; so norms are compared, not the largest values.
+        // Adam amplifies the rounding of gradients near epsilon, so norms are compared, not the largest values.
         let (ours, theirs) = (moved(&trained), moved(&reference.flat("trained", &spec)));
         let norm =
             |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();

@@ -15,7 +15,7 @@ use super::*;
 
 const RUN: RunId = RunId([6; 16]);
 
-/// The real front of a coordinator, which welcomes whom its door lets in.
+/// A coordinator's real front, which welcomes every admitted worker.
 struct Coordinator {
     address: SocketAddr,
     issuer: Arc<Mutex<CertificateIssuer>>,
@@ -38,7 +38,7 @@ impl Coordinator {
         Self { address, issuer, joined }
     }
 
-    /// A worker's way to it, with a new token.
+    /// A worker's dialler with a new token.
     fn dialler(&self, folder: &std::path::Path) -> Dialler {
         let mut issuer = self.issuer.lock().unwrap();
         let token = Token::create(issuer.authority().fingerprint()).unwrap();
@@ -52,7 +52,7 @@ impl Coordinator {
         }
     }
 
-    /// What a worker was given so many seconds ago.
+    /// An identity issued at the given time.
     fn issued(&self, worker: u32, at_unix_s: u64) -> Identity {
         let issuer = self.issuer.lock().unwrap();
         let key = WorkerKey::generate().unwrap();
@@ -80,7 +80,7 @@ async fn serve(
                             unix_s(),
                         )
                     };
-                    // The applicant says what it was told.
+                    // The applicant reports the answer.
                     let _ = serve_enrol(applicant, decide).await;
                 }
                 Ok(AuthenticatedPeer::Worker { worker, connection }) => {
@@ -165,7 +165,7 @@ async fn clocks_that_differ_cost_no_use_of_the_token() {
     let coordinator = Coordinator::open();
     let folder = tempfile::tempdir().unwrap();
     let dialler = coordinator.dialler(folder.path());
-    // TLS has one word for a certificate that has expired and for one that is not valid yet.
+    // TLS has one alert for expired certificates and those not valid yet.
     let early = coordinator.issued(0, unix_s() + WORKER_CERTIFICATE_S / 2);
     let attempt = dialler.attempt(&coordinator.address.to_string(), &early, &|| join(Vec::new())).await;
     let Err(Attempt::Later(error)) = attempt else { panic!("it was let in, or gave up") };
@@ -173,7 +173,7 @@ async fn clocks_that_differ_cost_no_use_of_the_token() {
     assert_eq!(coordinator.issuer.lock().unwrap().workers().count(), 0);
 }
 
-/// The front of a coordinator that hangs up on everybody like this.
+/// A front that closes every connection with `hang_up`.
 fn front(coordinator: &Coordinator, hang_up: impl Fn(&Connection) + Send + 'static) -> SocketAddr {
     let authority = Authority::from_pem(&coordinator.issuer.lock().unwrap().authority().to_pem()).unwrap();
     let endpoint = endpoint(Some(coordinator_server(&authority, unix_s()).unwrap()));
@@ -189,7 +189,7 @@ fn front(coordinator: &Coordinator, hang_up: impl Fn(&Connection) + Send + 'stat
     address
 }
 
-/// The front of one that waits while another one leads.
+/// The front of a standby coordinator.
 fn waiting(coordinator: &Coordinator, leader: Option<String>) -> SocketAddr {
     front(coordinator, move |connection| NotLeader { leader: leader.clone() }.close(connection))
 }
@@ -218,7 +218,7 @@ async fn a_worker_goes_on_from_a_coordinator_that_waits_to_the_next_one_that_it_
     dialler.coordinators = format!("{waits},{}", coordinator.address).parse().unwrap();
     let identity = dialler.identity().await.unwrap();
     assert_eq!(dialler.coordinators.current(), coordinator.address.to_string());
-    // As when a connection was lost.
+    // As after a lost connection.
     dialler.coordinators.go_on(None);
     assert!(matches!(dialler.connect(&identity, || join(Vec::new())).await.unwrap(), Found::Welcomed(_)));
     coordinator.joined.recv().await.unwrap();

@@ -1,3 +1,3 @@
-//! Synchronisers with real devices.
+//! Tests of synchronisers with real devices.
 
 mod strategies;

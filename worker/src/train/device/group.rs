@@ -1,4 +1,4 @@
-//! A device in a tensor group: the first member exchanges replicated values and distributes them.
+//! The device as a member of a tensor group: the first member exchanges replicated values and distributes them.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use longhaul_member::message::{Part, Place};
 use super::Device;
 use crate::replica::{BoundaryFormats, GroupError, GroupSeat, NetworkPipe};
 
-/// A meeting of the members, distinct from other meetings.
+/// Identifies a meeting of the members.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Moment {
-    /// After loading the state before a round.
+    /// State before a round is loaded.
     Entered,
-    /// At the beginning of a round.
+    /// A round begins.
     Begins,
-    /// At the application of its result.
+    /// A round's result is applied.
     Applies,
 }
 
 impl Device<'_> {
-    /// Joins the other workers of its copy.
+    /// Joins the other members of this copy.
     pub(super) fn join(&mut self, place: Place) -> Result<()> {
         let network = self.network.as_ref().context("a worker by itself is told of others")?;
         let parallel = &self.config.parallel;
@@ -31,7 +31,7 @@ impl Device<'_> {
         if !group.is_empty() {
             let seat = GroupSeat::new(Arc::clone(network), session, &group, self.config.sync.within_site);
             let seat = seat.context("the coordinator began a generation without this worker")?;
-            // An absent member is awaited anew.
+            // A missing member is awaited again.
             let collective = seat.join(self.engine.device()).map_err(|error| match error {
                 GroupError::Collective(error) => EngineError::Group(error).into(),
                 error => anyhow::Error::from(error),
@@ -53,8 +53,7 @@ impl Device<'_> {
         self.engine.meet(3 * round.0 + moment as u64)
     }
 
-    /// Takes over all replicated parameters and moments from the first member: the others neither save nor heal
-    /// them.
+    /// Takes replicated parameters and moments from the first member: the others neither save nor heal them.
     pub(super) fn share_state(&mut self, round: Round) -> Result<()> {
         if !self.engine.is_member() {
             return Ok(());
@@ -74,7 +73,7 @@ impl Device<'_> {
         Ok(self.engine.load_moments(&moments)?)
     }
 
-    /// Takes over the replicated parameters from the first member, after a round's result is applied.
+    /// Takes replicated parameters from the first member after a round's result is applied.
     pub(super) fn share_parameters(&mut self, round: Round) -> Result<()> {
         if !self.engine.is_member() {
             return Ok(());
@@ -83,7 +82,7 @@ impl Device<'_> {
         self.take_parameters_of_first()
     }
 
-    /// Returns the mean of all local values, from the mean of the synchronised ones.
+    /// Expands the mean of synchronised values to all local values.
     pub(super) fn shared_mean(&self, round: Round, mean: Vec<f32>) -> Result<Vec<f32>> {
         let mut mean = self.share.spread(mean);
         if self.engine.is_member() {
@@ -93,7 +92,7 @@ impl Device<'_> {
         Ok(mean)
     }
 
-    /// θ ← kept·θ + values, for a range of synchronised values.
+    /// θ ← kept·θ + values, for a stretch of the synchronised values.
     pub(super) fn mix(&mut self, part: &Part) -> Result<()> {
         for (piece, start) in self.share.places(part.start..part.start + part.values.len()) {
             self.engine.mix_into_parameters(start, part.kept, &part.values[piece])?;
@@ -108,7 +107,7 @@ impl Device<'_> {
         Ok(self.engine.load_parameters(&all)?)
     }
 
-    /// Replaces the synchronised moments.
+    /// Replaces the moments of synchronised parameters.
     pub(super) fn load_moments(&mut self, synchronised: &Moments) -> Result<()> {
         let mut all = self.engine.moments_to_host()?;
         self.share.put_synchronised(&synchronised.first, &mut all.first);
@@ -128,7 +127,7 @@ impl Device<'_> {
         Ok(self.engine.load_parameters(&parameters)?)
     }
 
-    /// Takes over the replicated values from the first member, in a vector of all local values.
+    /// Replaces the replicated values within all local values by the first member's.
     fn take_from_first(&self, all: &mut [f32]) -> Result<()> {
         let mut replicated = self.share.replicated(all);
         self.engine.hand_on(&mut replicated)?;

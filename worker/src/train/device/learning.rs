@@ -1,4 +1,4 @@
-//! The result of a step on its samples: a gradient, or a local step.
+//! The update of a step: a gradient or a local step.
 
 use anyhow::Result;
 use longhaul_common::config::{InnerRule, SelectionRule, Source};
@@ -11,7 +11,7 @@ use super::{Device, Stretch};
 use crate::train::fragments::FinishedFragments;
 
 impl Device<'_> {
-    /// Follows the run's strategy. Writes a gradient into `gradient`, or into `stretch` for a column gradient.
+    /// Follows the run's strategy. A gradient is then in `gradient`, or in `stretch` for column gradients.
     pub(super) fn learn_from(
         &mut self,
         stretch: &mut Stretch,
@@ -40,7 +40,7 @@ impl Device<'_> {
         })
     }
 
-    /// Computes the gradient of a round's only step; its fragments are sent during back-propagation.
+    /// Streams the gradient of a one-step round: fragments leave during back-propagation.
     fn stream_gradient(
         &mut self,
         round: Round,
@@ -53,21 +53,20 @@ impl Device<'_> {
         let mut arrived = |tensor: usize, gradient: &[f32]| {
             for stretch in fragments.finish(tensor) {
                 let (start, values) = (stretch.start, gradient[stretch].to_vec());
-                // If the synchroniser has ended, the contribution reports it.
+                // If the synchroniser has stopped, the contribution fails later.
                 let _ = outbox(FromDevice::Finished(FinishedPart { round, weight, start, values }));
             }
         };
         Ok(self.engine.gradient_by_tensor(&samples.batch, gradient, &mut arrived)?)
     }
 
-    /// Returns the clip of a member's gradient such that the sum over all has at most the configured norm (DGC:
-    /// Lin et al. 2018, section 3.3).
+    /// The clipping norm of a member, so that the sum over all has at most the configured norm (DGC: Lin et al. 2018, section 3.3).
     pub(super) fn local_clip(&self) -> f64 {
         self.config.train.gradient_clip / f64::from(self.config.replicas()).sqrt()
     }
 
-    /// Returns the clip of a member's own gradient if the mean over all is clipped to the configured norm:
-    /// gradients of few samples are mostly noise, whose norm falls with the root of their number.
+    /// The clipping norm of a member's own gradient, where the mean over all is clipped to the configured norm. Gradients of few samples are
+    /// mostly noise, whose norm falls with the square root of their number.
     pub(super) fn lone_clip(&self) -> f64 {
         self.config.train.gradient_clip * f64::from(self.config.replicas()).sqrt()
     }

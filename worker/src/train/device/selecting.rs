@@ -12,21 +12,20 @@ use longhaul_member::activity::Activity;
 use super::Device;
 use crate::train::selection::Candidate;
 
-/// The samples that a step trains on.
+/// The training input of a step.
 pub(super) struct Samples {
     /// The sequences.
     pub batch: Batch,
-    /// The number of samples as which the step counts.
+    /// The number of samples that the update counts for.
     pub counted: usize,
-    /// Tokens examined for them.
+    /// Tokens examined.
     pub tokens: u64,
-    /// The selected samples, if selection is on.
+    /// The samples, if selected.
     selected: Vec<Candidate>,
 }
 
 impl Device<'_> {
-    /// Returns the samples of a step. The readers read ahead along the timeline; after a change of the
-    /// timeline, their results are dropped.
+    /// Reads the samples of a step. The reader reads ahead along the timeline; a change of the timeline discards its data.
     #[allow(clippy::disallowed_methods, reason = "measures what the device waits for data")]
     pub(super) fn batch(&self, round: Round, step: u64, positions: &[u64]) -> Result<Batch> {
         let _waiting = self.progress.begin(Activity::WaitForData { round, step });
@@ -40,8 +39,7 @@ impl Device<'_> {
         Ok(batch)
     }
 
-    /// Returns all samples at these positions, or the selected ones: the same on all workers of a copy of the
-    /// model.
+    /// Returns all samples at these positions, or the selected ones: the same on all workers of a copy of the model.
     pub(super) fn samples(&mut self, all: Batch, positions: &[u64]) -> Result<Samples> {
         let seed = self.config.run.seed;
         let (given, tokens) = (positions.len(), all.tokens());
@@ -69,7 +67,7 @@ impl Device<'_> {
         Ok(Samples { batch: all.selected(&weights), counted, tokens, selected })
     }
 
-    /// Records the losses of a step.
+    /// Passes the losses of a step to the selector.
     pub(super) fn learn(&mut self, samples: &Samples, outcome: &StepOutcome) {
         if let Some(selector) = &mut self.selector {
             selector.learn(&samples.selected, &outcome.losses);

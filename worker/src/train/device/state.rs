@@ -1,4 +1,4 @@
-//! Export and import of the device's state.
+//! Import and export of the device's state.
 
 use std::time::Instant;
 
@@ -18,12 +18,12 @@ impl Device<'_> {
         self.tell(FromDevice::State { next_round: self.next_round, state })
     }
 
-    /// Returns the synchronised parameters.
+    /// The synchronised parameters.
     pub(super) fn parameters(&self) -> Result<Vec<f32>> {
         Ok(self.share.synchronised(self.all_parameters()?))
     }
 
-    /// Returns the parameters of the due fragments.
+    /// The parameters of the due fragments.
     pub(super) fn due_parameters(&self, stretch: &Stretch) -> Result<SparseRanges> {
         let due = stretch.schedule.due_stretches(&self.layout(), stretch.round);
         let mut parameters = SparseRanges::zeros(due);
@@ -48,7 +48,7 @@ impl Device<'_> {
         Ok(DeviceState { parameters, first_moments, second_moments, updates, factors, error, selection })
     }
 
-    /// Training pauses during this copy, which is counted; the rest of a checkpoint runs in parallel.
+    /// Copies the state, which is counted as a pause of training; a checkpoint's other work runs concurrently.
     #[allow(clippy::disallowed_methods, reason = "measures what training stands still for")]
     pub(super) fn state_for_checkpoint(&self) -> Result<DeviceState> {
         let _copying = self.progress.begin(Activity::Checkpoint);

@@ -1,4 +1,4 @@
-//! The last losses, for comparison.
+//! The recent losses for comparison.
 
 use std::collections::VecDeque;
 
@@ -25,12 +25,12 @@ impl History {
         self.losses.push_back(loss);
     }
 
-    /// Oldest first.
+    /// Returns the losses, oldest first.
     pub fn to_vec(&self) -> Vec<f32> {
         self.losses.iter().copied().collect()
     }
 
-    /// Returns a sorted snapshot.
+    /// Returns the present losses for comparison.
     pub fn sorted(&self) -> Sorted {
         let mut losses = self.to_vec();
         losses.sort_unstable_by(f32::total_cmp);
@@ -38,7 +38,7 @@ impl History {
     }
 }
 
-/// A snapshot of the losses, ascending.
+/// The losses at one moment, ascending.
 #[derive(Debug)]
 pub(super) struct Sorted(Vec<f32>);
 
@@ -47,8 +47,7 @@ impl Sorted {
         self.0.len()
     }
 
-    /// Returns the share of smaller losses, with equal ones counted half: from 0 to 1. NaN is 1, so that it is
-    /// selected.
+    /// Returns the share of smaller losses, from 0 to 1; equal ones count half. NaN yields 1, so that the sample is selected.
     pub fn percentile(&self, loss: f32) -> f64 {
         if loss.is_nan() || self.0.is_empty() {
             return 1.0;

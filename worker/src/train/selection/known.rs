@@ -1,18 +1,17 @@
-//! Losses of samples from previous epochs.
+//! Losses of samples from earlier epochs.
 
 use longhaul_data::Visit;
 
-/// Most samples whose losses are kept: 32 MiB for them and their epochs, and as much in a checkpoint. Others
-/// are scored each time.
+/// Limit on samples with stored losses: 32 MiB with their epochs, and as much in a checkpoint. Later samples are always scored.
 pub(super) const SAMPLES_KEPT_MAX: u64 = 1 << 22;
 
-/// The known losses, by sample number.
+/// The known loss of each sample, by its number.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KnownLosses {
     losses: Vec<f32>,
-    /// The epoch of each loss, from 1; 0: unknown.
+    /// Epoch of each loss, from 1; 0: unknown.
     epochs: Vec<u32>,
-    /// Epochs for which a loss is valid; 0: none is kept.
+    /// Epochs for which a loss is valid; 0: none are stored.
     reused_for: u32,
 }
 
@@ -22,7 +21,7 @@ impl KnownLosses {
         Self { losses: vec![0.0; kept], epochs: vec![0; kept], reused_for }
     }
 
-    /// Returns the loss of a sample, unless too old.
+    /// Returns the loss of a sample unless it is too old.
     pub fn get(&self, visit: Visit) -> Option<f32> {
         let at = self.place(visit)?;
         let computed = u64::from(self.epochs[at].checked_sub(1)?);
@@ -41,12 +40,12 @@ impl KnownLosses {
         usize::try_from(visit.sample).ok().filter(|at| *at < self.losses.len())
     }
 
-    /// Returns the checkpoint format: losses, and the bits of epochs.
+    /// Returns the checkpoint form: losses, and the bits of epochs.
     pub fn to_vectors(&self) -> [Vec<f32>; 2] {
         [self.losses.clone(), self.epochs.iter().map(|epoch| f32::from_bits(*epoch)).collect()]
     }
 
-    /// Restores such vectors if they match these samples.
+    /// Restores such vectors if they match the number of samples.
     pub fn load(&mut self, losses: &[f32], epochs: &[f32]) {
         if [losses, epochs].iter().all(|values| values.len() == self.losses.len()) {
             self.losses.copy_from_slice(losses);

@@ -1,5 +1,4 @@
-//! Selection of samples to train on (Jiang et al. 2019, arXiv 1910.00762). `engine/docs/selection.md` is the
-//! design.
+//! Selection of training samples (Jiang et al. 2019, arXiv 1910.00762). Design: `engine/docs/selection.md`.
 
 mod history;
 mod known;
@@ -12,11 +11,10 @@ use longhaul_member::message::SelectionState;
 use self::history::History;
 use self::known::KnownLosses;
 
-/// The smallest selection probability with importance weights, which are its inverse: no sample counts for more
-/// than sixteen.
+/// Lower limit of the selection probability where gradients are weighted by its inverse: no sample counts more than sixteen times.
 const PROBABILITY_MIN: f64 = 1.0 / 16.0;
 
-/// A sample to select or not.
+/// A candidate for training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Position in the run's stream.
@@ -25,21 +23,21 @@ pub struct Candidate {
     pub visit: Visit,
 }
 
-/// Selects the samples of a worker by their losses.
+/// Selects a worker's samples by their losses.
 ///
-/// For each step: [`Self::wanting`], the losses of those, [`Self::choose`], training, [`Self::learn`].
+/// Order of calls in each step: [`Self::wanting`], their losses, [`Self::choose`], training, [`Self::learn`].
 #[derive(Clone, Debug)]
 pub struct Selector {
     config: SelectiveBackwardConfig,
     seed: u64,
     history: History,
     known: KnownLosses,
-    /// Samples selected in steps that no contribution includes yet.
+    /// Samples selected since the last contribution.
     since_contribution: u32,
 }
 
 impl Selector {
-    /// Creates a selector without losses, for a run with this seed and number of samples.
+    /// Starts without losses, for a run with this seed and number of samples.
     #[must_use]
     pub fn new(config: &SelectiveBackwardConfig, seed: u64, samples: u64) -> Self {
         Self {
@@ -51,17 +49,17 @@ impl Selector {
         }
     }
 
-    /// Whether it uses losses of previous epochs, which other workers of a copy of the model may lack.
+    /// Returns whether losses of earlier epochs are used; other workers of a copy of the model may lack them.
     pub(super) fn remembers(&self) -> bool {
         self.config.reused_for() > 0
     }
 
-    /// Whether losses decide on some of these.
+    /// Returns whether losses decide on some of these candidates.
     pub(super) fn judges(&self, candidates: &[Candidate]) -> bool {
         candidates.iter().any(|candidate| self.is_judged(*candidate))
     }
 
-    /// Returns 1 for each candidate whose loss requires a forward pass before the selection, else 0.
+    /// For each candidate: 1 if its loss requires a forward pass before the decision, else 0.
     #[must_use]
     pub fn wanting(&self, candidates: &[Candidate]) -> Vec<f32> {
         let wants =
@@ -69,9 +67,8 @@ impl Selector {
         candidates.iter().map(|candidate| f32::from(u8::from(wants(candidate)))).collect()
     }
 
-    /// Returns each candidate's weight in the mean loss over the selected; 0: not selected. `losses` are those
-    /// of the `wanting` candidates, in order; if other workers compute them, it is empty, and the result is not
-    /// used.
+    /// Returns each candidate's weight in the mean over the selected; 0: not selected. `losses` are those of the candidates that are `wanting` them, in order;
+    /// empty on a rank without losses, whose result is ignored.
     #[must_use]
     pub fn choose(&mut self, candidates: &[Candidate], wanting: &[f32], losses: &[f32]) -> Vec<f32> {
         let past = self.history.sorted();
@@ -98,7 +95,7 @@ impl Selector {
         weights
     }
 
-    /// Records the losses of the selected samples from training; empty if other workers compute them.
+    /// Records the losses of selected samples from training; empty on a rank without losses.
     pub fn learn(&mut self, selected: &[Candidate], losses: &[f32]) {
         for (candidate, loss) in selected.iter().zip(losses) {
             if !self.is_judged(*candidate) {
@@ -109,9 +106,9 @@ impl Selector {
         self.since_contribution += selected.len() as u32;
     }
 
-    /// Returns the number of samples as which a step counts, for `given` samples of which some were selected.
+    /// Returns the number of samples that a step counts for.
     pub(super) fn counted(&self, given: usize, selected: usize) -> usize {
-        // With importance, the selected gradients represent all given samples, even if none is selected.
+        // With importance, gradients represent all given samples, even if none is selected.
         if self.config.importance { given } else { selected }
     }
 
@@ -120,7 +117,7 @@ impl Selector {
         self.counted(given, self.since_contribution as usize)
     }
 
-    /// Notes that the selected samples were contributed.
+    /// Marks the selected samples as contributed.
     pub(super) fn contributed(&mut self) {
         self.since_contribution = 0;
     }
@@ -131,14 +128,14 @@ impl Selector {
         SelectionState { history: self.history.to_vec(), losses, epochs, selected: self.since_contribution }
     }
 
-    /// Restores it. A state without losses keeps the known ones.
+    /// Restores the state. A state without losses keeps the known ones.
     pub(super) fn load(&mut self, state: &SelectionState) {
         state.history.iter().for_each(|loss| self.history.push(*loss));
         self.known.load(&state.losses, &state.epochs);
         self.since_contribution = state.selected;
     }
 
-    /// Whether the loss decides on it.
+    /// Returns whether the loss decides on this candidate.
     fn is_judged(&self, candidate: Candidate) -> bool {
         candidate.visit.epoch >= u64::from(self.config.full_epochs)
     }
@@ -152,8 +149,7 @@ impl Selector {
         if self.config.importance { (1.0 / probability) as f32 } else { 1.0 }
     }
 
-    /// With importance, sums over the selected estimate a mean over all candidates: scales by the number of the
-    /// selected over the number of all.
+    /// With importance, rescales the weights from a mean over the selected to a mean over all candidates.
     fn normalise(&self, weights: &mut [f32]) {
         if !self.config.importance {
             return;

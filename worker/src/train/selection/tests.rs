@@ -1,4 +1,4 @@
-//! The selection, against the formulas of the paper.
+//! Tests of the selection against the paper's formulas.
 
 use longhaul_common::config::SelectionMode;
 
@@ -17,7 +17,7 @@ fn config(beta: f64) -> SelectiveBackwardConfig {
     }
 }
 
-/// Samples at these positions, after `epoch` epochs.
+/// Candidates after `epoch` epochs.
 fn candidates(positions: std::ops::Range<u64>, epoch: u64) -> Vec<Candidate> {
     positions
         .map(|position| Candidate { position, visit: Visit { sample: position % 4096, epoch } })
@@ -29,7 +29,7 @@ fn spread(position: u64) -> f32 {
     (position as f64 * 0.618_033_988_749_894_9).fract() as f32
 }
 
-/// Runs steps of 16 samples with these losses; returns the weights of all samples.
+/// The weights of all samples in steps of 16 with these losses.
 fn weights(selector: &mut Selector, steps: u64, loss: impl Fn(u64) -> f32) -> Vec<f32> {
     let step = |step: u64| {
         let candidates = candidates(step * 16..(step + 1) * 16, 1);
@@ -49,14 +49,14 @@ fn of_losses_that_are_evenly_spread_one_in_beta_and_one_is_selected() {
     for beta in [0.5, 1.0, 2.0, 3.0] {
         let mut selector = Selector::new(&config(beta), SEED, 4096);
         let found = weights(&mut selector, 2048, spread);
-        // After the first history, before which few losses exist.
+        // Skips the first history, with little to compare with.
         let share = share(&found[1024..]);
         assert!((share - 1.0 / (beta + 1.0)).abs() < 0.02, "{beta}: {share}");
         assert!(found.iter().all(|weight| [0.0, 1.0].contains(weight)));
     }
 }
 
-/// Above, among and below all losses of a full history.
+/// Losses above, among and below all others, which fill the history.
 #[test]
 fn the_largest_losses_are_selected_and_the_smallest_are_not() {
     let mut selector = Selector::new(&config(2.0), SEED, 4096);
@@ -70,7 +70,7 @@ fn a_run_with_the_same_seed_selects_the_same_and_chance_goes_by_position_not_by_
     let run = |seed| weights(&mut Selector::new(&config(1.0), seed, 4096), 256, spread);
     assert_eq!(run(SEED), run(SEED));
     assert_ne!(run(SEED), run(SEED + 1));
-    // Two selectors that share the steps and the losses select the same as one.
+    // Two workers that share the steps and their losses select the same samples as one.
     let mut one = Selector::new(&config(1.0), SEED, 4096);
     weights(&mut one, 128, spread);
     let all = candidates(5000..5016, 1);
@@ -100,7 +100,7 @@ fn all_samples_of_the_first_epochs_are_selected_and_their_losses_are_what_is_com
     assert_eq!(selector.choose(&second, &wanting, &[-1.0; 16]), [0.0; 16]);
 }
 
-/// With fewer losses, nothing counts as large.
+/// Too few losses for a comparison.
 #[test]
 fn nothing_is_left_out_before_there_is_something_to_compare_with() {
     let mut selector = Selector::new(&config(3.0), SEED, 4096);
@@ -118,7 +118,7 @@ fn stale_losses_spare_the_forward_pass_for_as_many_epochs_as_is_said() {
     for (epoch, wants) in [(1, 0.0), (2, 0.0), (3, 1.0)] {
         assert_eq!(selector.wanting(&at(epoch)), [wants; 16], "{epoch}");
     }
-    // They are judged by the losses of that time.
+    // Stored losses decide.
     (0..64).for_each(|loss| selector.history.push(if loss % 2 == 0 { -1.0 } else { 2.0 }));
     let chosen = selector.clone().choose(&at(1), &[0.0; 16], &[]);
     let expected: Vec<f32> =
@@ -152,9 +152,8 @@ fn with_importance_a_step_counts_for_all_that_it_was_given() {
     assert_eq!([important.counted(8, 0), important.counted(8, 3)], [8, 8]);
 }
 
-/// The expected contribution over all possible selections: each with its probability and the gradient of its
-/// weighted mean. Gradients are numbers here; those of a model are linear in its losses, as tested in
-/// `engine::scoring`.
+/// The expectation of the contribution over all sets of samples: each set with its probability, and the gradient of its weighted mean. Gradients are numbers here;
+/// `engine::scoring` tests that those of a model follow its losses linearly.
 #[test]
 fn with_importance_the_expectation_is_the_mean_over_all_samples() {
     const COUNT: usize = 6;
@@ -172,7 +171,7 @@ fn with_importance_the_expectation_is_the_mean_over_all_samples() {
             selector.normalise(&mut weights);
             let sum: f64 =
                 weights.iter().zip(&gradients).map(|(weight, gradient)| f64::from(*weight) * gradient).sum();
-            // As in the engine: a mean over the selected.
+            // Like the engine: a mean over the selected.
             expectation += chance * sum / f64::from(set.count_ones().max(1));
         }
         let dense = gradients.iter().sum::<f64>() / COUNT as f64;

@@ -7,10 +7,10 @@ use longhaul_tests::compose::{Compose, Service};
 use longhaul_worker::agent::HANDING_OVER_MAX;
 use longhaul_worker::cli::{Cli, Command, JoinArgs};
 
-/// The port of the image's health check.
+/// The port that the image's health check queries.
 const PORT: u16 = 4801;
 
-/// Parses a command line, with a variable passed as its option: this process has another environment.
+/// Parses a command line after adding the option for an environment variable, as this process has another environment.
 fn join(service: &Service) -> JoinArgs {
     let file = format!("--token-file={}", service.environment["LONGHAUL_TOKEN_FILE"]);
     match Cli::try_parse_from(service.command_line().chain([file.as_str()])).unwrap().command {
@@ -36,7 +36,7 @@ fn every_worker_listens_at_its_address_in_the_network_that_its_site_is_called_by
     }
 }
 
-/// The address, if a service has it in that network.
+/// Returns the address if a service has it in that network.
 fn same_network(compose: &Compose, network: &str, address: IpAddr) -> IpAddr {
     let there = compose.services.values().filter_map(|service| service.networks.get(network));
     let mut addresses = there.map(|attachment| IpAddr::V4(attachment.ipv4_address));

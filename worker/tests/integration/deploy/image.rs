@@ -1,4 +1,4 @@
-//! The contents of the worker's image, and its health check.
+//! The contents and health check of the worker's image.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -25,7 +25,7 @@ fn the_libraries_of_the_image_are_those_of_libtorch_that_the_loader_opens() {
         assert!(Path::new(path).is_file() && path.contains(".so"), "{path}");
         assert!(!path.starts_with("/lib") && !path.starts_with("/usr/lib"), "the system has {path}");
     }
-    // The base image contains the loader's other libraries.
+    // The base image has the other libraries.
     let loaded = Command::new("ldd").arg(env!("CARGO_BIN_EXE_worker-torch")).output().unwrap();
     let loaded = String::from_utf8(loaded.stdout).unwrap();
     let others = loaded.lines().filter_map(|line| line.split_once(" => ")).map(|(name, _)| name.trim());

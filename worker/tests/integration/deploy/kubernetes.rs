@@ -1,4 +1,4 @@
-//! The workers' part of `deploy/kubernetes`, read by the worker's own parser.
+//! The workers' part of `deploy/kubernetes`, parsed with the worker's own parser.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,8 +18,7 @@ fn start() -> Start {
     }
 }
 
-/// Parses a container's command line. This process has another environment, so clap's environment variables are
-/// passed as options.
+/// Parses a container's command line. This process has another environment, so clap's variables become options of the line.
 fn join(container: &Container<'_>) -> JoinArgs {
     let mut line = container.command_line(&start()).unwrap();
     let variables = container.environment(&start()).unwrap();

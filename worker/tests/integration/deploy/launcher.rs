@@ -1,4 +1,4 @@
-//! `deploy/join.sh` with real workers and a local stand-in for ssh.
+//! `deploy/join.sh` with running workers, and an ssh that stays on this machine.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -8,8 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 const TOKEN: &str =
     "lh1.041061050r3ggwv9f1t6asbe41h7jx35ecgj28d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mpjtb9d5mnr91zgp";
-/// As with ssh, the text after the host is one shell command there. Each machine has its own home, and some are
-/// unreachable.
+/// Like ssh: the arguments after the host are one text for a shell. Each machine has its own home, and some are unreachable.
 const SSH: &str = r#"#!/bin/sh
 host=$1; shift
 case $host in gone-*) exit 255 ;; esac
@@ -44,7 +43,7 @@ fn terminate(child: &Child) {
 #[test]
 fn workers_start_on_every_machine_and_leave_when_the_launcher_is_asked_to() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing listens there: a worker keeps looking until it is asked to leave.
+    // No coordinator listens there: a worker retries until it is asked to leave.
     let mut child = launch(
         folder.path(),
         &[

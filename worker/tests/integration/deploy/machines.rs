@@ -1,4 +1,4 @@
-//! Workers on bare machines: units, a cloud's first boot, and the files of `install.sh`.
+//! Workers on bare machines: units, a cloud's first start, and the files of `install.sh`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ pub fn join(words: impl IntoIterator<Item = String>) -> JoinArgs {
     }
 }
 
-/// The variables of systemd, beside an environment file.
+/// Variables set by systemd in addition to an environment file.
 fn with_folders(mut variables: BTreeMap<String, String>) -> BTreeMap<String, String> {
     for (name, path) in [
         ("STATE_DIRECTORY", "/var/lib/longhaul-worker"),
@@ -73,7 +73,7 @@ fn checkpoints_go_where_the_unit_may_write_unless_its_environment_file_says_othe
 fn nothing_hides_the_devices_of_a_worker() {
     for name in ["longhaul-worker.service", "longhaul-worker@.service"] {
         let unit = Unit::read(name, "0").unwrap();
-        // The first two are themselves lists of devices (systemd.exec(5)).
+        // The first two imply a device list (systemd.exec(5)).
         for hiding in ["ProtectClock", "PrivateDevices", "DevicePolicy", "DeviceAllow"] {
             assert!(unit.settings().all(|(key, _)| key != hiding), "{name}: {hiding}");
         }
@@ -88,7 +88,7 @@ fn what_cannot_be_mended_is_not_tried_for_ever() {
         let unit = Unit::read(name, "0").unwrap();
         let number = |key| unit.get(key).unwrap().parse::<u64>().unwrap();
         assert_eq!(unit.get("RestartPreventExitStatus").unwrap(), "2", "{name}: as clap ends");
-        // A limit that the pauses between starts never reach has no effect.
+        // A limit has no effect if the pauses between starts never reach it.
         let interval = unit.get("StartLimitIntervalSec").unwrap().strip_suffix("min").unwrap();
         let interval_s = interval.parse::<u64>().unwrap() * 60;
         assert!(interval_s > number("StartLimitBurst") * number("RestartSec") * 2, "{name}");
@@ -140,7 +140,7 @@ fn what_cloud_init_writes_is_what_the_unit_reads() {
             && shell == "sh"
         {
             assert_eq!(options, "-ec");
-            // Unpacking starts only after all of it was verified.
+            // The archive is verified before it is unpacked.
             let at = |word: &str| script.find(word).unwrap();
             assert!(
                 at("curl ") < at("sha256sum --check") && at("sha256sum --check") < at("tar "),
@@ -198,7 +198,7 @@ fn what_is_installed_runs_and_loads_the_libraries_beside_it() {
     let unit = Unit::read("longhaul-worker.service", "").unwrap();
     let program = unit.command_line(&example()).unwrap()[0].clone();
     let below = |path: &str| root.join(path.trim_start_matches('/'));
-    // As over ssh, or in a job: the loader has no environment.
+    // As over ssh or in a job: without variables for the loader.
     let start = |program: &str, word: &Path| {
         Command::new(program).arg(word).env_remove("LD_LIBRARY_PATH").output().unwrap()
     };
@@ -226,7 +226,7 @@ fn unpacking() -> Vec<String> {
         words.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let (words, in_a_cloud) = (line(&page), line(&script));
-    // The last word is the archive.
+    // The last argument is the archive.
     assert_eq!(words[..words.len() - 1], in_a_cloud[..in_a_cloud.len() - 1]);
     words
 }
@@ -237,7 +237,7 @@ fn an_archive_leaves_the_folders_of_the_machine_to_their_owners() {
     let at = |name: &str| folder.path().join(name);
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     fs::create_dir_all(at("from")).unwrap();
-    // Only its pages are requested.
+    // Only its manual pages are requested.
     fs::write(at("from/coordinator"), "#!/bin/sh\nif [ \"$1\" = man ]; then mkdir -p \"$2\"; fi\n").unwrap();
     mode(&at("from/coordinator"), 0o700);
     let pack = format!(
@@ -253,7 +253,7 @@ fn an_archive_leaves_the_folders_of_the_machine_to_their_owners() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.lines().all(|line| line.contains(" 0/0 ") && !line.ends_with(" ./")), "{listed}");
 
-    // Another machine, with other modes of its folders than the packed ones.
+    // Another machine, with folders unlike the packed ones.
     let there = [at("machine"), at("machine/usr"), at("machine/usr/local")];
     for path in &there {
         fs::create_dir(path).unwrap();

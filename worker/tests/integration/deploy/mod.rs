@@ -1,4 +1,4 @@
-//! The command lines of `deploy`, read by the worker's own parser.
+//! The command lines of workers in `deploy`, parsed with the worker's own parser.
 
 mod compose;
 mod image;

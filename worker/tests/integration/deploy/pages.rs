@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use longhaul_tests::cluster::binary;
 use longhaul_tests::pages::{checked_by_shells, completed_by_bash, manual};
 
-/// The user-facing command.
+/// The command as users call it.
 fn program() -> PathBuf {
     binary("worker").unwrap()
 }

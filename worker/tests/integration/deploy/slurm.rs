@@ -1,4 +1,4 @@
-//! The job of `deploy/slurm`, with stand-ins for a cluster's programs.
+//! The job of `deploy/slurm`, with a stand-in for the cluster.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use super::machines::{deploy, join};
 
-/// Runs the tasks as Slurm would, one after the other: words before `bash` are its own options. Since 22.05, a
-/// task has one CPU unless srun itself is given more.
+/// Runs the tasks one after the other, with the arguments before `bash` as its own options. As in Slurm since 22.05, a task has one CPU unless srun has
+/// an option for more.
 const SRUN: &str = r#"#!/bin/sh
 cpus=1
 while [ "$1" != bash ]; do
@@ -28,7 +28,7 @@ done
 const WORKER: &str = r#"#!/bin/sh
 for word in worker "$@"; do printf '%s\n' "$word"; done > "$RECORD/worker-$SLURM_PROCID"
 "#;
-/// Names and their addresses, as in `hosts`.
+/// Resolves names with the file `hosts`.
 const GETENT: &str = r#"#!/bin/sh
 awk -v name="$2" '$2 == name { print $1, "STREAM", name }' "$RECORD/hosts"
 "#;
@@ -58,7 +58,7 @@ impl Cluster {
         Self { folder }
     }
 
-    /// Runs the job as `sbatch` would, in its environment, with additional variables.
+    /// Runs the job as `sbatch` would, in the environment of a job plus these variables.
     fn job(&self, variables: &[(&str, &str)], words: &[&str]) -> Output {
         let mut command = Command::new("bash");
         command.arg(deploy().join("slurm/join.sbatch")).args(words);
@@ -76,7 +76,7 @@ impl Cluster {
         command.envs(variables.iter().copied()).output().unwrap()
     }
 
-    /// The worker's arguments in a task.
+    /// Returns the arguments of a task's worker.
     fn task(&self, task: usize) -> JoinArgs {
         let words = fs::read_to_string(self.folder.path().join(format!("worker-{task}"))).unwrap();
         join(words.lines().map(str::to_owned))

@@ -1,12 +1,12 @@
-//! The precedence among several sources of a join token.
+//! The source of the join token if several are given.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Damaged, so that it is refused before any connection.
+/// Damaged, and so refused before the program dials.
 const TEXT: &str = "lh1.from-text";
 
-/// The error for a token with these variables and options.
+/// Returns the program's output about a token with these variables and options.
 fn said(variables: &[(&str, &str)], options: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_worker-torch"));
     command.args(["join", "127.0.0.1:9"]).args(options).stdin(Stdio::null());

@@ -1,5 +1,4 @@
-//! Opens checkpoints with Hugging Face's `transformers`, if `LONGHAUL_PYTHON` names a Python that has it
-//! (`fixtures/make_reference.py` names the release).
+//! Hugging Face's `transformers` opens the checkpoints, if `LONGHAUL_PYTHON` names a Python that has it (`fixtures/make_reference.py` has the release).
 
 use std::io::Write as _;
 use std::path::Path;
@@ -41,7 +40,7 @@ fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits(
     }
 }
 
-/// The configured Python, if it can import the script's modules. They take gigabytes, so they are optional.
+/// The named Python, if it has the imports of the script. Optional, as it takes gigabytes.
 fn python() -> Option<std::ffi::OsString> {
     let python = std::env::var_os("LONGHAUL_PYTHON")?;
     let imports = Command::new(&python)
@@ -51,7 +50,7 @@ fn python() -> Option<std::ffi::OsString> {
     imports.is_ok_and(|status| status.success()).then_some(python)
 }
 
-/// A checkpoint's folder, as a run writes it.
+/// A checkpoint's folder as written by a run.
 fn written(spec: &ModelSpec, folder: &Path) -> std::path::PathBuf {
     let data = CheckpointData {
         next_round: Round(1),
@@ -74,7 +73,7 @@ fn opened(python: &std::ffi::OsStr, folder: &Path) -> Value {
     let tokens: Vec<i64> = noise(SEQUENCES * (CONTEXT + 1), TOKEN_STREAM)
         .map(|value| ((value + 0.5) * VOCABULARY as f32) as i64)
         .collect();
-    // `inputs` takes the same: all tokens of a sequence but the last.
+    // Like `inputs`: all tokens of a sequence but the last.
     let tokens: Vec<&[i64]> = tokens.chunks(CONTEXT + 1).map(|sequence| &sequence[..CONTEXT]).collect();
     let mut child = Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/load_checkpoint.py"))

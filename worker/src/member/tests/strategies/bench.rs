@@ -1,4 +1,4 @@
-//! The real thing: device threads and synchronisers with connections between them. The test plays the coordinator.
+//! Real runs: device threads and synchronisers with connections between them. The test acts as the coordinator.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -26,20 +26,20 @@ use super::reference::Kept;
 use super::toy;
 use crate::train::device::{Device, Outbox};
 
-/// What was seen of a run.
+/// The record of a run.
 #[derive(Default)]
 pub struct Trace {
-    /// The synchronised parameters after each round, which are the same bits on all members.
+    /// The synchronised parameters after each round, bit-identical on all members.
     pub synchronised: Vec<Arc<Vec<f32>>>,
-    /// By member and round: what its device contributed.
+    /// The devices' contributions, by member and round.
     pub contributed: Vec<Vec<SparseRanges>>,
-    /// By member: what is on its device at the end.
+    /// The devices' final state, by member.
     pub ended: Vec<DeviceState>,
-    /// With a threshold: how many values each member sent of a fragment.
+    /// With a threshold: the number of values that each member sent of each fragment.
     pub kept: Kept,
 }
 
-/// What the events of a run tell.
+/// Data collected from a run's events.
 #[derive(Default)]
 struct Events {
     contributed: Vec<Vec<SparseRanges>>,
@@ -65,7 +65,7 @@ impl Events {
     }
 }
 
-/// Trains a run to its end: each member on a site of its own.
+/// Trains a run to its end, with each member at its own site.
 pub fn train<const N: usize>(config: &RunConfig, folder: &Path) -> Trace {
     let mut rig: Rig<N> = Rig::without_devices(
         std::array::from_fn(|at| at as u32 + 1),
@@ -115,7 +115,7 @@ fn start_devices<const N: usize>(rig: &mut Rig<N>, config: &RunConfig, folder: &
     rig.workers.iter_mut().enumerate().zip(queues).map(start).collect()
 }
 
-/// All of the run's rounds are one generation.
+/// Begins the run; all rounds are in one generation.
 fn begin<const N: usize>(rig: &mut Rig<N>) {
     rig.pump(|workers| workers.iter().all(|worker| worker.is_built()));
     rig.workers.iter_mut().for_each(Worker::prepare);
@@ -134,7 +134,7 @@ fn assert_all_went_well(worker: &mut Worker) {
 }
 
 impl Trace {
-    /// Notes where members have come to since the last time.
+    /// Records the members' progress since the last call.
     fn note_rounds(&mut self, workers: &[Worker], config: &RunConfig) {
         let Some(states) = workers.iter().map(Worker::synchronised).collect::<Option<Vec<_>>>() else {
             return;
@@ -153,7 +153,7 @@ impl Trace {
         }
     }
 
-    /// Notes how many values were kept in the round before `next`.
+    /// Records the number of values kept in the round before `next`.
     fn note_numbers(&mut self, worker: &Worker, next: u64) {
         let ((layout, schedule), Some(round)) = (worker.layout_and_schedule(), next.checked_sub(1)) else {
             return;
@@ -174,7 +174,7 @@ impl Trace {
     }
 }
 
-/// What `agent::device_thread` starts, with the toy for the user's model and text.
+/// Stands in for `agent::device_thread`, with the toy model and text.
 struct DeviceThread {
     worker: WorkerId,
     config: RunConfig,

@@ -1,14 +1,14 @@
-//! How far a real run and the reference are apart.
+//! The distance between a real run and the reference.
 
 use super::bench::Trace;
 use super::reference::Course;
 
-/// A distance, over how far the model has gone from its start (of moments: over their norm).
+/// A distance relative to the model's distance from its start (of moments: to their norm).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gap {
-    /// Of all values.
+    /// Over all values.
     pub full: f64,
-    /// Without the thousandth of the values that is furthest off.
+    /// Without the thousandth of values with the largest error.
     pub trimmed: f64,
 }
 
@@ -29,21 +29,21 @@ impl Gap {
         Self { full: self.full.max(other.full), trimmed: self.trimmed.max(other.trimmed) }
     }
 
-    /// The widest of all rounds and members: of the synchronised parameters after each round, of the members' own where they contribute
-    /// deltas, and of parameters and moments at the end.
+    /// Returns the widest gap over all rounds and members: of the synchronised parameters after each round, of the members' own parameters with
+    /// deltas, and of the final parameters and moments.
     pub fn widest(real: &Trace, reference: &Course) -> Self {
         let mut gap = Self::default();
         let start = &reference.start;
         assert_eq!(real.synchronised.len(), reference.synchronised.len());
         for (real, reference) in real.synchronised.iter().zip(&reference.synchronised) {
             let went = distance(reference, start);
-            // The first exchange of a low rank changes nothing, so nothing may have gone yet.
+            // The first exchange of a low rank changes nothing, so the distance may be zero.
             gap = gap.max(Self::between(real, reference, if went == 0.0 { 1.0 } else { went }));
         }
         for (real, reference) in real.contributed.iter().zip(&reference.local) {
             for (real, reference) in real.iter().zip(reference).filter(|(_, local)| !local.is_empty()) {
                 let real = real.clone().into_whole(reference.len());
-                // Values whose turn it is not are zeros in both.
+                // Values that are not due are zero in both.
                 let due = reference.iter().zip(start).filter(|(local, _)| **local != 0.0);
                 let (local, start): (Vec<f64>, Vec<f64>) = due.unzip();
                 gap = gap.max(Self::between(&real, reference, distance(&local, &start)));

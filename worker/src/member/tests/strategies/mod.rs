@@ -1,7 +1,7 @@
-//! Each strategy against an independent computation in f64, round by round: real device threads and synchronisers with connections between
-//! them train a small model; the reference computes the same run from the papers and the documentation.
+//! Tests of each strategy against an independent computation in f64, round by round: real device threads and connected synchronisers train a
+//! small model; the reference computes the same run from the papers and the documentation.
 //!
-//! Each case also shows that it can fail: references with one thing wrong are told apart.
+//! Each case also verifies its own sensitivity: references with one mistake must differ.
 
 mod bench;
 mod gap;
@@ -15,20 +15,20 @@ use self::gap::Gap;
 use self::reference::{Mistake, Reference};
 use self::toy::Toy;
 
-/// Roundings of f32, where all values go in f32.
+/// Rounding errors of f32, with all values sent in f32.
 const ROUNDED: Gap = Gap { full: 2e-5, trimmed: 2e-5 };
 
-/// Where values are selected or have few bits, one that lies within a rounding of f32 of the middle between two levels, or of the
-/// magnitude of the next one to be sent, may fall on the other side. It is then off by as much as a level is wide or it is large. That
-/// happens to a few values in a run, to others on other processors, and it must not happen to many.
+/// With selected or low-bit values, a value within f32 rounding of the midpoint between two levels, or of the next magnitude to be sent, may fall
+/// on the other side. Its error is then a level's width or its own magnitude. This affects a few values per run, different ones on other processors,
+/// and must not affect many.
 const CODED: Gap = Gap { full: 2e-2, trimmed: 5e-4 };
 
-/// A wrong reference is so many times further off than a right one may be, in many values.
+/// Factor by which a wrong reference must exceed the permitted gap, in many values.
 const TOLD_APART: f64 = 10.0;
 
-/// What is wrong with a reference.
+/// The mistake of a reference.
 enum Wrong {
-    /// It has another value for a key.
+    /// Another value of a configuration key.
     Key(fn(&mut RunConfig)),
     Rule(Mistake),
 }
@@ -82,7 +82,7 @@ fn dense_with_look_ahead_follows_the_reference() {
     check(Toy { sync, ..DENSE }, ROUNDED, &wrong);
 }
 
-/// Its steps are those of plain gradient descent, which need a higher learning rate than AdamW's.
+/// Its steps are plain gradient descent, which needs a higher learning rate than AdamW.
 #[test]
 fn dgc_follows_the_reference() {
     let (train, sync) = ("learning_rate = 0.05\nwarmup_steps = 8", "preset = \"dgc\"");
@@ -132,7 +132,7 @@ fn diloco_follows_the_reference() {
     check(Toy { steps: 11, sync, ..DENSE }, ROUNDED, &wrong);
 }
 
-/// The last of eight rounds is of one step, shorter than the overlap.
+/// The last of eight rounds has one step, fewer than the overlap.
 #[test]
 fn streaming_diloco_follows_the_reference() {
     let sync = "preset = \"streaming-diloco\"\nevery = 3\ngroups = 3\nfragment_values = 8192";

@@ -11,7 +11,7 @@ use longhaul_engine::Engine;
 use longhaul_engine::testing::test_device;
 use longhaul_run_toml::{Gpt2, RunToml};
 
-/// Of the toy's text, whose characters all lie below it.
+/// The toy text's vocabulary, which includes all of its characters.
 const VOCABULARY: u32 = 64;
 
 /// The parts of a configuration that differ between cases.
@@ -19,18 +19,18 @@ const VOCABULARY: u32 = 64;
 pub struct Toy {
     pub members: usize,
     pub steps: u64,
-    /// Lines of `[train]`, and of `[sync]`; where there are none, the toy's own learning rate and fragments.
+    /// Lines of `[train]` and `[sync]`; if empty, the toy's own learning rate and fragments.
     pub train: &'static str,
     pub sync: &'static str,
-    /// Whether the reference takes the real parameters for its own after each step that all members make alike. What is made of the sign
-    /// of a value that is zero but for rounding would else lead elsewhere.
+    /// Whether the reference adopts the real parameters after each step that is identical on all members. Otherwise, updates from the sign of values that
+    /// are zero except for rounding would diverge.
     pub guided: bool,
 }
 
 impl Toy {
-    /// ε is as large as gradients are: divided by less, those that are zero but for rounding, as of the keys' biases, would move as far as the
-    /// others, and the first updates of all would be equally long, so that rounding decides which are sent. Eight samples do not divide by
-    /// three, so members have unlike weights: the third one has joined a run of two.
+    /// ε is as large as the gradients. With a smaller one, gradients that are zero except for rounding, such as those of key biases, would move as far as the
+    /// others, and all first updates would be equally long, so that rounding decides which are sent. Eight samples are not divisible by three, so members
+    /// have unequal weights: the third one has joined a run of two.
     pub fn config(&self) -> RunConfig {
         let train = if self.train.is_empty() { "learning_rate = 3e-3\nwarmup_steps = 2" } else { self.train };
         let run = RunToml::new("toy")
@@ -57,7 +57,7 @@ pub fn spec(config: &RunConfig) -> ModelSpec {
     ModelSpec::resolve(&config.model, VOCABULARY).unwrap()
 }
 
-/// The toy's text, written to `folder`.
+/// Writes the toy's text to `folder`.
 pub fn dataset(config: &RunConfig, folder: &Path) -> Dataset {
     let path = folder.join("text.txt");
     let line = |n: u32| format!("{}+{}={}\n", n * 7 % 83, n % 19, n * 7 % 83 + n % 19);
@@ -71,8 +71,8 @@ pub fn engine(config: &RunConfig) -> Engine {
     Engine::new(&spec(config), &config.train, run.steps, run.seed, test_device(), one).unwrap()
 }
 
-/// Who trains on what, and the gradients of it: what the reference takes from elsewhere. Gradients are tested against PyTorch's in
-/// `tests/integration/pytorch.rs`.
+/// The assignment of samples and their gradients, which the reference takes from the code under test. `tests/integration/pytorch.rs` compares gradients
+/// with PyTorch's.
 pub struct Oracle {
     engine: Engine,
     data: Dataset,
@@ -88,14 +88,14 @@ impl Oracle {
         Self { engine, data, seed: config.run.seed, batch, members }
     }
 
-    /// The parameters that the seed draws.
+    /// The parameters drawn from the seed.
     pub fn start(&self) -> Vec<f64> {
         let mut parameters = Vec::new();
         self.engine.parameters_to_host(&mut parameters).unwrap();
         parameters.into_iter().map(f64::from).collect()
     }
 
-    /// Samples of each member in a step, as shares of the batch.
+    /// Each member's share of the batch in a step.
     pub fn weights(&self) -> Vec<f64> {
         let samples = shares(self.batch, self.members).into_iter().map(|share| share.end - share.start);
         samples.map(|samples| samples as f64 / self.batch as f64).collect()

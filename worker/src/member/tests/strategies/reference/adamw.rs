@@ -1,13 +1,13 @@
-//! AdamW in f64 (Loshchilov & Hutter 2019), also under a second moment that is frozen.
+//! AdamW in f64 (Loshchilov & Hutter 2019), also with a frozen second moment.
 
 use longhaul_common::config::TrainConfig;
 
 use super::tensors::TensorAt;
 
-/// The least that v̂ counts as where it is frozen, as a share of its tensor's mean.
+/// Floor of a frozen v̂, relative to its tensor's mean.
 const FROZEN_FLOOR: f64 = 0.01;
 
-/// A member's parameters and the moments of their gradients.
+/// A member's parameters and moments.
 #[derive(Clone)]
 pub struct State {
     pub parameters: Vec<f64>,
@@ -16,16 +16,16 @@ pub struct State {
     pub updates: i32,
 }
 
-/// The keys of `[train]` that a step needs, and its learning rate.
+/// The `[train]` keys of a step, and its learning rate.
 pub struct Step<'a> {
     pub train: &'a TrainConfig,
     pub tensors: &'a [TensorAt],
     pub rate: f64,
-    /// Whether v̂ has a floor where it is frozen.
+    /// Whether a frozen v̂ has a floor.
     pub floor: bool,
 }
 
-/// The gradient, scaled down to the norm `limit` if it is longer.
+/// The gradient, scaled down to the norm `limit` if longer.
 pub fn clipped(gradient: &[f64], limit: f64) -> Vec<f64> {
     let norm = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
     gradient.iter().map(|value| value * (limit / norm).min(1.0)).collect()
@@ -58,14 +58,14 @@ impl State {
         self.descend(step, &direction);
     }
 
-    /// The same with v̂ as it is, and m as it is: a local step of a member.
+    /// The same with v̂ and m unchanged: a local step of a member.
     pub fn frozen(&mut self, step: &Step<'_>, gradient: &[f64]) {
         self.first = self.momentum(step.train, gradient);
         let correction = 1.0 - step.train.beta2.powi(self.updates);
         self.descend_frozen(step, correction);
     }
 
-    /// The same with v as it is, of a mean that takes the place of m: 1-bit Adam.
+    /// The same with v unchanged and a mean in place of m: 1-bit Adam.
     pub fn onebit(&mut self, step: &Step<'_>, mean: &[f64]) {
         self.first = mean.to_vec();
         self.descend_frozen(step, 1.0);
@@ -84,7 +84,7 @@ impl State {
         self.descend(step, &direction);
     }
 
-    /// θ ← (1 − γλ)·θ − γ·direction, with λ for matrices alone.
+    /// θ ← (1 − γλ)·θ − γ·direction, with λ for matrices only.
     pub fn descend(&mut self, step: &Step<'_>, direction: &[f64]) {
         for tensor in step.tensors {
             let decay = if tensor.shape.is_some() { step.rate * step.train.weight_decay } else { 0.0 };

@@ -1,4 +1,4 @@
-//! C(p): what a receiver makes of a compressed fragment.
+//! C(p): a compressed fragment as decoded by a receiver.
 
 use longhaul_common::config::{ResultForm, SelectionRule, SyncConfig, Transform, ValueFormat};
 use longhaul_proto::codec::RandomK;
@@ -7,11 +7,11 @@ use super::dct;
 use super::tensors::TILE;
 use super::values::reconstructed;
 
-/// Values that share levels where all are sent, and where a threshold selects.
+/// Number of values with common levels, when all are sent and when a threshold selects.
 const LEVELS_OF_ALL: usize = 4096;
 const LEVELS_OF_SCATTERED: usize = 256;
 
-/// Which values are sent.
+/// The selection of values to send.
 pub enum Choice {
     All,
     /// The largest of each chunk.
@@ -19,9 +19,9 @@ pub enum Choice {
         chunk: usize,
         keep: usize,
     },
-    /// So many of the largest.
+    /// The largest of all, by number.
     Largest(usize),
-    /// Of each chunk the largest of these.
+    /// The largest of each chunk among these.
     Union {
         chunk: usize,
         keep: usize,
@@ -29,12 +29,12 @@ pub enum Choice {
     },
 }
 
-/// What happens before some are chosen.
+/// The step before the selection.
 pub enum Before {
     Nothing,
-    /// Only these take part.
+    /// Restricts the selection to these values.
     Mask(Vec<usize>),
-    /// So many tiles at the start are transformed.
+    /// Transforms the first tiles, by number.
     Dct(usize),
 }
 
@@ -44,7 +44,7 @@ pub struct Chain {
     pub values: ValueFormat,
 }
 
-/// What the receivers have of a fragment: a value at each position, and the positions that are told, if not all.
+/// A fragment as received: a value at each position, and the transmitted positions unless all.
 pub struct Sent {
     pub values: Vec<f64>,
     pub positions: Option<Vec<usize>>,
@@ -58,13 +58,13 @@ fn top_k(sync: &SyncConfig, keep: u32) -> Choice {
 }
 
 impl Chain {
-    /// Of a round of the warm-up, both ways.
+    /// Both directions in a warm-up round.
     pub fn of_warmup(sync: &SyncConfig) -> Self {
         let choice = if sync.opens_with_gradients() { Choice::All } else { top_k(sync, sync.warmup_keep) };
         Self { before: Before::Nothing, choice, values: sync.warmup_values }
     }
 
-    /// From the owner, of this mean, after the warm-up and where that is of deltas.
+    /// From the owner: this mean, after the warm-up or in one with deltas.
     pub fn down(sync: &SyncConfig, is_warmup: bool, mean: &[f64]) -> Self {
         let (chunk, keep) = (sync.chunk as usize, sync.result_keep as usize);
         let values = if is_warmup { sync.warmup_values } else { sync.result_values };
@@ -82,7 +82,7 @@ impl Chain {
         Self { before: Before::Nothing, choice: top_k(sync, sync.result_keep), values: sync.result_values }
     }
 
-    /// From a site: of a fragment of `len` values that begins with so many tiles. `kept` is how many a threshold has left.
+    /// From a site: a fragment of `len` values that begins with `tiles` tiles. `kept`: the number of values kept by a threshold.
     pub fn up(sync: &SyncConfig, len: usize, tiles: usize, seed: u64, kept: Option<usize>) -> Self {
         let before = match sync.transform {
             Transform::Dct => Before::Dct(tiles),
@@ -120,7 +120,7 @@ impl Chain {
 }
 
 impl Choice {
-    /// Positions, ascending; among equals the first.
+    /// The selected positions, ascending; ties go to the first.
     fn of(&self, values: &[f64]) -> Vec<usize> {
         let may = |at: &usize| match self {
             Self::Union { of, .. } => of[*at],
@@ -153,13 +153,13 @@ impl Choice {
     }
 }
 
-/// The positions that all members draw alike: a constant of the protocol, so the codec is asked for it.
+/// The positions drawn by all members alike: a protocol constant, so the codec computes them.
 fn mask(sync: &SyncConfig, len: usize, seed: u64) -> Vec<usize> {
     let stage = RandomK { chunk: sync.chunk, keep: sync.random_keep };
     stage.positions(seed, len).into_iter().map(|at| at as usize).collect()
 }
 
-/// How many a threshold keeps is the codec's affair, from 0.8 to 1.3 times what is configured.
+/// The codec decides how many values a threshold keeps: 0.8 to 1.3 times the configured number.
 fn checked(sync: &SyncConfig, len: usize, kept: usize) -> usize {
     let wanted = (len as f64 * f64::from(sync.keep) / f64::from(sync.chunk)).ceil();
     assert!((0.8 * wanted..=1.3 * wanted).contains(&(kept as f64)), "{kept} values are kept for {wanted}");

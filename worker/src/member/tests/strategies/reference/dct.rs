@@ -1,4 +1,4 @@
-//! The orthonormal two-dimensional DCT-II of a tile, by its definition.
+//! The orthonormal two-dimensional DCT-II of a tile, by definition.
 
 use std::f64::consts::PI;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! PowerSGD, by algorithms 1 and 2 of the paper (Vogels et al., 1905.13727).
+//! PowerSGD, after algorithms 1 and 2 of the paper (Vogels et al., 1905.13727).
 
 use longhaul_common::model::draw_normal;
 
@@ -6,14 +6,14 @@ use super::tensors::TensorAt;
 
 pub struct LowRank {
     rank: usize,
-    /// Q of each tensor that is a matrix sent as a product.
+    /// By tensor: Q of a matrix sent as a product.
     columns: Vec<Option<Vec<f64>>>,
-    /// Error feedback, by member.
+    /// By member: the unsent remainder.
     pub errors: Vec<Vec<f64>>,
 }
 
 impl LowRank {
-    /// The seed determines the first Q: a constant of the protocol.
+    /// The seed determines the first Q, a constant of the protocol.
     pub fn new(tensors: &[TensorAt], rank: usize, seed: u64, members: usize, len: usize) -> Self {
         let pays = |[n, m]: [usize; 2]| 2 * (n + m) * rank < n * m;
         let sizes: Vec<_> =
@@ -24,7 +24,7 @@ impl LowRank {
         Self { rank, columns, errors: vec![vec![0.0; len]; members] }
     }
 
-    /// Returns the gradient that all members apply, for the gradients of a step.
+    /// The update that all members apply, from the gradients of a step.
     pub fn step(&mut self, tensors: &[TensorAt], weights: &[f64], gradients: &[Vec<f64>]) -> Vec<f64> {
         let len = gradients[0].len();
         for (error, gradient) in self.errors.iter_mut().zip(gradients) {

@@ -1,5 +1,5 @@
-//! All strategies in f64, written from the papers, `worker/member/docs/sync.md` and the meaning of the keys of
-//! `[sync]`; only the schedule and constants of the protocol come from the code under test.
+//! All strategies in f64, after the papers, `worker/member/docs/sync.md` and the meaning of the `[sync]` keys. Of the code under test, this uses only the schedule and
+//! the constants of the protocol.
 
 mod adamw;
 mod chain;
@@ -25,20 +25,20 @@ use self::sending::Sending;
 use self::tensors::{TensorAt, tensors_of};
 use super::toy::{Oracle, spec};
 
-/// A mistake that no configuration key expresses.
+/// A mistake that no configuration key can express.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mistake {
-    /// The owner drops the residual of its mean.
+    /// The owner keeps no residual of its mean.
     NoOwnerResidual,
-    /// Momentum continues for sent values (no factor masking).
+    /// Momentum continues where values were sent (no factor masking).
     NoMasking,
-    /// Residuals of gradients go into deltas.
+    /// Residuals of gradients carry over into deltas.
     KeepsGradients,
     /// A frozen v has no floor.
     NoFloor,
-    /// The owner's residual goes into each union.
+    /// The owner's residual adds to each union.
     FlushesUnions,
-    /// The residual of the low-rank product is lost.
+    /// The remainder of a low-rank product is lost.
     NoLowRankResidual,
     /// All contributions have equal weight.
     NoWeights,
@@ -51,10 +51,9 @@ pub struct Course {
     pub start: Vec<f64>,
     /// The synchronised parameters after each round.
     pub synchronised: Vec<Vec<f64>>,
-    /// By member and round, with deltas: the member's parameters at the end of the round's steps for due
-    /// fragments, and zeros elsewhere.
+    /// By member and round, with deltas: the parameters of due fragments at the end of the round's steps, zeros elsewhere.
     pub local: Vec<Vec<Vec<f64>>>,
-    /// Final parameters and moments, by member.
+    /// By member: the final parameters and moments.
     pub ended: Vec<[Vec<f64>; 3]>,
 }
 
@@ -76,20 +75,19 @@ pub struct Reference {
     oracle: Oracle,
     mistake: Option<Mistake>,
     members: Vec<State>,
-    /// The last contributed gradient, by member.
+    /// By member: the last contributed gradient.
     gradients: Vec<Vec<f64>>,
     /// θ_g, and the outer optimiser's b.
     global: Vec<f64>,
     outer: Vec<f64>,
     sending: Sending,
     low_rank: Option<LowRank>,
-    /// The real parameters after each round, from which to continue after a common step; empty: the reference
-    /// is independent.
+    /// The real parameters after each round, adopted after steps that are identical on all members; empty if the reference runs alone.
     guide: Vec<Arc<Vec<f32>>>,
     course: Course,
 }
 
-/// Numbers of values that thresholds keep, by round and fragment, for each member.
+/// Numbers of values kept by thresholds, by round and fragment, for each member.
 pub type Kept = BTreeMap<(u64, u32), Vec<usize>>;
 
 impl Reference {
@@ -132,7 +130,7 @@ impl Reference {
                 self.apply_if_due(&mut late, step);
                 self.step(step, self.is_warmup(round), late.as_ref());
             }
-            // A result not yet applied would be missing in the next contribution.
+            // A result not applied by now would be missing from the next contribution.
             self.apply_if_due(&mut late, u64::MAX);
             if !span.is_empty() {
                 late = Some(self.contribute(round, span.end));
@@ -153,7 +151,7 @@ impl Reference {
         round < self.schedule.warmup_rounds
     }
 
-    /// Whether all members make the same steps in a round.
+    /// Returns whether all members make identical steps in a round.
     fn is_common(&self, round: u64) -> bool {
         let sync = &self.config.sync;
         let is_common_warmup = sync.source != Source::Delta || sync.inner == InnerRule::FrozenAdamw;
@@ -169,12 +167,12 @@ impl Reference {
         Step { train: &self.config.train, tensors: &self.tensors, rate: self.rates.at(step), floor }
     }
 
-    /// A step of all members: local with deltas, else only the gradient.
+    /// Computes a step of all members: their own with deltas, else only the gradient.
     fn step(&mut self, step: u64, is_warmup: bool, late: Option<&Late>) {
         let is_delta = self.source(is_warmup) == Source::Delta;
         for at in 0..self.members.len() {
             let parameters = match late.filter(|_| self.config.sync.look_ahead && !is_delta) {
-                // AdamW's position if the mean in flight were the member's own gradient.
+                // AdamW's destination if the mean in flight were the member's own gradient.
                 Some(late) => {
                     let mut ahead = self.members[at].clone();
                     let rules = self.rules(self.schedule.steps_of(Round(late.round)).start);
@@ -199,7 +197,7 @@ impl Reference {
         }
     }
 
-    /// Computes the members' contributions at the end of a round, and their result.
+    /// Computes the contributions at the end of a round, and their result.
     fn contribute(&mut self, round: u64, end: u64) -> Late {
         let is_warmup = self.is_warmup(round);
         let (sync, train) = (&self.config.sync, &self.config.train);
@@ -221,7 +219,7 @@ impl Reference {
             }
             local.push(due);
         }
-        // A warm-up of common steps is plain dense: its results are never late.
+        // A warm-up of common steps is plain dense: its exchanges are never late.
         let overlap = match is_warmup && self.is_common(round) {
             true => 0,
             false => sync.overlap,

@@ -1,4 +1,4 @@
-//! From updates to a mean: error feedback at each site and at the owner.
+//! From updates to a mean, with error feedback at each site and at the owner.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ pub struct Sending {
     pub weights: Vec<f64>,
     kept: Kept,
     mistake: Option<Mistake>,
-    /// Indices into the flat vector in exchange order, and the number of tiles at its start.
+    /// The exchange order as positions in the flat vector, and the number of tiles at its start.
     order: Option<(Vec<usize>, usize)>,
-    /// By member: residuals, and the momentum of unsent values.
+    /// By member: the unsent remainder, and its momentum.
     residuals: Vec<Vec<f64>>,
     velocities: Vec<Vec<f64>>,
-    /// The owners' residuals.
+    /// The owners' unpublished remainder.
     owner: Vec<f64>,
 }
 
@@ -52,12 +52,12 @@ impl Sending {
         }
     }
 
-    /// Drops the residuals of the warm-up.
+    /// Drops the remainders of the warm-up.
     pub fn forget(&mut self) {
         self.residuals.iter_mut().chain([&mut self.owner]).for_each(|residual| residual.fill(0.0));
     }
 
-    /// Returns the mean of the updates at all members; zero for values not due.
+    /// The mean of the updates as all members receive it; zero where nothing is due.
     pub fn exchange(
         &mut self,
         round: u64,
@@ -110,8 +110,7 @@ impl Sending {
         Chain::up(&self.sync, range.len(), tiles, seed, kept)
     }
 
-    /// p = decay·e + x, e = p − C(p); with momentum correction, u ← m·u + x replaces x, and is reset to zero
-    /// for sent values.
+    /// p = decay·e + x, e = p − C(p). With momentum correction, u ← m·u + x replaces x, and is reset to zero where sent.
     fn send(
         &mut self,
         member: usize,
@@ -140,7 +139,7 @@ impl Sending {
         sent.values
     }
 
-    /// Returns the published mean; the owner keeps the whole residual.
+    /// The mean as published by the owner, which keeps the full remainder.
     fn publish(&mut self, is_warmup: bool, range: &Range<usize>, mean: &[f64]) -> Vec<f64> {
         let residual = &mut self.owner[range.clone()];
         let p: Vec<f64> = residual.iter().zip(mean).map(|(rest, x)| rest + x).collect();

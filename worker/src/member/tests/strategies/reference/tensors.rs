@@ -1,4 +1,4 @@
-//! The places of the model's tensors.
+//! The positions of the model's tensors.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use longhaul_common::model::ModelSpec;
 #[derive(Clone, Debug)]
 pub struct TensorAt {
     pub range: Range<usize>,
-    /// Rows and columns, of a matrix.
+    /// Rows and columns of a matrix.
     pub shape: Option<[usize; 2]>,
 }
 
@@ -29,8 +29,8 @@ pub fn tensors_of(spec: &ModelSpec) -> Vec<TensorAt> {
 /// Width and height of a tile of the cosine transform.
 pub const TILE: usize = 64;
 
-/// DeMo's exchange order: all whole tiles of all matrices, each row by row, then the rest. Returns the index
-/// into the flat vector for each place, and the number of tiles.
+/// DeMo's exchange order: all whole tiles of all matrices, each row by row, then the rest. Returns the position in the flat vector for each
+/// position in this order, and the number of tiles.
 pub fn tiled_order(tensors: &[TensorAt]) -> (Vec<usize>, usize) {
     let (mut tiles, mut rest) = (Vec::new(), Vec::new());
     for tensor in tensors {

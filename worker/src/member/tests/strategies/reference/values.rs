@@ -1,11 +1,11 @@
-//! Number formats: the decoded value of each value.
+//! Number formats: values as decoded by a receiver.
 
 use longhaul_common::config::ValueFormat;
 
-/// Values that share the scale of an absolute maximum.
+/// Number of values that share an absolute maximum as scale.
 const BUCKET: usize = 128;
 
-/// Returns the decoded values. `levels_of`: values that share the levels of `2bit` and `1bit`.
+/// Decodes `values`. `levels_of`: the number of values that share the levels of `2bit` and `1bit`.
 pub fn reconstructed(format: ValueFormat, values: &[f64], levels_of: usize) -> Vec<f64> {
     let by = |size: usize, block: fn(&[f64]) -> Vec<f64>| values.chunks(size).flat_map(block).collect();
     match format {
@@ -21,7 +21,7 @@ pub fn reconstructed(format: ValueFormat, values: &[f64], levels_of: usize) -> V
     }
 }
 
-/// Returns the unit of the last of `bits` significant bits.
+/// The unit of the last of `bits` significant bits.
 fn unit(value: f64, bits: i32) -> f64 {
     (value.abs().log2().floor() + 1.0 - f64::from(bits)).exp2()
 }
@@ -31,7 +31,7 @@ fn nearest(value: f64, bits: i32) -> f64 {
     if value == 0.0 { 0.0 } else { (value / unit(value, bits)).round_ties_even() * unit(value, bits) }
 }
 
-/// Returns the absolute maximum with the eight bits of bf16, rounded up.
+/// The absolute maximum, rounded up to the eight bits of bf16.
 fn scale(block: &[f64]) -> f64 {
     let largest = block.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     if largest == 0.0 { 0.0 } else { (largest / unit(largest, 8)).ceil() * unit(largest, 8) }
@@ -56,7 +56,7 @@ fn powers_of_two(block: &[f64]) -> Vec<f64> {
     block.iter().map(nearest).collect()
 }
 
-/// The nearest level of QLoRA's NF4, to seven digits.
+/// The nearest of QLoRA's NF4 levels, to seven digits.
 fn normal_quantiles(block: &[f64]) -> Vec<f64> {
     const ABOVE: [f64; 8] = [0.0795803, 0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.562617, 0.7229568, 1.0];
     const BELOW: [f64; 8] = [0.0, 0.09105, 0.1847734, 0.2844414, 0.3949175, 0.5250731, 0.6961928, 1.0];
