@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -59,17 +60,17 @@ pub struct Member {
     pub upload_weight: u32,
 }
 
-/// The members of one generation and their duties, equal at all members.
+/// The members of one generation and their duties, equal at all members. Clones share them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Generation.
     pub generation: Generation,
     /// Sorted by worker.
-    members: Vec<Member>,
+    members: Arc<[Member]>,
     /// By fragment: the worker that reduces it and publishes the result.
-    owners: Vec<WorkerId>,
+    owners: Arc<[WorkerId]>,
     /// By site (in the order of [`Self::sites`]) and fragment: the worker that sends the site's contribution.
-    uploaders: Vec<(SiteId, Vec<WorkerId>)>,
+    uploaders: Arc<[(SiteId, Vec<WorkerId>)]>,
 }
 
 impl Membership {
@@ -90,7 +91,7 @@ impl Membership {
             .iter()
             .map(|&site| (site, duty(b'u', &members.iter().filter(|m| m.site == site).collect::<Vec<_>>())))
             .collect();
-        Self { generation, members, owners, uploaders }
+        Self { generation, members: members.into(), owners: owners.into(), uploaders }
     }
 
     /// Returns the members, sorted by worker.
