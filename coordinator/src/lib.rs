@@ -1,5 +1,6 @@
-//! The coordinator of a run: decisions ([`run`]), what it remembers ([`store`]), effects ([`runtime`]), and its two faces,
-//! the HTTP API ([`http`]) and the command line ([`cli`]). `docs/coordinator.md` is the design.
+//! The coordinator's program: the durable store ([`store`]), effects ([`runtime`]), the HTTP API ([`http`]) and the command line ([`cli`]).
+//!
+//! Decisions are in `longhaul-run`. `docs/coordinator.md` is the design.
 #![forbid(unsafe_code)]
 
 pub mod cli;
