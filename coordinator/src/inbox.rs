@@ -1,4 +1,4 @@
-//! What reaches the task that owns the run.
+//! Inputs of the task that owns the run.
 
 use std::net::IpAddr;
 
@@ -33,11 +33,11 @@ pub enum Input {
         /// To close it.
         quic: quinn::Connection,
     },
-    /// Somebody wants a certificate.
+    /// A request for a certificate.
     Enrol {
-        /// What it says.
+        /// Its content.
         request: EnrolRequest,
-        /// What its connection says.
+        /// Facts about its connection.
         visitor: Visitor,
         /// The answer.
         reply: oneshot::Sender<EnrolReply>,
@@ -46,7 +46,7 @@ pub enum Input {
     Call(ApiCall),
 }
 
-/// What the HTTP API can change. An answer that nobody waits for any more is dropped.
+/// Calls of the HTTP API with effects. An answer without receiver is dropped.
 #[derive(Debug)]
 pub enum ApiCall {
     /// End the run in an orderly way.
@@ -55,7 +55,7 @@ pub enum ApiCall {
     Suspend(Answered<()>),
     /// Have all write a checkpoint soon, and train on; or why that is of no use.
     Checkpoint(Answered<()>),
-    /// Let nobody train until [`ApiCall::Resume`]; or why that is of no use.
+    /// Pause training until [`ApiCall::Resume`]; the error is the reason why that is of no use.
     Pause(Answered<()>),
     /// Let training go on.
     Resume(Answered<()>),
@@ -74,11 +74,11 @@ pub enum ApiCall {
     },
     /// List the join tokens.
     ListTokens(oneshot::Sender<Vec<TokenStatus>>),
-    /// Take a join token back; who has enrolled with it stays. Answers whether there was one.
+    /// Revoke a join token; workers enrolled with it stay. Answers whether it existed.
     RevokeToken(TokenId, oneshot::Sender<bool>),
 }
 
-/// The answer, or for people why not.
+/// The answer, or the reason for a refusal.
 pub type Answered<T> = oneshot::Sender<Result<T, CallRefusal>>;
 
 /// Why a call is refused.
@@ -95,7 +95,7 @@ pub enum CallRefusal {
 pub struct Kicked {
     /// Its number.
     pub id: String,
-    /// The join token that had let it in, and others perhaps: whoever has it can enrol as another worker.
+    /// The worker's join token, and perhaps others: a holder can enrol as another worker.
     pub token: String,
     /// Whether that token is still good.
     pub token_is_valid: bool,
@@ -106,7 +106,7 @@ pub struct Kicked {
 pub struct NewToken {
     /// Its public name.
     pub id: String,
-    /// What a worker needs.
+    /// The token for a worker.
     pub token: String,
     /// The whole command for a worker's machine.
     pub command: String,

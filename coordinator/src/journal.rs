@@ -1,4 +1,4 @@
-//! What people were told, for those who ask later or follow along.
+//! The run's notices, for later readers and for followers.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ const NOTICES_KEPT: usize = 1024;
 /// A notice and its number, which is higher than those before it, also those of a coordinator that ran before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumberedEvent {
-    /// To ask for what came after.
+    /// Number to ask for later events.
     pub number: u64,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: EventStatus,
 }
@@ -37,8 +37,8 @@ impl Journal {
         Self { kept: Mutex::new(VecDeque::new()), newest: watch::channel(clock_started_unix_ms).0 }
     }
 
-    /// Puts those that a coordinator before kept, oldest first, in the place of what is there. Numbers go on above theirs, also where the clock was
-    /// set back.
+    /// Puts an earlier coordinator's events, oldest first, in place of the present ones. Numbers go on above theirs, even if the clock was set
+    /// back.
     pub fn begin_with(&self, mut before: Vec<NumberedEvent>) {
         let before = before.split_off(before.len().saturating_sub(NOTICES_KEPT));
         let newest = before.iter().map(|event| event.number).max();
@@ -59,7 +59,7 @@ impl Journal {
         self.newest.send_replace(number);
     }
 
-    /// What is kept of those after this number, in order.
+    /// The kept events after this number, in order.
     #[must_use]
     pub fn after(&self, number: u64) -> Vec<NumberedEvent> {
         self.lock().iter().filter(|event| event.number > number).cloned().collect()

@@ -1,4 +1,5 @@
-//! Wrong tokens, of the API or to join with, are answered one after the other, with a pause before each; where too many wait, the others are told so as late.
+//! Delay for wrong tokens, of the API or for joining: answers come one after the other, each after a pause; beyond a limit, the others are answered at the
+//! end of the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,18 +7,19 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::sleep;
 
-/// Between two answers to wrong tokens. It makes a guess dear for whoever has few connections; what keeps guesses out is that tokens are of 2^128 or more.
+/// Time between two answers to wrong tokens. It makes guesses expensive with few connections; the real protection is the tokens' 2^128 or more
+/// possibilities.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Wrong tokens whose answers are waited for at a time. Whoever shows a right one never waits.
+/// Most waiting answers to wrong tokens. A right token never waits.
 const WAITING_MAX: usize = 16;
 /// How long an answer to others is held back, each by itself, so that many at a time are no way to guess fast: connections are limited, too.
 const TURNED_AWAY_AFTER: Duration = Duration::from_secs(8);
 
-/// There were [`WAITING_MAX`] who waited already.
+/// [`WAITING_MAX`] callers were waiting already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
-/// The queue of those who have shown a wrong token. Clones share it.
+/// Queue of callers with wrong tokens. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Slowdown {
     places: Arc<Semaphore>,
@@ -31,10 +33,10 @@ impl Default for Slowdown {
 }
 
 impl Slowdown {
-    /// Waits for one's turn.
+    /// Waits for a turn.
     ///
     /// # Errors
-    /// [`TooMany`], after as long as the last of those who wait takes.
+    /// [`TooMany`], after the wait of the last one in the queue.
     pub async fn wait(&self) -> Result<(), TooMany> {
         let Ok(_place) = self.places.try_acquire() else {
             sleep(TURNED_AWAY_AFTER).await;

@@ -1,4 +1,4 @@
-//! What a run wants done.
+//! Commands of a run.
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::ToWorker;
@@ -9,68 +9,68 @@ use crate::event::ConnectionId;
 use crate::state::State;
 use longhaul_plan::Question;
 
-/// The output of [`super::Run::handle`]. Commands are executed in order; a [`Command::Persist`] of a
-/// [`Record::State`] is durable before the next command starts, so that no worker acts on what a crash could undo.
+/// The output of [`super::Run::handle`]. Commands are executed in order; a [`Command::Persist`] of a [`Record::State`]
+/// is durable before the next command starts, so that no worker acts on a decision that a crash could undo.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Command {
-    /// Send a message. When the connection is gone or its queue is full, it is closed, and that is an event.
+    /// Send a message. If the connection is closed or its queue is full, it is closed, which is an event.
     Send {
-        /// To whom.
+        /// Receiver.
         connection: ConnectionId,
-        /// What.
+        /// Content.
         message: ToWorker,
     },
-    /// Close a connection, after what was sent on it has left.
+    /// Close a connection, once its queue is sent.
     Close {
-        /// Which one.
+        /// The connection.
         connection: ConnectionId,
-        /// For people, and the close frame.
+        /// For the log and the close frame.
         reason: String,
     },
     /// Write to the durable store.
     Persist(Record),
-    /// Work out whether another plan pays, beside the run; the answer is [`super::Event::Planned`].
+    /// Compute whether another plan pays, beside the run; the answer is [`super::Event::Planned`].
     Plan(Box<Question>),
-    /// Tell people.
+    /// Show a notice.
     Report(Notice),
 }
 
 impl Command {
-    /// Why a connection is closed whose worker has opened another one,
+    /// Reason for closing a connection whose worker has opened another one,
     pub const REPLACED: &str = "the worker opened another connection";
-    /// or has come as another process.
+    /// or has come back as another process.
     pub const RESTARTED: &str = "was restarted";
 }
 
-/// Something for the durable store.
+/// A record for the durable store.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Record {
-    /// All that a restarted coordinator must know. Replaces the one before.
+    /// All state that a restarted coordinator needs. Replaces the last one.
     State(Box<State>),
     /// The metrics of a round. The newest are kept; it need not be durable at once.
     Round(RoundSummary),
 }
 
-/// How much a [`Notice`] matters.
+/// Importance of a [`Notice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The run goes its way.
+    /// Normal operation.
     Info,
-    /// Something went wrong, and the run copes.
+    /// A fault that the run handles.
     Warning,
-    /// A promise is broken, or a person must act.
+    /// A broken promise, or a fault that needs a person.
     Error,
 }
 
-/// An event of the run, for people.
+/// An event of the run, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// Milliseconds on the run's clock (that of `now`).
     pub at_ms: u64,
-    /// How much it matters.
+    /// Its importance.
     pub severity: Severity,
-    /// Whom it concerns, when it is one worker.
+    /// The worker concerned, if it is one.
     pub worker: Option<WorkerId>,
     /// One sentence.
     pub text: String,

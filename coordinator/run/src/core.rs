@@ -1,4 +1,4 @@
-//! What all components of a run share: its configuration and durable state, the workers that are here, and the commands that come of an event.
+//! State shared by all components of a run: its configuration and durable state, the workers present, and the commands of the present event.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::state::State;
 
 /// Notices kept for the status page.
 const NOTICES_KEPT: usize = 50;
-/// Shared by all components of a run. Each of them borrows it for a call, and keeps what is its own.
+/// State shared by all components of a run. Each borrows it for a call, and keeps its own state.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Core {
     #[serde(with = "crate::as_toml")]
@@ -30,14 +30,14 @@ pub(super) struct Core {
     pub peers: BTreeMap<WorkerId, Peer>,
     pub notices: VecDeque<Notice>,
     pub persisted_at: Duration,
-    /// What reports of rounds are counted against; none: it is to be found.
+    /// The members that reports of rounds are counted against; `None`: to be computed.
     pub roll: Option<Roll>,
-    /// What the event that is handled has led to so far.
+    /// Commands of the present event so far.
     #[serde(skip)]
     pub commands: Vec<Command>,
 }
 
-/// A control connection: a worker that has proved who it is, and may have joined.
+/// A control connection of an authenticated worker, which may have joined.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Connection {
     pub worker: WorkerId,
@@ -61,7 +61,7 @@ impl Core {
         }
     }
 
-    /// Somebody has come or gone, or is something else now.
+    /// Handles a change of the members or of a member's state.
     pub(super) fn members_changed(&mut self) {
         self.roll = None;
     }
@@ -112,7 +112,7 @@ impl Core {
     }
 }
 
-/// What a worker says is shown to people: not more than a few lines of it.
+/// Shortens a worker's text to a few lines for display.
 pub(super) fn shorten(text: &str) -> String {
     const TEXT_CHARS_MAX: usize = 500;
     text.chars().filter(|c| !c.is_control() || *c == '\n').take(TEXT_CHARS_MAX).collect()

@@ -1,4 +1,4 @@
-//! Who has the run's training data, and who is told so.
+//! Holders of the run's training data, and their announcement to workers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,30 +15,31 @@ use crate::core::Core;
 use crate::peer::Peer;
 use crate::state::Phase;
 
-/// How often it is told of a worker what it has of the data: what one says in a session is two, and some sessions may follow each other.
+/// Most notices about one worker's data: a session has two, and several sessions may follow each other.
 const DATA_NOTICES_MAX: u8 = 8;
 
-/// Who has the run's data.
+/// Holders of the run's data.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct DataAvailability {
-    /// They may be others than were told.
+    /// The holders may differ from the announced ones.
     data_moved: bool,
-    /// People were told that nobody has it.
+    /// A notice has reported that no worker has the data.
     told_no_data: bool,
 }
 
 impl DataAvailability {
-    /// A worker is not here any more.
+    /// Handles the departure of a worker.
     pub(super) fn departed(&mut self, peer: &Peer) {
         self.data_moved |= peer.data.at.is_some();
     }
 
-    /// Others may have it than were told.
+    /// Marks the announced holders as outdated.
     pub(super) fn holders_change(&mut self) {
         self.data_moved = true;
     }
 
-    /// A worker says what it has of the run's data. It is answered even where it was told before: it may have forgotten.
+    /// Handles a worker's report of its data. It is answered even where it was answered before: the worker may have
+    /// forgotten.
     pub(super) fn handle_data(&mut self, core: &mut Core, worker: WorkerId, at: DataAt) {
         self.data_moved = true;
         let Some(peer) = core.peers.get_mut(&worker) else { return };
@@ -50,20 +51,20 @@ impl DataAvailability {
         let text = match at {
             DataAt::Nowhere => "has none of the run's data, and takes it from other workers",
             DataAt::Fetched(_) => "knows what the run's data consists of, and fetches what it trains on",
-            // What is said of everybody else, too, is no news.
+            // The common case: no news.
             DataAt::Here(_) => return,
         };
-        // Who says now this and now that leaves others their place among the events.
+        // A worker that keeps changing its report leaves room for other events.
         peer.data.notices = peer.data.notices.saturating_add(1);
         if peer.data.notices <= DATA_NOTICES_MAX {
             core.notice(Severity::Info, Some(worker), text.to_owned());
         }
     }
 
-    /// Tells those whose answer would be another one now.
+    /// Sends the holders to workers whose answer has changed.
     pub(super) fn tell_data_holders(&mut self, core: &mut Core) {
         self.say_that_nobody_has_data(core);
-        // After a restart who fetches goes on with those it knows of, until it is known again who there is.
+        // After a restart a fetching worker goes on with the holders that it knows, until all have reported.
         if core.peers.values().any(|peer| peer.data.has_to_tell) {
             return;
         }
@@ -89,7 +90,7 @@ impl DataAvailability {
         }
     }
 
-    /// Where all that the run waits for are here and have nothing, it waits for ever.
+    /// Reports a run whose workers are all here and have no data: it waits for ever.
     fn say_that_nobody_has_data(&mut self, core: &mut Core) {
         let waiting = core.waiting_for_data();
         let is_stuck = !waiting.is_empty() && waiting.len() == core.peers.len();
@@ -106,7 +107,8 @@ impl DataAvailability {
 }
 
 impl Core {
-    /// Those who have all of it; where these are few, also those who have fetched some, which may be the only ones of another site that do.
+    /// Returns the holders of all data; where these are few, also those that have fetched some of it: they may be the only ones at another
+    /// site.
     fn holders_for(&self, site: SiteId, name: Option<DataName>) -> DataHolders {
         let has = |peer: &Peer| matches!(peer.data.at, Some(DataAt::Here(at)) if is_of(name, at));
         let fetches = |peer: &Peer| matches!(peer.data.at, Some(DataAt::Fetched(at)) if is_of(name, at));
@@ -123,8 +125,8 @@ impl Core {
         meant.map(|(worker, peer)| peer.member(*worker)).collect()
     }
 
-    /// The run's data: what its members train on, once there are such; before, what most of those have that have any. Of its catalogues the one that most have,
-    /// so that a single worker cannot say what others are to fetch. None: nobody has any.
+    /// Returns the run's data: the members' data; before there are members, the most frequent data. Of its catalogues the most frequent one, so that a single
+    /// worker cannot choose the others' data. `None`: no worker has any.
     fn data_name(&self) -> Option<DataName> {
         let here = |peer: &Peer| match peer.data.at {
             Some(DataAt::Here(name)) => Some(name),
@@ -145,7 +147,7 @@ impl Core {
         most(names().filter(|name| name.data == data))
     }
 
-    /// Workers that have nothing, where nobody has anything that they could have.
+    /// Workers without data, where no worker has usable data.
     pub(super) fn waiting_for_data(&self) -> Vec<WorkerId> {
         let nowhere = |peer: &Peer| peer.data.at == Some(DataAt::Nowhere);
         let waiting: Vec<WorkerId> =
@@ -154,7 +156,7 @@ impl Core {
     }
 }
 
-/// What is named most often: of those that are as often, what the lowest-numbered worker has.
+/// Returns the most frequent name: of equally frequent ones, the one of the lowest-numbered worker.
 fn most<T: Ord + Copy>(names: impl Iterator<Item = T>) -> Option<T> {
     let mut counts: BTreeMap<T, (usize, Reverse<usize>)> = BTreeMap::new();
     for (place, name) in names.enumerate() {
@@ -163,7 +165,7 @@ fn most<T: Ord + Copy>(names: impl Iterator<Item = T>) -> Option<T> {
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name)
 }
 
-/// So many members: of one site half of them, where others have as many, and of the others one after the other, each time one of each.
+/// Picks `most` members: half from one site, where others have as many, and one of each other site in turn.
 fn of_all_sites(members: Vec<Member>, site: SiteId, most: usize) -> Vec<Member> {
     let (mut own, others): (Vec<Member>, Vec<Member>) =
         members.into_iter().partition(|member| member.site == site);
@@ -183,7 +185,7 @@ fn of_all_sites(members: Vec<Member>, site: SiteId, most: usize) -> Vec<Member> 
     own
 }
 
-/// Whether that is the run's data, whatever its catalogue: shards are named by what is in them.
+/// Whether this is the run's data, whatever its catalogue: shards are named by their content.
 fn is_of(name: Option<DataName>, at: DataName) -> bool {
     name.is_some_and(|name| name.data == at.data)
 }

@@ -1,11 +1,11 @@
-//! How workers encode what they send to other sites, as they say it.
+//! The workers' reports about the encoding of their frames.
 
 use longhaul_proto::control::message::Encoding;
 
 /// An f64 with a scale of its own.
 const VALUE_BITS_MAX: f32 = 128.0;
 
-/// What a worker says, where that can be: a density is a share, and JSON has no infinity.
+/// Returns a worker's report if it is possible: a density is a share, and JSON has no infinity.
 #[must_use]
 pub fn plausible(said: Option<Encoding>) -> Option<Encoding> {
     said.filter(|said| {

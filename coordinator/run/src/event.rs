@@ -1,4 +1,4 @@
-//! What can happen to a run.
+//! Events of a run.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ impl fmt::Display for ConnectionId {
 /// are not open are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// A worker proved who it is.
+    /// A worker authenticated.
     Opened {
         /// The new connection.
         connection: ConnectionId,
@@ -34,14 +34,14 @@ pub enum Event {
         /// Where it comes from, as the coordinator sees it.
         address: IpAddr,
     },
-    /// A worker said something.
+    /// A worker sent a message.
     Message {
         /// On which connection.
         connection: ConnectionId,
-        /// What.
+        /// Content.
         message: ToCoordinator,
     },
-    /// The connection is gone, for whatever reason.
+    /// The connection closed, for whatever reason.
     Closed {
         /// Which one.
         connection: ConnectionId,
@@ -53,28 +53,28 @@ pub enum Event {
         /// The new one, as the coordinator sees it.
         address: IpAddr,
     },
-    /// What came of [`super::Command::Plan`].
+    /// Answer to [`super::Command::Plan`].
     Planned(Box<Answer>),
     /// The time of [`super::Run::next_timeout`] has come. Coming early does no harm.
     Timer,
-    /// Somebody asks for an orderly end.
+    /// Request for an orderly end.
     Drain,
-    /// Somebody asks that all write a checkpoint and leave, so that the run can go on later.
+    /// Request that all write a checkpoint and leave, so that the run can go on later.
     Suspend,
-    /// Somebody asks that all write a checkpoint soon, and train on.
+    /// Request that all write a checkpoint soon, and train on.
     Checkpoint,
-    /// Somebody asks that nobody trains until [`Event::Resume`].
+    /// Request to pause training until [`Event::Resume`].
     Pause,
-    /// Somebody asks that training goes on.
+    /// Request to go on training.
     Resume,
-    /// Somebody asks this worker to leave in an orderly way, as if it had asked to.
+    /// Request to let this worker leave in order, as if it had asked to.
     Dismiss {
-        /// Whom.
+        /// The worker.
         worker: WorkerId,
     },
     /// This worker's certificate was revoked: it is out of the run for good.
     Kick {
-        /// Whom.
+        /// The worker.
         worker: WorkerId,
     },
 }

@@ -1,4 +1,4 @@
-//! The run's state machine: who may say what, and where it is handled.
+//! The run's state machine: permitted messages by sender, and their handlers.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use crate::state::{Phase, State};
 
 /// One run, without clock, socket or disk.
 ///
-/// Call [`Run::handle`] with every event and with the time of it, execute what it returns in order, and call it with
-/// [`Event::Timer`] when [`Run::next_timeout`] has come. Times are on any one clock that does not go back.
+/// Call [`Run::handle`] with every event and its time, execute the returned commands in order, and call it with
+/// [`Event::Timer`] at [`Run::next_timeout`]. Times are on any one clock that does not go back.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
     pub(super) core: Core,
@@ -77,7 +77,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Takes an event; returns what to do about it.
+    /// Handles an event; returns the commands that follow from it.
     #[must_use = "commands must be executed"]
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
         self.accounting.pass_time(&mut self.core, now);
@@ -130,7 +130,7 @@ impl Run {
                 true
             }
         };
-        // Whatever changes something also says something.
+        // Every change comes with a command.
         if matters || !self.core.commands.is_empty() || self.next_due.is_some_and(|at| at <= self.core.now) {
             self.advance();
             self.data.tell_data_holders(&mut self.core);
@@ -151,13 +151,14 @@ impl Run {
         &self.core.state
     }
 
-    /// What the run is, its plan included where that was made here.
+    /// The run's configuration, including a plan made here.
     #[must_use]
     pub fn config(&self) -> &RunConfig {
         &self.core.config
     }
 
-    /// Whether it may have made something possible or necessary. What many workers say often does so by the last of them alone.
+    /// Handles a message. Returns whether it may have made something possible or necessary; of many alike messages, often only
+    /// the last one does.
     fn handle_message(&mut self, connection: ConnectionId, message: ToCoordinator) -> bool {
         let Some(&Connection { worker, address, joined }) = self.core.connections.get(&connection) else {
             return false;
@@ -177,7 +178,7 @@ impl Run {
         else {
             return false;
         };
-        // Who can be heard but cannot hear says no more that it is alive, and this is no word of that kind.
+        // A worker that cannot receive sends no sign of life, and this message is none.
         if !matches!(message, ToCoordinator::OutOfReach(_)) {
             peer.silence.heard(self.core.now);
         }
@@ -245,11 +246,11 @@ impl Run {
         true
     }
 
-    /// Does what has become possible or necessary. Each phase looks at facts only, so that the order in which they
-    /// came does not matter.
+    /// Takes all steps that have become possible or necessary. Each phase looks at facts only, so their order of
+    /// arrival does not matter.
     fn advance(&mut self) {
         self.remove_silent();
-        // Whatever moves the run also says something.
+        // Every step comes with a command.
         loop {
             let (phase, said) = (self.core.state.phase, self.core.commands.len());
             self.let_go_the_spared();

@@ -1,4 +1,4 @@
-//! A worker as the run sees it now.
+//! A worker in the coordinator's view.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,21 +15,22 @@ use crate::liveness::silence::Silence;
 use crate::placement::seats::Seat;
 use crate::state::Known;
 
-/// Every member takes the same share of the ownership, as nobody has measured its upload yet.
+/// All members own equal shares: their upload bandwidth is not measured yet.
 const UPLOAD_WEIGHT: u32 = 1;
 
-/// What a worker does.
+/// Activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Standing {
-    /// Joined, not told anything yet.
+    /// Joined, without orders yet.
     Waiting,
-    /// Told to [`Prepare`](longhaul_proto::control::message::ToWorker::Prepare).
+    /// Ordered to [`Prepare`](longhaul_proto::control::message::ToWorker::Prepare).
     Preparing,
-    /// Told to [`Heal`](longhaul_proto::control::message::ToWorker::Heal).
+    /// Ordered to [`Heal`](longhaul_proto::control::message::ToWorker::Heal).
     Healing,
     /// Holds a state, and waits for a generation.
     Ready,
-    /// Takes part in the generation. Without a connection it is *awaited*: the grace after a restart lets it return.
+    /// Takes part in the generation. Without a connection it is *awaited*: the grace period after a restart lets it
+    /// return.
     Member,
 }
 
@@ -40,7 +41,7 @@ pub(super) struct Peer {
     pub connection: Option<ConnectionId>,
     pub silence: Silence,
     pub standing: Standing,
-    /// Which part of the model it has, and with whom; none: it waits until there are enough workers for another copy.
+    /// Its part of the model and its copy; `None`: it waits for enough workers for another copy.
     pub seat: Option<Seat>,
     pub checkpoints: PeerCheckpoints,
     pub data: PeerData,
@@ -48,61 +49,61 @@ pub(super) struct Peer {
     pub progress: PeerProgress,
 }
 
-/// Which checkpoints a worker has.
+/// Checkpoints of a worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PeerCheckpoints {
     pub offers: Vec<CheckpointOffer>,
-    /// Whether it has said which checkpoints the archive has.
+    /// Whether it has reported the archive's checkpoints.
     pub has_told_archive: bool,
     /// It was asked to keep a copy of a checkpoint, and has not answered.
     pub is_keeping: bool,
 }
 
-/// What a worker has of the run's data, and was told of who else has it.
+/// A worker's share of the run's data, and the holders that it knows.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PeerData {
-    /// None: it has not said yet.
+    /// `None`: not reported yet.
     pub at: Option<DataAt>,
-    /// It has said so to another coordinator, which is gone.
+    /// It has reported to an earlier coordinator alone.
     pub has_to_tell: bool,
-    /// How often that was told to people.
+    /// Notices about its data so far.
     pub notices: u8,
-    /// Who it was told has it; none: that is due.
+    /// Holders last sent to it; `None`: due.
     pub told_holders: Option<DataHolders>,
 }
 
 /// The state that a worker starts from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PeerStart {
-    /// Its last answer to `Prepare` or `Heal`, and when that came.
+    /// Its last answer to `Prepare` or `Heal`, and the time of arrival.
     pub ready: Option<Ready>,
     pub ready_at: Duration,
-    /// The state that it has, or was last told to load, is in a checkpoint that it wrote: what it had yet to send comes back with that. One that it fetches from others brings none of it.
+    /// Its state is, or was last ordered to be, from a checkpoint of its own, which restores its unsent changes. A checkpoint fetched from others does not.
     pub loads_own: bool,
-    /// Whom it was told to heal from.
+    /// Donors of its last order to heal.
     pub donors: Vec<WorkerId>,
-    /// How often it was told to heal without becoming equal.
+    /// Orders to heal that did not make it equal.
     pub heals: u32,
-    /// The earliest round that a settlement left open since it was told to heal. A state that contains it may come from
-    /// a member that has died, and the survivors may have done that round again with another result.
+    /// The earliest round that a settlement left open since its order to heal. A state that contains it may come from a
+    /// member that has died, and the survivors may have repeated that round with another result.
     pub reopened: Option<Round>,
 }
 
-/// How far a worker has come, as it has told.
+/// Reported progress of a worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PeerProgress {
-    /// Rounds before this one are applied there; none until it says so.
+    /// Rounds before this one are applied there; `None`: not reported yet.
     pub next_round: Option<Round>,
-    /// After the last round that it reported.
+    /// Hash after the last reported round.
     pub state_hash: Option<Hash>,
-    /// The newest of the rounds that all have applied whose result has what it contributed. Only people want to know.
+    /// The newest round applied by all whose result contains its contribution. For display alone.
     #[serde(skip)]
     pub contributed: Option<Round>,
-    /// What it said when it had nothing left to do.
+    /// Its report of having nothing left to do.
     pub finished: Option<Round>,
-    /// What it said then: its loss on the held-out samples,
+    /// Its loss on the held-out samples, from that report.
     pub validation_loss: Option<f32>,
-    /// and the share of them, where they are images, whose class it told.
+    /// Share of held-out images that it classified correctly, from that report.
     pub validation_accuracy: Option<f32>,
     pub meter: Meter,
     pub punctuality: Punctuality,
@@ -131,22 +132,22 @@ impl Peer {
         }
     }
 
-    /// Its process is a member of the generation, and here.
+    /// Whether its process is a member of the generation, and connected.
     pub fn is_present_member(&self) -> bool {
         self.standing == Standing::Member && self.connection.is_some()
     }
 
-    /// The run waits for it to come back.
+    /// Whether the run waits for its return.
     pub fn is_awaited(&self) -> bool {
         self.standing == Standing::Member && self.connection.is_none()
     }
 
-    /// Whether it has not applied the first round that does not count yet, or has not said that it has.
+    /// Whether it has not reported to have applied the first round that does not count yet.
     pub fn is_behind(&self, through: Round) -> bool {
         self.progress.next_round.is_none_or(|next| next <= through)
     }
 
-    /// Whether its healed state may contain a round that was done again since.
+    /// Whether its healed state may contain a round that was repeated since.
     pub fn holds_undone(&self) -> bool {
         self.start.reopened.zip(self.progress.next_round).is_some_and(|(reopened, next)| next > reopened)
     }
@@ -162,12 +163,12 @@ impl Peer {
     }
 }
 
-/// An unspecified address means: as the coordinator sees the worker, with this port.
+/// Replaces an unspecified address with the one that the coordinator sees, keeping the port.
 pub(super) fn resolve(stated: SocketAddr, seen: IpAddr) -> SocketAddr {
     if stated.ip().is_unspecified() { SocketAddr::new(seen, stated.port()) } else { stated }
 }
 
-/// The number of a site, by its name; a new name gets the next number.
+/// Returns the number of a site by name; a new name gets the next number.
 pub(super) fn site_number(sites: &mut Vec<String>, name: &str) -> SiteId {
     let at = sites.iter().position(|known| known == name).unwrap_or_else(|| {
         sites.push(name.to_owned());

@@ -18,7 +18,7 @@ impl Run {
         }
     }
 
-    /// A worker cannot be heard. Without it, its copy of the model comes apart; where that is the last one that is whole, it is given time to come back.
+    /// Handles a silent worker. Without it its copy of the model breaks up; where that is the last complete one, the worker has time to come back.
     pub(super) fn lose_connection(&mut self, worker: WorkerId, what: &str) {
         if !self.core.is_of_the_last_copy(worker) {
             return self.remove(worker, Severity::Warning, what);
@@ -39,7 +39,7 @@ impl Run {
         );
     }
 
-    /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it. Who leaves in order leaves with [`Severity::Info`].
+    /// Forgets a worker's process, and closes its connection. If it was a member, the generation settles without it. Leaving in order has [`Severity::Info`].
     pub(super) fn remove(&mut self, worker: WorkerId, severity: Severity, what: &str) {
         let Some(peer) = self.core.peers.remove(&worker) else { return };
         self.core.members_changed();
@@ -60,7 +60,7 @@ impl Run {
         }
     }
 
-    /// Breaks with a peer that does not keep to the protocol.
+    /// Disconnects a peer that breaks the protocol.
     pub(super) fn violation(&mut self, connection: ConnectionId, what: &str) {
         let Some(Connection { worker, .. }) = self.core.connections.get(&connection).copied() else { return };
         let text = format!("broke the protocol: it {what}");

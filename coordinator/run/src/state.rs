@@ -1,4 +1,4 @@
-//! What a run must remember across a restart of the coordinator.
+//! The durable state of a run, for a restart of the coordinator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::recovery::rewinds::Rewinds;
 use crate::views::snapshot::Snapshot;
 use crate::ways::Ways;
 
-/// Where a run is in its life.
+/// Phase of a run's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -28,124 +28,125 @@ pub enum Phase {
     Gathering,
     /// Workers build the model and load the state.
     Preparing,
-    /// Rounds happen.
+    /// Rounds take place.
     Training,
-    /// The last rounds happen.
+    /// The last rounds take place.
     Draining,
     /// Over.
     Finished,
 }
 
-/// The durable part of a run. All other state is about connections, and those do not survive a restart anyway.
+/// The durable part of a run. All other state belongs to connections, which do not survive a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Which run.
+    /// The run's id.
     pub run: RunId,
-    /// Where it is. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
+    /// The present phase. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
     pub phase: Phase,
-    /// Somebody asked for an orderly end.
+    /// An orderly end was requested.
     pub drain: bool,
-    /// Somebody asked that nobody trains for now.
+    /// A pause was requested.
     pub paused: bool,
-    /// Workers that are out of the run for good.
+    /// Workers excluded for good.
     pub revoked: BTreeSet<WorkerId>,
-    /// The names of the sites; a site's number is its place.
+    /// Names of the sites, by number.
     pub sites: Vec<String>,
-    /// Every worker that ever joined.
+    /// All workers that ever joined.
     pub workers: BTreeMap<WorkerId, Known>,
-    /// The generation that runs; none before the first, or when all its members were lost.
+    /// The present generation; none before the first, or once all its members are lost.
     pub generation: Option<GenerationConfig>,
-    /// The highest generation that any worker was told of, begun or not. Numbers are never used twice.
+    /// The highest announced generation, begun or not. Numbers are never reused.
     pub announced: Generation,
-    /// How copies of the model are cut, where that was the coordinator's to decide and it has.
+    /// The plan made by the coordinator, where it makes one.
     pub plan: Option<Decided>,
-    /// The plan that is to take its place, once the generation that is has ended.
+    /// The next plan, once the present generation has ended.
     pub moving: Option<Moving>,
     /// Entries of the tokenizer's vocabulary, where a plan has asked for them.
     pub vocabulary: Option<u32>,
-    /// When rounds happen: as configured, or as decided since.
+    /// Pace of the rounds, as configured or as decided since.
     pub schedule: RoundSchedule,
-    /// The round from which on they are as was last decided; none: as configured.
+    /// First round at the last decided pace; none: as configured.
     pub paced_from: Option<Round>,
-    /// Which samples count.
+    /// Samples that count.
     pub ledger: Ledger,
-    /// Which of them wait in a residual.
+    /// Counted samples that wait in a residual.
     pub late: Late,
-    /// What all members must agree on; none before the first generation.
+    /// Facts that all members must agree on; none before the first generation.
     pub facts: Option<Facts>,
-    /// At rounds after which checkpoints are written: what each part of the model is before the next one, by rank. So parts of different pasts are told apart.
+    /// For rounds followed by checkpoints: hash of each part of the model before the next round, by rank. They tell parts of different pasts apart.
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
-    /// Where the run went back to.
+    /// Rounds that the run went back to.
     pub rewinds: Rewinds,
-    /// How fast the ways between sites are.
+    /// Speeds of the links between sites.
     pub ways: Ways,
-    /// Checkpoints up to the one before this round are of other parts than the model is in now; none: it was never cut anew.
+    /// Checkpoints up to the one before this round have another division of the model; none: it was never cut anew.
     pub cut_at: Option<Round>,
-    /// What all workers have done, past and present.
+    /// Work of all workers, past and present.
     pub tally: Tally,
-    /// What died or left with workers before it was sent.
+    /// Residuals lost with workers that died or left.
     pub residuals_lost: ResidualsLost,
-    /// While nobody trains: who trained last, and those whose own checkpoints may have what they had yet to send.
+    /// During a pause: the last generation, and the workers whose own checkpoints may hold unsent changes.
     pub resting: Option<(GenerationConfig, BTreeSet<WorkerId>)>,
-    /// How often each site has contributed.
+    /// Contributions of each site.
     pub releases: Releases,
     /// The newest checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
-    /// Somebody has asked for a checkpoint, and no generation has begun since.
+    /// A checkpoint was requested, and no generation has begun since.
     pub checkpoint_asked: bool,
-    /// All write one after the first round of this generation.
+    /// All members write one after the first round of this generation.
     pub checkpoint_in: Option<Generation>,
-    /// The steps that the run was to have before it was extended; none: it never was.
+    /// Steps before the run was extended; none: it never was.
     pub first_steps: Option<u64>,
-    /// Workers that left in order with the only checkpoints of all before a round; none once the run has gone on.
+    /// Workers that left in order with the only checkpoints of the rounds before this one; none once the run has gone
+    /// on.
     pub left_with: Option<(Round, BTreeSet<WorkerId>)>,
-    /// The workers at the end, once it has come.
+    /// The workers at the end of the run.
     pub last_snapshot: Option<Snapshot>,
 }
 
-/// What the coordinator has decided in the place of `run.toml`.
+/// The coordinator's decisions in place of `run.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
     /// `[parallel]`
     pub parallel: ParallelConfig,
     /// `train.recompute`
     pub recompute: bool,
-    /// Who makes a copy together, by rank, as long as nobody has a state: unlike machines have unlike parts. Empty: any do.
+    /// Members of each copy, by rank, while no states exist: unlike machines have unlike parts. Empty: any workers.
     pub copies: Vec<Vec<WorkerId>>,
-    /// What it is and why, in a sentence for people.
+    /// The plan and its reasons, in a sentence for people.
     pub why: String,
 }
 
-/// A worker's identity, as of its last `Join`.
+/// A worker's identity, from its last `Join`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// Which process.
+    /// The process.
     pub incarnation: u64,
-    /// Where it is.
+    /// Its site.
     pub site: SiteId,
-    /// Where its own site reaches it.
+    /// Address for its own site.
     pub lan_address: SocketAddr,
-    /// Where other sites reach it.
+    /// Address for other sites.
     pub wan_address: SocketAddr,
-    /// For people.
+    /// Device name, for display.
     pub device: String,
-    /// What the model may take there: of the GPU's memory, where there is one,
+    /// Bytes that the model may take: of the GPU's memory, where it has one.
     pub memory_bytes: u64,
-    /// and then of the machine's besides. None: there is one memory for all.
+    /// Bytes of the machine's memory besides. `None`: one memory serves both.
     pub host_memory_bytes: Option<u64>,
-    /// What it computes of the model in a second; none: it was never asked.
+    /// Speed on the model, in FLOPs a second; none: never measured.
     pub flops_per_s: Option<u64>,
 }
 
 impl Known {
-    /// Whether these are where its own site and others reach it.
+    /// Whether these are its addresses.
     #[must_use]
     pub fn is_at(&self, lan_address: SocketAddr, wan_address: SocketAddr) -> bool {
         (self.lan_address, self.wan_address) == (lan_address, wan_address)
     }
 }
 
-/// What all members must agree on to train one model on one text.
+/// Facts that all members must agree on to train one model on one text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Parameters of each part of the model, by rank.
@@ -156,17 +157,17 @@ pub struct Facts {
     pub data_hash: Hash,
 }
 
-/// A checkpoint somewhere, for people: a resume is chosen from what joining workers offer.
+/// A checkpoint and its writer, for display: a resume is chosen from the offers of joining workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Who wrote it.
+    /// Its writer.
     pub worker: WorkerId,
-    /// What it wrote.
+    /// The writer's report.
     pub report: CheckpointReport,
 }
 
 impl State {
-    /// A run that nobody has joined yet.
+    /// Creates a run without workers.
     #[must_use]
     pub fn new(run: RunId, config: &RunConfig) -> Self {
         Self {
@@ -204,10 +205,10 @@ impl State {
         }
     }
 
-    /// Goes on with a run that is over, up to so many steps in all; one that was stopped goes on to its own end where these are the same.
+    /// Extends a finished run to this many steps in all; with the same number, a stopped run goes on to its own end.
     ///
     /// # Errors
-    /// There is nothing more to do, in words.
+    /// Nothing is left to do; a sentence gives the reason.
     pub fn extend(&mut self, steps: u64) -> Result<(), String> {
         let (before, round) = (self.schedule, self.ledger.through());
         if steps < before.steps {
@@ -220,7 +221,7 @@ impl State {
                 false => format!("its {done} steps are done"),
             });
         };
-        // The run waits for those who wrote the last checkpoint, whoever comes first.
+        // The run waits for the writers of the last checkpoint, in any order of arrival.
         let has_all = |checkpoint: &&Checkpoint| {
             checkpoint.report.next_round == round && checkpoint.report.outcome.is_ok()
         };
@@ -241,7 +242,7 @@ impl State {
         Ok(())
     }
 
-    /// Nobody trains any more. Each member's own checkpoint may have what it had yet to send.
+    /// Stops training. Each member's own checkpoint may hold its unsent changes.
     pub fn rest(&mut self) {
         if let Some(lineup) = self.generation.take() {
             let is_owed = self.ledger.through() <= lineup.first_round;
@@ -251,7 +252,7 @@ impl State {
         }
     }
 
-    /// The first round that is not begun: the end of the run, or of the drain.
+    /// Returns the end of the rounds: that of the run, or of the drain.
     #[must_use]
     pub fn until(&self) -> Option<Round> {
         self.generation.as_ref().map(|generation| generation.until)

@@ -1,4 +1,4 @@
-//! A run that is told event by event, for tests of this crate and of others (feature `testing`).
+//! A run driven event by event, for tests of this crate and of others (feature `testing`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use longhaul_run_toml::RunToml;
 
 use crate::{Command, ConnectionId, Event, Phase, Run, State};
 
-/// A run of ten rounds for two workers, with a clock that stands still unless told.
+/// A run of ten rounds for two workers, with a clock that advances on demand.
 pub struct Story {
     pub run: Run,
     pub now: Duration,
@@ -51,7 +51,7 @@ pub fn ready(next_round: u64, hash: u8) -> ToCoordinator {
     })
 }
 
-/// A round that a member has applied, as it tells it in the first generation.
+/// The report of an applied round, from a member of the first generation.
 pub fn report(round: u64, hash: u8) -> RoundReport {
     RoundReport {
         generation: Generation(1),
@@ -72,7 +72,7 @@ pub fn report(round: u64, hash: u8) -> RoundReport {
     }
 }
 
-/// What a member that has come to the end says, without an accuracy.
+/// The report of a member at the end, without an accuracy.
 pub fn finished(next_round: u64, validation_loss: Option<f32>) -> ToCoordinator {
     ToCoordinator::Finished { next_round: Round(next_round), validation_loss, validation_accuracy: None }
 }
@@ -117,7 +117,7 @@ impl Story {
         Self::of_state(config, state)
     }
 
-    /// A coordinator that takes up what another has left.
+    /// A coordinator that takes up another one's state.
     pub fn of_state(config: RunConfig, state: State) -> Self {
         Self {
             run: Run::new(config, state, Duration::ZERO).unwrap(),
@@ -209,7 +209,7 @@ impl Story {
         self.handle(Event::Message { connection: ConnectionId(u64::from(worker)), message });
     }
 
-    /// What the last event made the coordinator say to a worker.
+    /// Messages to a worker from the last event.
     pub fn told(&self, worker: u32) -> Vec<ToWorker> {
         let to = ConnectionId(u64::from(worker));
         let sent = |command: &Command| match command {

@@ -16,7 +16,7 @@ use longhaul_plan::Link;
 const WAYS_KEPT: usize = 4096;
 /// Ways that the status shows.
 const WAYS_SHOWN: usize = 64;
-/// Several workers of a site tell of the same way, and each sees what its own connection was given. For so long the fastest of them counts.
+/// Several workers of a site report the same link, each with the rate of its own connection. The fastest report counts for this time.
 const SIDE_BY_SIDE: Duration = Duration::from_secs(2 * LINKS_REPEATED_S);
 
 /// One way in one direction.
@@ -26,7 +26,7 @@ pub struct KnownWay {
     pub bytes_per_s: f64,
     /// There and back, in seconds, without queues.
     pub round_trip_s: f64,
-    /// When it was told of, on the run's clock; none: a coordinator before this one was told, or it was measured before there was a plan.
+    /// Time of the report, on the run's clock; `None`: an earlier coordinator received it, or it was measured before a plan existed.
     #[serde(skip)]
     pub at: Option<Duration>,
 }
@@ -38,7 +38,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// What was measured before there was a plan.
+    /// Records a measurement from before the plan.
     pub fn measured(&mut self, from: SiteId, to: SiteId, link: Link) {
         self.put(
             (from, to),
@@ -46,7 +46,7 @@ impl Ways {
         );
     }
 
-    /// A worker at `from` tells what its frames have shown. Of its own site they show nothing.
+    /// Records the rates that a worker at `from` derived from its frames. Links within its own site are ignored.
     pub fn seen(&mut self, now: Duration, from: SiteId, ways: &[SeenLink]) {
         for SeenLink { to, link } in
             ways.iter().take(LINKS_MAX).filter(|way| way.to != from && is_sound(&way.link))
@@ -58,7 +58,7 @@ impl Ways {
             if let Some(before) = before.filter(|way| way.at.is_some_and(|at| at + SIDE_BY_SIDE > now))
                 && before.bytes_per_s > way.bytes_per_s
             {
-                // What it was falls by half in the time that others have to tell of it anew, so that a way which has become slower is soon known to be.
+                // An old rate halves in the time of one repetition, so that a slower link is soon recognised.
                 way.bytes_per_s = way.bytes_per_s.max(before.bytes_per_s * fading(now, before.at));
                 way.round_trip_s = way.round_trip_s.min(before.round_trip_s);
             }
@@ -74,7 +74,7 @@ impl Ways {
         [of(a, b), of(b, a)].into_iter().flatten().reduce(slower)
     }
 
-    /// How far one site is from another: the round trip in seconds, nothing within a site, and infinitely many where nobody knows.
+    /// Distance between sites: the round trip in seconds, zero within a site, infinite where unknown.
     #[must_use]
     pub fn far(&self, a: SiteId, b: SiteId) -> f64 {
         if a == b { 0.0 } else { self.between(a, b).map_or(f64::INFINITY, |link| link.round_trip_s) }
@@ -87,7 +87,7 @@ impl Ways {
     }
 }
 
-/// What is left of a rate that was seen at `at`: half of it after [`LINKS_REPEATED_S`].
+/// Remaining part of a rate seen at `at`: half of it after [`LINKS_REPEATED_S`].
 fn fading(now: Duration, at: Option<Duration>) -> f64 {
     let age_s = at.map_or(0.0, |at| now.saturating_sub(at).as_secs_f64());
     (-age_s / LINKS_REPEATED_S as f64).exp2()
@@ -102,7 +102,7 @@ pub(super) fn is_sound(link: &MeasuredLink) -> bool {
 }
 
 impl Core {
-    /// What is known of the ways between sites, for people.
+    /// The known links between sites, for display.
     pub(super) fn link_statuses(&self) -> Vec<LinkStatus> {
         let name = |site: SiteId| self.state.sites.get(site.0 as usize).cloned().unwrap_or_default();
         let between_sites = self.state.ways.known.iter().filter(|((from, to), _)| from != to);
@@ -152,7 +152,7 @@ mod tests {
         seen(&mut ways, 0, A, B, 100.0);
         seen(&mut ways, 0, A, B, 40.0);
         assert_eq!(mbit(&ways), 100.0);
-        // A minute later it is half of that, and another minute later what was told since.
+        // A minute later it is half of that, and another minute later the newer report.
         seen(&mut ways, 60, A, B, 10.0);
         assert_eq!(mbit(&ways), 50.0);
         seen(&mut ways, 240, A, B, 10.0);

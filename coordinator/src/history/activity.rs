@@ -1,4 +1,4 @@
-//! What each worker did lately.
+//! Recent activity of each worker.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::done::{Done, TooMany, filled};
 
-/// How long an interval is, in milliseconds: a worker for which another one speaks tells its counts each 2.5 s.
+/// Length of an interval, in milliseconds: a worker that another one reports for sends its counts each 2.5 s.
 pub const INTERVAL_MS: u64 = 3000;
 /// Intervals that are kept: twelve minutes.
 pub const INTERVALS_KEPT: usize = 240;
@@ -16,13 +16,13 @@ pub const WORKERS_MAX: usize = 256;
 /// How many numbers [`Spent`] has.
 const KINDS: usize = 7;
 
-/// Milliseconds that a worker's device has spent on each kind of thing, of which no moment counts twice; and what was encoded besides. In JSON: its numbers in this order.
+/// Milliseconds of a worker's device by activity, without overlap, and of encoding besides. In JSON: its numbers in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u64>", into = "[u64; KINDS]")]
 pub struct Spent {
     /// In forward, backward and optimiser,
     pub compute_ms: u64,
-    /// waiting for other workers, where it is nothing of what follows,
+    /// waiting for other workers, beyond the kinds below,
     pub wait_ms: u64,
     /// waiting for training data,
     pub data_ms: u64,
@@ -74,7 +74,7 @@ pub struct Interval {
     pub at_ms: u64,
     /// By worker that was here.
     pub workers: BTreeMap<String, Spent>,
-    /// Workers that were here beyond those that are told apart.
+    /// Workers beyond the listed ones.
     #[serde(default, skip_serializing_if = "is_none")]
     pub left_out: u32,
 }

@@ -1,4 +1,4 @@
-//! Sums of what was done, and how they go on when a process counts from zero again.
+//! Sums of work, and their continuation when a process counts from zero again.
 
 use longhaul_proto::control::message::Heartbeat;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// How many numbers [`Done`] has.
 const NUMBERS: usize = 10;
 
-/// What a worker, a site or the run has done since the history began. In JSON: its numbers in this order.
+/// Work of a worker, a site or the run since the history began. In JSON: its numbers in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u64>", into = "[u64; NUMBERS]")]
 pub struct Done {
@@ -22,7 +22,7 @@ pub struct Done {
     pub checkpoint_ms: u64,
     /// Bytes sent to other sites.
     pub wan_bytes: u64,
-    /// What the same rounds would have sent as dense f32.
+    /// Bytes that the same rounds would take as dense f32.
     pub dense_bytes: u64,
     /// Milliseconds in which updates were encoded or decoded, whatever the device did;
     pub encode_ms: u64,
@@ -89,7 +89,7 @@ pub(super) fn filled<const N: usize>(numbers: &[u64]) -> Result<[u64; N], TooMan
 }
 
 impl Done {
-    /// What a process has done by the time of a heartbeat. Negative times, and those that are no number, count as none.
+    /// Returns a process's work at a heartbeat. Negative and non-finite times count as zero.
     #[must_use]
     pub fn of(heartbeat: &Heartbeat) -> Self {
         let ms = |seconds: f64| (1e3 * seconds) as u64;
@@ -119,7 +119,7 @@ impl Done {
         self.wait_ms.saturating_sub(self.encode_wait_ms).saturating_sub(self.bubble_ms)
     }
 
-    /// What has become more since `before`. Where something has become less, the process counts from zero again, and all of it is new.
+    /// Returns the increase since `before`. If a count has decreased, the process counts from zero again, and all of it is new.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         let (now, then): ([u64; NUMBERS], [u64; NUMBERS]) = (self.into(), before.into());

@@ -19,51 +19,51 @@ use longhaul_run::Status;
 pub const FOLDER: &str = "history";
 const POINTS_FILE: &str = "points.jsonl";
 const LAST_FILE: &str = "last.json";
-/// No file of points is longer, in bytes: all points with all sites.
+/// Longest file of points, in bytes: all points with all sites.
 const POINTS_BYTES_MAX: u64 = 64 << 20;
-/// No `last.json` is longer, in bytes: a status of ten thousand workers.
+/// Longest `last.json`, in bytes: a status of ten thousand workers.
 const LAST_BYTES_MAX: u64 = 32 << 20;
-/// Histories that are looked at in one state directory: the newest.
+/// Histories examined in one state directory: the newest.
 const RUNS_MAX: usize = 64;
 
-/// Why a history cannot be read.
+/// Reason why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The system.
+    /// A system error.
     #[error("read {}: {source}", path.display())]
     Io {
-        /// Which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is something else.
+    /// The file has another format.
     #[error("{} is no history that this release can read ({reason}); the release that wrote it shows it", path.display())]
     Foreign {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is odd.
+        /// The fault found.
         reason: String,
     },
 }
 
-/// What the dashboard shows of now: `last.json`.
+/// The dashboard's present values: `last.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Last {
     /// Unix time in milliseconds.
     pub at_ms: u64,
     /// The run's status then.
     pub status: Arc<Status>,
-    /// All but the status, which is another one with each release.
+    /// All but the status, which varies between releases.
     #[serde(flatten)]
     pub rest: Rest,
 }
 
-/// What [`Last`] has beside the status.
+/// Content of [`Last`] beside the status.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rest {
-    /// What workers did lately.
+    /// Recent activity of workers.
     pub activity: Activity,
     /// The newest events, oldest first.
     pub events: Vec<NumberedEvent>,
@@ -73,33 +73,33 @@ pub struct Rest {
     pub open: Open,
 }
 
-/// A history as it was found.
+/// A history as read.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The curves.
     pub history: History,
     /// The newest events, oldest first.
     pub events: Vec<NumberedEvent>,
-    /// Files of which something could not be read: they are of more worth as they are than written over.
+    /// Files with unreadable parts: they are kept rather than overwritten.
     pub damaged: Vec<PathBuf>,
 }
 
-/// The files of one run's history, which it is written to.
+/// The files of one run's history, open for writing.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     points: BufWriter<File>,
-    /// What is in it.
+    /// State of the files.
     mark: Mark,
     sites: usize,
     ways: usize,
 }
 
 impl Folder {
-    /// The folder of this run, whose history is written to its files anew.
+    /// Creates the folder of this run, and writes its history to new files.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn begin(state_dir: &Path, history: &History) -> io::Result<Self> {
         let path = state_dir.join(FOLDER).join(&history.meta().run);
         fs::create_dir_all(&path)?;
@@ -113,16 +113,16 @@ impl Folder {
         })
     }
 
-    /// What is in the files of the history.
+    /// State of the history's files.
     #[must_use]
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// Writes on what came since [`Self::mark`].
+    /// Appends the news since [`Self::mark`].
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn append(&mut self, news: News) -> io::Result<()> {
         for (at, site) in news.sites.into_iter().enumerate().skip(self.sites) {
             write_line(&mut self.points, &Line::Site(at, site))?;
@@ -142,35 +142,36 @@ impl Folder {
         self.points.flush()
     }
 
-    /// Writes the history anew: points that are in the files are not so any more.
+    /// Rewrites the history: points in the files have changed.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn write_anew(&mut self, history: &History) -> io::Result<()> {
         self.points = write_points(&self.path, history)?;
         (self.mark, self.sites, self.ways) = (history.mark(), history.sites().len(), history.ways().len());
         Ok(())
     }
 
-    /// Replaces what there was last. It is not synced to the disk: a minute later there is another one.
+    /// Replaces the last values. They are not synced to the disk: new ones follow a minute later.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn put_last(&self, last: &Last) -> io::Result<()> {
         write_last(&self.path, last)
     }
 
-    /// Gives what there was last of a run this status, before anything else is done with it: nobody is to read that it is over.
+    /// Puts this status into a run's last values before anything else happens, so that no reader takes the run for over.
     ///
     /// # Errors
-    /// What the system says. What cannot be read stays as it is.
+    /// The system's error. An unreadable file stays as it is.
     pub fn renew_last(state_dir: &Path, at_ms: u64, status: Status) -> io::Result<()> {
         let Ok(Some(last)) = Self::read_last(state_dir, &status.run) else { return Ok(()) };
         let path = state_dir.join(FOLDER).join(&status.run);
         write_last(&path, &Last { at_ms, status: Arc::new(status), ..last })
     }
 
-    /// The history of a run in a state directory, as one that goes on now; none if there is none. With the latest time as `now_ms`, all that is there.
+    /// Reads the history of a run from a state directory, as one that goes on now; `None`: absent. With the latest time as `now_ms`, returns all of
+    /// it.
     ///
     /// # Errors
     /// [`HistoryError`]
@@ -178,10 +179,10 @@ impl Folder {
         read_points(&state_dir.join(FOLDER).join(run), now_ms)
     }
 
-    /// Gives a file of a history another name, under which nothing writes over it. Answers that.
+    /// Renames a file of a history so that it is not overwritten. Returns its new name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn put_aside(file: &Path, now_ms: u64) -> io::Result<PathBuf> {
         let mut name = file.as_os_str().to_owned();
         name.push(format!(".unreadable-{now_ms}"));
@@ -189,7 +190,7 @@ impl Folder {
         Ok(name.into())
     }
 
-    /// What there was last of a run; none if nothing was written.
+    /// Returns the last values of a run; `None`: never written.
     ///
     /// # Errors
     /// [`HistoryError`]
@@ -197,7 +198,7 @@ impl Folder {
         read_json(&state_dir.join(FOLDER).join(run).join(LAST_FILE))
     }
 
-    /// The runs with a history in a state directory, the newest first. Folders with something else are left out.
+    /// Returns the runs with a history in a state directory, newest first. Other folders are left out.
     ///
     /// # Errors
     /// [`HistoryError::Io`]
@@ -223,7 +224,7 @@ fn write_last(path: &Path, last: &Last) -> io::Result<()> {
     fs::rename(partial, path.join(LAST_FILE))
 }
 
-/// A whole file takes the place of the one that is, once it is on the disk.
+/// A complete file replaces the present one, once it is on the disk.
 fn write_points(folder: &Path, history: &History) -> io::Result<BufWriter<File>> {
     let (path, partial) = (folder.join(POINTS_FILE), folder.join("points.partial"));
     let mut file = BufWriter::new(private(&partial)?);
@@ -247,7 +248,7 @@ fn write_points(folder: &Path, history: &History) -> io::Result<BufWriter<File>>
     Ok(BufWriter::new(OpenOptions::new().append(true).open(&path)?))
 }
 
-/// An empty file that only its owner may read.
+/// Creates an empty file that only its owner may read.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -286,7 +287,7 @@ fn read_points(folder: &Path, now_ms: u64) -> Result<Option<Found>, HistoryError
     let meta = meta_of(&path, &mut file)?;
     let lines = Lines::read(&mut file).map_err(|source| HistoryError::Io { path: path.clone(), source })?;
     let mut damaged = if lines.is_damaged { vec![path] } else { Vec::new() };
-    // The curves are more than what was last.
+    // The curves matter more than the last values.
     let last = folder.join(LAST_FILE);
     let Rest { activity, events, recent, open } = read_json(&last)
         .unwrap_or_else(|_| {

@@ -12,7 +12,7 @@ use super::thinned::Thinned;
 
 /// No line is longer, in bytes: a sample with all sites and ways has a few thousand.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// What is shown of a site whose line cannot be read.
+/// Name of a site whose line cannot be read.
 const LOST: &str = "(its name is lost)";
 
 /// A line.
@@ -33,7 +33,7 @@ pub enum Line {
     Round(RoundPoint),
 }
 
-/// What the lines of a file say.
+/// Content of a file's lines.
 #[derive(Default)]
 pub struct Lines {
     sites: Vec<Option<String>>,
@@ -66,10 +66,10 @@ fn next(from: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, bool)>> {
     }))
 }
 
-/// Of which run the file is.
+/// Reads the run of the file.
 ///
 /// # Errors
-/// What the system says, or what is odd.
+/// The system's error, or the fault found.
 pub fn first(from: &mut impl BufRead) -> io::Result<Result<Meta, String>> {
     let (line, _) = next(from)?.unwrap_or_default();
     Ok(match serde_json::from_slice(&line) {
@@ -81,10 +81,10 @@ pub fn first(from: &mut impl BufRead) -> io::Result<Result<Meta, String>> {
 }
 
 impl Lines {
-    /// All that come after the first one.
+    /// Reads all lines after the first one.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn read(from: &mut impl BufRead) -> io::Result<Self> {
         let mut lines = Self::default();
         while let Some((line, is_whole)) = next(from)? {
@@ -109,8 +109,8 @@ impl Lines {
         true
     }
 
-    /// The history that they are of, with what was written elsewhere: points that waited for others, which count where they are newer, the newest
-    /// samples, and activity.
+    /// Builds the history from the lines and from values stored elsewhere: open points, which count where they are newer, the newest samples, and
+    /// activity.
     pub fn history(
         self,
         meta: Meta,

@@ -1,6 +1,6 @@
-//! What the dashboard shows over time: curves of a run, of bounded size, and the files that keep them.
+//! History for the dashboard: curves of a run, of bounded size, and their files.
 //!
-//! `docs/dashboard.md` is the design. [`History`] is a value: time is an argument. [`Folder`] writes it down and reads it again; nothing waits for that, and nothing is decided by it.
+//! `docs/dashboard.md` is the design. [`History`] is a value: time is an argument. [`Folder`] writes and reads it; nothing waits for it, and no decision depends on it.
 
 mod activity;
 mod done;

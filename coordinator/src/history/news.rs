@@ -1,4 +1,4 @@
-//! What somebody lacks who follows a history.
+//! News for a reader that follows a history.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::note::History;
 use super::points::{RoundPoint, Sample};
 use super::thinned::Thinned;
 
-/// How far somebody has come who follows a history.
+/// Position of a reader that follows a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// How often points had been changed by then.
@@ -22,7 +22,7 @@ pub struct Mark {
     pub activity_ms: u64,
 }
 
-/// What came after a [`Mark`].
+/// News since a [`Mark`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
     /// The names of all sites, by place,
@@ -37,7 +37,7 @@ pub struct News {
     pub recent: Vec<Sample>,
     /// Rounds that wait for others to be kept with, as one.
     pub open_round: Option<RoundPoint>,
-    /// What workers did.
+    /// Activity of workers.
     pub activity: Vec<Interval>,
     /// All that there is now.
     pub mark: Mark,
@@ -66,7 +66,7 @@ impl History {
         }
     }
 
-    /// What somebody lacks who was there; none where what was told before is not so any more.
+    /// Returns the news since a position; `None`: earlier news has been revised since.
     #[must_use]
     pub fn since(&self, mark: &Mark) -> Option<News> {
         let now = self.mark();

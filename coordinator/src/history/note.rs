@@ -13,22 +13,22 @@ use super::points::{RoundPoint, Sample};
 use super::thinned::{Pushed, Thinned};
 use longhaul_run::{LinkStatus, Phase, RoundSummary, Status, plausible};
 
-/// The layout of what is told and kept. What reads another one says so.
+/// Version of the layout. Readers of another one report it.
 pub const FORMAT: u32 = 1;
-/// Between samples, in milliseconds, until they are thinned.
+/// Time between samples, in milliseconds, until they are thinned.
 const SAMPLE_MS: u64 = 2000;
-/// Samples that are kept: a point for each pixel of a wide screen, and a few megabytes with the most sites.
+/// Most samples kept: a point for each pixel of a wide screen, and a few megabytes with the most sites.
 pub const SAMPLES_MAX: usize = 1024;
-/// Rounds that are kept, some joined with their neighbours.
+/// Most rounds kept, some merged with their neighbours.
 pub const ROUNDS_MAX: usize = 2048;
-/// Samples that are kept as they were taken, whatever happens to the others: about half a minute of them says how it goes lately.
+/// Samples kept unthinned: about half a minute of them shows the present state.
 const RECENT_KEPT: usize = 16;
-/// Sites with curves of their own. Those beyond are in the run's.
+/// Most sites with curves of their own. Others are in the run's.
 pub const SITES_MAX: usize = 64;
-/// Ways with curves of their own: as many as the status has.
+/// Most links with curves of their own: as many as the status has.
 pub const LINKS_MAX: usize = 64;
 
-/// What a history is of.
+/// The run of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// [`FORMAT`]
@@ -37,7 +37,7 @@ pub struct Meta {
     pub run: String,
     /// Its name.
     pub name: String,
-    /// Unix time in milliseconds of its beginning.
+    /// Start of the run, as Unix time in milliseconds.
     pub begun_ms: u64,
     /// Whether samples are images.
     pub images: bool,
@@ -45,7 +45,7 @@ pub struct Meta {
     pub steps: u64,
     /// Samples of a step.
     pub batch: u32,
-    /// Values in its configuration that people compare runs by, in words: the model, the strategy.
+    /// Configuration values by which people compare runs, as text: the model, the strategy.
     pub about: String,
 }
 
@@ -59,9 +59,9 @@ pub struct History {
     recent: VecDeque<Sample>,
     rounds: Thinned<RoundPoint>,
     activity: Activity,
-    /// How often points that had been told were changed: thinned, or taken back.
+    /// Number of changes to announced points: thinned, or taken back.
     changes: u64,
-    /// When a sample was taken last.
+    /// Time of the last sample.
     sampled_ms: u64,
     run: Done,
     by_site: Vec<Done>,
@@ -69,14 +69,14 @@ pub struct History {
     workers: BTreeMap<WorkerId, Worker>,
 }
 
-/// What was kept of a history.
+/// The kept part of a history.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Of which run.
+    /// The run.
     pub meta: Meta,
     /// The names of sites, by place.
     pub sites: Vec<String>,
-    /// The ways between them, by place.
+    /// The links between them, by place.
     pub ways: Vec<(String, String)>,
     /// The run over time.
     pub samples: Thinned<Sample>,
@@ -84,21 +84,21 @@ pub struct Kept {
     pub rounds: Thinned<RoundPoint>,
     /// The newest samples.
     pub recent: Vec<Sample>,
-    /// What workers did lately.
+    /// Recent activity of workers.
     pub activity: Activity,
 }
 
-/// A worker as it was heard last.
+/// A worker as of its last heartbeat.
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     heard: Done,
-    /// What it had done by the end of the last interval of activity, counted from when it was heard first.
+    /// Its work at the end of the last interval of activity, counted from its first heartbeat.
     done: Done,
     interval_from: Done,
 }
 
 impl History {
-    /// One of a run that has just begun.
+    /// Creates the history of a new run.
     #[must_use]
     pub fn new(meta: Meta) -> Self {
         Self {
@@ -118,8 +118,8 @@ impl History {
         }
     }
 
-    /// What was kept of one. Sums go on from the last sample. The clock may have been set back since: samples later than now would keep new
-    /// ones away for as long, so they go; rounds are those of now.
+    /// Resumes a kept history. Sums go on from the last sample. Samples later than now are dropped: the clock may have been set back, and
+    /// they would keep new ones away for as long. Rounds are dated now.
     #[must_use]
     pub fn taken_up(kept: Kept, now_ms: u64) -> Self {
         let Kept { meta, sites, ways, mut samples, mut rounds, mut recent, mut activity } = kept;
@@ -136,12 +136,12 @@ impl History {
         Self { sites, ways, run, by_site, sampled_ms, rounds, activity, samples, recent, ..Self::new(meta) }
     }
 
-    /// The run has so many steps now.
+    /// Sets the run's number of steps.
     pub fn set_steps(&mut self, steps: u64) {
         self.meta.steps = steps;
     }
 
-    /// Of which run.
+    /// The run.
     #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
@@ -153,7 +153,7 @@ impl History {
         &self.sites
     }
 
-    /// The ways between them, by place.
+    /// The links between them, by place.
     #[must_use]
     pub fn ways(&self) -> &[(String, String)] {
         &self.ways
@@ -171,25 +171,25 @@ impl History {
         &self.rounds
     }
 
-    /// What workers did lately.
+    /// Recent activity of workers.
     #[must_use]
     pub fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// The newest samples, as they were taken.
+    /// The newest samples, unthinned.
     #[must_use]
     pub fn recent(&self) -> &VecDeque<Sample> {
         &self.recent
     }
 
-    /// How often points that had been told were changed.
+    /// Number of changes to announced points.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Takes what workers say; call it a few times a second.
+    /// Records the workers' reports; call it a few times a second.
     pub fn note<'a>(
         &mut self,
         now_ms: u64,
@@ -199,7 +199,7 @@ impl History {
         if status.phase == Phase::Finished
             && self.workers.values().any(|worker| worker.done != worker.interval_from)
         {
-            // With the run's end all have left: what they had told before is all that there will be.
+            // At the run's end all have left: no more reports follow.
             self.end_interval(now_ms);
         }
         let mut here = BTreeMap::new();
@@ -224,7 +224,7 @@ impl History {
             }
             here.insert(id, worker);
         }
-        // Who is not here is forgotten; it counts as new when it comes back.
+        // An absent worker is forgotten; it counts as new when it comes back.
         self.workers = here;
         if status.phase == Phase::Finished {
             self.finish(now_ms, status);
@@ -238,7 +238,7 @@ impl History {
         }
     }
 
-    /// Takes a round that counts. One that had counted before counts anew: the run went back.
+    /// Records a round that counts. One that counted before counts anew: the run went back.
     pub fn note_round(&mut self, point: RoundPoint) {
         let number = point.round;
         let is_cut = self.rounds.cut_where(|kept| kept.round >= number);
@@ -246,7 +246,8 @@ impl History {
         self.changes += u64::from(is_cut || pushed == Pushed::Thinned);
     }
 
-    /// No more will come: what waits for others is kept as it is, and the last validation, which no round tells of, is the last round's.
+    /// Closes the history: open points are kept as they are, and the last validation, which no round reports, is added to the last
+    /// round.
     fn finish(&mut self, now_ms: u64, status: &Status) {
         let newest = self.samples.newest();
         if newest.is_none_or(|newest| (newest.step, newest.round) != (status.step, status.round)) {
@@ -330,7 +331,7 @@ impl History {
 }
 
 impl RoundPoint {
-    /// A round as the run sums it up, and when, where that is known.
+    /// Returns a round from the run's summary, with its time where known.
     #[must_use]
     pub fn of(at_ms: Option<u64>, summary: &RoundSummary, schedule: &RoundSchedule) -> Self {
         Self {

@@ -16,13 +16,14 @@ pub struct Sample {
     pub round: u64,
     /// Workers that train.
     pub training: u32,
-    /// What all workers have done since the history began.
+    /// Work of all workers since the history began.
     pub run: Done,
-    /// What those of each site have, by the place of its name.
+    /// Work of each site, by the place of its name.
     pub sites: Vec<Done>,
-    /// What each way between sites carries, by its place: bytes a second, and seconds of a round trip.
+    /// Bandwidth in bytes a second and round trip in seconds of each link, by its place.
     pub ways: Vec<[f32; 2]>,
-    /// How each site encodes what it sends to others, by the place of its name: the share of values that it sends, and bits of each of these; null where nobody has said. Releases that did not know it kept none.
+    /// Encoding of each site's frames, by the place of its name: the share of values sent, and the bits of each; null where not reported. Absent in files of older
+    /// releases.
     #[serde(default)]
     pub encodings: Vec<Option<[f32; 2]>>,
 }
@@ -34,7 +35,7 @@ impl Point for Sample {
     }
 }
 
-/// A round, or neighbouring ones as one. What is not known is null.
+/// A round, or neighbouring rounds merged. Unknown values are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundPoint {
     /// Unix time in milliseconds at which it counted; none of one that is known from the run's store alone.
@@ -56,7 +57,7 @@ pub struct RoundPoint {
     pub gradient_norm: Option<f32>,
     /// The newest validation loss,
     pub validation_loss: Option<f32>,
-    /// and share of held-out images whose class is told.
+    /// and share of correctly classified held-out images.
     pub validation_accuracy: Option<f32>,
     /// About how many exchanges' changes wait in error feedback.
     pub residual_ratio: Option<f32>,

@@ -19,7 +19,7 @@ impl SharedHistory {
     #[must_use]
     pub fn new(history: History) -> Self {
         let mut epoch = [0; 8];
-        // Without randomness, no other one is told from this; nothing but a curve of an open page is wrong then.
+        // Without randomness, epochs are alike; the only effect is a wrong curve on an open page.
         let _ = SystemRandom::new().fill(&mut epoch);
         Self { history: Arc::new(Mutex::new(history)), epoch: u64::from_le_bytes(epoch) }
     }

@@ -1,6 +1,6 @@
 //! A list that never grows beyond a size: it loses resolution instead.
 
-/// What a [`Thinned`] keeps.
+/// A point of a [`Thinned`].
 pub trait Point: Clone {
     /// One in the place of two neighbours: this one and the one after it.
     #[must_use]
@@ -104,7 +104,7 @@ impl<T: Point> Thinned<T> {
         self.kept.iter_mut().chain(self.open.as_mut().map(|(point, _)| point)).for_each(change);
     }
 
-    /// Those that do not hold this go, from the first of them on: what they tell of did not stay.
+    /// Drops the points from the first one on that satisfies this: they were undone.
     pub fn cut_where(&mut self, goes: impl Fn(&T) -> bool) -> bool {
         self.open = self.open.take().filter(|(point, _)| !goes(point));
         let stays = self.kept.iter().position(goes).unwrap_or(self.kept.len());
@@ -114,7 +114,7 @@ impl<T: Point> Thinned<T> {
     }
 }
 
-/// What became of a point that came.
+/// Fate of a new point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// It is one with others that are yet to come.

@@ -1,6 +1,7 @@
-//! Who may call.
+//! Access control.
 //!
-//! There are two bearer tokens: one that reads, and one that reads and writes. On loopback everybody reads.
+//! There are two bearer tokens: one that reads, and one that reads and writes. On loopback no token is needed for
+//! reading.
 
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ use crate::slowdown::Slowdown;
 /// The API's bearer tokens. They are never written to a log.
 #[derive(Clone)]
 pub struct ApiTokens {
-    /// What calls that change something must show; it reads as well.
+    /// Token for calls with effects; also permits reading.
     pub write: Arc<str>,
-    /// What may read.
+    /// Token for reading.
     pub read: Arc<str>,
 }
 
@@ -30,10 +31,10 @@ impl std::fmt::Debug for ApiTokens {
     }
 }
 
-/// What somebody may do.
+/// Permissions of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// It showed nothing.
+    /// It sent no token.
     Nobody,
     /// It showed something, and nothing that is known.
     Unknown,
@@ -41,7 +42,7 @@ enum Scope {
     Write,
 }
 
-/// Lets in who asks by a loopback address, and no page of another name.
+/// Admits callers by a loopback address, and no page under another name.
 pub async fn locals(request: Request, next: Next) -> Response {
     if is_local(request.headers()) {
         return next.run(request).await;
@@ -83,7 +84,7 @@ pub async fn writers(State(api): State<Api>, request: Request, next: Next) -> Re
     }
 }
 
-/// Who shows a wrong token waits for the answer, so that trying many takes long. Who shows none is told at once.
+/// Delays the answer to a wrong token, so that guessing is slow. A missing token is answered at once.
 async fn turn_away(slowdown: &Slowdown, scope: Scope, hint: &str) -> Response {
     if scope == Scope::Unknown && slowdown.wait().await.is_err() {
         let text = "too many wrong tokens are being tried; try again in a minute";
@@ -110,7 +111,7 @@ impl ApiTokens {
     }
 }
 
-/// A web page whose name was pointed at loopback (DNS rebinding) asks for its own name.
+/// A web page whose name was pointed at loopback (DNS rebinding) sends its own name as host.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return true };
     let name =

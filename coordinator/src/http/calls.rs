@@ -1,4 +1,4 @@
-//! What the routes do.
+//! Handlers of the routes.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -18,7 +18,7 @@ pub const TOKEN_LIFE_S: u64 = 24 * 3600;
 /// The longest life of a join token, in seconds: a year.
 pub const TOKEN_LIFE_S_MAX: u64 = 366 * 24 * 3600;
 
-/// What `POST /api/v1/tokens` takes.
+/// Body of `POST /api/v1/tokens`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {

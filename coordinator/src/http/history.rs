@@ -1,4 +1,4 @@
-//! What is known of a run over time, for the dashboard.
+//! History of a run for the dashboard.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::history::{Folder, Found, History, HistoryError, Interval, Mark, Meta,
 use crate::journal::NumberedEvent;
 use longhaul_run::Status;
 
-/// Earlier runs that are offered for comparison: the newest.
+/// Most earlier runs offered for comparison: the newest.
 pub const EARLIER_MAX: usize = 16;
-/// Whole histories that are made, or read, at a time: some megabytes each.
+/// Whole histories built or read at a time: some megabytes each.
 const WHOLE_AT_A_TIME: usize = 2;
-/// How long somebody waits for a turn.
+/// Longest wait for a turn.
 const TURN_MAX: Duration = Duration::from_secs(10);
-/// Points of earlier runs are all there, whatever a clock says.
+/// All points of earlier runs, whatever the clock.
 pub const ALL_TIMES: u64 = u64::MAX;
 
-/// Where the curves of this run and of earlier ones are.
+/// Curves of this run and of earlier ones.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// Those of this run.
@@ -50,7 +50,7 @@ impl Recorded {
         Self { history, runs, status_text: Arc::default(), turns }
     }
 
-    /// Does what takes time and memory, when it is its turn; none where that does not come.
+    /// Runs an expensive task when it is its turn; `None`: no turn came in time.
     pub async fn in_turn<T: Send + 'static>(&self, what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let turn = timeout(TURN_MAX, Arc::clone(&self.turns).acquire_owned()).await.ok()?.ok()?;
         let done = tokio::task::spawn_blocking(move || {
@@ -80,19 +80,19 @@ pub struct Curves {
     pub open_round: Option<RoundPoint>,
 }
 
-/// All that the dashboard shows. What is not known is null.
+/// All data of the dashboard. Unknown values are null.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Whether a coordinator runs, whose stream goes on from here.
     pub live: bool,
     /// Unix time in milliseconds of the last word, where it is not live.
     pub at_ms: Option<u64>,
-    /// What to ask the stream for, as `after`.
+    /// Value of `after` for the stream.
     pub next: String,
     /// The curves.
     #[serde(flatten)]
     pub curves: Curves,
-    /// What each worker did lately.
+    /// Recent activity of each worker.
     pub activity: Vec<Interval>,
     /// How it goes, or went.
     pub status: Option<Status>,
@@ -100,15 +100,15 @@ pub struct Record {
     pub events: Vec<NumberedEvent>,
     /// Runs to compare with, the newest first.
     pub earlier: Vec<Meta>,
-    /// Their curves, where there is nobody to ask for them.
+    /// Their curves, for a page without a coordinator.
     #[serde(default)]
     pub compared: Vec<Curves>,
 }
 
-/// What came since somebody asked last.
+/// News since the last request.
 #[derive(Clone, Debug, Serialize)]
 pub struct Update {
-    /// What to ask for next.
+    /// Value of `after` for the next request.
     pub next: String,
     /// All sites,
     pub sites: Vec<String>,
@@ -130,7 +130,7 @@ pub struct Update {
     pub status: Arc<RawValue>,
 }
 
-/// How far somebody has come: `RUN.EPOCH.CHANGES.SAMPLES.ROUNDS.SAMPLED.ACTIVITY.EVENT`. Only the history of that epoch counts so.
+/// Position of a reader: `RUN.EPOCH.CHANGES.SAMPLES.ROUNDS.SAMPLED.ACTIVITY.EVENT`. Valid for the history of that epoch alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     run: String,
@@ -140,7 +140,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// None of what is no such place.
+    /// Parses a position; `None`: malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split('.');
         let run = words.next()?.to_owned();
@@ -158,7 +158,7 @@ impl Place {
 }
 
 impl Curves {
-    /// All that a history has.
+    /// The end of a history.
     #[must_use]
     pub fn of(history: &History) -> Self {
         // A sample that waits is the newest of the recent ones, unless those were lost.
@@ -176,7 +176,7 @@ impl Curves {
     }
 }
 
-/// All of it as of now, and its place.
+/// Returns everything as of now, and its position.
 pub fn record_of(api: &Api) -> (Record, Place) {
     let Recorded { history, runs, .. } = &api.recorded;
     let (mark, curves, activity) = history.look(|history| {
@@ -202,7 +202,7 @@ pub fn record_of(api: &Api) -> (Record, Place) {
     (record, place)
 }
 
-/// What came after a place; none where that place is no part of what is: a record says all.
+/// Returns the news since a position; `None`: the history has changed before it, and a whole record is needed.
 pub fn update_of(api: &Api, place: &Place) -> Option<(Update, Place)> {
     let Recorded { history, status_text, .. } = &api.recorded;
     let Place { run, epoch, mark, event } = place;

@@ -17,14 +17,14 @@ use tokio::time::{sleep, timeout};
 const CONNECTIONS_MAX: usize = 512;
 /// From the first byte of a request, or the end of the one before, to the end of its headers.
 const HEADERS_MAX: Duration = Duration::from_secs(10);
-/// Longer than any call takes that waits for something. Whoever reads for longer connects again.
+/// Longer than any waiting call. A longer reader connects again.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
-/// What a call may take after that, or after the coordinator's end.
+/// Time for the remaining calls after that, or after the coordinator's end.
 const LAST_CALL_MAX: Duration = Duration::from_secs(30);
 /// Before the next try, where no connection can be taken: the process has as many files open as it may.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
-/// Serves these routes until `stopped` says so, and until the calls that are on their way then are answered.
+/// Serves these routes until `stopped` is set, and until the calls then in flight are answered.
 pub async fn serve(listener: TcpListener, routes: Router, mut stopped: watch::Receiver<bool>) {
     let places = Strangers::new(CONNECTIONS_MAX);
     let mut connections = JoinSet::new();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use longhaul_run::{GoneStatus, Health, MemberStatus, Status};
 
-/// A worker that is here, or was. What is not known is null.
+/// A worker, present or departed. Unknown values are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Member {
     /// Its number: `w3`.
@@ -19,7 +19,7 @@ pub struct Member {
     pub state: String,
     /// How well it keeps up; none of one that is not here.
     pub health: Option<Health>,
-    /// Seconds since it said something.
+    /// Seconds since its last message.
     pub last_heard_s: Option<f64>,
     /// The step that it computes, or computed last.
     pub step: Option<u64>,
@@ -29,7 +29,7 @@ pub struct Member {
     pub why: Option<String>,
 }
 
-/// All of them: first who is here, by number, then who is gone.
+/// All workers: first the present ones, by number, then the departed ones.
 pub fn members_of(status: &Status) -> Vec<Member> {
     let here = status.members.iter().map(|member| here(member, status.parts));
     here.chain(status.gone.iter().map(gone)).collect()

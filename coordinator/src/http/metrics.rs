@@ -11,12 +11,12 @@ use prometheus_client::registry::Registry;
 
 use longhaul_run::{Health, Phase, ResidualsLost, Status};
 
-/// What the text is.
+/// Content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Before every name.
 const PREFIX: &str = "longhaul";
 
-/// What tells the values of one metric apart.
+/// Labels that distinguish the values of one metric.
 pub type Labels = Vec<(&'static str, String)>;
 
 /// A metric of a status.
@@ -26,9 +26,9 @@ pub struct Metric {
     name: &'static str,
     /// The names of its labels.
     labels: &'static [&'static str],
-    /// What it is, for people.
+    /// Description for people.
     pub help: &'static str,
-    /// What is known.
+    /// Known values.
     pub values: Values,
 }
 
@@ -117,7 +117,7 @@ fn register(registry: &mut Registry, Metric { name, help, values, .. }: Metric) 
     }
 }
 
-/// A metric's name, what it is for people, and the names of its labels.
+/// A metric's name, its description, and the names of its labels.
 type Described = (&'static str, &'static str, &'static [&'static str]);
 
 fn gauges((name, help, labels): Described, values: Vec<(Labels, f64)>) -> Metric {

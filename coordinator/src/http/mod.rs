@@ -65,7 +65,7 @@ const BODY_BYTES_MAX: usize = 4096;
 /// Calls that wait for an event or for the run's end at a time: each holds a connection.
 const FOLLOWERS_MAX: usize = 64;
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Clone, Debug)]
 pub struct Api {
     status: watch::Receiver<Arc<Status>>,
@@ -80,7 +80,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// The API of a run whose status is published to `status`, whose notices are in `journal`, whose curves are in `recorded`, and whose owner takes `inputs`.
+    /// Creates the API of a run. `status` publishes its status, `journal` has its notices, `recorded` its curves, and the owner takes `inputs`.
     #[must_use]
     pub fn new(
         status: watch::Receiver<Arc<Status>>,

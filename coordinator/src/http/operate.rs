@@ -1,4 +1,4 @@
-//! The calls of an operator: how it goes, who is here, what happens, pause, resume, drain and kick.
+//! An operator's calls: status, members, events, pause, resume, drain and kick.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::inbox::{Answered, ApiCall, CallRefusal};
 use crate::journal::NumberedEvent;
 use longhaul_run::Phase;
 
-/// The longest that a call for events waits for one, or one for the status for the run's end, in seconds: shorter than what proxies cut off.
+/// Longest wait of a call for events, or for the run's end, in seconds: shorter than the timeouts of proxies.
 pub const WAIT_S_MAX: u64 = 25;
 
-/// What `GET /api/v1/status` takes.
+/// Query of `GET /api/v1/status`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StatusQuery {
@@ -28,7 +28,7 @@ pub struct StatusQuery {
     wait_s: u64,
 }
 
-/// What `GET /api/v1/events` takes.
+/// Query of `GET /api/v1/events`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventsQuery {
@@ -38,14 +38,14 @@ pub struct EventsQuery {
     wait_s: u64,
 }
 
-/// What it answers.
+/// Its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// In order; those that are too old are not kept.
     pub events: Vec<NumberedEvent>,
-    /// What to ask for next, as `after`.
+    /// Value of `after` for the next request.
     pub next: u64,
-    /// Whether the run was finished by then: its last event is among these, or was told before.
+    /// Whether the run was finished by then: its last event is among these, or was sent before.
     #[serde(default)]
     pub finished: bool,
 }
@@ -94,7 +94,7 @@ pub async fn events(
             return failure(StatusCode::BAD_REQUEST, &text);
         }
     };
-    // Looked at first: what a run says at its end is in the journal when its status says that it is finished.
+    // Read first: once the status is finished, the journal has the run's last events.
     let mut finished = is_finished(&api);
     let mut events = api.journal.after(after);
     if events.is_empty() && wait_s > 0 && !finished {

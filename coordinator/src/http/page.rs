@@ -37,11 +37,12 @@ const ASSETS: &[Asset] = assets! {
     "text/plain; charset=utf-8": "vendor/LICENSE-uPlot";
 };
 
-/// Only what the coordinator itself serves, and no script or style within the markup. Canvases and SVG are drawn by script.
+/// Only content served by the coordinator itself, and no script or style within the markup. Canvases and SVG are drawn by
+/// script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// Routes of the page, which says nothing of any run and is for everybody.
+/// Routes of the page, which contains nothing of any run and needs no token.
 pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new().route("/", get(page)).route("/assets/{*name}", get(asset))
 }
@@ -107,7 +108,7 @@ pub fn exported(record_json: &str) -> String {
     page
 }
 
-/// A module as a value in a table of modules, which those after it take what they import from. A script that exports nothing is joined on as it is.
+/// Wraps a module as a value in a table of modules, where later ones find their imports. A script without exports is appended unchanged.
 fn joined_on(asset: &Asset) -> String {
     let mut exported: Vec<&str> = Vec::new();
     let mut script = String::new();
@@ -141,7 +142,7 @@ fn name_in(declared: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What is between two texts, wherever they are.
+    /// Returns the texts between these two, wherever they occur.
     fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
         text.split(before).skip(1).filter_map(|rest| rest.split(after).next()).collect()
     }

@@ -1,4 +1,4 @@
-//! What many ask for, made once.
+//! Answers shared by many requests, built once.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::history::{FOLDER, Folder, Meta};
 use longhaul_run::Status;
 
-/// A status as JSON, for all who look at it.
+/// A status as JSON, for all readers.
 #[derive(Debug, Default)]
 pub struct StatusText {
     made: Mutex<Option<(Arc<Status>, Arc<RawValue>)>>,
@@ -32,7 +32,7 @@ impl StatusText {
 #[derive(Debug)]
 pub struct Runs {
     state_dir: Arc<Path>,
-    /// When something was added to their folder, or taken from it, and what was there then.
+    /// Time of the last change to their folder, and its content then.
     read: Mutex<Option<(SystemTime, Vec<Meta>)>>,
 }
 

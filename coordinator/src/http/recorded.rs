@@ -1,4 +1,4 @@
-//! The dashboard of a run that is over, or that nobody coordinates now.
+//! The dashboard of a run that is over, or has no coordinator now.
 
 use axum::Router;
 use axum::body::Bytes;

@@ -1,4 +1,4 @@
-//! How a run goes, as it goes: server-sent events for the dashboard.
+//! Live progress of a run: server-sent events for the dashboard.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,20 +19,21 @@ use super::calls::failure;
 use super::history::{Place, record_of, update_of};
 use longhaul_run::{Health, Status};
 
-/// Those who listen at a time: each holds a connection.
+/// Most listeners at a time: each holds a connection.
 pub const LISTENERS_MAX: usize = 32;
-/// Between updates, while all do what they did. What else they do is told at once: a killed worker is to be seen within three seconds, of which noticing takes one or two.
+/// Time between updates while all activities stay the same. A change is sent at once: a killed worker is to be visible within three seconds, of which detection takes one
+/// or two.
 const UPDATE_EVERY: Duration = Duration::from_secs(1);
-/// Who has not taken a message by then is dropped.
+/// A listener that takes no message for this time is dropped.
 const SLOW_MAX: Duration = Duration::from_secs(10);
-/// Who has listened for so long comes again: before the connection is closed for its age.
+/// A listener connects again after this time: before the connection is closed for its age.
 const STREAM_MAX: Duration = Duration::from_secs(240);
 
-/// What `GET /api/v1/stream` takes.
+/// Query of `GET /api/v1/stream`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamQuery {
-    /// `next` of what was told last; else all is told first.
+    /// `next` of the last message; otherwise the whole record comes first.
     after: String,
 }
 
@@ -49,7 +50,7 @@ pub async fn stream(
             "too many look at the dashboard already; try again later",
         );
     };
-    // One waits to be taken; the next is made when it was.
+    // One frame waits to be taken; the next one is built after that.
     let (frames, mut taken) = mpsc::channel::<String>(1);
     tokio::spawn(tell(api, Place::parse(&after), frames, place));
     let body = Body::from_stream(poll_fn(move |context| {
@@ -58,13 +59,13 @@ pub async fn stream(
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// Tells until nobody listens any more, or for so long as one stream lasts.
+/// Sends updates until the listener leaves, or the longest life of a stream is over.
 async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _place: OwnedSemaphorePermit) {
-    // What was not told by then is asked for anew.
+    // The listener requests the rest anew.
     let _ = timeout(STREAM_MAX, async {
         let (mut after, mut status) = (after, api.status.clone());
         loop {
-            // Looked at first: what the run says at its end is told yet.
+            // Read first: the run's final news is still sent.
             let ends = status.has_changed().is_err();
             let told = Arc::clone(&status.borrow());
             let Some((frame, place)) = next_frame(&api, after.take()).await else { return };
@@ -74,7 +75,7 @@ async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _pla
             }
             tokio::select! {
                 () = sleep(UPDATE_EVERY) => {}
-                // No more often than the run publishes how it goes.
+                // At most as often as the run publishes its status.
                 () = other_doings(&mut status, &told) => {}
                 () = frames.closed() => return,
             }
@@ -83,20 +84,20 @@ async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _pla
     .await;
 }
 
-/// Resolves when the run, or one of its workers, does something else than was told; or when no more is said.
+/// Resolves when the run or one of its workers changes its activity, or when no more status comes.
 async fn other_doings(status: &mut watch::Receiver<Arc<Status>>, told: &Status) {
     let run = |status: &Status| (status.phase, status.paused, status.stopping);
     let is_other = |now: &Arc<Status>| run(now) != run(told) || !workers(now).eq(workers(told));
-    // An error means that the run has said its last.
+    // An error means that no more status comes.
     let _ = status.wait_for(is_other).await;
 }
 
-/// What each worker that is here does.
+/// Activity of each present worker.
 fn workers(status: &Status) -> impl Iterator<Item = (&str, &str, Health)> {
     status.members.iter().map(|worker| (&*worker.id, &*worker.state, worker.health))
 }
 
-/// What came after a place, or all there is. Neither is made where requests are taken.
+/// Builds the news since a position, or the whole record, off the threads that take requests.
 async fn next_frame(api: &Api, after: Option<Place>) -> Option<(String, Place)> {
     if let Some(after) = after {
         let api = api.clone();

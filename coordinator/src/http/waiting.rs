@@ -1,4 +1,4 @@
-//! What a coordinator that waits to take over answers.
+//! Answers of a coordinator that waits to take over.
 
 use axum::Router;
 use axum::extract::State;

@@ -1,10 +1,10 @@
-//! What reached the run, and a trace of what it decided, so that the same can be decided again.
+//! The run's inputs, with a trace of its decisions, for a replay.
 //!
-//! A record is a file: `MAGIC`, then entries. An entry is its length in bytes (u32, little-endian), a byte that says which kind it is, and
-//! postcard. The first one is an [`Image`], the whole run as a value; the others are events, each with the time of it and a [`Trace`] of each
-//! command that came of it. So each file can be replayed by itself. The layout is that of this release's types: `SCHEMA` says which.
+//! A record is a file: `MAGIC`, then entries. An entry is its length in bytes (u32, little-endian), a byte for its kind, and postcard. The first one is an [`Image`], the
+//! whole run as a value; the others are events, each with its time and a [`Trace`] of each resulting command. So each file can be replayed by itself. The layout is that
+//! of this release's types: `SCHEMA` names it.
 //!
-//! All events are in it, also heartbeats that led to nothing: how long a worker may be silent, and what part of a step it is given, follow from when they came and what they said.
+//! All events are in it, even heartbeats without effect: permitted silences and shares of a step follow from their times and contents.
 
 mod reader;
 mod replay;
@@ -22,7 +22,7 @@ pub use writer::{FILE_BYTES_MAX, FILES_KEPT, FOLDER, Recorder};
 
 /// How a record begins.
 const MAGIC: &[u8; 8] = b"lngh-rec";
-/// The layout of what follows. A change to an event, a command or the run that old code would misread raises it.
+/// Version of the layout. A change to an event, a command or the run that old code would misread raises it.
 const SCHEMA: u16 = 16;
 /// The longest entry, in bytes: an image of a run of ten thousand workers is a few megabytes.
 const ENTRY_BYTES_MAX: u32 = 256 << 20;

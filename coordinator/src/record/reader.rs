@@ -12,12 +12,12 @@ use longhaul_run::Event;
 /// Why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system says no.
+    /// A system error.
     #[error("read the record {file}: {source}")]
     Io {
         /// Which file.
         file: PathBuf,
-        /// What it says.
+        /// The system's error.
         source: io::Error,
     },
     /// It is something else.
@@ -40,19 +40,19 @@ pub enum ReadError {
         file: PathBuf,
         /// Where.
         at: u64,
-        /// What is wrong.
+        /// The fault found.
         what: String,
     },
 }
 
-/// An event, and what was decided then.
+/// An event, and the decisions on it.
 #[derive(Debug)]
 pub struct Entry {
     /// On the run's clock.
     pub now: Duration,
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// What came of it.
+    /// Its resulting commands.
     pub decided: Vec<Trace>,
 }
 
@@ -122,7 +122,7 @@ impl Reader {
         if length == 0 || length > ENTRY_BYTES_MAX {
             return Err(self.damaged(format!("an entry has {length} bytes")));
         }
-        // Of a length that is wrong, only what is there takes memory.
+        // With a wrong length, only the bytes present take memory.
         let mut bytes = Vec::new();
         let read = (&mut self.input).take(u64::from(length)).read_to_end(&mut bytes);
         read.map_err(|source| ReadError::Io { file: self.file.clone(), source })?;

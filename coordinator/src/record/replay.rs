@@ -12,11 +12,11 @@ use longhaul_run::{Command, Event};
 pub struct Step<'a> {
     /// On the run's clock.
     pub now: Duration,
-    /// What happened.
+    /// The event.
     pub event: &'a Event,
-    /// What comes of it.
+    /// Resulting commands.
     pub commands: &'a [Command],
-    /// How that differs from what came of it then.
+    /// Difference to the recorded ones.
     pub difference: Option<Difference>,
 }
 
@@ -25,7 +25,7 @@ pub struct Step<'a> {
 pub struct Difference {
     /// The place of the first command that differs.
     pub at: usize,
-    /// What kinds of commands were recorded.
+    /// Kinds of the recorded commands.
     pub recorded: Vec<Kind>,
 }
 

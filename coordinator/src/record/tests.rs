@@ -196,7 +196,7 @@ fn a_record_that_was_cut_off_is_read_up_to_there_and_a_changed_one_is_found_out(
     fs::write(file, &bytes[..bytes.len() - 3]).unwrap();
     let cut = replay(file, |_| {}).unwrap();
     assert_eq!((cut.events, cut.differences), (whole.events - 1, 0));
-    // A worker's name is in what it is told: one that was written otherwise is decided otherwise.
+    // A worker's name is in its messages: another name gives another decision.
     let at = bytes.windows(6).rposition(|part| part == b"a test").unwrap();
     let mut changed = bytes.clone();
     changed[at..at + 6].copy_from_slice(b"A TEST");
@@ -217,7 +217,7 @@ fn where_a_record_cannot_be_written_for_a_while_it_goes_on_afterwards() {
     recorded.beat(1, 1);
     assert!(!obstacle.exists());
     recorded.pass(writer::AGAIN_AFTER.as_millis() as u64 + 1000);
-    // The first event finds that there is room again, and what is decided after it is in the record.
+    // The first event finds room again, and later decisions are in the record.
     (2..9).for_each(|tokens| recorded.beat(1, tokens));
     recorded.recorder.flush();
     let files = files(folder.path());

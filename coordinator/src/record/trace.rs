@@ -1,4 +1,4 @@
-//! What is kept of a decision: enough to tell whether another one is the same.
+//! Trace of a decision: enough to tell it from another one.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use longhaul_run::{Command, Record};
 
-/// What kind of command it was.
+/// Kind of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A message to a worker.
@@ -19,7 +19,7 @@ pub enum Kind {
     Round,
     /// A plan, to be worked out.
     Plan,
-    /// A notice for people.
+    /// A notice.
     Report,
 }
 
@@ -57,7 +57,7 @@ impl Trace {
             Command::Plan(question) => (Kind::Plan, postcard::to_stdvec(question)),
             Command::Report(notice) => (Kind::Report, postcard::to_stdvec(notice)),
         };
-        // All of these types can be written: what cannot has no bytes, and is told apart by its kind alone.
+        // All of these types serialise; one that did not would have no bytes, and differ by its kind alone.
         let digest = ring::digest::digest(&ring::digest::SHA256, &bytes.unwrap_or_default());
         let mut hash = [0; 4];
         hash.iter_mut().zip(digest.as_ref()).for_each(|(to, from)| *to = *from);

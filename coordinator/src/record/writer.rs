@@ -18,7 +18,7 @@ pub const FILES_KEPT: usize = 8;
 /// Until another file is tried where one could not be written.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_mins(1);
 
-/// Records what one coordinator decides. It never stops one: where the disk is full, the record has a gap, and goes on in another file when there is room.
+/// Records the decisions of one coordinator, and never stops it: on a full disk the record has a gap, and goes on in another file when there is room.
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
@@ -37,7 +37,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a record of this run in the folder. Where that cannot be, people are told, and nothing is recorded.
+    /// Begins a record of this run in the folder. If that fails, a notice reports it, and nothing is recorded.
     #[must_use]
     pub fn start(state_dir: &Path, run: &Run, clock_started_unix_ms: u64) -> Self {
         Self::with_file_bytes(state_dir, run, clock_started_unix_ms, FILE_BYTES_MAX)
@@ -86,7 +86,7 @@ impl Recorder {
         self.unless_failed(appended);
     }
 
-    /// What was recorded is in the files, though not yet on the disk.
+    /// Hands all records to the files, not yet to the disk.
     pub fn flush(&mut self) {
         if let Some(file) = &mut self.file {
             let flushed = file.flush();
@@ -94,7 +94,7 @@ impl Recorder {
         }
     }
 
-    /// A file begins with the run as it is, so that what was decided meanwhile is missing, and nothing else.
+    /// Begins a new file with the present run, so that only the decisions meanwhile are missing.
     fn try_again(&mut self, run: &Run) {
         if self.now < self.again_at {
             return;
@@ -159,7 +159,7 @@ impl Recorder {
         let image = (env!("CARGO_PKG_VERSION"), self.clock_started_unix_ms, run);
         postcard::to_io(&image, &mut entry).map_err(io::Error::other)?;
         self.write(&entry)?;
-        // What an image takes does not count, so that a large run's file is not followed by another at once.
+        // The image does not count, so that a large run's file is not followed by another at once.
         self.written = 0;
         self.file.as_mut().map_or(Ok(()), BufWriter::flush)
     }

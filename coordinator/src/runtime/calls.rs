@@ -1,4 +1,4 @@
-//! What the HTTP API asks of the owner: who may come, who is to go, and whether the run pauses.
+//! Calls of the HTTP API to the owner: tokens, dismissals, and pauses.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use longhaul_run::{Event, Phase};
 
 /// How long a worker that is taken out may take to hear why, in milliseconds: everybody is to be rid of it within a second.
 const KICKED_HEARS_MS: u64 = 500;
-/// Workers named to somebody who has named one that is not there.
+/// Workers listed in an answer about an unknown worker.
 const NAMED_MAX: usize = 32;
 
 impl Owner {
@@ -57,7 +57,7 @@ impl Owner {
         Ok(())
     }
 
-    /// What concerns the whole run: does it, or answers why it is of no use.
+    /// Carries out a call for the whole run, or answers why it is of no use.
     fn operate(&mut self, event: Event, reply: Answered<()>) -> Result<(), OwnerError> {
         let state = self.run.state();
         let why = match (&event, state.phase) {
@@ -84,7 +84,7 @@ impl Owner {
                 Ok(())
             }
         };
-        // Who asked may have hung up.
+        // The caller may have hung up.
         let _ = reply.send(answer);
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Owner {
         let connections: Vec<quinn::Connection> = open.map(|open| open.quic.clone()).collect();
         self.step(Event::Kick { worker })?;
         for quic in connections {
-            // It is told why, but it is not waited for.
+            // It receives the reason, but nothing waits for that.
             self.farewells.spawn(async move {
                 sleep(Duration::from_millis(KICKED_HEARS_MS)).await;
                 CloseCode::Stranger.close(&quic, "this worker was taken out of the run");
@@ -195,7 +195,7 @@ fn token_status(record: &TokenRecord, now_unix_s: u64) -> TokenStatus {
     }
 }
 
-/// Why a worker that is not there cannot be dealt with, and whom there is instead.
+/// Reports an unknown worker, and the present ones.
 fn unknown(worker: WorkerId, here: &BTreeSet<WorkerId>, what: &str) -> CallRefusal {
     let mut names: Vec<String> = here.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     if here.len() > NAMED_MAX {

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// If the calendar has moved by this much, the machine slept or its clock was set.
 const MOVED_MIN_MS: u64 = 60_000;
 
-/// Time since the process started, which never goes back, and what the calendar says.
+/// Time since the process started, which never goes back, and calendar time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
-    /// Unix time at the start, for people: later than it was where the calendar has moved forward.
+    /// Unix time at the start, for display: later than it was where the calendar has moved forward.
     started_unix_ms: u64,
     /// Unix time at the start, by the calendar as it was when it had moved last.
     calendar_started_ms: u64,
@@ -42,13 +42,14 @@ impl Clock {
         self.started_unix_ms
     }
 
-    /// Unix time in milliseconds, for people and curves: it never goes back, and moves forward with the calendar in [`Clock::follow`].
+    /// Unix time in milliseconds, for display and curves: it never goes back, and moves forward with the calendar in
+    /// [`Clock::follow`].
     #[must_use]
     pub fn unix_ms(&self) -> u64 {
         self.started_unix_ms.saturating_add(self.now_ms())
     }
 
-    /// Unix time in seconds as the calendar says now, for certificates and tokens: others judge them by their own calendars, also when this machine has slept.
+    /// Unix time in seconds by the present calendar, for certificates and tokens: others judge them by their own calendars, even after this machine has slept.
     #[must_use]
     pub fn unix_s(&self) -> u64 {
         calendar_ms() / 1000

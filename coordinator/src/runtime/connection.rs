@@ -19,7 +19,7 @@ use crate::inbox::Input;
 use crate::slowdown::Slowdown;
 use longhaul_run::{ConnectionId, Event};
 
-/// Between looks at where a worker is: quinn tells nobody that a peer has moved.
+/// Time between looks at a worker's address: quinn does not report a move.
 const ADDRESS_LOOK: Duration = Duration::from_secs(1);
 /// So many in a row have to find it at the same new address: quinn goes by one from which a packet has come before it has made sure of it, and back again where it was not the peer's.
 const ADDRESS_LOOKS: u32 = 4;
@@ -30,7 +30,7 @@ pub struct Reception {
     pub acceptor: Acceptor,
     pub inputs: mpsc::Sender<Input>,
     pub numbers: Arc<AtomicU64>,
-    /// Where those who guess tokens wait.
+    /// Queue of callers with wrong tokens.
     pub slowdown: Slowdown,
 }
 
@@ -56,7 +56,7 @@ impl Reception {
             }
             let reply = answer.await.unwrap_or_else(|_| closing());
             if is_wrong(&reply) {
-                // Where too many waited, it has waited as long, and is told the same.
+                // With too many waiting, it has waited as long and gets the same answer.
                 let _ = slowdown.wait().await;
             }
             reply
@@ -85,7 +85,7 @@ impl Reception {
         let talk = async {
             loop {
                 match receiver.receive().await {
-                    // Waiting here holds this worker's messages back, and nobody else's.
+                    // Waiting here holds back this worker's messages alone.
                     Ok(Some(message)) => {
                         if self
                             .inputs
@@ -128,13 +128,13 @@ impl Reception {
     }
 }
 
-/// Whether somebody has shown a token that there is not, or not its secret.
+/// Whether the request had an unknown token, or a wrong secret.
 fn is_wrong(reply: &EnrolReply) -> bool {
     use TokenRefusal::{Unknown, WrongSecret};
     matches!(reply, EnrolReply::Refused(EnrolRefusal::Token(Unknown | WrongSecret)))
 }
 
-/// Nothing that the coordinator can mend: the person who reads its log can.
+/// Only the reader of the log can mend this.
 fn other_version(address: SocketAddr, error: &ControlError) {
     tracing::warn!(%address, reason = %error, "turned a worker of another release away");
 }

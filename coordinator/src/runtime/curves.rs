@@ -1,4 +1,4 @@
-//! The run's curves for TensorBoard, as its owner tells of them.
+//! The run's curves for TensorBoard, written by its owner.
 
 use std::io;
 use std::path::Path;
@@ -14,18 +14,18 @@ const ID_DIGITS: usize = 8;
 #[derive(Debug)]
 pub struct Curves {
     file: EventFile,
-    /// The sample that was told last.
+    /// The last written sample.
     before: Option<Sample>,
-    /// The step of the round that was told last.
+    /// The step of the last written round.
     step: u64,
     is_finished: bool,
 }
 
 impl Curves {
-    /// Begins a file in this run's folder of `dir`. What files before it tell of steps that are not applied yet is void.
+    /// Begins a file in this run's folder of `dir`. It voids the steps in earlier files that are not applied yet.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn begin(dir: &Path, run: &Run, now_ms: u64) -> io::Result<Self> {
         let (name, id) = (&run.config().run.name, run.state().run.to_string());
         let step = run.status(now_ms).step;
@@ -44,7 +44,7 @@ impl Curves {
         }
         if status.phase == Phase::Finished && !self.is_finished {
             self.is_finished = true;
-            // No round tells of the last validation.
+            // No round reports the last validation.
             let scalars = of_validation(status.validation_loss, status.validation_accuracy);
             self.put(now_ms, status.step, scalars);
         }

@@ -21,7 +21,7 @@ pub struct Founded {
     pub state: State,
     /// Its authority and register.
     pub issuer: CertificateIssuer,
-    /// What calls to the HTTP API must show.
+    /// Tokens for calls of the HTTP API.
     pub api_tokens: ApiTokens,
     /// Whether it was there before.
     pub taken: Taken,
@@ -73,7 +73,7 @@ pub enum FoundError {
     OtherConfig {
         /// Where the state is.
         place: Place,
-        /// Key by key: what it was, and what it is.
+        /// By key: old and new value.
         differences: String,
     },
     /// There is nothing to extend.
@@ -99,7 +99,7 @@ pub enum FoundError {
 }
 
 impl FoundError {
-    /// Whether the command line or the configuration is wrong for what is there: nothing is broken.
+    /// Whether the command line or the configuration is wrong for the records present: nothing is broken.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
         match self {

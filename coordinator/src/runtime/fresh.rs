@@ -10,19 +10,19 @@ use crate::history;
 use crate::record;
 use crate::store::{API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store};
 
-/// What a coordinator makes in its state directory, the records aside. Nothing else is touched.
+/// Files that a coordinator creates in its state directory, besides the records. Nothing else is touched.
 const MADE: [&str; 5] =
     [API_TOKEN_FILE, API_READ_TOKEN_FILE, HTTP_ADDRESS_FILE, history::FOLDER, record::FOLDER];
 /// Ends the name of a file that is being written.
 const PARTIAL: &str = ".partial";
 
-/// A state directory, until a coordinator runs on it. Drop what has its records open before.
+/// A state directory until a coordinator runs on it. Drop the holder of its open records first.
 #[derive(Debug)]
 pub struct FreshFolder {
     folder: PathBuf,
     /// Itself and the folders around it, as far as they were not there, the innermost first.
     missing: Vec<PathBuf>,
-    /// What was in it before.
+    /// Its content before.
     before: BTreeSet<PathBuf>,
     /// Whether records were made in it that have no run before this coordinator founds one.
     has_records: bool,
@@ -63,11 +63,11 @@ impl FreshFolder {
         if !Store::is_in(&self.folder).map_err(io::Error::other)? {
             return Ok(());
         }
-        // Where somebody has them open, all of it is theirs.
+        // If another process has them open, all of it belongs to that one.
         let records = Store::open(&self.folder).map_err(io::Error::other)?;
         let made = entries(&self.folder);
         let made = made.difference(&self.before).filter(|path| is_of_a_coordinator(&self.folder, path));
-        // They go first: without them nobody goes on with the run, whatever else stays.
+        // They go first: without them the run cannot go on, whatever else stays.
         let removed = records.remove(&self.folder);
         made.map(|path| remove(path)).fold(removed, io::Result::and)
     }
@@ -84,12 +84,12 @@ impl Drop for FreshFolder {
             let folder = self.folder.display();
             tracing::warn!(%error, "not all that was made in the state directory {folder} could be taken away again");
         }
-        // Those that are not empty are somebody's.
+        // Folders that are not empty belong to others.
         let _ = self.missing.iter().try_for_each(fs::remove_dir);
     }
 }
 
-/// What is in a state directory, in the folders of records too: those of earlier runs stay.
+/// Content of a state directory, including the folders of records: those of earlier runs stay.
 fn entries(folder: &Path) -> BTreeSet<PathBuf> {
     let of = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let folders = [folder.to_owned(), folder.join(history::FOLDER), folder.join(record::FOLDER)];
@@ -102,7 +102,7 @@ fn is_of_a_coordinator(folder: &Path, path: &Path) -> bool {
     MADE.contains(&name.strip_suffix(PARTIAL).unwrap_or(name))
 }
 
-/// Removes a file or a folder; one that went with the folder around it is gone already.
+/// Removes a file or a folder; an enclosed one may have gone with its folder.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match path.is_dir() && !path.is_symlink() {
         true => fs::remove_dir_all(path),
@@ -162,7 +162,7 @@ mod tests {
         fs::write(folder.path().join("notes"), "somebody's").unwrap();
         let before = names(folder.path());
         let fresh = begun(folder.path());
-        // While it was made.
+        // Created meanwhile.
         fs::write(folder.path().join("more notes"), "somebody's").unwrap();
         drop(fresh);
         fs::remove_file(folder.path().join("more notes")).unwrap();

@@ -1,4 +1,4 @@
-//! Notes down how a run goes, for the dashboard: in memory, where the HTTP API reads it, and in files, for those who look later.
+//! Records the run's history for the dashboard: in memory for the HTTP API, and in files for later.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPo
 use crate::journal::Journal;
 use longhaul_run::{Phase, RoundSummary, Run, Status, Suspended};
 
-/// How often what is now is written to its file, in milliseconds, where the run stays at its stage.
+/// Time between writes of the last values, in milliseconds, while the run stays at its stage.
 const LAST_INTERVAL_MS: u64 = 60_000;
 
-/// Who notes it down. It never stops a run, nor does the run wait for it: where its files cannot be written, there are none.
+/// Recorder of the history. It neither stops the run nor delays it: unwritable files are left out.
 #[derive(Debug)]
 pub struct HistoryRecorder {
     history: SharedHistory,
@@ -27,7 +27,7 @@ pub struct HistoryRecorder {
     stage: Option<Stage>,
 }
 
-/// What must be in the file at once, as it is what people ask first when the coordinator is gone.
+/// Values to be written at once, as people look at them first when the coordinator has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stage {
     phase: Phase,
@@ -44,8 +44,8 @@ impl Stage {
 }
 
 impl HistoryRecorder {
-    /// Goes on with what is in the state directory of this run, and puts the events that were kept before those of `journal`. `rounds` are those
-    /// that the run's store has, for a coordinator on another machine than the one before.
+    /// Goes on with this run's history in the state directory, and puts its kept events before those of `journal`. `rounds` are from the run's
+    /// store, for a coordinator on another machine than the last.
     #[must_use]
     pub fn start(
         state_dir: &Path,
@@ -85,18 +85,18 @@ impl HistoryRecorder {
         self.curves = Some(curves);
     }
 
-    /// From now on, it tells a collector of OpenTelemetry as well.
+    /// Starts the export to an OpenTelemetry collector.
     pub fn export(&mut self, exported: Exported) {
         self.exported = Some(exported);
     }
 
-    /// What the HTTP API reads.
+    /// The history that the HTTP API reads.
     #[must_use]
     pub fn shared(&self) -> SharedHistory {
         self.history.clone()
     }
 
-    /// The state directory, in whose `history/` there may be earlier runs.
+    /// The state directory, with earlier runs in its `history/`.
     #[must_use]
     pub fn state_dir(&self) -> &Path {
         &self.state_dir
@@ -137,7 +137,8 @@ impl HistoryRecorder {
         self.wake();
     }
 
-    /// What is shown of now, also when the coordinator is gone. It is written soon, at the latest when this is dropped.
+    /// Has the present values written for readers after the coordinator's end: soon, at the latest when this is
+    /// dropped.
     pub fn write_last(&mut self, now_ms: u64, status: &Arc<Status>) {
         (self.last_written_ms, self.stage) = (now_ms, Some(Stage::of(status)));
         if let Some(writer) = &self.writer {
@@ -152,7 +153,7 @@ impl HistoryRecorder {
     }
 }
 
-/// What there is, and whether its files may be written over. What cannot be read is kept under another name, or left as it is.
+/// Reads the history present, and whether its files may be overwritten. Unreadable ones are renamed, or left alone.
 fn found(state_dir: &Path, run: &str, now_ms: u64) -> (Option<Found>, bool) {
     let (found, damaged) = match Folder::read(state_dir, run, now_ms) {
         Ok(found) => {
@@ -184,7 +185,7 @@ fn found(state_dir: &Path, run: &str, now_ms: u64) -> (Option<Found>, bool) {
     (found, true)
 }
 
-/// A history that begins now, with the rounds that the store has, of which nobody knows when they were.
+/// Begins a history with the store's rounds, whose times are unknown.
 fn begun(run: &Run, rounds: &[RoundSummary], now_ms: u64) -> History {
     let config = run.config();
     let word = |value: serde_json::Result<serde_json::Value>| {

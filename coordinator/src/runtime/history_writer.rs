@@ -12,23 +12,23 @@ use crate::history::{Folder, Last, Rest};
 use crate::journal::Journal;
 use longhaul_run::Status;
 
-/// The newest status that is to be shown also when the coordinator is gone, with its Unix time in milliseconds, until it is written.
+/// The newest status for readers after the coordinator's end, with its Unix time in milliseconds, until it is written.
 type Newest = Arc<Mutex<Option<(u64, Arc<Status>)>>>;
 
 /// How long the end of the coordinator waits for the last words to be written.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
-/// The thread. What it is to write it reads from the history itself, from where it has come to: no queue grows while the disk is slow.
+/// The writing thread. It reads the news from the history itself, from its last position: no queue grows while the disk is slow.
 #[derive(Debug)]
 pub struct HistoryWriter {
     last: Newest,
-    /// That there is something: one such word is enough. None: it was told to end.
+    /// Wakes it up: one signal is enough. `None`: it has to end.
     wake: Option<SyncSender<()>>,
     /// Nothing is ever sent; it is closed when the thread has ended.
     ended: Receiver<()>,
 }
 
-/// What the thread has.
+/// State of the thread.
 struct HistoryThread {
     history: SharedHistory,
     journal: Arc<Journal>,
@@ -56,11 +56,11 @@ impl HistoryWriter {
 
     /// There may be something new.
     pub fn wake(&self) {
-        // It has been told already, or it has given up, of which it has spoken.
+        // It is awake already, or has given up, which it has reported.
         let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
     }
 
-    /// What is shown of now is to be this; it takes the place of one that is not written yet.
+    /// Sets the last values; they replace ones that are not written yet.
     pub fn put_last(&self, at_ms: u64, status: Arc<Status>) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((at_ms, status));
         self.wake();

@@ -1,7 +1,7 @@
 //! Effects: clock, sockets, tasks, disk. It feeds the run with events and executes its commands.
 //!
-//! While another coordinator leads, [`Standby`] waits for its turn. Who leads has one task that owns the run and the store ([`owner`]). Each connection has a task that reads (`connection`) and a bounded
-//! queue out; the queue in is bounded too, and fair: a connection has at most one message waiting in it.
+//! While another coordinator leads, [`Standby`] waits for its turn. The leader has one task that owns the run and the store ([`owner`]). Each connection has a task that
+//! reads (`connection`) and a bounded outgoing queue; the incoming queue is bounded too, and fair: a connection has at most one message waiting in it.
 
 mod calls;
 mod clock;

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use crate::history::RoundPoint;
 use longhaul_run::{Run, Status};
 
-/// What this process exports: nothing.
+/// Exports of this process: none.
 #[derive(Debug)]
 pub struct Exports;
 
-/// A run that is told of: there is none.
+/// An exported run: none exists.
 #[derive(Debug)]
 pub struct Exported(Infallible);
 
 impl Exports {
-    /// Tells people who have named a collector that nothing will come.
+    /// Warns that nothing will come, if a collector is configured.
     #[must_use]
     pub fn start() -> Self {
         if std::env::var_os("OTEL_EXPORTER_OTLP_ENDPOINT").is_some_and(|endpoint| !endpoint.is_empty()) {

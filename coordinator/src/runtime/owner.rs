@@ -60,7 +60,7 @@ pub enum Ended {
     Finished,
     /// Everybody has left: the run goes on when all are started again.
     Suspended(Suspended),
-    /// Somebody stopped the coordinator, and the run goes on without it.
+    /// The coordinator was stopped, and the run goes on without it.
     Stopped,
 }
 
@@ -75,11 +75,11 @@ pub struct Owner {
     pub store: Store,
     /// The time.
     pub clock: Clock,
-    /// What is decided is written down there.
+    /// Recorder of decisions.
     pub recorder: Recorder,
     /// And how the run goes, for the dashboard.
     pub history: HistoryRecorder,
-    /// What workers are told to dial, in `worker join` lines.
+    /// Address in `worker join` lines.
     pub advertised: String,
     /// For the HTTP API, like the next.
     pub journal: Arc<Journal>,
@@ -124,7 +124,7 @@ impl Owner {
     /// Runs until the run is finished or `stop` resolves.
     ///
     /// # Errors
-    /// When the store cannot be written: the coordinator must not decide what it would forget.
+    /// The store cannot be written: the coordinator must not make decisions that it would forget.
     pub async fn own(
         mut self,
         mut inputs: mpsc::Receiver<Input>,
@@ -184,7 +184,7 @@ impl Owner {
         for connection in self.open.keys().copied().collect::<Vec<_>>() {
             self.close(connection, reason);
         }
-        // Who does not listen by then is left behind.
+        // A worker that does not react by then is left behind.
         let _ = timeout(Duration::from_secs(FAREWELL_S), async {
             while self.farewells.join_next().await.is_some() {}
         })

@@ -50,7 +50,7 @@ pub enum ServeError {
     Http {
         /// Where.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// TLS.
@@ -80,7 +80,7 @@ impl Served {
     /// Binds both sockets. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// [`ServeError`] names the port and what to do.
+    /// [`ServeError`] names the port and the remedy.
     pub async fn bind(listen: SocketAddr, http_address: SocketAddr) -> Result<Self, ServeError> {
         let (socket, _) = bind(listen)?;
         let (endpoint, reset_key) = endpoint_that_resets(socket, None).map_err(ServeError::Endpoint)?;
@@ -91,7 +91,7 @@ impl Served {
         Ok(Self { endpoint, reset_key, http: http.into_std().map_err(failed)?, listen, http_address })
     }
 
-    /// Serves these routes until `stopped` says so.
+    /// Serves these routes until `stopped` is set.
     pub(super) fn answer_http(
         &self,
         routes: Router,
@@ -102,7 +102,7 @@ impl Served {
         Ok(tokio::spawn(listen::serve(listener, routes, stopped)))
     }
 
-    /// Shows a certificate of this run to whoever comes from now on.
+    /// Uses a certificate of this run for connections from now on.
     pub(super) fn open(&self, authority: &Authority, now_unix_s: u64) -> Result<Acceptor, ServeError> {
         let acceptor = Acceptor::new(authority.run());
         self.reset_key.set(&authority.reset_secret());
@@ -156,11 +156,11 @@ pub async fn serve(
     if !deposed {
         endpoint.close(CloseCode::Done.into(), b"the coordinator stops");
     }
-    // Those who wait for the end are to hear of it.
+    // Waiting clients receive the end.
     if matches!(ended, Ok(Ended::Finished | Ended::Suspended(_))) {
         tokio::time::sleep(Duration::from_millis(LINGER_MS)).await;
     }
-    // Both are courtesies to peers that may be gone. Whoever sees that HTTP no longer answers may assume that all ports are free.
+    // Both are courtesies to peers that may have left. Once HTTP no longer answers, all ports may be taken for free.
     if !deposed {
         let _ = timeout(Duration::from_secs(HTTP_SHUTDOWN_S), endpoint.wait_idle()).await;
     }
@@ -221,7 +221,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// An owner with nothing open yet, which writes down in `folder` what it decides.
+/// An owner with nothing open yet, which records its decisions in `folder`.
 #[must_use]
 pub fn owner(
     run: longhaul_run::Run,

@@ -1,4 +1,4 @@
-//! A coordinator that waits while another one leads: it says so to people, to HTTP and to workers, and takes over when nobody leads any more.
+//! A coordinator that waits while another one leads: it reports so to people, HTTP and workers, and takes over when the lead is free.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::http::waiting;
 use crate::store::etcd::{Candidate, Election, Leader};
 use crate::store::{Founding, Store, StoreError};
 
-/// How often a candidate looks whether somebody leads, in milliseconds. It adds to how long a take-over takes.
+/// Time between a candidate's attempts, in milliseconds. It adds to the time of a take-over.
 const LOOK_INTERVAL_MS: u64 = 500;
 /// How long open HTTP requests may take when the waiting ends, in milliseconds: they are answered at once.
 const HTTP_SHUTDOWN_MS: u64 = 500;
@@ -28,7 +28,7 @@ pub enum StandbyError {
     /// The place where the state is.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is there is not what is wanted here.
+    /// The records present are not the wanted ones.
     #[error(transparent)]
     Found(#[from] FoundError),
     /// The sockets.
@@ -50,7 +50,7 @@ pub struct Standby {
     founding: Option<Founding>,
     /// Whether another one has led since this process began.
     has_waited: bool,
-    /// Why etcd does not answer, when that was said already.
+    /// The last reported reason why etcd does not answer.
     away: Option<String>,
 }
 
@@ -75,10 +75,10 @@ impl Standby {
         self.has_waited
     }
 
-    /// Waits until this process leads. Cancelled, it gives back what it may just have won.
+    /// Waits until this process leads. When cancelled, it gives back a lead that it may just have won.
     ///
     /// # Errors
-    /// [`StandbyError`]: nothing that time mends.
+    /// [`StandbyError`]: waiting does not help.
     pub async fn lead(&mut self, served: &Served) -> Result<Store, StandbyError> {
         if let Some(store) = self.stand().await?.0 {
             return Ok(store);
@@ -128,7 +128,7 @@ impl Standby {
         }
     }
 
-    /// Stands once: the store, if it won, or who leads; neither, if etcd is away.
+    /// Stands once: returns the store if it won, or the leader; neither, if etcd is unreachable.
     async fn stand(&mut self) -> Result<(Option<Store>, Option<Leader>), StandbyError> {
         let candidate = Arc::clone(&self.candidate);
         match spawn_blocking(move || candidate.stand()).await? {
@@ -171,7 +171,7 @@ impl Standby {
     }
 }
 
-/// Tells whoever comes who leads, and hangs up.
+/// Names the leader to every caller, and disconnects.
 async fn refuse(endpoint: Endpoint, acceptor: Acceptor, leader: watch::Receiver<Option<String>>) {
     // The door bounds how many are inside.
     let mut tasks = JoinSet::new();

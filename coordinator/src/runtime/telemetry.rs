@@ -1,4 +1,5 @@
-//! The run for a collector of OpenTelemetry: what `GET /metrics` says, and a span for each round and each phase.
+//! Export of the run to an OpenTelemetry collector: the values of `GET /metrics`, and a span for each round and each
+//! phase.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +12,7 @@ use crate::history::RoundPoint;
 use crate::http::metrics::{self, Metric, Values};
 use longhaul_run::{Phase, Run, Status};
 
-/// What this process exports, whichever run it leads.
+/// Exports of this process, for any run it leads.
 #[derive(Debug)]
 pub struct Exports(Option<Exporting>);
 
@@ -29,14 +30,14 @@ struct Newest(Mutex<Latest>);
 struct Latest {
     /// None: this process does not lead.
     status: Option<Arc<Status>>,
-    /// What it was read as, once it was.
+    /// The parsed metrics, once read.
     metrics: Option<Arc<Vec<Metric>>>,
     /// Whether metrics are read at all yet.
     is_observed: bool,
 }
 
 impl Exports {
-    /// As the environment says. Where that makes no sense, people are told, and nothing is exported.
+    /// Starts by the environment. If that is invalid, a message reports it, and nothing is exported.
     #[must_use]
     pub fn start() -> Self {
         let started = Telemetry::start(&Settings::of_the_environment(), "longhaul-coordinator");
@@ -47,7 +48,7 @@ impl Exports {
         Self(telemetry.map(|telemetry| Exporting { telemetry, newest: Arc::default() }))
     }
 
-    /// What is to be told of a run that this process leads from now on.
+    /// Begins the export of a run that this process leads from now on.
     #[must_use]
     pub fn begin(&self, run: &Run, now_ms: u64) -> Option<Exported> {
         let Exporting { telemetry, newest } = self.0.as_ref()?;
@@ -67,14 +68,14 @@ impl Exports {
         })
     }
 
-    /// Another coordinator leads now, and tells of the run.
+    /// Stops the export, as another coordinator leads.
     pub fn rest(&self) {
         if let Some(Exporting { newest, .. }) = &self.0 {
             newest.put(None);
         }
     }
 
-    /// The process ends: what is left is sent, for some seconds at most.
+    /// Sends the remaining data at the end of the process, for some seconds at most.
     pub fn end(&self) {
         if let Some(Exporting { telemetry, .. }) = &self.0 {
             telemetry.end();
@@ -82,7 +83,7 @@ impl Exports {
     }
 }
 
-/// A run, as it is told of.
+/// An exported run.
 #[derive(Debug)]
 pub struct Exported {
     newest: Arc<Newest>,
@@ -105,7 +106,8 @@ impl Exported {
         }
     }
 
-    /// A round counts. It began when the one before did, or the phase, or when this process heard of it first.
+    /// Exports a round that counts. It began with the end of the one before, with the phase, or with this process's
+    /// first sight of it.
     pub fn note_round(&mut self, now_ms: u64, round: &RoundPoint) {
         let figures = [("longhaul.loss", round.loss), ("longhaul.gradient_norm", round.gradient_norm)];
         let figures =

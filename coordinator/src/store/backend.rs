@@ -1,4 +1,4 @@
-//! What a store needs of the thing that keeps its records.
+//! The store's requirements for a place of records.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ pub enum Key {
     State,
     /// Tokens and workers: [`longhaul_proto::control::EnrolState`].
     Enrolment,
-    /// What write calls to the HTTP API must show.
+    /// Token for write calls of the HTTP API.
     ApiToken,
-    /// What suffices to read.
+    /// Token for reading.
     ApiReadToken,
 }
 
@@ -37,7 +37,7 @@ impl Key {
     }
 }
 
-/// Keeps records, and does not know what is in them. `coordinator/docs/store.md` says what each kind of it promises.
+/// Keeps records as opaque bytes. `coordinator/docs/store.md` lists the guarantees of each kind.
 pub trait Backend: fmt::Debug + Send {
     /// Where it is, for messages.
     fn place(&self) -> &Place;

@@ -1,4 +1,4 @@
-//! Power that fails at every single write of a run: the file then holds what was before a transaction or what is after it, and the run goes on from either.
+//! Power failures at every single write of a run: the file then holds the state before or after a transaction, and the run goes on from either.
 
 mod storage;
 
@@ -26,7 +26,7 @@ fn said(worker: WorkerId, message: ToCoordinator) -> Event {
     Event::Message { connection: ConnectionId(u64::from(worker.0)), message }
 }
 
-/// What a run of two workers writes down, from their joining to its end.
+/// Records of a run of two workers, from joining to the end.
 fn written() -> Vec<Record> {
     let workers = [WorkerId(0), WorkerId(1)];
     let mut events: Vec<Event> = Vec::new();
@@ -90,7 +90,7 @@ fn allowed(records: &[Record], succeeded: usize) -> Vec<Option<State>> {
     vec![after(succeeded), after((succeeded + 1).min(records.len() + 1))]
 }
 
-/// A coordinator that is started on this state welcomes its members back as what they were.
+/// A coordinator started on this state welcomes its members back in their roles.
 fn goes_on(state: State) {
     let generation = state.generation.as_ref().map(|lineup| lineup.generation);
     let mut run = Run::new(config(), state, Duration::ZERO).unwrap();
@@ -108,15 +108,15 @@ fn goes_on(state: State) {
 
 /// A disk after its power has failed.
 struct Crash {
-    /// For people.
+    /// Description of the place.
     place: String,
     /// Writes that had succeeded before.
     succeeded: usize,
-    /// Whether a part of what was under way is there.
+    /// Whether only a part of an unfinished write is present.
     is_torn: bool,
 }
 
-/// Lets the power fail at each operation of what `write` does (it answers how many of its writes have succeeded), and has `check` look at each disk that may be left.
+/// Fails the power at each operation of `write` (which returns the number of completed writes), and has `check` examine each possible disk.
 fn at_each_crash(write: impl Fn(&Storage) -> usize, mut check: impl FnMut(Crash, &Store)) {
     let whole = Storage::new(None);
     write(&whole);
@@ -135,7 +135,7 @@ fn at_each_crash(write: impl Fn(&Storage) -> usize, mut check: impl FnMut(Crash,
     }
 }
 
-/// What an enrolment desk writes down: tokens that are made, and one that is revoked.
+/// Records of an enrolment desk: tokens that are made, and one that is revoked.
 fn desks() -> Vec<EnrolState> {
     let authority = Authority::create(RUN, 0).unwrap();
     let tokens: Vec<Token> = (0..3).map(|_| Token::create(authority.fingerprint()).unwrap()).collect();
@@ -223,7 +223,7 @@ fn power_that_fails_at_any_write_leaves_the_state_of_before_or_after_a_transacti
     assert!(torn > 0 && befores > 0 && afters > 0, "{torn} torn, {befores} before, {afters} after");
 }
 
-/// The harness sees what it is for: storage that says that it has synced, and has not.
+/// The harness detects its target: storage that claims to have synced, and has not.
 #[test]
 fn storage_that_forgets_what_it_has_synced_is_found_out() {
     let records = written();

@@ -42,10 +42,10 @@ impl Disk {
         folder.join(FILE).try_exists().map_err(unwritable)
     }
 
-    /// Opens a state directory, and makes it if there is none.
+    /// Opens a state directory, and makes it if absent.
     ///
     /// # Errors
-    /// [`StoreError`] says what to do.
+    /// [`StoreError`] names the remedy.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         let unwritable = |source| StoreError::Unwritable { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(unwritable)?;
@@ -65,7 +65,7 @@ impl Disk {
     /// Removes the records of a state directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn remove_in(folder: &Path) -> io::Result<()> {
         std::fs::remove_file(folder.join(FILE))
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with the place where the state is, and what to do then.
+//! Faults of the place of the state, and their remedies.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ pub enum StoreError {
     Unwritable {
         /// The state directory.
         folder: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is in it is not what was written.
+    /// Its content is not as written.
     #[error(
         "{place} is damaged ({what}): restore it from a backup, or move it away and start the run anew from a checkpoint"
     )]
     Corrupt {
         /// Where.
         place: String,
-        /// What was noticed.
+        /// The fault found.
         what: String,
     },
     /// Another release wrote it.
@@ -62,7 +62,7 @@ pub enum StoreError {
     Unreachable {
         /// Where.
         place: String,
-        /// What the last attempt ended with, and what helps.
+        /// Reason for the last failure, and the remedy.
         why: String,
     },
     /// etcd answers, and does not do as it is asked.
@@ -70,7 +70,7 @@ pub enum StoreError {
     Refused {
         /// Where.
         place: String,
-        /// What it says, and what helps.
+        /// The reason, and the remedy.
         why: String,
     },
     /// Another process may write now.

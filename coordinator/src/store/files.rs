@@ -4,27 +4,27 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
-/// Holds what write calls to the HTTP API must show.
+/// File with the token for write calls of the HTTP API.
 pub const API_TOKEN_FILE: &str = "api-token";
-/// Holds what suffices to read.
+/// File with the token for reading.
 pub const API_READ_TOKEN_FILE: &str = "api-read-token";
 /// Holds where the HTTP API listens.
 pub const HTTP_ADDRESS_FILE: &str = "http-address";
 /// No such file is longer, in bytes.
 const SMALL_FILE_BYTES_MAX: u64 = 4096;
 
-/// Writes a file that only its owner may read; it is complete or not there at all.
+/// Writes a file that only its owner may read; it is complete or absent.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     write(path, text, 0o600)
 }
 
-/// Writes a file that everybody may read, likewise.
+/// Writes a world-readable file, likewise.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn write_public(path: &Path, text: &str) -> io::Result<()> {
     write(path, text, 0o644)
 }
@@ -48,10 +48,10 @@ fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     fs::rename(partial, path)
 }
 
-/// Reads a small file; none if it is not there.
+/// Reads a small file; `None`: absent.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn read_small(path: &Path) -> io::Result<Option<String>> {
     let file = match fs::File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -38,10 +38,10 @@ use longhaul_run::{RoundSummary, State};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
 const SCHEMA_VERSION: u64 = 19;
-/// Rounds whose metrics are kept: a few hundred kilobytes.
+/// Rounds with kept metrics: a few hundred kilobytes.
 pub const ROUNDS_KEPT: u64 = 4096;
 
-/// What is written once, when a run begins.
+/// Records written once, when a run begins.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Founding {
     /// Which run.
@@ -66,29 +66,29 @@ pub struct Store {
 }
 
 impl Store {
-    /// Whether a state directory has records. Makes nothing.
+    /// Whether a state directory has records. Creates nothing.
     ///
     /// # Errors
-    /// [`StoreError`] says what to do.
+    /// [`StoreError`] names the remedy.
     pub fn is_in(folder: &Path) -> Result<bool, StoreError> {
         Disk::is_in(folder)
     }
 
-    /// Opens a state directory, and makes it if there is none. While it lives, no other coordinator can open it.
+    /// Opens a state directory, and makes it if absent. While it lives, no other coordinator can open it.
     ///
     /// # Errors
-    /// [`StoreError`] says what to do.
+    /// [`StoreError`] names the remedy.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Ok(Self::over(Disk::open(folder)?))
     }
 
-    /// Takes the records of a state directory away, which this has open.
+    /// Removes the records of a state directory that this has open.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn remove(self, folder: &Path) -> std::io::Result<()> {
         let removed = Disk::remove_in(folder);
-        // Until then nobody else could begin a run on them.
+        // Until then no other process could begin a run on them.
         drop(self);
         removed
     }

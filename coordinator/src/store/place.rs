@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-/// A name for people, and what to give another run.
+/// Name of a place, and the option for another run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// As it stands in a sentence: `the state directory /srv/run`.
     pub name: String,
-    /// What another run is to be given: `another --state-dir`.
+    /// The option for another run: `another --state-dir`.
     pub another: &'static str,
 }
 

@@ -19,7 +19,7 @@ fn metrics(round: u64) -> RoundSummary {
     RoundSummary { round: Round(round), ..Default::default() }
 }
 
-/// What every place promises. `open` opens the same place anew each time, as a coordinator that is started again does.
+/// Guarantees of every place. `open` opens the same place anew each time, like a restarted coordinator.
 pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
     let (founding, mut state) = founding();
     {

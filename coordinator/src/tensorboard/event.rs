@@ -5,7 +5,7 @@
 
 use super::scalars::Scalar;
 
-/// The version of the format: the one in which restarts are told.
+/// Version of the format: the one with restarts.
 const VERSION: &str = "brain.Event:2";
 
 /// One record of an event file.
@@ -15,16 +15,16 @@ pub struct Event {
     pub at_ms: u64,
     /// The step of the run.
     pub step: u64,
-    /// What happened.
+    /// Content of the event.
     pub content: Content,
 }
 
-/// What an [`Event`] tells.
+/// Content of an [`Event`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Which format follows: the first record of a file.
     Version,
-    /// All that was told of this step and later ones is void.
+    /// Voids this step and later ones.
     Restart,
     /// Points of curves.
     Scalars(Vec<Scalar>),

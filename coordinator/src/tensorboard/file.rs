@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use super::event::{Content, Event};
 
-/// Records that wait for the disk: a quarter of an hour of them. What comes while there are so many is left out.
+/// Most records waiting for the disk: a quarter of an hour of them. Later ones are dropped.
 const WAITING_MAX: usize = 1024;
 /// How long the end of the coordinator waits for the last records to be written.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
-/// Files of one second and one process that are told apart.
+/// File names tried for one second and one process.
 const FILES_TRIED: u32 = 100;
 
 /// A file that events are written to. It never stops a run, nor does the run wait for it.
 #[derive(Debug)]
 pub struct EventFile {
-    /// None: it was told to end.
+    /// `None`: the file has to end.
     events: Option<SyncSender<Event>>,
     /// Nothing is ever sent; it is closed when the thread has ended.
     ended: Receiver<()>,
@@ -27,10 +27,10 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Begins a file in this folder, which is made if need be. What earlier files in it tell of `step` and later ones is void.
+    /// Begins a file in this folder, which is created if needed. It voids `step` and later ones in earlier files.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn begin(folder: &Path, now_ms: u64, step: u64) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let (path, mut file) = new_file(folder, now_ms)?;
@@ -91,7 +91,7 @@ fn new_file(folder: &Path, now_ms: u64) -> io::Result<(PathBuf, BufWriter<fs::Fi
     Err(taken.unwrap_or_else(|| io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Writes what comes, and hands it to the system whenever nothing more waits.
+/// Writes incoming records, and flushes whenever none waits.
 fn write_all(file: &mut impl Write, queue: &Receiver<Event>) -> io::Result<()> {
     while let Ok(event) = queue.recv() {
         write_record(file, &event.encode())?;

@@ -5,13 +5,13 @@ use crate::history::{Done, RoundPoint, Sample};
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scalar {
-    /// The curve; what is before the slash is the group that it is shown in.
+    /// The curve; the part before the slash is its group.
     pub tag: &'static str,
     /// Its value.
     pub value: f32,
 }
 
-/// What a round tells. What is not known of it is left out.
+/// Scalars of a round. Unknown values are left out.
 #[must_use]
 pub fn of_round(round: &RoundPoint) -> Vec<Scalar> {
     let mut scalars = known([
@@ -25,13 +25,13 @@ pub fn of_round(round: &RoundPoint) -> Vec<Scalar> {
     scalars
 }
 
-/// What held-out samples tell.
+/// Scalars of held-out samples.
 #[must_use]
 pub fn of_validation(loss: Option<f32>, accuracy: Option<f32>) -> Vec<Scalar> {
     known([("validation/loss", loss), ("validation/accuracy", accuracy)])
 }
 
-/// What has been done from one sample to the next.
+/// Scalars of the work between two samples.
 #[must_use]
 pub fn of_sample(before: &Sample, sample: &Sample) -> Vec<Scalar> {
     let done = sample.run.since(before.run);

@@ -1,4 +1,4 @@
-//! What workers have found by looking at their own frames (decision 0014).
+//! Results of the workers' audits of their own frames (decision 0014).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::command::Severity;
 use crate::core::Core;
 use crate::views::status::AuditStatus;
 
-/// Of those who are here.
+/// Audits of the workers present.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Audits {
     fragments: u64,
@@ -24,7 +24,7 @@ impl Audits {
         AuditStatus { fragments: self.fragments, worst }
     }
 
-    /// Those whose figures rounding cannot explain.
+    /// Workers whose differences exceed rounding.
     pub fn wrong(&self) -> impl Iterator<Item = WorkerId> {
         self.worst.iter().filter(|(_, worst)| **worst > AUDIT_MAX).map(|(worker, _)| *worker)
     }
@@ -36,7 +36,7 @@ impl Audits {
 }
 
 impl Accounting {
-    /// A worker has compared what it sends and keeps with what there was.
+    /// Records a worker's comparison of its sent and kept values with the originals.
     pub(crate) fn note_audit(&mut self, core: &mut Core, worker: WorkerId, audit: Audit) {
         if audit.fragments == 0 {
             return;
@@ -44,7 +44,7 @@ impl Accounting {
         self.audits.fragments += u64::from(audit.fragments);
         let known = self.audits.worst.entry(worker).or_default();
         let was_right = *known <= AUDIT_MAX;
-        // What is no number is no less wrong.
+        // NaN counts as the largest difference.
         let worst = if audit.worst.is_nan() { f32::MAX } else { audit.worst.min(f32::MAX) };
         *known = known.max(worst);
         if was_right && worst > AUDIT_MAX {

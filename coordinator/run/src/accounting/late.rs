@@ -1,4 +1,4 @@
-//! Whose shares wait in a residual, because the results were published without them.
+//! Shares that wait in a residual, because the results were published without them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ const ROUNDS_LATE_MAX: usize = 1024;
 /// A share of one worker in one round.
 pub type Share = (Round, WorkerId);
 
-/// What is late.
+/// Late shares.
 ///
-/// A contribution that came too late goes into the next one, so it counts as soon as a later result names the worker's
-/// site. If the worker departs before that, it is lost: whether it was late, in a residual, or dead for some rounds
-/// before anybody noticed.
+/// A late contribution goes into the next one, so it counts as soon as a later result names the worker's site. If the
+/// worker departs before that, the share is lost: late, in a residual, or of a worker that was dead for some rounds
+/// before its loss was noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Late {
-    /// By worker: its late rounds, each with the round whose result took it in, if one did. Those that were taken in are
-    /// remembered for a return to a checkpoint from before that.
+    /// Late rounds by worker, each with the round whose result took it in, if any. These stay for a return to an earlier
+    /// checkpoint.
     late: BTreeMap<WorkerId, BTreeMap<Round, Option<Round>>>,
     /// Departed workers, with the first round that was decided without them. Earlier rounds' reports may yet come.
     departures: Vec<(WorkerId, Round)>,
 }
 
 impl Late {
-    /// A round is applied everywhere. `workers` were to take part in it, and its result has what they contributed, or not. Returns
+    /// Records that a round is applied everywhere, with its `workers` and whether its result has their contributions. Returns
     /// shares that turn out to be lost.
     pub fn applied(&mut self, round: Round, workers: &[(WorkerId, bool)]) -> Vec<Share> {
         for (worker, is_in_it) in workers {
@@ -67,7 +67,7 @@ impl Late {
         })
     }
 
-    /// Who departed in a round after this one.
+    /// Workers that departed in a round after this one.
     pub fn departed_after(&self, round: Round) -> BTreeSet<WorkerId> {
         self.departures.iter().filter(|(_, from)| *from > round).map(|(worker, _)| *worker).collect()
     }
@@ -79,8 +79,7 @@ impl Late {
         }
     }
 
-    /// The run goes back to the state before `round`, and only `keepers` still have their residuals. Returns what is
-    /// lost.
+    /// Goes back to the state before `round`, where only `keepers` still have their residuals. Returns the lost shares.
     pub fn cut_back(&mut self, round: Round, keepers: &BTreeSet<WorkerId>) -> Vec<Share> {
         self.departures.clear();
         let mut lost = Vec::new();
@@ -100,7 +99,7 @@ impl Late {
     }
 }
 
-/// Takes out what waits of the rounds before `before`. Later ones belong to a worker that came back and is late again.
+/// Takes the waiting rounds before `before`. Later ones belong to a worker that came back and is late again.
 fn take_waiting(rounds: &mut BTreeMap<Round, Option<Round>>, before: Round) -> impl Iterator<Item = Round> {
     rounds
         .extract_if(..before, |_, taken_in| taken_in.is_none())

@@ -65,11 +65,11 @@ impl Ledger {
         self.schedule = schedule;
     }
 
-    /// From `round` on, `workers` share the steps, in proportion to these weights, or evenly where there are none; pending losses come first. Replaces what
-    /// was assigned for `round` and later.
+    /// Shares the steps from `round` on between `workers`, by these weights, or evenly without; pending losses come first. Replaces the assignments from
+    /// `round` on.
     pub fn assign(&mut self, round: Round, workers: Vec<WorkerId>, weights: Vec<u32>) {
         let step = self.first_step(round);
-        // What was lost of rounds that are shared out anew is among their samples again, unless it was handed out before.
+        // Losses of rounds that are shared out anew are among their samples again, unless reissued before.
         self.losses.retain(|loss| loss.round < round || loss.reissued_at.is_some_and(|at| at < step));
         let mut redo = Ranges::default();
         for loss in &mut self.losses {
@@ -133,7 +133,7 @@ impl Ledger {
             }
         }
         self.through = self.through.min(open);
-        // What was lost of them is decided anew, unless it is handed out before `first` already.
+        // Losses of these rounds are decided anew, unless already reissued before `first`.
         self.losses.retain(|loss| loss.round < open || loss.reissued_at.is_some_and(|at| at < step));
         for loss in &mut self.losses {
             loss.reissued_at = loss.reissued_at.filter(|&at| at < step);
@@ -210,12 +210,12 @@ impl Ledger {
         waiting
     }
 
-    /// What there is to give out behind the rounds that are applied everywhere.
+    /// The samples left after the rounds that are applied everywhere.
     fn feed_behind(&self) -> SampleFeed {
         self.timeline.feed_from(self.first_step(self.through), &[])
     }
 
-    /// Who shares the steps of `round`.
+    /// Workers that share the steps of `round`.
     #[must_use]
     pub fn workers_in(&self, round: Round) -> &[WorkerId] {
         self.timeline.at(self.first_step(round)).map_or(&[], |assignment| &assignment.workers)
@@ -226,7 +226,7 @@ impl Ledger {
         self.timeline.assignments().last()
     }
 
-    /// The assignments that cover `round` and what follows.
+    /// The assignments that cover `round` and later ones.
     #[must_use]
     pub fn assignments_from(&self, round: Round) -> Vec<Assignment> {
         self.timeline.assignments_from(self.first_step(round)).to_vec()

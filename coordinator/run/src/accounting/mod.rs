@@ -1,4 +1,4 @@
-//! What members report of their rounds: losses, refusals, parity, pace, and which positions of the data count.
+//! The members' round reports: losses, refusals, parity, pace, and the data positions that count.
 
 pub(super) mod audits;
 pub(super) mod late;
@@ -28,13 +28,13 @@ use self::progress::Summaries;
 use self::refusals::Refusals;
 use self::slow_joiners::SlowJoiners;
 
-/// What members report of their rounds.
+/// The members' round reports.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Accounting {
     summaries: Summaries,
     refusals: Refusals,
     audits: Audits,
-    /// Of what members measure, for the pace of rounds.
+    /// Measurements by members, for the pace of rounds.
     watch: Watch,
     /// By rank.
     parity: BTreeMap<u32, Parity>,
@@ -73,12 +73,12 @@ impl Accounting {
         workers.for_each(|worker| self.watch.forget(worker));
     }
 
-    /// What a worker has said of its parameters counts no more.
+    /// Discards a worker's reported hashes.
     pub(super) fn distrust_hashes_of(&mut self, worker: WorkerId) {
         self.parity.values_mut().for_each(|parity| parity.forget(worker));
     }
 
-    /// Nor does what it has reported of its rounds.
+    /// Discards its round reports as well.
     pub(super) fn distrust(&mut self, worker: WorkerId) {
         self.distrust_hashes_of(worker);
         self.summaries.forget(worker);

@@ -1,4 +1,4 @@
-//! How far apart rounds are: decided in the warm-up, from what members have measured there, and again where links have changed since.
+//! Distance between rounds: decided in the warm-up from the members' measurements, and again when links have changed.
 
 mod rule;
 mod watch;
@@ -19,19 +19,19 @@ use crate::core::Core;
 use crate::generations::generation_config::GenerationConfig;
 use crate::machine::Run;
 
-/// The share of the warm-up after which everything that was measured is taken for what the links are like.
+/// Share of the warm-up after which the measurements count as typical of the links.
 const MEASURED_AFTER: f64 = 0.5;
-/// The share of it after which those decide who have measured: one without samples never does.
+/// Share of it after which the members that have measured decide: one without samples never measures.
 const LAST_CALL: f64 = 0.75;
 
-/// What is known of the pace that links allow. A coordinator that is restarted begins to watch anew.
+/// Measurements of the pace that links allow. A restarted coordinator begins to watch anew.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Watch {
     window: Window,
     /// Where the window began; none: it has not.
     from: Option<Began>,
     hysteresis: Hysteresis,
-    /// What links want, until a generation begins that has it.
+    /// The pace that links call for, until a generation begins with it.
     wanted: Option<Wanted>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Watch {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Began {
     round: Round,
-    /// What each member had done until then.
+    /// Each member's totals at that time.
     totals: BTreeMap<WorkerId, Totals>,
 }
 
@@ -65,7 +65,7 @@ impl Watch {
         }
     }
 
-    /// A worker is gone.
+    /// Forgets a worker that has left.
     pub fn forget(&mut self, worker: WorkerId) {
         self.window.forget(worker);
     }
@@ -87,7 +87,7 @@ impl Accounting {
         }
     }
 
-    /// What the rest of the run should be like; none while that is not known, or when it was decided.
+    /// Returns the pace for the rest of the run; `None`: not known yet, or decided already.
     fn wanted_in_warmup(&self, core: &Core) -> Option<Wanted> {
         let schedule = core.state.schedule;
         let through = core.state.ledger.through().0 as f64 / schedule.warmup_rounds as f64;
@@ -111,7 +111,7 @@ impl Accounting {
         self.watch.window.clear();
     }
 
-    /// What members have measured, of each the value that asks for the slowest pace.
+    /// Describes the members' measurements: of each value the one that calls for the slowest pace.
     fn inputs(&self, measured: &[Measured], waited: Option<f64>) -> String {
         let most = |value: fn(&Measured) -> f32| measured.iter().map(value).fold(0.0, f32::max);
         let least =
@@ -131,7 +131,7 @@ impl Accounting {
         )
     }
 
-    /// Puts the wanted pace into effect from `first_round` on, which nobody has begun, or from the warm-up's end on.
+    /// Puts the wanted pace into effect from `first_round` on, which has not begun, or from the warm-up's end on.
     pub(crate) fn fix_pace(&mut self, core: &mut Core, old: &mut GenerationConfig, first_round: Round) {
         let Some(Wanted { pace, why }) = self.wanted_pace(core) else { return };
         self.watch.wanted = None;
@@ -152,7 +152,7 @@ impl Accounting {
         core.notice(Severity::Info, None, text);
     }
 
-    /// The run begins from a state before `round`: from there on, rounds are what they were last.
+    /// Keeps the last decided pace where the run begins from a state before `round`.
     pub(crate) fn keep_pace(&mut self, core: &mut Core, round: Round) {
         let schedule = core.state.schedule;
         if schedule.changes.kept().last().is_some_and(|last| last.round > round) {
@@ -169,13 +169,13 @@ impl Accounting {
 }
 
 impl Core {
-    /// Whether the pace is what links allow, within the user's bounds.
+    /// Whether the pace follows the links, within the user's bounds.
     fn pace_follows(&self) -> bool {
         let sync = &self.config.sync;
         sync.adapt && !sync.source.is_gradient() && sync.every_max > sync.every && !self.is_closing()
     }
 
-    /// The share of its time since then that a member has waited; none: it has not said.
+    /// Share of its time since then that a member has waited; `None`: not reported.
     fn waited(&self, worker: WorkerId, since: &Began) -> Option<f64> {
         let before = since.totals.get(&worker)?;
         let now = Totals::of(self.peers.get(&worker)?.progress.meter.latest()?);

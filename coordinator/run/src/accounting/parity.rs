@@ -24,7 +24,7 @@ pub struct Verdict {
     pub round: Round,
     /// The hash that counts: that of most members; on a tie, the lowest-numbered worker's among the leaders.
     pub hash: Hash,
-    /// Who reported another one.
+    /// Workers with a different report.
     pub odd: Vec<WorkerId>,
 }
 
@@ -70,7 +70,7 @@ impl Parity {
         self.latest.as_ref()
     }
 
-    /// What `worker` reported no longer counts: it will report again, with another state.
+    /// Drops a worker's reports: it reports again, with another state.
     pub fn forget(&mut self, worker: WorkerId) {
         for reports in self.reports.values_mut() {
             reports.remove(&worker);

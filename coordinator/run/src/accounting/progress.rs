@@ -1,4 +1,4 @@
-//! How fast a run goes, from heartbeats and round reports.
+//! Speed of a run, from heartbeats and round reports.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,37 +7,37 @@ use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{Heartbeat, RoundReport};
 use serde::{Deserialize, Serialize};
 
-/// What speeds are measured over.
+/// Window over which speeds are measured.
 const METER_WINDOW: Duration = Duration::from_secs(10);
-/// Heartbeats that are kept for that: three times as many as an honest worker says meanwhile.
+/// Heartbeats kept per window: three times as many as an honest worker sends.
 const METER_HEARTBEATS_MAX: usize = 64;
-/// Rounds that are collected at once; a member that lags further is not waited for in the summaries.
+/// Most rounds collected at once; the summaries do not wait for a member that lags further.
 const OPEN_SUMMARIES_MAX: usize = 64;
 
-/// What processes have done, or one has.
+/// Work of one or more processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Tokens of samples that were worked on.
+    /// Tokens of processed samples.
     pub tokens: u64,
-    /// Of these, those of samples that were selected for backward passes.
+    /// Of these, tokens of samples selected for backward passes.
     pub selected_tokens: u64,
     /// Bytes sent to other sites.
     pub wan_bytes: u64,
-    /// What the same rounds would have sent as dense f32.
+    /// Bytes that the same rounds would take as dense f32.
     pub dense_bytes: u64,
     /// Bytes of training data fetched from workers of other sites.
     pub data_wan_bytes: u64,
-    /// Those fetched from workers of the own site.
+    /// Bytes of training data fetched from workers of the own site.
     pub data_lan_bytes: u64,
     /// Device seconds in forward, backward and optimiser.
     pub compute_s: f64,
-    /// Device seconds spent waiting for the network.
+    /// Device seconds of waiting for the network.
     pub wait_s: f64,
-    /// Device seconds spent waiting for training data.
+    /// Device seconds of waiting for training data.
     pub data_wait_s: f64,
-    /// Device seconds in which training stood still for checkpoints.
+    /// Device seconds without training because of checkpoints.
     pub checkpoint_s: f64,
-    /// Seconds in which updates were encoded or decoded, whatever the device did meanwhile.
+    /// Seconds of encoding or decoding updates, beside any device work.
     pub encode_s: f64,
     /// Device seconds of waiting for results meanwhile: part of `wait_s`.
     pub encode_wait_s: f64,
@@ -46,7 +46,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// What a process has done by the time of a heartbeat.
+    /// Returns the totals of a heartbeat.
     #[must_use]
     pub fn of(heartbeat: &Heartbeat) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Totals {
         }
     }
 
-    /// The sum of two.
+    /// Returns the sum of two.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Totals {
         }
     }
 
-    /// What was done after `before`.
+    /// Returns the work done after `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Totals {
         }
     }
 
-    /// Whether nothing has become less since `before`: the same counters, later.
+    /// Whether no counter is below `before`: the same counters, later.
     #[must_use]
     pub fn continues(&self, before: &Self) -> bool {
         self.tokens >= before.tokens
@@ -124,38 +124,38 @@ impl Totals {
             && self.bubble_s >= before.bubble_s
     }
 
-    /// Σ compute / (Σ compute + Σ wait); none before there was any.
+    /// Σ compute / (Σ compute + Σ wait); `None`: no time yet.
     #[must_use]
     pub fn share_of_local_speed(&self) -> Option<f64> {
         let busy = self.compute_s + self.wait_s;
         (busy > 0.0).then(|| self.compute_s / busy)
     }
 
-    /// The share of the tokens whose samples were selected for backward passes; none before there were any.
+    /// Share of tokens whose samples were selected for backward passes; `None`: no tokens yet.
     #[must_use]
     pub fn selected_share(&self) -> Option<f64> {
         (self.tokens > 0).then(|| self.selected_tokens as f64 / self.tokens as f64)
     }
 
-    /// What checkpoints took of the time in which devices computed, waited or stood still for them; none before there was any.
+    /// Share of checkpoint stalls in the time of computing, waiting and stalls; `None`: no time yet.
     #[must_use]
     pub fn checkpoint_stall_share(&self) -> Option<f64> {
         self.share(self.checkpoint_s)
     }
 
-    /// What waiting for training data took of that time.
+    /// Share of waiting for training data in that time.
     #[must_use]
     pub fn data_wait_share(&self) -> Option<f64> {
         self.share(self.data_wait_s)
     }
 
-    /// What waiting for results took of it while the same worker encoded or decoded updates.
+    /// Share of waiting for results while the same worker encoded or decoded updates.
     #[must_use]
     pub fn encode_wait_share(&self) -> Option<f64> {
         self.share(self.encode_wait_s)
     }
 
-    /// What bubbles of pipelines took of it.
+    /// Share of pipeline bubbles.
     #[must_use]
     pub fn bubble_share(&self) -> Option<f64> {
         self.share(self.bubble_s)
@@ -167,17 +167,17 @@ impl Totals {
     }
 }
 
-/// The recent heartbeats of one process.
+/// Recent heartbeats of one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meter {
     window: VecDeque<(Duration, Heartbeat)>,
 }
 
 impl Meter {
-    /// Takes a heartbeat.
+    /// Adds a heartbeat.
     pub fn push(&mut self, now: Duration, heartbeat: Heartbeat) {
         self.window.push_back((now, heartbeat));
-        // The first of those that are left is as old as the window, or a little older.
+        // The oldest one kept is as old as the window, or a little older.
         let is_long = |window: &VecDeque<(Duration, Heartbeat)>| {
             window.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= METER_WINDOW)
         };
@@ -186,13 +186,13 @@ impl Meter {
         }
     }
 
-    /// The newest heartbeat.
+    /// Returns the newest heartbeat.
     #[must_use]
     pub fn latest(&self) -> Option<&Heartbeat> {
         self.window.back().map(|(_, heartbeat)| heartbeat)
     }
 
-    /// Over the window: seconds, and what was done in them.
+    /// Seconds and work over the window.
     #[must_use]
     pub fn recent(&self) -> Option<(f64, Totals)> {
         let ((start, first), (end, last)) = (self.window.front()?, self.window.back()?);
@@ -201,7 +201,7 @@ impl Meter {
         (seconds > 0.0).then_some((seconds, done))
     }
 
-    /// Over the window: steps of the run, and what was done in them; none where none has ended.
+    /// Steps of the run and work over the window; `None`: no step has ended.
     #[must_use]
     pub fn recent_steps(&self) -> Option<(u64, Totals)> {
         let ((_, first), (_, last)) = (self.window.front()?, self.window.back()?);
@@ -218,10 +218,10 @@ impl Meter {
     }
 }
 
-/// A round over all members.
+/// Summary of a round over all members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundSummary {
-    /// Which round.
+    /// The round.
     pub round: Round,
     /// Mean training loss, weighted by samples, nats a token.
     pub loss: Option<f32>,
@@ -229,26 +229,26 @@ pub struct RoundSummary {
     pub gradient_norm: Option<f32>,
     /// Mean over the members that evaluated it, nats a token, or an image.
     pub validation_loss: Option<f32>,
-    /// Mean over the members that evaluated it: the share of held-out images whose class is told; none of text.
+    /// Mean share of correctly classified held-out images over the members that evaluated it; none for text.
     pub validation_accuracy: Option<f32>,
     /// Samples trained on.
     pub samples: u64,
-    /// The learning rate of its last step. It follows the steps that the run was to have then: an extension changes those of rounds to come alone.
+    /// Learning rate of its last step, by the length that the run had then: an extension changes later rounds alone.
     pub learning_rate: f64,
-    /// Sites whose contribution is in every fragment's result, of one part of the model at least.
+    /// Sites with a contribution in every fragment's result, of at least one part of the model.
     pub sites: Vec<SiteId>,
     /// The same for each part, by rank.
     #[serde(skip)]
     pub sites_by_rank: BTreeMap<u32, BTreeSet<SiteId>>,
-    /// About how many exchanges' changes wait in error feedback, where most do.
+    /// Largest backlog of error feedback, in exchanges' changes, approximately.
     pub residual_ratio: Option<f32>,
 }
 
-/// Round reports until all members' are in.
+/// Round reports, until those of all members are in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summaries {
     open: BTreeMap<Round, BTreeMap<WorkerId, (u32, RoundReport)>>,
-    /// Rounds before this one are summed up.
+    /// Rounds before this one are summarised.
     next: Round,
     loss: Option<f32>,
     gradient_norm: Option<f32>,
@@ -258,19 +258,20 @@ pub struct Summaries {
 }
 
 impl Summaries {
-    /// Takes a report of who holds the part of `rank`; one of a round that is summed up already is too late.
+    /// Adds a report of a holder of the part of `rank`; one of a summarised round is too late.
     pub fn push(&mut self, worker: WorkerId, rank: u32, report: &RoundReport) {
         if report.round >= self.next {
             self.open.entry(report.round).or_default().insert(worker, (rank, report.clone()));
         }
     }
 
-    /// What `worker` reported no longer counts: its state is another than the others'.
+    /// Drops a worker's reports: its state differs from the others'.
     pub fn forget(&mut self, worker: WorkerId) {
         self.retain(|_, of, _| of != worker);
     }
 
-    /// All holders of the part of `rank` make the rounds from `open` on: whoever had applied one of them is gone.
+    /// Reopens rounds from `open` on: all holders of the part of `rank` repeat them, as no worker that had applied them
+    /// is left.
     pub fn reopen(&mut self, open: Round, rank: u32) {
         self.retain(|round, _, of| round < open || of != rank);
     }
@@ -282,13 +283,13 @@ impl Summaries {
         self.open.retain(|_, reports| !reports.is_empty());
     }
 
-    /// Whether more rounds are open than are waited for.
+    /// Whether too many rounds are open.
     #[must_use]
     pub fn are_too_many(&self) -> bool {
         self.open.len() > OPEN_SUMMARIES_MAX
     }
 
-    /// The summaries of rounds before `through`, in order, and of those beyond that are too many to wait for.
+    /// Takes the summaries of rounds before `through`, in order, and of older open ones beyond the limit.
     pub fn take_through(&mut self, through: Round) -> Vec<RoundSummary> {
         let mut done = Vec::new();
         while let Some(entry) = self.open.first_entry() {
@@ -317,13 +318,13 @@ impl Summaries {
         done
     }
 
-    /// The training loss of the newest round that somebody trained in.
+    /// Training loss of the newest round with training.
     #[must_use]
     pub fn loss(&self) -> Option<f32> {
         self.loss
     }
 
-    /// The norm of gradients in the newest round that says ([`RoundSummary::gradient_norm`]).
+    /// Gradient norm of the newest round that reports one ([`RoundSummary::gradient_norm`]).
     #[must_use]
     pub fn gradient_norm(&self) -> Option<f32> {
         self.gradient_norm
@@ -335,7 +336,7 @@ impl Summaries {
         self.validation_loss
     }
 
-    /// The newest share of held-out images whose class is told.
+    /// The newest share of correctly classified held-out images.
     #[must_use]
     pub fn validation_accuracy(&self) -> Option<f32> {
         self.validation_accuracy
@@ -347,31 +348,31 @@ impl Summaries {
         self.residual_ratio
     }
 
-    /// Members evaluated the state that they ended with: the means of losses and of accuracies count.
+    /// Records the evaluation of the final state: the means over members count.
     pub fn evaluated(&mut self, losses: impl Iterator<Item = f32>, accuracies: impl Iterator<Item = f32>) {
         self.validation_loss = mean(losses).or(self.validation_loss);
         self.validation_accuracy = mean(accuracies).or(self.validation_accuracy);
     }
 
-    /// The run goes back to the state before `round`.
+    /// Goes back to the state before `round`.
     pub fn cut_back(&mut self, round: Round) {
         self.open.clear();
         self.next = round;
     }
 }
 
-/// None of nothing.
+/// Returns the mean; `None` of no values.
 fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
     let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + f64::from(value), count + 1));
     (count > 0).then(|| (sum / f64::from(count)) as f32)
 }
 
-/// What a worker says is a share of something; none: it is none.
+/// Returns a reported share; `None`: out of range.
 pub(crate) fn share(told: Option<f32>) -> Option<f32> {
     told.filter(|share| (0.0..=1.0).contains(share))
 }
 
-/// [`RoundSummary::gradient_norm`] of members with the parts that they have. Squares of norms add up over the parts, so the mean of each part's does too; none where nobody with one of them tells.
+/// [`RoundSummary::gradient_norm`] of members with their parts. Squares of norms add up over the parts, and so do their means; `None` where a part has no report.
 fn gradient_norm<'a>(reports: impl Iterator<Item = &'a (u32, RoundReport)>) -> Option<f32> {
     let mut squares: BTreeMap<u32, (f64, u32)> = BTreeMap::new();
     for (rank, report) in reports {

@@ -1,4 +1,4 @@
-//! Whose contributions miss the result of their round, again and again: they come too late, or are refused.
+//! Workers whose contributions repeatedly miss the result of their round: they come too late, or are refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ impl Punctuality {
 mod tests {
     use super::*;
 
-    /// What each of these rounds changes; `.` is in time.
+    /// Changes at each of these rounds; `.` is in time.
     fn changes(rounds: &str) -> Vec<(usize, bool)> {
         let mut punctuality = Punctuality::default();
         let noted = rounds.chars().map(|round| punctuality.note(round == '.'));

@@ -1,4 +1,4 @@
-//! Contributions that owners refused: what people are told of them, and how many there were.
+//! Contributions that owners refused: their count, and the notices about them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,11 +60,11 @@ pub struct Refused {
     pub count: u64,
     /// The round of the newest.
     pub round: Round,
-    /// Who refused the newest.
+    /// Owner that refused the newest.
     pub by: WorkerId,
-    /// When people were last told.
+    /// Time of the last notice.
     told_at: Duration,
-    /// How many there were by then.
+    /// Count at the last notice.
     told: u64,
 }
 
@@ -88,7 +88,7 @@ impl Refusals {
         is_new
     }
 
-    /// Counts a refusal. Some: people are to be told, and how many of the kind they were not told of since the last time.
+    /// Counts a refusal. `Some`: a notice is due, with the number of unreported refusals of its kind.
     pub fn note(&mut self, now: Duration, by: WorkerId, refusal: &Refusal) -> Option<u64> {
         let round = refusal.round;
         let new = Refused { count: 0, round, by, told_at: now, told: 0 };
@@ -126,7 +126,7 @@ impl Refusals {
 }
 
 impl Accounting {
-    /// Counts what a report says was refused, and tells people of it.
+    /// Counts a report's refusals and issues notices.
     pub(crate) fn note_refusals(&mut self, core: &mut Core, worker: WorkerId, report: &RoundReport) {
         self.refusals.note_unnamed(report.refused_beyond);
         for refusal in report.refused.iter().take(REFUSALS_REPORTED_MAX) {
@@ -149,7 +149,7 @@ impl Accounting {
     }
 }
 
-/// What people are told: "site a's update of f3 for r12 was refused by w3: its norm is 83 times the median of the last 32".
+/// Text of a notice: "site a's update of f3 for r12 was refused by w3: its norm is 83 times the median of the last 32".
 fn sentence(site: &str, by: WorkerId, refusal: &Refusal, untold: u64) -> String {
     let Refusal { round, fragment, reason, .. } = refusal;
     let why = match reason {

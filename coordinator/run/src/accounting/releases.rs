@@ -1,4 +1,4 @@
-//! How often each site has told something of its data, so that what privacy a run has spent can be reckoned.
+//! Number of each site's releases of information about its data, for the privacy budget of a run.
 
 use longhaul_common::config::PrivacyConfig;
 use longhaul_common::id::Round;
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
 
-/// Rounds in which a site has contributed, at most: each contribution counts, also one that was late, void, or undone by a return to a
-/// checkpoint, as somebody has seen it.
+/// Upper bound of the rounds in which a site has contributed: each contribution counts, also one that was late, void, or undone by a
+/// return to a checkpoint, as others have received it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Releases {
-    /// Nobody has contributed to this round or a later one since the run last went back.
+    /// No contribution exists to this round or a later one since the run last went back.
     frontier: Round,
     /// Contributions besides one to each round before that.
     repeated: u64,
@@ -23,7 +23,7 @@ impl Releases {
         self.frontier = round.next();
     }
 
-    /// Somebody has applied `round`, so that it may contribute to the next one.
+    /// Records that a worker has applied `round`, so that it may contribute to the next one.
     pub fn applied(&mut self, round: Round) {
         self.frontier = self.frontier.max(round.next().next());
     }
@@ -46,7 +46,7 @@ impl Releases {
     }
 }
 
-/// What the contributions of a site have told of its data: an upper bound for every site.
+/// Upper bound for every site of the information released by its contributions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrivacyStatus {
     /// Rounds' worth of contributions, repeated ones among them.

@@ -1,4 +1,4 @@
-//! What members report of rounds: when a round counts, what becomes of shares that do not, and whether all hold the same.
+//! The members' round reports: when a round counts, the fate of shares that do not, and whether all states are equal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl Run {
         let first = self.core.first_of(worker);
         let lost = report.skipped.iter().take(SKIPPED_MAX).map(|&round| (round, first)).collect();
         self.core.lose(lost);
-        // The same report may come again, from who has not heard that it came.
+        // The same report may come again from a worker without confirmation.
         if self.accounting.refusals.is_new(worker, report.round) {
             self.accounting.note_refusals(&mut self.core, worker, &report);
             self.accounting.note_audit(&mut self.core, worker, report.audit);
@@ -120,7 +120,8 @@ impl Run {
             let share_of = |&first: &WorkerId| Some((first, self.core.is_in(&summary, first)?));
             let workers: Vec<_> =
                 self.core.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
-            // A round that names nobody says nothing of anybody: where contributions are masked, all wait for a later one if one is missing.
+            // A round without names proves nothing about any worker: where contributions are masked and one is missing, all wait for a later
+            // round.
             if workers.iter().any(|&(_, is_in_it)| is_in_it) {
                 workers.iter().for_each(|&(worker, is_in_it)| self.core.note_punctuality(worker, is_in_it));
             }
@@ -138,7 +139,7 @@ impl Run {
             }
             self.core.commands.push(Command::Persist(Record::Round(summary)));
         }
-        // Only now, so that no state is written in which a round counts whose late shares are not noted.
+        // Only now, so that no persisted state counts a round without its late shares.
         self.core.state.ledger.count_through(applied);
         self.core.roll = None;
         self.core.lose(lost);
@@ -147,7 +148,7 @@ impl Run {
 }
 
 impl Core {
-    /// Remembers what a part of the model is where checkpoints are written.
+    /// Remembers the hash of a part of the model at a checkpoint.
     fn note_milestone(&mut self, rank: u32, verdict: &Verdict) {
         let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
         let is_last = self.state.until() == Some(next);
@@ -181,7 +182,7 @@ impl Core {
         LearningRate::new(&self.config.train, schedule.steps).at(last)
     }
 
-    /// People are told who does not keep up, and who does again.
+    /// Reports members that fall behind, and those that catch up.
     fn note_punctuality(&mut self, worker: WorkerId, is_in_time: bool) {
         let Some(peer) = self.peers.get_mut(&worker) else { return };
         let Some(is_slow) = peer.progress.punctuality.note(is_in_time) else { return };
@@ -204,7 +205,7 @@ impl Core {
         }
     }
 
-    /// To whom the samples are assigned that a member trains on.
+    /// The worker that a member's samples are assigned to.
     pub(crate) fn first_of(&self, worker: WorkerId) -> WorkerId {
         if self.ranks() == 1 {
             return worker;
@@ -213,7 +214,7 @@ impl Core {
         replica.and_then(|replica| replica.ranks.first()).map_or(worker, |first| first.worker)
     }
 
-    /// Shares that do not count; durable at once, as nobody says it again.
+    /// Records shares that do not count; durable at once, as the reports are not repeated.
     pub(crate) fn lose(&mut self, shares: Vec<Share>) {
         let lost =
             shares.into_iter().filter(|&(round, worker)| self.state.ledger.lose(round, worker)).count();

@@ -1,9 +1,8 @@
-//! What is lost with a worker that dies or leaves: what it had yet to send.
+//! Residuals: unsent changes, lost with a worker that dies or leaves.
 //!
-//! A residual is with whoever made it: a site's is with the uploader of the fragment, that of a mean which is compressed again with its owner. Where the duty
-//! moves to somebody else and the holder is still there, it is handed on (`Command::MoveResidual`, `Command::MoveOwnerResidual`); where the holder is gone,
-//! so is the residual, and it is counted here. What low-rank factors leave out is each member's own, of its whole part of the model, and nobody else can go on with it: it is
-//! lost with each member that goes, once there were factors.
+//! Each residual is with its maker: a site's with the uploader of the fragment, that of a recompressed mean with its owner. When the duty moves and the holder is still
+//! present, the residual is handed over (`Command::MoveResidual`, `Command::MoveOwnerResidual`); otherwise it is lost, and counted here. Changes that low-rank factors
+//! leave out belong to each member, for its whole part of the model, and cannot be handed over: they are lost with each member that goes, once there were factors.
 
 use std::collections::BTreeSet;
 
@@ -19,11 +18,11 @@ use crate::generations::generation_config::GenerationConfig;
 /// Fragments whose residual was lost, over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResidualsLost {
-    /// What sites had yet to contribute; a fragment counts once for each site.
+    /// Unsent contributions of sites; a fragment counts once for each site.
     pub contributions: u64,
-    /// What owners had yet to publish.
+    /// Unpublished results of owners.
     pub results: u64,
-    /// What low-rank factors had left out; a fragment counts once for each member.
+    /// Changes left out of low-rank factors; a fragment counts once for each member.
     #[serde(default)]
     pub factors: u64,
 }
@@ -68,15 +67,15 @@ impl ResidualsLost {
 }
 
 impl Core {
-    /// Counts the residuals of members that are not here any more at the end of a generation, and says so.
+    /// Counts and reports the residuals of members that are absent at the end of a generation.
     pub(crate) fn count_lost_residuals(&mut self, old: &GenerationConfig, survivors: &BTreeSet<WorkerId>) {
         let members = old.members().map(|member| member.worker);
         let gone: BTreeSet<WorkerId> = members.filter(|worker| !survivors.contains(worker)).collect();
         self.count_lost_with(old, &gone);
     }
 
-    /// Counts what those had yet to send who trained before the run rested, and do not go on from checkpoints of their own.
-    /// `moved`: parts that come from the disks of others. All that is done anew from the beginning has nothing to make up for.
+    /// Counts the unsent changes of members that trained before the run rested and do not go on from their own checkpoints.
+    /// `moved`: parts that come from the disks of others. A run that starts anew from the beginning has none.
     pub(crate) fn count_what_did_not_come_back(
         &mut self,
         back: &BTreeSet<WorkerId>,
@@ -98,7 +97,7 @@ impl Core {
         }
     }
 
-    /// The same where nobody knows who trained before: of parts of the model that are taken from checkpoints of workers that are not there, a site for each.
+    /// The same where the earlier members are unknown: one site for each part of the model that is taken from an absent worker's checkpoint.
     fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
         let sync = &self.config.sync;
         let is_warmup = self.state.schedule.is_warmup(self.state.ledger.through());
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(lost(&config, &[1, 2, 3, 4]), sum);
     }
 
-    /// Each member has the error of all four fragments, whoever uploads them.
+    /// Each member has the error of all four fragments, whatever their uploader.
     #[test]
     fn what_factors_leave_out_is_lost_with_each_member_once_there_are_factors() {
         let config = SyncConfig::of(SyncPreset::Powersgd);

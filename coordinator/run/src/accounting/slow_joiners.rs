@@ -15,17 +15,17 @@ use crate::core::Core;
 use crate::peer::{Peer, Standing};
 use crate::state::Phase;
 
-/// Rounds wait for nobody longer than this.
+/// Longest wait of a round.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 /// They wait for twice as long as the state took last time, and this: the model is built before it is fetched.
 const MARGIN: Duration = Duration::from_secs(10);
 /// After they have waited, they go on for so many times as long, at least.
 const BETWEEN: u32 = 10;
 
-/// Who was too far behind, and has not taken part since.
+/// Joiners that were too far behind, and have not taken part since.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SlowJoiners {
-    /// What the state took.
+    /// Time that each worker's state took.
     took: BTreeMap<WorkerId, Duration>,
     wait: Option<Wait>,
     /// Rounds do not wait again before.
@@ -39,7 +39,7 @@ struct Wait {
     until: Duration,
 }
 
-/// How long to wait for whom the state took so long; none: that would be longer than anybody is waited for.
+/// Returns the wait for a worker whose state took this long; `None`: longer than the limit.
 fn patience(took: Duration) -> Option<Duration> {
     let wanted = took.saturating_mul(2).saturating_add(MARGIN);
     (wanted <= WAIT_MAX).then_some(wanted)
@@ -76,7 +76,7 @@ impl Accounting {
         core.notice(Severity::Warning, Some(worker), text);
     }
 
-    /// Whether rounds wait for somebody who fetches the state.
+    /// Whether rounds wait for a worker that fetches the state.
     pub(crate) fn waits_for_slow_joiner(&self, core: &Core) -> bool {
         core.state.phase == Phase::Training
             && self.slow_joiners.wait.is_some_and(|wait| wait.until > core.now)
@@ -90,14 +90,14 @@ impl Accounting {
         }
     }
 
-    /// Those whom rounds wait for, and until when.
+    /// Workers that rounds wait for, and the deadline.
     pub(crate) fn awaited_slow_joiners(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
         let wait = self.slow_joiners.wait.filter(|_| self.waits_for_slow_joiner(core));
         wait.into_iter()
             .flat_map(|wait| self.fetching_slow_joiners(core).map(move |(worker, _)| (worker, wait.until)))
     }
 
-    /// Those whose copies of the model are not complete yet, and for how long to wait for them.
+    /// Workers of incomplete copies, and the wait for each.
     fn fetching_slow_joiners(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
         let heals = |peer: &Peer| {
             let replica = peer.seat.map(|seat| seat.replica);
@@ -110,7 +110,8 @@ impl Accounting {
         })
     }
 
-    /// Rounds wait for those who fetch the state and were too late before, once in a while; no longer when they have it, or do not get it.
+    /// Has rounds wait occasionally for fetching workers that were too late before; ends the wait once they have the state, or cannot get
+    /// it.
     pub(crate) fn look_at_slow_joiners(&mut self, core: &mut Core) {
         let is_over = self.slow_joiners.wait.is_some_and(|wait| wait.until <= core.now);
         if is_over || self.fetching_slow_joiners(core).next().is_none() || core.has_no_round_to_wait() {
@@ -138,7 +139,7 @@ impl Accounting {
 }
 
 impl Core {
-    /// Where nobody begins another round anyway, or all come anew, waiting is of no use.
+    /// Whether waiting is of no use: no round begins anyway, or all workers begin anew.
     fn has_no_round_to_wait(&self) -> bool {
         let is_last = self.state.until().is_none_or(|until| self.computing().next() >= until);
         is_last || self.is_closing() || self.state.paused || self.state.moving.is_some()

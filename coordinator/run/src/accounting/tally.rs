@@ -1,4 +1,4 @@
-//! What all processes of a run have done, from their heartbeats.
+//! Work of all processes of a run, from their heartbeats.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct Tally {
     watched_tokens: u64,
 }
 
-/// What one process has done.
+/// Work of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Count {
     incarnation: u64,
@@ -34,8 +34,8 @@ struct Count {
 }
 
 impl Tally {
-    /// Takes a heartbeat. `first`: this coordinator has heard none of the worker since it came in, so that what is new in
-    /// a count that goes on was perhaps done while no coordinator watched.
+    /// Adds a heartbeat. `first`: the worker's first one to this coordinator, so that an increase in a continued count
+    /// may be from a time without coordinator.
     pub fn note(&mut self, worker: WorkerId, incarnation: u64, heartbeat: &Heartbeat, first: bool) {
         let done = Totals::of(heartbeat);
         let before = self.newest.insert(worker, Count { incarnation, done });

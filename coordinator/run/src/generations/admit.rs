@@ -1,4 +1,4 @@
-//! How a worker comes in: joining, resuming, proving that it trains the same thing.
+//! Admission of a worker: joining, resuming, and the proof that it trains the same model on the same data.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::peer::{Peer, Standing, resolve, site_number};
 use crate::recovery::checkpoint_replication::names_a_part;
 use crate::state::{Facts, Known, Phase};
 
-/// Sites of a run: each is a contributor to every fragment, and the protocol's cost grows with their number.
+/// Most sites of a run: each contributes to every fragment, and the protocol's cost grows with their number.
 const SITES_MAX: usize = 1024;
-/// How often a worker may heal in vain before it is refused: more would not help it.
+/// Unsuccessful heals before a worker is refused: more would not help it.
 const HEALS_MAX: u32 = 3;
 
-/// Those of a join that count.
+/// The offers of a join that count.
 fn offers_of<'a>(checkpoints: impl Iterator<Item = &'a CheckpointOffer>) -> Vec<CheckpointOffer> {
     checkpoints.filter(|offer| names_a_part(offer)).take(CHECKPOINT_OFFERS_MAX).cloned().collect()
 }
@@ -93,7 +93,7 @@ impl Run {
             worker,
             join.too_late_ms.map(|ms| Duration::from_millis(ms.into())),
         );
-        // Who is not a member yet is told everything again by a coordinator that has forgotten it; but the numbers of sites go round.
+        // A restarted coordinator repeats everything to non-members; but site numbers are in circulation.
         if self.core.state.sites.len() > sites_before {
             self.core.persist();
         }
@@ -109,7 +109,7 @@ impl Run {
         }
     }
 
-    /// A member that lost nothing but its connection goes on as if nothing had happened.
+    /// A member that lost its connection alone goes on unchanged.
     fn resume(&mut self, connection: ConnectionId, worker: WorkerId, join: &Join, known: &Known) -> bool {
         let Some((held, _)) = join.held else { return false };
         let same = |peer: &&mut Peer| {
@@ -124,7 +124,7 @@ impl Run {
         // Its answer about a copy may have been lost with the connection, and its checkpoint reports with an earlier coordinator.
         peer.checkpoints.is_keeping = false;
         peer.checkpoints.offers = offers_of(join.checkpoints.iter());
-        // That it was away says nothing of its link.
+        // An absence proves nothing about its link.
         peer.silence = Silence::new(self.core.now);
         self.listen_for_silence();
         if let Some(replaced) = replaced {
@@ -143,7 +143,7 @@ impl Run {
         if has_moved {
             self.liveness.note_move(&mut self.core, worker, known.wan_address);
         }
-        // What was on its way when the connection broke is said again.
+        // Messages in flight when the connection broke are repeated.
         let newer = self.core.state.generation.as_ref().filter(|lineup| held < lineup.generation);
         let start_of = |lineup: &GenerationConfig| {
             lineup.start_of(worker, self.core.state.checkpoint_in == Some(lineup.generation))
@@ -160,7 +160,7 @@ impl Run {
     }
 
     pub(crate) fn handle_ready(&mut self, worker: WorkerId, ready: Ready) {
-        // What was said of a part that it had before is void.
+        // A report about an earlier part is void.
         let Some(rank) = self.core.rank_of(worker).filter(|rank| *rank == ready.rank) else { return };
         if let Some(expected) = &self.core.state.facts
             && let Some(difference) = difference(expected, rank, &ready)
@@ -188,7 +188,7 @@ impl Run {
             return self.core.send_back_to_heal(worker);
         }
         if in_training {
-            // What it holds after a round can be compared with what the members hold there.
+            // Its state after a round can be compared with the members' state there.
             let last = next_round.0.checked_sub(1).map(Round);
             let expected =
                 last.zip(self.accounting.parity_of(rank)).and_then(|(last, parity)| parity.hash_after(last));
@@ -198,7 +198,7 @@ impl Run {
         }
     }
 
-    /// A worker that should hold the same bits, and does not, fetches them; after some attempts it is refused.
+    /// A worker with a differing state heals; after some attempts it is refused.
     pub(crate) fn heal_again(&mut self, worker: WorkerId) {
         let Some(peer) = self.core.peers.get_mut(&worker) else { return };
         peer.start.heals += 1;
@@ -231,10 +231,10 @@ impl Generations {
         if core.state.sites.len() >= SITES_MAX && !core.state.sites.contains(&join.site) {
             return Some(format!("the run has {SITES_MAX} sites already"));
         }
-        // Members that are overdue keep nobody out: others may have to take their place.
+        // Overdue members block no seat: others may have to take their place.
         let overdue = self.grace_until.is_some_and(|until| until <= core.now);
         let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
-        // Where the coordinator makes the plan, it makes another one with those who have come from elsewhere.
+        // Where the coordinator makes the plan, it makes another one that includes workers from other sites.
         let names = Some(&core.config.parallel.sites).filter(|_| core.replan_after().is_none());
         if let Some(names) = names.filter(|names| !names.is_empty() && !names.contains(&join.site)) {
             return Some(format!(
@@ -257,7 +257,7 @@ impl Generations {
 }
 
 impl Core {
-    /// What a worker holds is of no use any more, through no fault of its own: it heals from who is there then.
+    /// Has a worker heal from the workers then present: its state became useless through no fault of its own.
     pub(crate) fn send_back_to_heal(&mut self, worker: WorkerId) {
         self.members_changed();
         let Some(peer) = self.peers.get_mut(&worker) else { return };
@@ -268,9 +268,9 @@ impl Core {
     }
 }
 
-/// What a worker must change to take part with this part of the model; none when it agrees.
+/// Returns the change that a worker needs to take part with this part of the model; `None`: it agrees.
 pub(crate) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<String> {
-    // Where the model was cut anew, nobody knows yet how many a part has.
+    // After a new cut of the model, the parts' sizes are unknown.
     let parameters = expected.parameters.get(rank as usize).copied();
     if let Some(parameters) = parameters.filter(|parameters| *parameters != found.parameters) {
         return Some(format!(

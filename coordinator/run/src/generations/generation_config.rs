@@ -1,4 +1,4 @@
-//! Who takes part in a generation, and with whom.
+//! Members of a generation, and their groups.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use longhaul_common::timeline::Assignment;
 use longhaul_proto::control::message::{GenerationStart, Replica, Settlement};
 use serde::{Deserialize, Serialize};
 
-/// A generation over all workers: each of them is told the part of it that concerns it.
+/// A generation over all workers: each receives the part that concerns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerationConfig {
     /// Which generation.
     pub generation: Generation,
-    /// By rank: those who hold that part of the model. One where everybody has all of it.
+    /// By rank: the holders of that part of the model. One group, where every worker has all of it.
     pub groups: Vec<SyncGroup>,
     /// The copies of the model, sorted by their first workers.
     pub replicas: Vec<Replica>,
@@ -30,7 +30,7 @@ pub struct GenerationConfig {
     pub schedule: RoundSchedule,
 }
 
-/// The workers that hold one part of the model, and what becomes of their open round.
+/// The holders of one part of the model, and the outcome of their open round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncGroup {
     /// They, and their duties.
@@ -57,7 +57,7 @@ impl GenerationConfig {
         self.replica_led_by(worker).or_else(|| self.replica_with(worker))
     }
 
-    /// The copy whose first worker this is.
+    /// The copy led by this worker.
     #[must_use]
     pub fn replica_led_by(&self, worker: WorkerId) -> Option<&Replica> {
         let first = |replica: &Replica| replica.ranks.first().map(|first| first.worker);
@@ -72,14 +72,15 @@ impl GenerationConfig {
         self.replicas.iter().find(|replica| replica.ranks.iter().any(|member| member.worker == worker))
     }
 
-    /// What every worker is told, where all are told the same: each has a copy by itself.
+    /// The start for all workers, where it is the same for all: each has a copy by itself.
     #[must_use]
     pub fn common_start(&self, checkpoint: bool) -> Option<Arc<GenerationStart>> {
         let [_] = &*self.groups else { return None };
         self.start_of(self.members().next()?.worker, checkpoint).map(Arc::new)
     }
 
-    /// What a worker is told; none: it does not take part. `checkpoint`: whether all are to write one after the first round.
+    /// The start for a worker; `None`: it does not take part. `checkpoint`: whether all are to write one after the first
+    /// round.
     #[must_use]
     pub fn start_of(&self, worker: WorkerId, checkpoint: bool) -> Option<GenerationStart> {
         let group = &self.groups[self.rank_of(worker)?];

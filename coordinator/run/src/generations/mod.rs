@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::recovery::source::Source;
 use crate::state::Phase;
 
-/// How one generation follows another: who prepares, settles, is awaited or is out.
+/// Transition between generations: workers that prepare, settle, are awaited or are out.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Generations {
     preparing: Option<Preparing>,
@@ -27,7 +27,7 @@ pub(super) struct Generations {
     grace_until: Option<Duration>,
     /// Members of the generation that cannot come back as such.
     gone: BTreeSet<WorkerId>,
-    /// All are to leave, and nobody new comes in. A coordinator that is started again knows nothing of it: the run goes on then.
+    /// All are to leave, and no new worker is admitted. Not durable: after a restart the run goes on.
     suspending: bool,
     begun_at: Duration,
     last_join: Duration,
@@ -90,12 +90,12 @@ impl Generations {
         self.suspending
     }
 
-    /// Whether nobody has still to say that it is ready, or there is nothing to be ready for.
+    /// Whether all expected answers to `Prepare` have come.
     pub(super) fn has_heard_all_ready(&self) -> bool {
         self.preparing.as_ref().is_none_or(Preparing::has_heard_all)
     }
 
-    /// The same of what members say of the round that their generation ends with.
+    /// The same for the members' reports of their generation's last round.
     pub(super) fn has_heard_all_settled(&self) -> bool {
         self.settling.as_ref().is_none_or(Settling::has_heard_all)
     }
@@ -106,7 +106,7 @@ impl Generations {
         self.replicas_formed
     }
 
-    /// When a run that had begun goes on with fewer workers than it wants: nobody has joined for a while, and somebody holds its state.
+    /// Time at which a begun run goes on with fewer workers than wanted: none has joined for a while, and one holds its state.
     pub(super) fn gathering_ends(&self, core: &Core) -> Option<Duration> {
         let begun = core.state.phase == Phase::Gathering && core.state.facts.is_some();
         let held = begun && core.choose_source() != Source::Fresh;

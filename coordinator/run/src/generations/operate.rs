@@ -1,4 +1,4 @@
-//! What an operator asks of a run that goes on: to pause, to go on, to let a worker go, to take one out for good.
+//! Requests of an operator to a running run: pause, resume, dismiss a worker, kick one.
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::{REVOKED_MAX, ToWorker};
@@ -23,7 +23,7 @@ pub enum Suspended {
 }
 
 impl Accounting {
-    /// Whether nobody is to begin a round. A run that is to end does not wait for that.
+    /// Whether rounds are held back. A run that is to end does not wait for that.
     pub(crate) fn is_held(&self, core: &Core) -> bool {
         (core.state.paused || self.waits_for_slow_joiner(core)) && !core.state.drain
     }
@@ -41,7 +41,7 @@ impl Core {
         self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
     }
 
-    /// Whether that is so because somebody asked for it.
+    /// Whether that was requested.
     pub(crate) fn is_paused(&self) -> bool {
         self.state.paused && !self.state.drain && self.state.phase != Phase::Finished
     }
@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Who joins is told who is out of the run.
+    /// Sends a joining worker the list of revoked ones.
     pub(crate) fn tell_revoked(&mut self, worker: WorkerId) {
         let all: Vec<WorkerId> = self.state.revoked.iter().copied().collect();
         for workers in all.chunks(REVOKED_MAX) {
@@ -103,7 +103,7 @@ impl Core {
 }
 
 impl Run {
-    /// Whether the pause has still to be told to those who train: the generation then settles, and the next one waits.
+    /// Whether training members still have to receive the pause: the generation then settles, and the next one waits.
     pub(crate) fn pause_is_due(&self) -> bool {
         self.accounting.is_held(&self.core) && self.generations.settling.is_none() && !self.core.is_closing()
     }
@@ -135,7 +135,7 @@ impl Run {
         self.let_go_when_spared(worker, reason, "leaves, as the operator asks");
     }
 
-    /// For people: the run was over after `done` steps, and goes on.
+    /// Reports that the run was over after `done` steps, and goes on.
     pub fn note_extension(&mut self, done: u64) {
         let text = format!(
             "it was over after {done} steps, and goes on to {}: its learning rate follows these",
@@ -144,7 +144,7 @@ impl Run {
         self.core.notice(Severity::Info, None, text);
     }
 
-    /// Takes leave of a worker that goes in an orderly way.
+    /// Dismisses a worker that leaves in order.
     pub(crate) fn let_go(&mut self, worker: WorkerId, reason: &str, what: &str) {
         self.core.note_holder(worker);
         self.core.send(worker, ToWorker::Dismiss { reason: reason.to_owned() });
@@ -152,12 +152,12 @@ impl Run {
         self.remove(worker, Severity::Info, what);
     }
 
-    /// A worker's certificate is good for nothing any more. Everybody is told, so that its peers hang up as well; who comes later is told then.
+    /// Revokes a worker's certificate. All workers receive it, so that its peers disconnect too; later joiners receive it on joining.
     pub(crate) fn handle_kick(&mut self, worker: WorkerId) {
         if !self.core.state.revoked.insert(worker) {
             return;
         }
-        // Nobody may hear of it before it is certain.
+        // It must be durable before any worker receives it.
         self.core.persist();
         let reason = "the operator has taken this worker out of the run: its certificate is revoked";
         self.core.send(worker, ToWorker::Refused { reason: reason.to_owned() });

@@ -15,22 +15,22 @@ use crate::peer::{Peer, Standing};
 use crate::recovery::source::Source;
 use crate::state::{Facts, Phase};
 
-/// Donors named to a worker that heals: enough to outlive a few of them, few enough for one message.
+/// Most donors for a healing worker: enough to outlive some, few enough for one message.
 pub(crate) const DONORS_MAX: usize = 16;
 
 /// The phase between gathering and training.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Preparing {
     participants: BTreeSet<WorkerId>,
-    /// What is loaded: the round that follows, and the hash of each part of the model where it is known.
+    /// The expected state: its next round, and the hash of each part of the model where known.
     expected: (Round, BTreeMap<u32, Hash>),
-    /// Those who load the state by themselves; the others heal from them.
+    /// Workers that load the state by themselves; the others heal from them.
     sources: BTreeSet<WorkerId>,
-    /// Those of them that have not said yet that they have.
+    /// Sources that have not reported yet.
     unheard: BTreeSet<WorkerId>,
     /// Ranks whose part comes from the disks of others.
     moved: BTreeSet<u32>,
-    /// By rank, what the lowest-numbered source holds: all must.
+    /// By rank, the answer of the lowest-numbered source: all others must match.
     reference: Option<Vec<Ready>>,
     /// A participant left: it starts over.
     broken: bool,
@@ -41,17 +41,17 @@ impl Preparing {
         self.broken |= self.participants.contains(&worker);
     }
 
-    /// A worker says that it is ready.
+    /// Records that a worker is ready.
     pub fn heard(&mut self, worker: WorkerId) {
         self.unheard.remove(&worker);
     }
 
-    /// Whether all who load the state by themselves have said that they have. Before that nothing can go on.
+    /// Whether all sources have reported. Nothing goes on before.
     pub fn has_heard_all(&self) -> bool {
         self.unheard.is_empty()
     }
 
-    /// Whether this answers what was asked last, and not something before.
+    /// Whether this answers the last order, and not an earlier one.
     pub fn asked_for(&self, ready: &Ready) -> bool {
         let (round, hashes) = &self.expected;
         ready.next_round == *round && hashes.get(&ready.rank).is_none_or(|hash| *hash == ready.state_hash)
@@ -80,7 +80,7 @@ impl Run {
                 return;
             }
             self.seat_all(&self.core.holders_of(&source));
-            // Where no copy has all its workers, more must come.
+            // Without a complete copy, more workers must come.
             if !self.core.replicas_where(|_| true).is_empty() {
                 self.start_preparing(source);
             } else if let Source::Checkpoint(found) = source {
@@ -142,7 +142,7 @@ impl Run {
             Source::Checkpoint(found) if self.core.is_same_cut(&found) => {
                 (found.round, (0..).zip(found.hashes).collect())
             }
-            // Nobody knows the hashes of parts that were never written.
+            // The hashes of parts that were never written are unknown.
             Source::Checkpoint(found) => (found.round, BTreeMap::new()),
         };
         self.generations.preparing = Some(Preparing {
@@ -176,7 +176,7 @@ impl Run {
                 None => return,
             },
         };
-        // Those who came meanwhile, and whose copies lost somebody.
+        // Workers that came meanwhile, and those of incomplete copies.
         self.seat_waiting(&BTreeMap::new());
         let agrees = |peer: &Peer| {
             let of_part = peer.seat.and_then(|seat| reference.get(seat.rank as usize));
@@ -194,13 +194,14 @@ impl Run {
         let all_agree =
             preparing.participants.iter().all(|worker| self.core.peers.get(worker).is_some_and(agrees));
         if all_agree && !self.accounting.is_held(&self.core) {
-            // With those who came meanwhile and have healed already.
+            // With the workers that came meanwhile and have healed already.
             let replicas = self.core.replicas_where(agrees);
             self.begin_first(&reference, replicas, &preparing);
         }
     }
 
-    /// When all sources are ready: what the lowest-numbered one of each part holds counts, also for model and data.
+    /// Chooses the reference once all sources are ready: the state of the lowest-numbered one of each part, also for
+    /// model and data.
     fn choose_reference(&mut self, preparing: &Preparing) -> Option<Vec<Ready>> {
         let ready = |worker: &WorkerId| {
             let peer = self.core.peers.get(worker).filter(|peer| peer.standing == Standing::Ready)?;
@@ -232,7 +233,7 @@ impl Run {
 
     fn begin_first(&mut self, reference: &[Ready], replicas: Vec<Vec<WorkerId>>, preparing: &Preparing) {
         let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
-        // The start was chosen among those that the ledger reaches.
+        // The start was chosen among the rounds that the ledger reaches.
         self.core.state.ledger.cut_back(first_round);
         self.accounting.keep_pace(&mut self.core, first_round);
         self.core.state.releases.begin_at(first_round);
@@ -262,7 +263,7 @@ impl Run {
 }
 
 impl Core {
-    /// Why a run is over that nobody trains.
+    /// Describes why an idle run is over.
     fn words_of_stop(&self) -> &'static str {
         match self.state.facts {
             None => "stopped before training began",
@@ -272,7 +273,7 @@ impl Core {
 }
 
 impl Liveness {
-    /// Tells everybody who has a seat and waits to heal from those who hold the same part of the state.
+    /// Has all waiting workers with a seat heal from holders of the same part.
     pub(crate) fn heal_waiting(&mut self, core: &mut Core, is_donor: impl Fn(&Peer) -> bool) {
         let donors: Vec<(u32, WorkerId)> = core
             .peers
@@ -303,7 +304,7 @@ impl Liveness {
             members.sort_by(|a, b| far(a).total_cmp(&far(b)).then(a.worker.cmp(&b.worker)));
             members.truncate(DONORS_MAX);
             if let Some(peer) = core.peers.get_mut(&worker) {
-                // The answer of one that heals already may be on its way: it is of a state from before.
+                // The answer of an already healing worker may be in flight, with an older state.
                 if peer.standing == Standing::Waiting {
                     peer.start.reopened = None;
                 }
@@ -316,7 +317,7 @@ impl Liveness {
     }
 }
 
-/// What the parts of one model say of it; of the data, what the first one says. None: there is no part.
+/// Combines the parts' facts; those of the data come from the first one. `None`: there is no part.
 fn facts_of(parts: &[Ready]) -> Option<Facts> {
     let first = parts.first()?;
     let parameters = parts.iter().map(|part| part.parameters).collect();

@@ -22,7 +22,7 @@ use crate::state::Phase;
 /// How long lost samples wait for a generation that begins for another reason, in milliseconds: a settle costs every
 /// member a round trip, and a link that is slow enough to skip rounds skips many.
 const BACKLOG_WAIT_MS: u64 = 10_000;
-/// How long who is ready waits for others that heal, in milliseconds: each generation has the exchange that is open begin anew.
+/// Time that ready workers wait for healing ones, in milliseconds: each generation restarts the open exchange.
 const JOINERS_WAIT_MS: u64 = 500;
 
 /// A generation that ends.
@@ -36,7 +36,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    /// Whether nobody owes an answer.
+    /// Whether all answers are in.
     pub fn has_heard_all(&self) -> bool {
         self.answers.len() >= self.participants.len()
     }
@@ -155,7 +155,7 @@ impl Run {
         };
         let Some(outcomes) = self.core.outcomes(&old, &settling) else { return self.lose_members() };
         let first_round = outcomes.iter().map(|outcome| outcome.first_round).max().unwrap_or(old.until);
-        // Who computes the last round begins no other.
+        // A member that computes the last round begins no other.
         let first_round = first_round.min(old.until);
         let open_rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.settlement.open_round).collect();
         let open_round = open_rounds.iter().copied().min().unwrap_or(first_round);
@@ -165,7 +165,8 @@ impl Run {
         self.accounting.undo_from(&mut self.core, open_round, first_round, &settling.participants);
         for (rank, outcome) in (0..).zip(&outcomes) {
             let open = outcome.settlement.open_round;
-            // A round whose results all count is made by nobody anew: who has applied it has what the others will.
+            // A round whose results all count is not repeated: workers that have applied it have the others' future
+            // state.
             let remade = if outcome.is_whole { open.next() } else { open };
             self.core.state.rewinds.note((rank, self.core.ranks()), settling.generation, remade);
             self.accounting.summaries_mut().reopen(open, rank);
@@ -190,7 +191,7 @@ impl Run {
         self.assemble(settling.generation, replicas, settlements, (first_round, until), open_round);
     }
 
-    /// A member whose bits differ has no place in the generation until it has healed.
+    /// Takes a member with differing bits out of the generation until it has healed.
     pub(crate) fn mend_parity(&mut self, verdict: &Verdict) {
         for &worker in &verdict.odd {
             let text = format!(
@@ -224,8 +225,8 @@ impl Run {
         true
     }
 
-    /// Nobody of the generation is here. They may still train, and come back; if they cannot, the run's state is lost
-    /// from memory.
+    /// Handles a generation without present members. They may still train, and come back; otherwise the run's state is
+    /// lost from memory.
     fn lose_members(&mut self) {
         self.generations.settling = None;
         self.await_members();
@@ -309,7 +310,8 @@ impl Run {
 }
 
 impl Core {
-    /// When a generation begins with those who are ready: at once, or where others heal a little later, so that a site that comes back does so as a whole. None: nobody is.
+    /// Time at which a generation begins with the ready workers: at once, or a little later where others heal, so that a site comes back as a whole. `None`: none is
+    /// ready.
     pub(crate) fn joiners_are_due_at(&self) -> Option<Duration> {
         let ready = self.ready_replicas();
         let ready_at = |worker: &WorkerId| Some(self.peers.get(worker)?.start.ready_at);
@@ -323,7 +325,7 @@ impl Core {
         self.state.drain && self.state.phase == Phase::Training
     }
 
-    /// Why a run is over whose rounds before this one are done.
+    /// Describes the end of a run whose rounds before this one are done.
     fn words_of_end(&self, round: Round) -> String {
         let (schedule, steps) = (&self.state.schedule, self.state.schedule.steps);
         match schedule.steps_of(round).start {
@@ -379,9 +381,9 @@ impl Generations {
         self.settling = Some(Settling { generation, participants, answers: BTreeMap::new() });
     }
 
-    /// Whether to give awaited members up would be to begin again with nothing: nobody who is here holds the run's state. They may be
-    /// training still, cut off from the coordinator alone, so they are waited for until one of them is here, or others are enough for
-    /// a run. One that was restarted is not awaited: it has lost its memory.
+    /// Whether giving up awaited members would mean starting from nothing: no present worker holds the run's state. They may still
+    /// train, cut off from the coordinator alone, so the run waits until one of them is here, or others suffice for a run. A
+    /// restarted one is not awaited: it has lost its memory.
     fn only_awaited_hold_the_state(&self, core: &Core) -> bool {
         let here = core.peers.values().filter(|peer| peer.connection.is_some()).count();
         let none_of_them_is_here = core.present_members().is_empty();
@@ -394,8 +396,8 @@ impl Generations {
 }
 
 impl Accounting {
-    /// Rounds from the open one on may be applied everywhere, and known to be: where all who were there then are gone, and those who survive joined lately and had not
-    /// caught up. They make these rounds anew, and what the books say of them is void.
+    /// Undoes rounds from the open one on that were applied everywhere, where all their holders have left and the survivors joined lately and had not caught up. They
+    /// repeat these rounds, and the records of them are void.
     fn undo_from(
         &mut self,
         core: &mut Core,

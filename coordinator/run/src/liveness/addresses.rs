@@ -1,4 +1,5 @@
-//! Workers whose addresses change while they take part: the others hear of it with the next generation, which begins for it.
+//! Workers whose addresses change while they take part: the others receive the new one with the next generation, which
+//! begins for it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +21,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// After so long at one address, the next time is a first time.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// Who has moved, and when a generation may begin for it.
+/// Workers that have moved, and the earliest time of a generation for it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Moves {
     by_worker: BTreeMap<WorkerId, Move>,
@@ -38,7 +39,7 @@ impl Moves {
         let before = self.by_worker.get(&worker).copied().filter(|last| last.due + FORGOTTEN_AFTER > now);
         let next = match before {
             None => Move { due: now, times: 0 },
-            // That of before has yet to be told.
+            // The last change is not announced yet.
             Some(last) if last.due > now => last,
             Some(Move { due, times }) => {
                 let pause = PAUSE.saturating_mul(1 << times.min(16)).min(PAUSE_MAX);

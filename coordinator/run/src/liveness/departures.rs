@@ -1,4 +1,4 @@
-//! Who was here and is not any more, for people.
+//! Departed workers, for display.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::peer::Peer;
 /// Departures that are remembered: more than a page shows.
 const DEPARTURES_KEPT: usize = 1024;
 
-/// A worker that was here and is not. What this coordinator has not seen itself is null.
+/// A departed worker. Values that this coordinator has not seen itself are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GoneStatus {
     /// Its number.
@@ -30,14 +30,14 @@ pub struct GoneStatus {
     pub left: bool,
     /// The step that it computed last.
     pub step: Option<u64>,
-    /// Seconds since it said something.
+    /// Seconds since its last message.
     pub last_seen_s: Option<f64>,
     /// Why it is not here.
     pub why: Option<String>,
 }
 
 impl GoneStatus {
-    /// `kicked`, `left` who left in order, or `gone`.
+    /// `kicked`, `left` in order, or `gone`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl GoneStatus {
     }
 }
 
-/// The newest departure of each worker that is gone, since this coordinator was started.
+/// The newest departure of each absent worker, since this coordinator was started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Departures {
     by_worker: BTreeMap<WorkerId, Departure>,
@@ -85,7 +85,7 @@ impl Departures {
 impl Liveness {
     /// Workers that have joined at some time, and are not here.
     pub(crate) fn gone_statuses(&self, core: &Core) -> Vec<GoneStatus> {
-        // At the end, the page shows those who were there to the end.
+        // At the end, the page shows the workers that stayed to the end.
         let shown = core.state.last_snapshot.as_ref();
         let is_shown = |worker: &WorkerId| {
             let id = worker.to_string();

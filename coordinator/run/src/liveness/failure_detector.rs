@@ -1,4 +1,4 @@
-//! Who is heard, or heard of, and who has been silent for too long.
+//! The failure detector: signs of life, and workers silent for too long.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Core {
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };
         if self.config.parallel.is_divided() && peer.seat.is_none_or(|seat| seat.rank > 0) {
-            // The samples of a copy are counted once, by whom they are assigned to.
+            // The samples of a copy count once, for the worker that they are assigned to.
             heartbeat.tokens = 0;
             heartbeat.selected_tokens = 0;
         }
@@ -35,7 +35,7 @@ impl Core {
         peer.progress.meter.push(self.now, heartbeat);
     }
 
-    /// A member of the generation speaks for others of its site. That they are alive is all that it can say of them, and not for long (`silence`).
+    /// Records a member's report that others of its site are alive. It proves no more, and not for long (`silence`).
     pub(crate) fn hear_of(&mut self, speaker: WorkerId, others: &[SignOfLife]) {
         let Some(speaking) = self.peers.get(&speaker).filter(|peer| peer.is_present_member()) else { return };
         let site = speaking.known.site;
@@ -54,14 +54,15 @@ impl Core {
 }
 
 impl Liveness {
-    /// Where this process stood still, nobody was silent. To be asked before anybody is heard, as the silence that ends then was none.
+    /// Discounts silences while this process stood still. Call it before any message is recorded, as that would end a silence that was
+    /// none.
     pub(crate) fn forgive_if_late(&mut self, core: &mut Core) {
         if let Some(due) = self.silence_at.filter(|at| *at <= core.now) {
             core.peers.values_mut().for_each(|peer| peer.silence.forgive(due, core.now));
         }
     }
 
-    /// Somebody who has been silent for too long, and when that was heard last.
+    /// A worker that has been silent for too long, and the time of its last sign.
     fn one_that_is_due(&self, core: &Core) -> Option<(WorkerId, Duration)> {
         let is_over = |(worker, peer): &(&WorkerId, &Peer)| {
             self.silence_over(core, **worker, peer).is_some_and(|at| at <= core.now)
@@ -69,7 +70,8 @@ impl Liveness {
         core.peers.iter().find(is_over).map(|(&worker, peer)| (worker, peer.silence.last()))
     }
 
-    /// Somebody says that these are out of reach: they are asked to speak, and missed earlier. Whether there is an earlier look now.
+    /// Handles a report that these are out of reach: they are asked for a sign of life, and missed earlier. Returns whether the next
+    /// look is earlier now.
     pub(crate) fn look_at_doubted(&mut self, core: &mut Core, workers: &[WorkerId]) -> bool {
         self.ask_silent(core, workers);
         let over = |worker: &WorkerId| self.silence_over(core, *worker, core.peers.get(worker)?);
@@ -81,7 +83,8 @@ impl Liveness {
         is_earlier
     }
 
-    /// Those of these that are silent are asked to speak: whoever spoke for them may not do so any more, or never have.
+    /// Asks the silent ones of these for a sign of life: their reporter may have stopped reporting, or never have
+    /// begun.
     fn ask_silent(&mut self, core: &mut Core, workers: &[WorkerId]) {
         for &worker in workers {
             let is_doubted = self.reach.is_doubted(worker, core.now);
@@ -94,7 +97,7 @@ impl Liveness {
         }
     }
 
-    /// When a worker that is here is taken for lost, if it says nothing: earlier, where others wait for it in vain.
+    /// Time at which a silent worker is taken for lost: earlier, where others wait for it in vain.
     fn silence_over(&self, core: &Core, worker: WorkerId, peer: &Peer) -> Option<Duration> {
         peer.connection?;
         let faults = &core.config.faults;
@@ -113,7 +116,7 @@ impl Run {
         if self.liveness.silence_at.is_none_or(|at| at > self.core.now) {
             return;
         }
-        // Who goes may show that the link of its site is cut, and then others of the site are due.
+        // A departure may show that the link of its site is cut; then others of the site are due.
         while let Some((worker, last)) = self.liveness.one_that_is_due(&self.core) {
             let site = self.core.peers.get(&worker).map(|peer| peer.known.site);
             if let Some(site) = site.filter(|_| self.liveness.reach.is_doubted(worker, self.core.now)) {

@@ -1,4 +1,4 @@
-//! Which workers can be heard, by whom, and at which address.
+//! Liveness of workers: their signs of life, and their addresses.
 
 pub(super) mod addresses;
 pub(super) mod departures;
@@ -17,13 +17,13 @@ use self::reach::Reach;
 use crate::command::Severity;
 use crate::peer::Peer;
 
-/// The failure detector: who can be heard, by whom, and at which address.
+/// The failure detector, with the reachability and addresses of workers.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Liveness {
-    /// When to look for those that have been silent for too long, at the latest; none: nobody is connected.
+    /// Latest time of the next look at silent workers; `None`: no worker is connected.
     silence_at: Option<Duration>,
     reach: Reach,
-    /// Those who were here since this coordinator was started, and are not any more.
+    /// Workers that have left since this coordinator was started.
     departures: Departures,
     moves: Moves,
 }
@@ -43,7 +43,7 @@ impl Liveness {
         self.moves.forget(worker);
     }
 
-    /// When it is looked at who is silent, at the latest; none: nobody is connected.
+    /// Latest time of the next look at silent workers; `None`: no worker is connected.
     pub(super) fn is_looked_at(&self) -> Option<Duration> {
         self.silence_at
     }

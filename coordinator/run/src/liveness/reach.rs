@@ -1,4 +1,4 @@
-//! Members that cannot reach each other, by what they say (decision 0043).
+//! Members that cannot reach each other, by their own reports (decision 0043).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,49 +14,49 @@ use crate::liveness::Liveness;
 use crate::machine::Run;
 use crate::peer::Peer;
 
-/// What was not said again for so long does not count any more: three repetitions are missing.
+/// A report expires after this time: three repetitions are missing.
 const KEPT: Duration = Duration::from_millis(3 * OUT_OF_REACH_REPEATED_MS);
-/// Two that are heard are given so long to reach each other again, at least.
+/// Least time for two heard members to reach each other again.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
-/// Who is heard regularly has been heard within this time: two heartbeats.
+/// A regularly heard worker was heard within this time: two heartbeats.
 const HEARD_WITHIN: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
-/// For so long who was left out is not asked in again, the first time: most outages are over in seconds,
+/// First time for which an excluded worker stays excluded: most outages last seconds.
 const APART: Duration = Duration::from_secs(2);
-/// and at most: each time it is twice as long as before. A route that is out for hours then costs the others two or three seconds in five minutes.
+/// Longest such time; each one is twice the last. A route that is out for hours then costs the others two or three seconds in five minutes.
 const APART_MAX: Duration = Duration::from_secs(300);
-/// After so long in which it was not left out again, the next time is a first time.
+/// After this time without an exclusion, the next one counts as the first.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
-/// Who says of whom that it is out of reach, and who was left out for it.
+/// Reports of unreachable members, and the workers excluded because of them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Reach {
     said: BTreeMap<WorkerId, Word>,
-    /// When somebody said so last of whom.
+    /// Time of the last report about each worker.
     doubted: BTreeMap<WorkerId, Duration>,
     apart: BTreeMap<WorkerId, Apart>,
-    /// Sites of which somebody was out of reach and silent, and when that was.
+    /// Sites with a lost worker that was out of reach and silent, and the time of the loss.
     missing_at: BTreeMap<SiteId, Duration>,
 }
 
-/// What one member says.
+/// The reports of one member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Word {
     at: Duration,
-    /// Of whom, and since when.
+    /// Unreachable members, and since when.
     of: BTreeMap<WorkerId, Duration>,
 }
 
-/// A worker that was left out.
+/// An excluded worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Apart {
-    /// Those that it has no part in the run with.
+    /// The workers that it may not share a generation with.
     from: BTreeSet<WorkerId>,
     until: Duration,
     times: u32,
 }
 
 impl Reach {
-    /// A member says which others are out of its reach.
+    /// Records a member's report of unreachable others.
     pub fn note(&mut self, now: Duration, by: WorkerId, of: &[WorkerId]) {
         let before = self.said.remove(&by).filter(|word| word.at + KEPT >= now);
         let since = |worker: &WorkerId| before.as_ref()?.of.get(worker).copied();
@@ -80,20 +80,20 @@ impl Reach {
         }
     }
 
-    /// A member says that it hears nothing: who else is out of its reach says nothing of them.
+    /// Records a member that receives nothing: its reports about others prove nothing.
     pub fn note_deaf(&mut self, now: Duration, by: WorkerId) {
         self.note(now, by, &[]);
         self.doubted.insert(by, now);
     }
 
-    /// A worker is not here any more, or another process of it is.
+    /// Forgets a worker that has left or was replaced by another process.
     pub fn forget(&mut self, worker: WorkerId) {
         self.said.remove(&worker);
         self.doubted.remove(&worker);
         self.said.values_mut().for_each(|word| _ = word.of.remove(&worker));
     }
 
-    /// A worker of this site was out of reach, and is taken for lost.
+    /// Records that a worker of this site was out of reach and is taken for lost.
     pub fn miss_at(&mut self, site: SiteId, now: Duration) {
         self.missing_at.retain(|_, at| *at + KEPT >= now);
         self.missing_at.insert(site, now);
@@ -104,12 +104,13 @@ impl Reach {
         self.missing_at.get(&site).is_some_and(|at| *at + KEPT >= now)
     }
 
-    /// Whether somebody finds this worker out of reach.
+    /// Whether any member reports this worker out of reach.
     pub fn is_doubted(&self, worker: WorkerId, now: Duration) -> bool {
         self.doubted.get(&worker).is_some_and(|at| *at + KEPT >= now)
     }
 
-    /// Who says so of whom. None, where nobody has been saying it for so long: to the word that was heard last, as the time in which this process stood still says nothing.
+    /// Pairs of reporter and unreachable member; none, where the reports have stopped. Measured up to the last report received, as a stall of this process proves
+    /// nothing.
     fn pairs(&self, now: Duration, patience: Duration) -> BTreeSet<(WorkerId, WorkerId)> {
         let words = || self.said.iter().filter(|(_, word)| word.at + KEPT >= now);
         let is_due = |word: &Word| word.of.values().any(|since| *since + patience <= word.at);
@@ -119,7 +120,7 @@ impl Reach {
         words().flat_map(|(by, word)| word.of.keys().map(move |of| (*by, *of))).collect()
     }
 
-    /// A worker is left out because of these. For how long.
+    /// Excludes a worker because of these others. Returns for how long.
     fn part(&mut self, now: Duration, worker: WorkerId, from: BTreeSet<WorkerId>) -> Duration {
         self.apart.retain(|_, apart| apart.until + FORGOTTEN_AFTER > now);
         let times = self.apart.get(&worker).map_or(0, |apart| apart.times);
@@ -130,7 +131,8 @@ impl Reach {
 }
 
 impl Liveness {
-    /// A worker says which others are out of its reach, or by its own name that it does not hear the coordinator. Counts between members alone. Whether anybody is to be looked at earlier now.
+    /// Handles a worker's report of others out of reach, or, by its own name, that it does not receive the coordinator. Counts between members alone. Returns whether a
+    /// worker has to be checked earlier now.
     pub(crate) fn handle_out_of_reach(
         &mut self,
         core: &mut Core,
@@ -150,7 +152,7 @@ impl Liveness {
         self.look_at_doubted(core, &workers)
     }
 
-    /// Whether this worker is to have no part in the run for now, as one that takes part was out of its reach.
+    /// Whether this worker stays out of the run for now, as a present participant was out of its reach.
     pub(crate) fn is_kept_apart(&self, core: &Core, worker: WorkerId) -> bool {
         let Some(apart) = self.reach.apart.get(&worker) else { return false };
         let takes_part = |other: &WorkerId| core.peers.get(other).is_some_and(Peer::is_present_member);
@@ -159,12 +161,13 @@ impl Liveness {
 }
 
 impl Run {
-    /// Where two members are heard here and have not been able to reach each other for as long as anybody may be silent, one of them is left out, or the run would wait for as long as that lasts.
+    /// Excludes one of two members that are heard here and have not reached each other for the longest permitted silence. The run would wait for as long as the outage
+    /// otherwise.
     pub(crate) fn part_those_out_of_reach(&mut self) {
         let patience = Duration::from_millis(self.core.config.faults.suspect_after_ms).max(PATIENCE_MIN);
         let mut pairs = Pairs::new(self.liveness.reach.pairs(self.core.now, patience));
         loop {
-            // Who goes may take others along, or leave somebody as the last copy.
+            // A departure may take others along, or leave a worker as the last copy.
             pairs.retain(|worker| self.core.is_heard(worker));
             let Some(worker) = self.core.to_be_left_out(&pairs) else { return };
             let from = pairs.remove(worker);
@@ -182,13 +185,13 @@ impl Run {
 }
 
 impl Core {
-    /// Whether this member has said something of late, or somebody of it.
+    /// Whether this member was heard recently, directly or through another.
     fn is_heard(&self, worker: WorkerId) -> bool {
         let peer = self.peers.get(&worker).filter(|peer| peer.is_present_member());
         peer.is_some_and(|peer| self.now <= peer.silence.last() + HEARD_WITHIN)
     }
 
-    /// Of those pairs, the one that belongs to most. Of two alike the one that says so where the other does not, as only that one cannot go on; then the one with fewer others at
+    /// Returns the worker that belongs to most pairs. Of two alike, the one that alone reports the pair, as only that one cannot go on; then the one with fewer others at
     /// its site, and the higher-numbered one.
     fn to_be_left_out(&self, pairs: &Pairs) -> Option<WorkerId> {
         let mut at_site: BTreeMap<SiteId, usize> = BTreeMap::new();
@@ -205,16 +208,16 @@ impl Core {
     }
 }
 
-/// Who cannot reach whom, as one side of each pair says at least.
+/// Pairs of members that cannot reach each other, as at least one side reports.
 struct Pairs {
-    /// With whom each is in a pair.
+    /// Partners of each member.
     others: BTreeMap<WorkerId, BTreeSet<WorkerId>>,
-    /// Who says so of each of whom somebody does.
+    /// Reporters of each reported member.
     named_by: BTreeMap<WorkerId, BTreeSet<WorkerId>>,
 }
 
 impl Pairs {
-    /// Of who says so of whom.
+    /// Builds the pairs from reporter and reported member.
     fn new(said: BTreeSet<(WorkerId, WorkerId)>) -> Self {
         let (mut others, mut named_by) =
             (BTreeMap::<_, BTreeSet<_>>::new(), BTreeMap::<_, BTreeSet<_>>::new());
@@ -226,13 +229,13 @@ impl Pairs {
         Self { others, named_by }
     }
 
-    /// Leaves out pairs of which this is not so for both.
+    /// Keeps the pairs whose members both satisfy this.
     fn retain(&mut self, is_fit: impl Fn(WorkerId) -> bool) {
         let unfit: Vec<WorkerId> = self.others.keys().copied().filter(|worker| !is_fit(*worker)).collect();
         unfit.into_iter().for_each(|worker| _ = self.remove(worker));
     }
 
-    /// Leaves out the pairs of this worker. With whom they were.
+    /// Removes a worker's pairs. Returns its partners.
     fn remove(&mut self, worker: WorkerId) -> BTreeSet<WorkerId> {
         let from = self.others.remove(&worker).unwrap_or_default();
         for other in &from {

@@ -1,4 +1,4 @@
-//! How long a worker may say nothing before it is taken for lost.
+//! The time after which a silent worker is taken for lost.
 
 use std::time::Duration;
 
@@ -6,54 +6,54 @@ use longhaul_common::config::FaultConfig;
 use longhaul_proto::control::message::{ASKED_AFTER_MS, HEARTBEAT_INTERVAL_MS, OWN_WORD_EVERY};
 use serde::{Deserialize, Serialize};
 
-/// Time constant with which the longest silence fades, in milliseconds: of that before, about a third is left after so long.
+/// Time constant with which the longest silence fades, in milliseconds: about a third is left after this time.
 const MEMORY_MS: u64 = 30_000;
-/// What a worker that has just come is taken to have been silent for: it loads a model, and nothing is known of its link.
+/// Assumed silence of a new worker: it loads a model, and its link is unknown.
 const AT_FIRST: Duration = Duration::from_millis(5 * HEARTBEAT_INTERVAL_MS);
 /// Two heartbeats, lost one after the other.
 const MARGIN: Duration = Duration::from_millis(2 * HEARTBEAT_INTERVAL_MS);
-/// For so long after a worker's own last word others can speak for it: until it says something itself again, and two heartbeats more. Whose connection does not work, or who is dead
-/// and has somebody say otherwise, is missed so much later at most.
+/// Time after a worker's own last message for which others can report for it: until its own next message, and two heartbeats more. A worker with a broken connection, or
+/// a dead one reported alive, is missed this much later at most.
 const SPOKEN_FOR_MAX: Duration =
     Duration::from_millis(OWN_WORD_EVERY * HEARTBEAT_INTERVAL_MS).saturating_add(MARGIN);
-/// Who has been silent for so long is asked to speak.
+/// Silence after which a worker is asked for a sign of life.
 const ASKED_AFTER: Duration = Duration::from_millis(ASKED_AFTER_MS);
-/// Time between looks at the silent ones, at most: where this process stands still for longer, a look is late, so that it is noticed.
+/// Longest time between looks at silent workers. A look that comes later shows that this process stood still.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(HEARTBEAT_INTERVAL_MS);
-/// Later than this after it was due, a look at the silent ones is late because this process stood still.
+/// Delay of a look from which on it is late because this process stood still.
 const PUNCTUAL: Duration = Duration::from_millis(250);
 
-/// When a worker was heard, and for how long it has been silent lately. Who is on a link that stalls is given more time than who is not.
+/// The last sign of a worker and its recent silences. A worker on a link that stalls has more time than others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Silence {
-    /// When it was heard, or heard of.
+    /// Time of the last sign, its own or another's report.
     last: Duration,
     longest: Duration,
-    /// When it said something itself.
+    /// Time of its own last message.
     own: Duration,
-    /// It was asked to, and has not been heard or heard of since.
+    /// Asked for a sign of life, without one since.
     asked: bool,
 }
 
 impl Silence {
-    /// Of a worker that is here from now on.
+    /// Starts with a worker that has just come.
     pub fn new(now: Duration) -> Self {
         Self { last: now, longest: AT_FIRST, own: now, asked: false }
     }
 
-    /// It has said something.
+    /// Records a message of the worker.
     pub fn heard(&mut self, now: Duration) {
         self.own = self.own.max(now);
         self.note(now);
     }
 
-    /// Somebody else was shown at this time, which has passed, that it is alive.
+    /// Records a report that the worker was alive at this past time.
     pub fn heard_of(&mut self, at: Duration) {
         self.note(at.min(self.own + SPOKEN_FOR_MAX));
     }
 
     fn note(&mut self, at: Duration) {
-        // Words overtake each other on two connections: what is older says nothing.
+        // Messages overtake each other on two connections: an older one proves nothing.
         let Some(gap) = at.checked_sub(self.last).filter(|gap| !gap.is_zero()) else { return };
         let passed = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX).min(MEMORY_MS);
         // In whole milliseconds, so that a replay elsewhere decides alike.
@@ -63,7 +63,7 @@ impl Silence {
         self.asked = false;
     }
 
-    /// Whether it is to be asked to speak for itself: once in each silence, and earlier where others find it out of reach.
+    /// Whether to ask it for a sign of life: once in each silence, and earlier where others find it out of reach.
     pub fn is_to_be_asked(&mut self, now: Duration, is_doubted: bool) -> bool {
         let after = if is_doubted { ASKED_AFTER / 4 } else { ASKED_AFTER };
         let is_due = !self.asked && now >= self.last + after;
@@ -71,38 +71,40 @@ impl Silence {
         is_due
     }
 
-    /// When it was heard, or heard of, last.
+    /// Time of its last sign.
     pub fn last(&self) -> Duration {
         self.last
     }
 
-    /// When it is taken for lost, if nothing comes: after twice its longest silence of late, within the user's bounds.
+    /// Time at which it is taken for lost without a sign: after twice its longest recent silence, within the user's
+    /// bounds.
     pub fn over_at(&self, faults: &FaultConfig) -> Duration {
         let most = Duration::from_millis(faults.silent_after_ms);
         let least = Duration::from_millis(faults.suspect_after_ms).min(most);
         self.last + (2 * self.longest + MARGIN).clamp(least, most)
     }
 
-    /// When it is taken for lost where others find it out of reach: after its longest silence of late, but no more than two heartbeats of that, and one heartbeat; and half of what the user has
-    /// as the least, at least.
+    /// Time at which it is taken for lost where others find it out of reach: after its longest recent silence, counted as two heartbeats at most, and one heartbeat; and
+    /// at least half of the user's lower bound.
     pub fn over_for_doubted_at(&self, faults: &FaultConfig) -> Duration {
         let least = Duration::from_millis(faults.suspect_after_ms / 2);
         self.over_at(faults).min(self.last + (self.longest.min(MARGIN) + LOOK_INTERVAL).max(least))
     }
 
-    /// The same for one of whose site others are taken for lost, as the link of the site may be: no later than whoever is heard regularly. Who spoke for it may be one of those.
+    /// The same where others of its site are taken for lost, as the site's link may be down: no later than for a regularly heard worker. The reporter may be at that
+    /// site, too.
     pub fn over_beside_doubted_at(&self, faults: &FaultConfig) -> Duration {
         self.over_at(faults).min(self.last + Duration::from_millis(faults.suspect_after_ms))
     }
 
-    /// Whether that is longer ago than it ever was lately, though not long enough to give it up.
+    /// Whether the silence exceeds all recent ones, though not long enough to give the worker up.
     pub fn is_unusual(&self, now: Duration) -> bool {
         now > self.last + self.longest + MARGIN
     }
 
-    /// This process was to look at `due`, and stood still: what was said meanwhile has not been read, and some of it will be sent again only after as long as it has waited
-    /// (RFC 9002, section 6.2: each probe waits for twice as long as the one before). So twice that time does not count, and who was due has as much again. It is not all
-    /// forgotten: where many looks are late, as the machine is loaded, those that are dead are still found.
+    /// Discounts a stall of this process since `due`. Messages received meanwhile are unread, and some are repeated only after as long a wait again (RFC 9002, section
+    /// 6.2: each probe waits for twice as long as the one before). So twice the stall does not count, and an overdue worker has as much again. The silence is not
+    /// forgotten: where many looks are late, as on a loaded machine, dead workers are still found.
     pub fn forgive(&mut self, due: Duration, now: Duration) {
         let late = now.saturating_sub(due);
         if late > PUNCTUAL {
@@ -122,7 +124,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// What it may be silent for, after messages so far apart.
+    /// Returns the permitted silence after messages with these gaps.
     fn patience(gaps: impl IntoIterator<Item = u64>) -> Duration {
         let (mut silence, mut now) = (Silence::new(ms(0)), 0);
         for gap in gaps {
@@ -136,7 +138,7 @@ mod tests {
     fn who_is_regular_is_missed_after_three_more_heartbeats_and_who_just_came_is_not() {
         assert_eq!(patience([]), ms(6000));
         assert_eq!(patience([BEAT; 400]), ms(2000));
-        // Reports between heartbeats make nobody's silence shorter than the least.
+        // Reports between heartbeats do not shorten the permitted silence below the minimum.
         assert_eq!(patience([10; 20_000]), ms(2000));
     }
 
@@ -227,7 +229,7 @@ mod tests {
         assert_eq!(silence.last(), ms(16_000), "not in the future");
     }
 
-    /// Who was to be missed at that very time is heard out first, for as long as nobody listened.
+    /// A worker due during the stall gets as much time again as the stall lasted.
     #[test]
     fn who_was_due_when_nobody_listened_is_not_missed_at_once() {
         let faults = FaultConfig::default();

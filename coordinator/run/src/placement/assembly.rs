@@ -1,4 +1,4 @@
-//! Putting a generation together: what becomes of the one before, who takes part, and from where.
+//! Assembly of a generation: the outcome of the one before, the members, and their first round.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::machine::Run;
 use crate::peer::Standing;
 
 impl Core {
-    /// What follows from the answers, for each part of the model. None: nobody is left who holds one of them.
+    /// Returns the outcome of each part of the model from the answers. `None`: a part has no holder left.
     pub(crate) fn outcomes(&self, old: &GenerationConfig, settling: &Settling) -> Option<Vec<Outcome>> {
         let settle_group = |(rank, group): (u32, &SyncGroup)| {
             let layout = self.layout_of(rank);
@@ -26,7 +26,7 @@ impl Core {
         (0..).zip(&old.groups).map(settle_group).collect()
     }
 
-    /// People are told what becomes of a round that was open when a generation ended.
+    /// Reports the outcome of a round that was open when a generation ended.
     pub(crate) fn tell_open_rounds(&mut self, outcomes: &[Outcome], until: Round) {
         for (rank, outcome) in (0..).zip(outcomes) {
             let (all, adopted) = (self.layout_of(rank).count(), outcome.settlement.results.len());
@@ -41,8 +41,8 @@ impl Core {
         }
     }
 
-    /// Whatever was given out for rounds up to the next generation's first, to workers that are no longer there, is
-    /// lost, unless their contribution is in the open round's results already, of all parts of the model. So is what was late of theirs.
+    /// Loses the shares given out for rounds up to the next generation's first to workers that have left, unless their contribution is
+    /// in the open round's results of all parts of the model. Their late samples are lost too.
     pub(crate) fn lose_shares(
         &mut self,
         old: &GenerationConfig,
@@ -57,14 +57,14 @@ impl Core {
             let undone = |(outcome, member): (&Outcome, &Member)| outcome.first_undone(member.site);
             match (old.replica_of(*worker).filter(|_| are_equal), outcomes) {
                 (Some(replica), _) => outcomes.iter().zip(&replica.ranks).map(undone).min().unwrap_or(open),
-                // It had left before: what is adopted may have its share all the same.
+                // It had left before: the adopted result may contain its share all the same.
                 (None, [outcome]) => {
                     self.state.workers.get(worker).map_or(open, |known| outcome.first_undone(known.site))
                 }
                 (None, _) => open,
             }
         };
-        // Who has come back as another process since is a survivor, and has nothing of the rounds before.
+        // A worker that came back as another process is a survivor without the earlier rounds.
         let has = |worker: &WorkerId, round: Round| {
             let was_there = round >= old.first_round || old.active_before.contains(worker);
             survivors.contains(worker) && was_there
@@ -77,7 +77,7 @@ impl Core {
             );
         }
         let firsts = old.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
-        // Who departed in a round that nobody has after all departed before that.
+        // A worker that departed in a round without any holder departed before that round.
         let mut departed = self.state.late.departed_after(open);
         departed.extend(firsts);
         for worker in departed.into_iter().filter(|worker| !has(worker, open)) {
@@ -92,7 +92,7 @@ impl Core {
         }
     }
 
-    /// Whether all write a checkpoint after the first round of this generation: somebody has asked for one, or the generation before was to have one and ended before that.
+    /// Whether all write a checkpoint after the first round of this generation: one was requested, or the generation before was to have one and ended earlier.
     fn takes_checkpoint(&mut self, lineup: &GenerationConfig) -> bool {
         let before =
             self.state.generation.as_ref().filter(|old| self.state.checkpoint_in == Some(old.generation));
@@ -101,7 +101,7 @@ impl Core {
         asked && lineup.first_round < lineup.until
     }
 
-    /// How a part of the model is cut. Known as soon as somebody has built it.
+    /// Returns the cut of a part of the model. Known once a worker has built it.
     pub(crate) fn layout_of(&self, rank: u32) -> FragmentLayout {
         let facts = self.state.facts.as_ref();
         let values = facts.and_then(|facts| facts.parameters.get(rank as usize).copied()).unwrap_or_default();
@@ -115,7 +115,7 @@ impl Core {
 }
 
 impl Run {
-    /// Puts a generation together and begins it: `rounds` are the first that all take part in, and the end; assignments are needed from `open_round` on.
+    /// Assembles a generation and begins it: `rounds` are the first common one, and the end; assignments are needed from `open_round` on.
     pub(crate) fn assemble(
         &mut self,
         generation: Generation,
@@ -168,7 +168,7 @@ impl Run {
         });
     }
 
-    /// Starts a generation: durable first, then told.
+    /// Begins a generation: persists it, then announces it.
     fn begin(&mut self, lineup: GenerationConfig) {
         let members: Vec<Member> = lineup.members().cloned().collect();
         let sites: BTreeSet<_> = members.iter().map(|member| member.site).collect();
@@ -205,8 +205,8 @@ impl Run {
 }
 
 impl Core {
-    /// Rounds from the open one of a part of the model on are done again where no survivor has completed them. A worker that heals may have its
-    /// state from a member that had, and is gone.
+    /// Sends joiners back where their state may contain rounds that are repeated: those from a part's open round on that no survivor has
+    /// completed. The donor may have been a member that had, and has left.
     pub(crate) fn distrust_joiners(&mut self, open_rounds: &[Round]) {
         let mut stale = Vec::new();
         for (&worker, peer) in &mut self.peers {

@@ -1,4 +1,4 @@
-//! Which workers make a copy of the model together.
+//! Assignment of workers to copies of the model.
 
 mod groups;
 
@@ -12,18 +12,18 @@ use longhaul_common::id::{SiteId, WorkerId};
 pub(crate) struct Candidate {
     pub worker: WorkerId,
     pub site: SiteId,
-    /// Parts of which it has the state on its disk; empty: it has none.
+    /// Parts with a state on its disk; may be empty.
     pub has: BTreeSet<u32>,
 }
 
-/// At which sites the parts of a copy are.
+/// Sites for the parts of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rows {
     /// By rank, at these sites alone.
     Only(Vec<SiteId>),
-    /// At a site that nobody has joined from.
+    /// At a site without workers.
     Nowhere,
-    /// Wherever there are workers: if it can be, as often at these sites as is said; then within one site.
+    /// At any site: first copies at these sites, each up to its number; then copies within one site.
     Near(BTreeMap<Vec<SiteId>, usize>),
 }
 
@@ -36,7 +36,7 @@ impl Rows {
         }
     }
 
-    /// As many copies as there are workers for.
+    /// Returns the number of copies that the workers allow.
     fn copies_among(&self, candidates: &[Candidate], stages: u32) -> usize {
         match self {
             Self::Only(sites) => {
@@ -52,7 +52,7 @@ impl Rows {
     }
 }
 
-/// The workers of each copy, by rank. Where workers have states of parts, each gets a part that it has; besides, copies are where they are wanted.
+/// Returns the workers of each copy, by rank. A worker with states of parts gets one of those; apart from that, copies follow the wanted rows.
 pub(crate) fn seated(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -> Vec<Vec<WorkerId>> {
     candidates.sort_by_key(|candidate| (candidate.site, candidate.worker));
     let sites: BTreeSet<SiteId> = candidates.iter().map(|candidate| candidate.site).collect();
@@ -69,7 +69,7 @@ pub(crate) fn seated(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -
             for site in &sites {
                 copies.extend(std::iter::from_fn(|| pool.take_whole(&within(site))));
             }
-            // Of those that are left, each as near to one of these as can be.
+            // Of the rest, each as near to one of these as possible.
             let rows: Vec<Vec<SiteId>> = planned.keys().cloned().chain(sites.iter().map(within)).collect();
             copies.extend(std::iter::from_fn(|| pool.take_nearest(&rows)));
         }
@@ -78,15 +78,15 @@ pub(crate) fn seated(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -
     copies
 }
 
-/// Workers at a site, those that are taken first last.
+/// Workers by site; taken from the end.
 type BySite = BTreeMap<SiteId, Vec<WorkerId>>;
 
-/// Those that have no place yet. For each rank there are as many with its part, and as many places for those who have none, as copies are still to be made; so whatever copies are taken, all
-/// others can be made as well.
+/// Workers without a place. For each rank, its holders and its open places for workers without a part number as many as the copies still to be made; so any order of
+/// copies works out.
 struct Pool {
-    /// By rank: who has its part and gets it.
+    /// By rank: holders that get it.
     holders: Vec<BySite>,
-    /// By rank: how many of those who have no part are to get this one.
+    /// By rank: open places for workers without a part.
     open: Vec<usize>,
     free: BySite,
 }
@@ -96,7 +96,7 @@ impl Pool {
         let copies = rows.copies_among(&candidates, stages);
         let mut holders: Vec<BySite> = (0..stages).map(|_| BySite::new()).collect();
         let (mut open, mut free) = (vec![copies; stages as usize], BySite::new());
-        // Those with the fewest choices first, so that one who has several parts is left for the part that nobody else has.
+        // Workers with the fewest choices first, so that one with several parts is left for the part that no other has.
         let (mut with_state, without): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|candidate| !candidate.has.is_empty());
         with_state.sort_by_key(|candidate| candidate.has.len());
@@ -117,7 +117,7 @@ impl Pool {
         Self { holders, open, free }
     }
 
-    /// A copy at exactly these sites; none: there is no such copy.
+    /// Takes a copy at exactly these sites; `None`: impossible.
     fn take_whole(&mut self, row: &[SiteId]) -> Option<Vec<WorkerId>> {
         let sources = self.sources_at(row);
         if row.len() != self.holders.len() || sources.iter().any(Option::is_none) {
@@ -126,7 +126,7 @@ impl Pool {
         (0..).zip(row).zip(sources).map(|((rank, site), source)| self.take(rank, *site, source?)).collect()
     }
 
-    /// The copy of which most is at the sites of one of these rows, and of those the one that has most of its state. None: there are not enough workers for another one.
+    /// Takes the copy that fits one of these rows best, and of equals the one with most of its state. `None`: too few workers for another one.
     fn take_nearest(&mut self, rows: &[Vec<SiteId>]) -> Option<Vec<WorkerId>> {
         if (0..self.holders.len()).any(|rank| self.open[rank] == 0 && self.holders[rank].is_empty()) {
             return None;
@@ -136,7 +136,7 @@ impl Pool {
             (of(Source::Holder) + of(Source::Free), of(Source::Holder))
         };
         let tries = rows.iter().map(|row| (row, self.sources_at(row)));
-        // Of equals the first.
+        // The first of equals.
         let (row, sources) =
             tries.reduce(|best, next| if nearness(&next.1) > nearness(&best.1) { next } else { best })?;
         let mut copy: Vec<Option<WorkerId>> = (0..)
@@ -150,7 +150,7 @@ impl Pool {
         copy.into_iter().collect()
     }
 
-    /// By rank, from where somebody at this site could be had; none: from nowhere.
+    /// By rank, the source of a worker at this site; `None`: no source.
     fn sources_at(&self, row: &[SiteId]) -> Vec<Option<Source>> {
         let mut free: BTreeMap<SiteId, usize> = BTreeMap::new();
         let mut source = |(rank, site): (usize, &SiteId)| {
@@ -190,7 +190,7 @@ impl Pool {
     }
 }
 
-/// Where a worker for a rank comes from.
+/// Source of a worker for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// It has the part.
@@ -262,7 +262,7 @@ mod tests {
     fn copies_of_those_who_have_parts_are_within_sites_where_they_can_be() {
         let workers: Vec<(u32, u32, &[u32])> = vec![(1, 1, &[0]), (2, 0, &[1]), (3, 2, &[0]), (4, 1, &[1])];
         assert_eq!(seats(&workers, 2, &[]), [[1, 4], [3, 2]]);
-        // Who has nothing takes the part that is lacking at its site.
+        // A worker without a part takes the one that is missing at its site.
         let workers: Vec<(u32, u32, &[u32])> = vec![(1, 0, &[1]), (2, 0, &[]), (3, 1, &[0]), (4, 1, &[])];
         assert_eq!(seats(&workers, 2, &[]), [[2, 1], [3, 4]]);
     }
@@ -297,7 +297,7 @@ mod tests {
             assert_eq!(copies.len(), (count / stages) as usize, "{workers:?}");
             let all: BTreeSet<u32> = copies.iter().flatten().copied().collect();
             assert_eq!(all.len(), copies.len() * stages as usize, "{copies:?}");
-            // A part that one has and nobody else is where somebody has it.
+            // A part held by one worker alone is where a worker holds it.
             for rank in 0..stages {
                 let only: Vec<&(u32, u32, &[u32])> =
                     workers.iter().filter(|(_, _, has)| *has == [rank]).collect();

@@ -1,4 +1,4 @@
-//! Which worker holds which part of the model, and with whom. Where everybody has all of it, each is a copy by itself.
+//! Seats: each worker's part of the model, and its copy. Where every worker has all of it, each is a copy by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +29,8 @@ impl Core {
         self.config.parallel.seats()
     }
 
-    /// Whether copies may be put together while others train. Where members make common steps whose gradients are clipped, those that have missed some would have to make
-    /// them again together, and from the same one on; members of a tensor group in any case, as one of them has the means of what all hold.
+    /// Whether copies may form while others train. Where members make common steps with clipped gradients, members that have missed some would have to repeat them
+    /// together, from the same one on; members of a tensor group always, as one of them has the means of their shared parts.
     pub(crate) fn copies_may_join(&self) -> bool {
         let (sync, through) = (&self.config.sync, self.state.ledger.through());
         let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_warmup(through);
@@ -38,7 +38,7 @@ impl Core {
         self.ranks() == 1 || is_alone || !makes_common_steps
     }
 
-    /// Whether a member belongs to a copy, and all other copies have lost somebody.
+    /// Whether a member belongs to a copy, and all other copies are incomplete.
     pub(crate) fn is_of_the_last_copy(&self, worker: WorkerId) -> bool {
         let is_member = self.peers.get(&worker).is_some_and(|peer| peer.standing == Standing::Member);
         if self.ranks() == 1 || !is_member {
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// The copies that were planned and are all here, and who is left. Once there are states, those decide.
+    /// The planned copies that are complete, and the remaining workers. Once states exist, those decide.
     fn planned_copies(&self, mut candidates: Vec<Candidate>) -> (Vec<Vec<WorkerId>>, Vec<Candidate>) {
         let mut copies = Vec::new();
         if candidates.iter().any(|candidate| !candidate.has.is_empty()) {
@@ -109,7 +109,7 @@ impl Core {
         Some(self.peers.get(&worker)?.seat?.rank)
     }
 
-    /// The workers of each copy, by rank, of whose workers this is true.
+    /// The workers of each copy, by rank, where all its workers satisfy this.
     pub(crate) fn replicas_where(&self, is_fit: impl Fn(&Peer) -> bool) -> Vec<Vec<WorkerId>> {
         let mut replicas: BTreeMap<u64, Vec<(u32, WorkerId)>> = BTreeMap::new();
         for (&worker, peer) in &self.peers {
@@ -128,7 +128,7 @@ impl Core {
         sorted
     }
 
-    /// Copies all of whose workers hold the state and wait for a generation, while copies may join.
+    /// Copies whose workers all hold the state and wait for a generation, while copies may join.
     pub(crate) fn ready_replicas(&self) -> Vec<Vec<WorkerId>> {
         if !self.copies_may_join() {
             return Vec::new();
@@ -138,7 +138,7 @@ impl Core {
 }
 
 impl Run {
-    /// Gives everybody a new seat, with regard to who has a state of which part.
+    /// Gives all workers new seats, by their states of parts.
     pub(crate) fn seat_all(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
         let had: Vec<WorkerId> = self
             .core
@@ -166,7 +166,7 @@ impl Run {
                     peer.seat = Some(Seat { replica, rank });
                 }
                 if self.core.ranks() > 1 {
-                    // Whatever it was told before is void.
+                    // Its earlier orders are void.
                     self.core.send_back_to_heal(worker);
                     self.core.send(worker, ToWorker::Seat { rank: Some(rank) });
                 }
@@ -186,7 +186,7 @@ impl Run {
             let is_here = peer.connection.is_some();
             self.generations.departed(worker);
             if !is_here {
-                // Nobody waits for one whose copy is gone.
+                // No seat waits for a worker of a broken copy.
                 self.core.peers.remove(&worker);
             }
             self.generations.exclude(worker);
@@ -225,7 +225,8 @@ impl Liveness {
 }
 
 impl Core {
-    /// Takes the seats from those that do not train yet: what they fetch now has to be made up for by each of a copy, from another round on.
+    /// Takes the seats of workers that do not train yet: every worker of a copy has to catch up its present state, each from another round
+    /// on.
     pub(crate) fn unseat_joiners(&mut self) {
         let joins = |peer: &Peer| peer.seat.is_some() && peer.standing != Standing::Member;
         let joiners: Vec<WorkerId> =
@@ -239,8 +240,8 @@ impl Core {
         }
     }
 
-    /// Who healed first, and waited for the others of its copy for so long that no member has what it lacks, heals again. Who may find it is not sent back: while it heals, the
-    /// others of its copy grow as old.
+    /// Has a ready worker heal again if it waited for the others of its copy until no member has the rounds it lacks. If a member may have them it stays: while it heals,
+    /// the others of its copy would age too.
     pub(crate) fn refresh_ready(&mut self) {
         if self.ranks() == 1 {
             return;

@@ -1,4 +1,4 @@
-//! How copies of the model are cut, where that is the coordinator's to decide: by what the workers tell of themselves and of the ways between them.
+//! The cut of the model into copies, where the coordinator decides it: by the workers' reports about themselves and their links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,29 +22,29 @@ use longhaul_plan::{
     parallel_of, why,
 };
 
-/// A way that could not be measured: slow and long, so that no plan rests on it.
+/// A link that could not be measured: slow and long, so that no plan depends on it.
 const UNKNOWN_WAY: Link = Link { bytes_per_s: 125_000.0, round_trip_s: 0.2 };
-/// A way within a site that nobody could measure: ten gigabits, which most machines of one cluster have between them.
+/// An unmeasured link within a site: ten gigabits, as most clusters have.
 const UNKNOWN_LAN: Link = Link { bytes_per_s: 1.25e9, round_trip_s: 1e-4 };
-/// What is said to a worker that is taken out because it has told nothing of itself, and to people.
+/// Reason given to a worker that is removed because it has not reported its speed.
 const UNTOLD: &str = "it has not told how fast it computes in the time that there is for measuring. It may join again: see in its log what it waits for. \
                       Where machines are as slow as that, `parallel.plan = \"fixed\"` measures nothing";
 
-/// What follows from the configuration alone, so that it is worked out once and not for each of many workers.
+/// Results that follow from the configuration alone, computed once rather than per worker.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct WorkedOut {
-    /// The configuration with the whole model for all, as it is told.
+    /// The configuration with the whole model for every worker, as sent.
     undivided_toml: Option<String>,
-    /// By vocabulary: what the whole model takes of each memory of a worker. The last one.
+    /// Bytes of the whole model in each memory, for the last vocabulary.
     whole_bytes: Option<(u32, PerMemory)>,
-    /// Models that were worked out, so that a test can say how many that takes.
+    /// Models worked out, for a test to count.
     #[cfg(test)]
     #[serde(skip)]
     pub models: u32,
 }
 
 impl Decided {
-    /// Puts it in its place in the run's configuration.
+    /// Writes the plan to the run's configuration.
     pub(crate) fn apply_to(&self, config: &mut RunConfig) {
         config.parallel = self.parallel.clone();
         config.train.recompute = self.recompute;
@@ -53,7 +53,7 @@ impl Decided {
 }
 
 impl Run {
-    /// Whether there is a plan; does what leads to one, where there is not.
+    /// Whether a plan exists; otherwise takes the next step towards one.
     pub(crate) fn has_plan(&mut self) -> bool {
         if !self.core.config.is_plan_open() {
             return true;
@@ -82,7 +82,7 @@ impl Run {
         !self.core.config.is_plan_open()
     }
 
-    /// Goes on without what is not told in time: without a worker that has told nothing of itself, and without ways that nobody has told of.
+    /// Goes on without overdue answers: removes workers without a speed, and treats unreported links as unknown.
     fn give_up_waiting(&mut self) {
         for overdue in self.planning.surveys.take_overdue(self.core.now) {
             match overdue {
@@ -102,18 +102,18 @@ impl Run {
 }
 
 impl Planning {
-    /// Who has not told yet what a plan wants to know, where all have joined.
+    /// Workers whose answers a plan still needs, where all have joined.
     pub(crate) fn untold(&self, core: &Core) -> Vec<WorkerId> {
         let is_complete = core.peers.len() >= core.config.run.workers as usize;
         if core.config.is_plan_open() && is_complete { self.surveys.owing() } else { Vec::new() }
     }
 
-    /// When somebody is to have told what a plan wants to know.
+    /// Deadline of the answers that a plan needs.
     pub(crate) fn telling_ends(&self, core: &Core) -> Option<Duration> {
         self.surveys.next_due().filter(|_| core.state.phase == Phase::Gathering)
     }
 
-    /// The configuration that a worker is welcomed with. As long as everybody could hold the whole model it says so, and nobody has to tell anything.
+    /// Returns the configuration for a worker's welcome. It names the whole model as long as every worker could hold it; no answers are needed then.
     pub(crate) fn config_for(&mut self, core: &mut Core, worker: WorkerId) -> String {
         if !core.config.is_plan_open() {
             return core.config_toml.clone();
@@ -127,12 +127,12 @@ impl Planning {
         }
         let mut config = core.config.clone();
         core.undivided().apply_to(&mut config);
-        // What could be written once can be written with other numbers.
+        // A configuration that serialised once also serialises with other numbers.
         let text = config.to_toml().unwrap_or_else(|_| core.config_toml.clone());
         self.worked_out.undivided_toml.insert(text).clone()
     }
 
-    /// What the whole model takes, of the memories that there are.
+    /// Describes the size of the whole model, for the memories present.
     fn told_bytes(&self, bytes: PerMemory) -> String {
         let told = |memory: Memory| {
             self.surveys.least_bytes(memory)?;
@@ -146,8 +146,8 @@ impl Planning {
         Memory::ALL.into_iter().filter_map(told).collect::<Vec<_>>().join(", ")
     }
 
-    /// What the whole model takes of a worker, where everybody who is here has that much and no cut would be faster, as what is exchanged follows the links. None: that is
-    /// not so, or not known yet.
+    /// Returns the size of the whole model per worker, where all present workers have that much memory and no cut would be faster, given that traffic follows the links.
+    /// `None`: not so, or not known yet.
     fn suits_all_undivided(&mut self, core: &mut Core) -> Option<PerMemory> {
         if !core.config.sync.adapt {
             return None;
@@ -169,13 +169,14 @@ impl Planning {
         Memory::ALL.iter().all(suits).then_some(bytes)
     }
 
-    /// Those that differ are refused when they have built the model; until then, the largest one fits all.
+    /// Workers with another vocabulary are refused once they have built the model; until then, the largest one fits
+    /// all.
     fn vocabulary(&self, core: &Core) -> Option<u32> {
         let told = || self.surveys.vocabulary().or(core.state.vocabulary);
         core.config.vocabulary().or_else(told)
     }
 
-    /// What a step asks for, once the vocabulary is known.
+    /// The work of a step, once the vocabulary is known.
     pub(crate) fn workload(&mut self, core: &mut Core) -> Option<Workload> {
         #[cfg(test)]
         {
@@ -189,7 +190,7 @@ impl Planning {
         ModelSpec::of(&core.config, self.vocabulary(core)?).ok()
     }
 
-    /// What a machine can do is remembered beyond the plan that it is asked for.
+    /// A machine's speed outlives the plan it was measured for.
     pub(crate) fn note_profile(&mut self, core: &mut Core, worker: WorkerId, profile: Profile) {
         self.surveys.note_profile(worker, profile);
         let flops_per_s = self.surveys.device(worker).map(|device| device.flops_per_s as u64);
@@ -199,7 +200,7 @@ impl Planning {
         }
     }
 
-    /// Tells those who took it for certain that they would hold the whole model.
+    /// Notifies workers that counted on holding the whole model.
     fn have_all_attend(&mut self, core: &mut Core) {
         for worker in self.surveys.absent() {
             core.welcome_again(worker);
@@ -207,7 +208,7 @@ impl Planning {
         }
     }
 
-    /// Whether something about the ways between sites is still to be told; asks for what nobody was asked about.
+    /// Whether reports about links between sites are missing; asks for those not asked for yet.
     fn is_probing(&mut self, core: &mut Core) -> bool {
         for (worker, others) in self.surveys.ask_for_ways(core.now) {
             let member = |other: &WorkerId| Some(core.peers.get(other)?.member(*other));
@@ -217,7 +218,7 @@ impl Planning {
         !self.surveys.is_complete()
     }
 
-    /// The best plan for those who are here.
+    /// Chooses the best plan for the workers present.
     fn choose(&mut self, core: &mut Core) {
         if self.unfit.is_some() {
             return;
@@ -257,13 +258,14 @@ impl Planning {
         }
         core.persist();
         core.notice(Severity::Info, None, why);
-        // From now on the plan is told with the first welcome.
+        // From now on the first welcome carries the plan.
         for worker in std::mem::take(&mut self.surveys).attending() {
             core.welcome_again(worker);
         }
     }
 
-    /// These machines, of which `device` tells what they can do, and the ways between them. None: it does not tell of all.
+    /// Builds the topology of these machines, with capacities from `device`, and of their links. `None`: `device` lacks
+    /// one of them.
     pub(crate) fn topology_of(
         &self,
         core: &Core,
@@ -287,7 +289,7 @@ impl Planning {
         Topology::new(sites?, self.links(core, &places)).ok()
     }
 
-    /// By both places: the ways between these sites.
+    /// Links between these sites, by the places of both.
     pub(crate) fn links(&self, core: &Core, sites: &[SiteId]) -> BTreeMap<(usize, usize), Link> {
         let pairs = (0..sites.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
         let told: BTreeMap<(usize, usize), Way> =
@@ -305,7 +307,7 @@ impl Planning {
         told.into_iter().map(|(pair, way)| (pair, link(way))).collect()
     }
 
-    /// Of both directions what is known; where both are, the slower one counts.
+    /// The known directions of a link; of two, the slower one counts.
     fn way_between(&self, core: &Core, a: SiteId, b: SiteId) -> Way {
         let ways = [self.surveys.way(a, b), self.surveys.way(b, a)];
         if ways.iter().all(Option::is_none)
@@ -338,7 +340,7 @@ impl Core {
         self.send(worker, ToWorker::Welcome(welcome));
     }
 
-    /// A choice as the run has it.
+    /// Converts a choice to the run's form.
     pub(crate) fn decided_of(
         &self,
         choice: &Choice,
@@ -349,7 +351,7 @@ impl Core {
         let (plan, prediction) = &choice.best;
         let workers: Vec<&Vec<WorkerId>> = by_site.values().collect();
         let members = choice.tensor as usize;
-        // A site's groups are all alike, so it does not matter which of its workers are one.
+        // A site's groups are all alike: any of its workers may form one.
         let of_rank =
             |id: &DeviceId| workers[id.site].iter().skip(id.device * members).take(members).copied();
         let copies = match plan.pipeline.ranks {
@@ -369,7 +371,7 @@ impl Core {
         }
     }
 
-    /// The configuration has this plan from now on.
+    /// Makes this plan part of the configuration.
     pub(crate) fn follow_plan(&mut self, decided: Decided) {
         let asked = self.config.train.shares;
         decided.apply_to(&mut self.config);
@@ -378,7 +380,7 @@ impl Core {
                         its slowest part";
             self.notice(Severity::Warning, None, text.to_owned());
         }
-        // What could be written once can be written with other numbers.
+        // A configuration that serialised once also serialises with other numbers.
         if let Ok(written) = self.config.to_toml() {
             self.config_toml = written;
         }
@@ -386,7 +388,7 @@ impl Core {
     }
 }
 
-/// As slow and as long as either.
+/// Combines the lower bandwidth and the longer round trip of two links.
 pub(crate) fn slower(one: Link, other: Link) -> Link {
     Link {
         bytes_per_s: one.bytes_per_s.min(other.bytes_per_s),

@@ -1,4 +1,4 @@
-//! Which plan the run follows, and which share of the work each worker has.
+//! The run's plan, and each worker's share of the work.
 
 pub(super) mod decide;
 pub(super) mod replanning;
@@ -18,12 +18,12 @@ use self::shares::Shares;
 use self::speeds::Speeds;
 use self::survey::Surveys;
 
-/// Which plan the run follows, and which part of the work each worker has.
+/// The run's plan, and each worker's part of the work.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Planning {
-    /// What was said of those who are here, for whom no plan fits.
+    /// Message about the workers present, for which no plan fits.
     unfit: Option<String>,
-    /// What those who are here have told for a plan; nothing, once there is one.
+    /// Answers of the workers present for a plan; empty once a plan exists.
     surveys: Surveys,
     worked_out: WorkedOut,
     replanning: Replanning,
@@ -32,18 +32,18 @@ pub(super) struct Planning {
 }
 
 impl Planning {
-    /// A worker has joined a run whose plan is made of what workers tell.
+    /// Handles a worker that joins a run whose plan depends on the workers' answers.
     pub(super) fn joined(&mut self, worker: WorkerId, site: SiteId, memory_bytes: (u64, Option<u64>)) {
         self.surveys.join(worker, site, memory_bytes);
     }
 
-    /// A worker is not here any more.
+    /// Handles a departure.
     pub(super) fn departed(&mut self, worker: WorkerId) {
         self.forget_unfit();
         self.surveys.leave(worker);
     }
 
-    /// Others are here than those for whom no plan fitted.
+    /// Forgets that no plan fitted the workers then present.
     pub(super) fn forget_unfit(&mut self) {
         self.unfit = None;
     }
@@ -70,12 +70,12 @@ impl Planning {
         self.replanning.stopped.get_or_insert(now);
     }
 
-    /// When training was prepared last, and how long that took.
+    /// Time of the last preparation for training, and its duration.
     pub(super) fn last_beginning(&self) -> Option<(Duration, Duration)> {
         self.replanning.began.zip(self.replanning.beginning)
     }
 
-    /// For how long nobody trained before that.
+    /// Time without training before that.
     pub(super) fn stood_still(&self) -> Duration {
         self.replanning.stood_still.unwrap_or_default()
     }
@@ -89,7 +89,7 @@ impl Planning {
     }
 }
 
-/// What tests count.
+/// Counters for tests.
 #[cfg(test)]
 impl Planning {
     pub(super) fn surveys_looked_at(&self) -> u64 {

@@ -1,7 +1,7 @@
-//! Plans that change while a run goes on: when to plan again, and the move.
+//! Changes of plan while a run goes on: when to plan again, and the move.
 //!
-//! A move is a generation that ends at a round, with checkpoints of what everybody has; then all begin anew with another configuration, and each fetches what its part of the model needs from
-//! the disks of those who have it. `coordinator/docs/coordinator.md` tells why.
+//! A move is a generation that ends at a round, with a checkpoint of every part of the state. All workers then begin anew with another configuration, and each fetches
+//! its part of the model from the disks of its holders. `coordinator/docs/coordinator.md` gives the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,73 +24,72 @@ use longhaul_plan::{
     Answer, Choice, Device, DeviceId, Divisions, Link, Plan, Present, Question, in_place_of_groups,
 };
 
-/// A way that carries so many times as much as when the plan was looked at last, or as little, has changed; and so has one that is so many times as long, and a machine that is so many
-/// times as fast, or as slow.
+/// A link's bandwidth or round trip, or a machine's speed, has changed when it differs from the last look at the plan by this factor.
 const FACTOR: f64 = 2.0;
-/// Round trips shorter than this are all alike.
+/// Shorter round trips all count as this long.
 const ROUND_TRIP_MIN_S: f64 = 0.01;
-/// The plan is looked at so often, at least, and at most.
+/// Longest and shortest time between looks at the plan.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 const LOOK_MIN: Duration = Duration::from_millis(100);
-/// What a beginning takes where this coordinator has seen none.
+/// Time to begin a generation, until this coordinator has measured one.
 const PAUSE_S: f64 = 30.0;
-/// A move is a beginning, and before it everybody writes a checkpoint, leaves and comes back.
+/// Beginnings that a move costs: itself, and before it the checkpoints, the leaving and the return of all workers.
 const PAUSES: f64 = 2.0;
-/// How long somebody may take to come back for a move, beside `faults.reconnect_grace_ms`.
+/// Time that a worker has to come back for a move, on top of `faults.reconnect_grace_ms`.
 const COME_BACK: Duration = Duration::from_secs(60);
 
-/// What a plan is made for.
+/// The conditions that a plan depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Conditions {
     workers: BTreeSet<WorkerId>,
     links: BTreeMap<(SiteId, SiteId), Link>,
-    /// Of those who share a copy: how many times as fast they are as they were at first.
+    /// For workers that share a copy: speed relative to their first one.
     speeds: BTreeMap<WorkerId, f64>,
 }
 
-/// What is to become of a question's answer.
+/// Use of the planner's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Purpose {
-    /// A run that trains may move.
+    /// A training run may move.
     Move,
-    /// A run that no copy can be made for goes on from the checkpoint before this round, if another plan suits those who are here.
+    /// A run without workers for a copy goes on from the checkpoint before this round, if another plan suits the workers present.
     GoOn(Round),
 }
 
-/// What there is to know between two looks at the plan.
+/// State between two looks at the plan.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Replanning {
-    /// When the plan was looked at last, it was for these.
+    /// Conditions at the last look.
     basis: Option<Conditions>,
-    /// What has changed since, and since when it is like that.
+    /// Conditions that have changed since, and the time of the change.
     changed: Option<(Duration, Conditions)>,
-    /// What is being looked at, and what for.
+    /// Conditions of the open question, and its purpose.
     asked: Option<(Conditions, Purpose)>,
-    /// Not before this, it is looked again.
+    /// Earliest time of the next look.
     next_look: Duration,
-    /// When workers were told to prepare,
+    /// Time at which workers received `Prepare`.
     pub began: Option<Duration>,
-    /// and what that beginning took.
+    /// Duration of that beginning.
     pub beginning: Option<Duration>,
-    /// When a generation ended so that all begin anew,
+    /// Time at which a generation ended so that all begin anew.
     pub stopped: Option<Duration>,
-    /// and for how long nobody trained then.
+    /// Time without training after that.
     pub stood_still: Option<Duration>,
-    /// Those whom a move waits for, and until when.
+    /// Workers that a move waits for, and its deadline.
     pub coming_back: Option<(BTreeSet<WorkerId>, Duration)>,
 }
 
-/// A move that was decided, until the generation that comes before it has ended.
+/// A decided move, until the present generation has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moving {
-    /// To which plan.
+    /// The next plan.
     pub plan: Decided,
-    /// Who has a part in it.
+    /// Workers with a part in it.
     pub workers: BTreeSet<WorkerId>,
 }
 
 impl Conditions {
-    /// Whether somebody has come or gone, or a way is another one.
+    /// Whether workers have come or left, or a link or a speed has changed.
     fn differ_from(&self, other: &Self) -> bool {
         let times = |one: f64, other: f64| (one / other).max(other / one) >= FACTOR;
         let is_other = |(pair, link): (&(SiteId, SiteId), &Link)| {
@@ -108,7 +107,7 @@ impl Conditions {
         self.speeds.get(&worker).copied().unwrap_or(1.0)
     }
 
-    /// Who has become faster or slower since, for people; none: nobody has.
+    /// Describes the workers that have become faster or slower since; `None`: no worker has.
     fn tell_speeds(&self, since: &Self) -> Option<String> {
         let changed = |worker: &WorkerId| {
             let times = self.speed(*worker) / since.speed(*worker);
@@ -121,14 +120,14 @@ impl Conditions {
 }
 
 impl Run {
-    /// When to look next whether the plan still suits; none: it is not looked at.
+    /// Time of the next look at the plan; `None`: the plan is fixed.
     pub(crate) fn plan_is_looked_at(&self) -> Option<Duration> {
         self.core.replan_after().filter(|_| self.generations.may_be_planned_anew(&self.core))?;
-        // Ways change without an event that would be looked at.
+        // Links change without an event that would trigger a look.
         Some(self.planning.replanning.next_look.max(self.core.now + LOOK_MIN))
     }
 
-    /// Asks for another plan when what this one was made for has changed, and for long enough.
+    /// Asks for another plan once the conditions of the present one have changed for long enough.
     pub(crate) fn look_at_plan(&mut self) {
         let Some(after) =
             self.core.replan_after().filter(|_| self.generations.may_be_planned_anew(&self.core))
@@ -168,7 +167,7 @@ impl Run {
         }
     }
 
-    /// What came of it. It may be of conditions that are no more.
+    /// Handles the planner's answer. Its conditions may be outdated.
     pub(crate) fn handle_planned(&mut self, answer: Answer) {
         let Some((asked, purpose)) = self.planning.replanning.asked.take() else { return };
         if self.planning.conditions(&self.core).differ_from(&asked) {
@@ -186,13 +185,14 @@ impl Run {
         }
     }
 
-    /// Everybody has done all before the move, and has it on its disk: they begin anew under the new plan; under the old one, if somebody is gone whom the new one needs.
+    /// Carries out the move once all workers have done every round before it and have a checkpoint on disk. They begin anew under the new plan, or under the old one if a
+    /// worker that the new one needs has left.
     pub(crate) fn carry_out_move(&mut self, round: Round) {
         let Some(Moving { plan, workers }) = self.core.state.moving.take() else { return };
         let is_here =
             |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
         let here = workers.iter().all(is_here);
-        // Of other parts than there are now, no residual is of any use.
+        // Residuals of other parts of the model are of no use.
         let survivors = if here { BTreeSet::new() } else { self.core.keep_their_residuals(&[], round) };
         self.end_at(round, &survivors);
         if !here {
@@ -203,7 +203,7 @@ impl Run {
         self.begin_anew(here.then_some(plan), round);
     }
 
-    /// No copy can be made of those who are here, and nobody has joined for a while: another plan may suit them.
+    /// Asks for another plan where the workers present cannot make a copy and none has joined for a while.
     pub(crate) fn replan_for_those_here(&mut self, round: Round) {
         let begun = self.core.state.facts.is_some()
             && self.core.state.plan.is_some()
@@ -231,8 +231,8 @@ impl Run {
         }
     }
 
-    /// Everybody leaves, and comes back with this plan, to go on from the checkpoint before `round`. None: with the one that there is. It is waited for those whom the plan
-    /// needs; where it stays, for all.
+    /// Has all workers leave and come back under `plan` (`None`: the present one), to go on from the checkpoint before `round`. The run waits for the workers in the new
+    /// plan; under the present one, for all.
     pub(crate) fn begin_anew(&mut self, plan: Option<Decided>, round: Round) {
         let everybody = || self.core.peers.keys().copied().collect();
         let workers = plan.as_ref().map_or_else(everybody, |plan| self.core.workers_of(plan));
@@ -240,7 +240,7 @@ impl Run {
             self.core.count_what_does_not_fit();
             self.core.follow_plan(plan);
             self.core.state.cut_at = Some(round.max(self.core.state.ledger.through()));
-            // What is known of the parts that there were says nothing of those that will be.
+            // Facts about the old parts do not hold for the new ones.
             self.core.state.milestones.clear();
             if let Some(facts) = &mut self.core.state.facts {
                 facts.parameters.clear();
@@ -273,7 +273,7 @@ impl Run {
 }
 
 impl Planning {
-    /// Has the planner look at those who are here, beside the run. Returns whether there was something to ask.
+    /// Asks the planner about the workers present; it computes beside the run. Returns whether there was a question.
     fn ask_for_plan(&mut self, core: &mut Core, purpose: Purpose) -> bool {
         let Some(question) = self.question(core) else { return false };
         self.replanning.asked = Some((self.conditions(core), purpose));
@@ -281,7 +281,7 @@ impl Planning {
         true
     }
 
-    /// Whether the run is still gathering, and has nothing newer to go on from.
+    /// Whether the run is still gathering and has nothing newer to go on from.
     fn still_waits_before(&self, core: &Core, round: Round) -> bool {
         let is_newest = matches!(core.choose_source(), Source::Checkpoint(found) if found.round == round);
         core.state.phase == Phase::Gathering && self.unfit.is_none() && is_newest
@@ -300,20 +300,20 @@ impl Planning {
         }
     }
 
-    /// Whether a move still waits for somebody to come back.
+    /// Whether a move still waits for a worker to come back.
     pub(crate) fn waits_for_a_move(&self, core: &Core) -> bool {
         self.replanning.coming_back.as_ref().is_some_and(|(workers, until)| {
             *until > core.now && !workers.iter().all(|worker| core.peers.contains_key(worker))
         })
     }
 
-    /// Until when a move waits.
+    /// Deadline until which a move waits.
     pub(crate) fn move_waits_until(&self, core: &Core) -> Option<Duration> {
         let (_, until) = self.replanning.coming_back.as_ref()?;
         Some(*until).filter(|_| core.state.phase == Phase::Gathering)
     }
 
-    /// Whether everybody is here whom a move waited for.
+    /// Whether all workers that a move waited for are present.
     pub(crate) fn move_is_complete(&self, core: &Core) -> bool {
         let complete = |(workers, _): &(BTreeSet<WorkerId>, Duration)| {
             !workers.is_empty() && workers.iter().all(|worker| core.peers.contains_key(worker))
@@ -321,7 +321,7 @@ impl Planning {
         self.replanning.coming_back.as_ref().is_some_and(complete)
     }
 
-    /// The plan has been looked at for these.
+    /// Records the conditions of a finished look.
     fn settle_for(&mut self, conditions: Conditions) {
         self.replanning.basis = Some(conditions);
         self.replanning.changed = None;
@@ -336,14 +336,15 @@ impl Planning {
         Conditions { workers, links, speeds: self.speeds.factors() }
     }
 
-    /// What a question about those who are here was answered with, as the run has it.
+    /// Converts the answer to a question about the workers present to the run's form.
     fn decided_for_those_here(&self, core: &Core, choice: &Choice, why: &str) -> Option<Decided> {
         let by_site = core.workers_by_site();
         let topology = self.topology_of(core, &by_site, |worker| self.known_device(core, worker))?;
         Some(core.decided_of(choice, &topology, &by_site, why.to_owned()))
     }
 
-    /// What is known of a machine: who has not measured itself is taken for as slow as the slowest that has.
+    /// Returns the known capacity of a machine. A machine without a measurement counts as slow as the slowest measured
+    /// one.
     fn known_device(&self, core: &Core, worker: WorkerId) -> Option<Device> {
         let slowest = core.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
         let known = &core.peers.get(&worker)?.known;
@@ -351,7 +352,7 @@ impl Planning {
         Some(Device::told(flops_per_s, (known.memory_bytes, known.host_memory_bytes)))
     }
 
-    /// None: nobody has ever measured anything, or the model is not known.
+    /// Returns the question for the planner; `None`: no worker has a measurement, or the model is unknown.
     pub(crate) fn question(&self, core: &Core) -> Option<Question> {
         let by_site = core.workers_by_site();
         let topology = self.topology_of(core, &by_site, |worker| self.known_device(core, worker))?;
@@ -371,22 +372,22 @@ impl Planning {
 }
 
 impl Core {
-    /// Whether a generation has to end so that a move can begin.
+    /// Whether a generation has to end for a move.
     pub(crate) fn move_is_due(&self) -> bool {
         self.state.moving.is_some() && self.state.phase == Phase::Training && !self.is_closing()
     }
 
-    /// The plan that there is, and the one that is to take its place, for people.
+    /// Describes the present plan and its successor.
     pub(crate) fn plan_status(&self) -> Option<String> {
         let plan = &self.state.plan.as_ref()?.why;
         let next = self.state.moving.as_ref();
         Some(next.map_or_else(|| plan.clone(), |next| format!("{plan} Next, {}", next.plan.why)))
     }
 
-    /// How long something has to have changed; none: the plan stays as it is.
+    /// Time for which a change has to last; `None`: the plan is fixed.
     pub(crate) fn replan_after(&self) -> Option<Duration> {
         let seconds = self.config.parallel.replan_after_s;
-        // Whoever has written a plan wants that one. And nobody cuts factors of low-rank gradients anew.
+        // A plan written by the user stays. Factors of low-rank gradients cannot be cut anew.
         let is_open = self.state.plan.is_some() && self.config.sync.rank == 0;
         (seconds > 0 && is_open).then(|| Duration::from_secs(seconds.into()))
     }
@@ -399,7 +400,7 @@ impl Core {
         by_site
     }
 
-    /// Who has a part in a plan: where it names nobody, all who are here.
+    /// Returns the workers with a part in a plan: all present ones, where it names none.
     fn workers_of(&self, plan: &Decided) -> BTreeSet<WorkerId> {
         match plan.copies.as_slice() {
             [] => self.peers.keys().copied().collect(),
@@ -407,7 +408,7 @@ impl Core {
         }
     }
 
-    /// The copies of the generation that are here, as a plan.
+    /// Returns the generation's present copies as a plan.
     fn present_plan(
         &self,
         by_site: &BTreeMap<SiteId, Vec<WorkerId>>,
@@ -429,7 +430,7 @@ impl Core {
         let parallel = &self.config.parallel;
         let (members, ranks) = (parallel.tensor, parallel.stages as usize);
         let parts = spec.parts(parallel, self.config.data.sequence_length)?;
-        // Stage s is chunk s / ranks of rank s % ranks, which all members of a group have.
+        // Stage s is chunk s / ranks of rank s % ranks, which all members of a group hold.
         let stage =
             |stage: usize| parts.get(stage % ranks * members as usize)?.chunks.get(stage / ranks).cloned();
         let count = ranks * parallel.chunks as usize;

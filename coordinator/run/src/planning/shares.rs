@@ -1,4 +1,4 @@
-//! How large a part of each step each worker computes: as large as it is fast, so that nobody waits for a slow one. The mean follows, as contributions are weighted by samples.
+//! Each worker's share of a step: in proportion to its speed, so that no worker waits for a slow one. The mean follows, as contributions are weighted by samples.
 
 use std::time::Duration;
 
@@ -12,38 +12,38 @@ use crate::machine::Run;
 use crate::planning::Planning;
 use crate::state::Phase;
 
-/// Between looks: what a speed is measured over (`progress::Meter`).
+/// Time between looks: the window of a speed (`progress::Meter`).
 const LOOK: Duration = Duration::from_secs(10);
-/// Other shares are worth a generation where the slowest worker's step would be so many times as long with the present ones,
+/// Other shares are worth a generation where the slowest worker's step is longer by this factor with the present ones,
 const GAIN_MIN: f64 = 1.15;
-/// in so many looks in a row: a machine that has something else to do for a moment is none that is slow.
+/// in this many looks in a row: a briefly busy machine is not slow.
 const LOOKS: u32 = 3;
-/// Speeds are whole numbers up to this one, which is the fastest worker's.
+/// Speeds are whole numbers up to this one, the fastest worker's.
 const WEIGHT_MAX: u32 = 64;
-/// Where nobody is slower than this, all are as fast: speeds are measured to some percent.
+/// From this speed on, all workers count as equally fast: speeds are measured to some percent.
 const WEIGHT_EVEN: u32 = 56;
-/// The least of them: who is slower still is waited for, or missed by rounds at their deadlines.
+/// The smallest weight: rounds wait for a slower worker, or miss it at their deadlines.
 const WEIGHT_MIN: u32 = 4;
-/// Seconds of computing that a speed has to rest on.
+/// Seconds of computing behind a usable speed.
 const COMPUTED_MIN_S: f64 = 1.0;
 
-/// Whether shares have become unlike speeds.
+/// Progress towards new shares.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Shares {
     next_look: Duration,
-    /// Looks in a row that found other shares worth a generation.
+    /// Looks in a row in favour of new shares.
     uneven: u32,
 }
 
 impl Shares {
-    /// Whether a generation should begin that has other shares.
+    /// Whether a generation should begin with other shares.
     pub fn are_due(&self) -> bool {
         self.uneven >= LOOKS
     }
 }
 
 impl Planning {
-    /// Assigns the steps from a round on to these workers, by how fast they are.
+    /// Assigns the steps from a round on to these workers, by speed.
     pub(crate) fn share_out(&mut self, core: &mut Core, first_round: Round, workers: Vec<WorkerId>) {
         let weights =
             if core.config.shares_follow_speed() { weights_of(&core.speeds(&workers)) } else { Vec::new() };
@@ -57,7 +57,7 @@ impl Planning {
 }
 
 impl Run {
-    /// Compares the present shares with the present speeds, now and then.
+    /// Compares the present shares with the present speeds at intervals.
     pub(crate) fn look_at_shares(&mut self) {
         if self.shares_are_watched() && self.core.now >= self.planning.shares.next_look {
             self.planning.shares.next_look = self.core.now + LOOK;
@@ -66,7 +66,7 @@ impl Run {
         }
     }
 
-    /// When that is due, if nothing happens before.
+    /// Time of the next comparison, without an earlier event.
     pub(crate) fn shares_are_looked_at(&self) -> Option<Duration> {
         self.shares_are_watched().then_some(self.planning.shares.next_look)
     }
@@ -92,7 +92,7 @@ impl Core {
         now.zip(then).is_some_and(|(now, then)| now > GAIN_MIN * then)
     }
 
-    /// Tokens in a second of computing, of each of these; none of one that has not computed for long enough.
+    /// Tokens per second of computing, of each of these; `None` for one that has not computed for long enough.
     fn speeds(&self, workers: &[WorkerId]) -> Vec<Option<f64>> {
         let speed = |worker: &WorkerId| {
             let (_, done) = self.peers.get(worker)?.progress.meter.recent()?;
@@ -103,7 +103,7 @@ impl Core {
     }
 }
 
-/// What shares are in proportion to; empty: all the same. Whose speed is not known is taken to be as fast as the others are in the middle.
+/// Weights of the shares; empty: all equal. A worker of unknown speed counts as the median.
 fn weights_of(speeds: &[Option<f64>]) -> Vec<u32> {
     let mut known: Vec<f64> = speeds.iter().copied().flatten().collect();
     known.sort_by(f64::total_cmp);
@@ -119,7 +119,8 @@ fn weights_of(speeds: &[Option<f64>]) -> Vec<u32> {
     if are_alike { Vec::new() } else { weights }
 }
 
-/// How long the slowest takes for its part of what all compute together in a unit of time; none where no speed is known.
+/// Time of the slowest worker for its part of the work that all together do in a unit of time; `None`: no speed is
+/// known.
 fn step_s(weights: &[u32], speeds: &[Option<f64>]) -> Option<f64> {
     let weight = |at: usize| weights.get(at).copied().map_or(1.0, f64::from);
     let all: f64 = (0..speeds.len()).map(weight).sum();
@@ -127,9 +128,9 @@ fn step_s(weights: &[u32], speeds: &[Option<f64>]) -> Option<f64> {
     took.reduce(f64::max)
 }
 
-/// For people.
+/// Describes the shares.
 fn describe(workers: &[WorkerId], weights: &[u32], batch: u32) -> String {
-    /// Of so many workers it is said how much they have.
+    /// Most workers listed.
     const TOLD_MAX: usize = 8;
     if weights.is_empty() {
         return "all workers are about as fast: each computes as much of a step as the others".to_owned();

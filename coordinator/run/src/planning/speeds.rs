@@ -1,7 +1,7 @@
-//! How fast those compute who share a copy of the model, against how fast they were with the same part: a machine that has become slow is to have a smaller one.
+//! Speeds of the workers that share a copy of the model, relative to their first speed with the same part: a machine that has become slow is to have a smaller part.
 //!
-//! Where each worker has the whole model, its share of a step follows its speed (`shares`); a part of the model has the same samples at every rank, so what can be made smaller is the part,
-//! and that is for plans (`replanning`).
+//! Where each worker has the whole model, its share of a step follows its speed (`shares`). With parts, every rank has the same samples, so only the part can shrink,
+//! which is the planner's task (`replanning`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::peer::Peer;
 use crate::placement::seats::Seat;
 use crate::planning::Planning;
 
-/// Between looks: what a speed is measured over (`progress::Meter`).
+/// Time between looks: the window of a speed (`progress::Meter`).
 const LOOK: Duration = Duration::from_secs(10);
-/// The fastest of the first looks is what later ones are compared with: a process that has just begun is slower.
+/// The fastest of the first looks is the reference: a process that has just begun is slower.
 const REFERENCE_LOOKS: u32 = 3;
-/// Seconds of computing that a speed has to rest on.
+/// Seconds of computing behind a usable speed.
 const COMPUTED_MIN_S: f64 = 0.5;
-/// No machine becomes faster or slower than that.
+/// Bound of the relative speed, both ways.
 const FACTOR_MAX: f64 = 64.0;
-/// The share of a step's work that all samples are for, as their losses are computed; the rest is for those that go on.
+/// Part of a step's work that all samples need, as their losses are computed; the rest is for the selected ones.
 const FORWARD_SHARE: f64 = 1.0 / 3.0;
 
 /// A worker with one part of the model.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Shown {
     seat: Seat,
-    /// Tokens in a second of computing, at first,
+    /// Reference speed, in tokens per second of computing,
     reference: f64,
-    /// in so many looks,
+    /// number of looks,
     looks: u32,
-    /// and now.
+    /// and present speed.
     now: f64,
 }
 
@@ -44,7 +44,7 @@ impl Shown {
     }
 }
 
-/// What has been seen of them.
+/// Speeds by worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Speeds {
     next_look: Duration,
@@ -52,24 +52,24 @@ pub(crate) struct Speeds {
 }
 
 impl Speeds {
-    /// How many times as fast as at first a worker computes its part; 1 where nothing else is known.
+    /// A worker's speed relative to the reference; 1 where unknown.
     pub fn factor(&self, worker: WorkerId) -> f64 {
         self.known(worker).unwrap_or(1.0)
     }
 
-    /// That, where something is known.
+    /// The same; `None` where unknown.
     pub fn known(&self, worker: WorkerId) -> Option<f64> {
         self.by_worker.get(&worker).and_then(Shown::factor)
     }
 
-    /// That of each of whom something is known.
+    /// The known relative speeds.
     pub fn factors(&self) -> BTreeMap<WorkerId, f64> {
         self.by_worker.iter().filter_map(|(&worker, shown)| Some((worker, shown.factor()?))).collect()
     }
 }
 
 impl Planning {
-    /// Looks at the speeds of those who share a copy, now and then.
+    /// Measures the workers that share a copy at intervals.
     pub(crate) fn look_at_speeds(&mut self, core: &mut Core) {
         if core.ranks() == 1 || core.now < self.speeds.next_look {
             return;
@@ -93,7 +93,7 @@ impl Planning {
         }
     }
 
-    /// It has another part now: what its machine can do is what it has shown with the last one.
+    /// Keeps the speed of the last part as the machine's speed, as the worker gets another part.
     fn remember_speed(&mut self, core: &mut Core, worker: WorkerId) {
         let factor = self.speeds.factor(worker);
         let Some(peer) = core.peers.get_mut(&worker) else { return };
@@ -103,7 +103,7 @@ impl Planning {
         }
     }
 
-    /// All begin anew, and have other parts, or all of the model.
+    /// Handles a new beginning: all workers have other parts, or all of the model.
     pub(crate) fn remember_speeds(&mut self, core: &mut Core) {
         let workers: Vec<WorkerId> = self.speeds.by_worker.keys().copied().collect();
         workers.into_iter().for_each(|worker| self.remember_speed(core, worker));
@@ -112,8 +112,8 @@ impl Planning {
 }
 
 impl Core {
-    /// Of each worker that has a part and computes: tokens in a second of computing. The tokens of a step are what the first rank of its copy counts; each takes the seconds of a step from steps of
-    /// its own, as windows that end between two steps differ by one.
+    /// Tokens per second of computing of each worker with a part. The first rank of a copy counts the tokens of a step; each worker divides by the seconds of its own
+    /// steps, as windows that end between two steps differ by one.
     fn rates(&self) -> Vec<(WorkerId, Seat, f64)> {
         let mut rates = Vec::new();
         for workers in self.replicas_where(Peer::is_present_member) {

@@ -1,4 +1,4 @@
-//! What workers tell before there is a plan, kept in such an order that nobody looks through all of them when one says something.
+//! The workers' answers before a plan exists, indexed so that one answer does not require a scan over all workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,85 +11,85 @@ use serde::{Deserialize, Serialize};
 use crate::ways::is_sound;
 use longhaul_plan::{Device, Link};
 
-/// Nobody computes slower or faster than this, in FLOPs a second: whoever says so is not believed.
+/// Believable speeds, in FLOPs a second; others are rejected.
 const FLOPS_PER_S: std::ops::RangeInclusive<f64> = 1e6..=1e18;
-/// A worker measures itself in at least three steps of one layer with embedding and head, which take two minutes on a slow CPU with a model that is far too large for it; to load libtorch over a network takes
-/// another one or two.
+/// A worker measures itself in at least three steps of one layer with embedding and head. They take two minutes on a slow CPU with a model that is far too large for it;
+/// loading libtorch over a network takes another one or two.
 const PROFILE_WITHIN: Duration = Duration::from_secs(300);
-/// A worker gives up each way after ten seconds, and measures one after the other.
+/// A worker gives up on each link after ten seconds, and measures one after the other.
 const WAY_WITHIN: Duration = Duration::from_secs(10);
-/// For the question and the answer, and a machine that is busy with something else.
+/// For question and answer, and for a machine that is busy otherwise.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// The way from a worker at another site.
+/// The link from a worker at another site.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// As it was measured.
+    /// A measured link.
     Known(Link),
-    /// It did not carry anything.
+    /// It carried nothing.
     Broken,
-    /// Who was asked has not answered.
+    /// The worker has not answered.
     Untold,
 }
 
-/// Bytes of memory that a worker has, and, where they are a GPU's, what the machine around it has besides.
+/// Bytes of memory of a worker, and, where they are a GPU's, of the machine around it.
 pub(crate) type Room = (u64, Option<u64>);
 
-/// What a worker has of each of its memories.
+/// Lists a worker's memories with their sizes.
 fn shares((bytes, host_bytes): Room) -> impl Iterator<Item = (Memory, u64)> {
     let own = if host_bytes.is_some() { Memory::Gpu } else { Memory::Machine };
     std::iter::once((own, bytes)).chain(host_bytes.map(|bytes| (Memory::Host, bytes)))
 }
 
-/// What one worker has told.
+/// The answers of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Survey {
     site: SiteId,
     room: Room,
-    /// Whether it knows that there is no plan yet, and so tells.
+    /// Whether it knows that no plan exists yet, and so sends answers.
     attends: bool,
     profile: Option<Profile>,
-    /// Sites that it was asked about, and has not answered.
+    /// Sites it was asked about and has not reported on.
     asked: Vec<SiteId>,
-    /// It has not answered in time once, and is not asked again: a late answer would pass for one to the next question.
+    /// It has missed a deadline and is not asked again: a late answer would pass for one to the next question.
     is_mute: bool,
-    /// By site: the way from a worker there to this one.
+    /// By site: the link from a worker there to this one.
     ways: BTreeMap<SiteId, Way>,
-    /// Until when it has to tell what is missing; none: nothing is.
+    /// Deadline of its missing answers; `None`: none is missing.
     due: Option<Duration>,
 }
 
-/// Who has not told something in time.
+/// An answer that missed its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Overdue {
-    /// Its speed.
+    /// A worker's speed.
     Profile(WorkerId),
-    /// The ways from these sites to it.
+    /// A worker's links from these sites.
     Ways(WorkerId, Vec<SiteId>),
 }
 
-/// All of them.
+/// The answers of all workers.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Surveys {
     by_worker: BTreeMap<WorkerId, Survey>,
     by_site: BTreeMap<SiteId, BTreeSet<WorkerId>>,
     by_memory: BTreeSet<(Memory, u64, WorkerId)>,
-    /// Of those who have told their speed.
+    /// Workers that have reported their speed.
     by_vocabulary: BTreeSet<(u32, WorkerId)>,
-    /// Those who do not know that there is no plan.
+    /// Workers that do not know that no plan exists.
     absent: BTreeSet<WorkerId>,
-    /// Those who have something to tell, by when they have to have told it.
+    /// Workers with missing answers, by deadline.
     owing: BTreeSet<(Duration, WorkerId)>,
-    /// Whoever could be asked has been, but for those who had not answered before, and nobody has come or gone since.
+    /// All possible questions have been asked, save to workers with open answers, and no worker has come or left since.
     is_asked: bool,
-    /// Workers and sites that were looked at, so that a test can say how many that takes.
+    /// Workers and sites examined, for a test to count.
     #[cfg(test)]
     #[serde(skip)]
     pub looked: std::cell::Cell<u64>,
 }
 
 impl Surveys {
-    /// A worker is here that was not.
+    /// Adds a worker.
     pub fn join(&mut self, worker: WorkerId, site: SiteId, room: Room) {
         let survey = Survey::of(site, room);
         self.by_worker.insert(worker, survey);
@@ -115,7 +115,7 @@ impl Surveys {
         }
     }
 
-    /// From `now` on a worker knows that there is no plan, and tells everything from the beginning.
+    /// Records that, from `now` on, a worker knows that no plan exists, and sends all answers from the beginning.
     pub fn attend(&mut self, worker: WorkerId, now: Duration) {
         self.forget_words(worker);
         let Some(survey) = self.by_worker.get_mut(&worker) else { return };
@@ -140,7 +140,7 @@ impl Surveys {
         }
     }
 
-    /// Who answers too little has not reached the rest.
+    /// Sites missing from a short answer were not reached.
     pub fn note_links(&mut self, worker: WorkerId, links: &[Option<MeasuredLink>]) {
         let Some(survey) = self.by_worker.get_mut(&worker).filter(|survey| !survey.asked.is_empty()) else {
             return;
@@ -155,24 +155,24 @@ impl Surveys {
         self.expect(worker, None);
     }
 
-    /// The least that anybody has of a memory, in bytes; none: nobody has such a memory.
+    /// The smallest size of a memory over the workers, in bytes; `None`: no worker has such a memory.
     pub fn least_bytes(&self, memory: Memory) -> Option<u64> {
         let first = (memory, 0, WorkerId(0));
         let least = self.by_memory.range(first..).next();
         least.filter(|(of, ..)| *of == memory).map(|(_, bytes, _)| *bytes)
     }
 
-    /// The largest that anybody has told.
+    /// The largest reported vocabulary.
     pub fn vocabulary(&self) -> Option<u32> {
         self.by_vocabulary.last().map(|(vocabulary, _)| *vocabulary)
     }
 
-    /// Those who do not know that there is no plan.
+    /// Workers that do not know that no plan exists.
     pub fn absent(&self) -> Vec<WorkerId> {
         self.look(self.absent.iter().copied()).collect()
     }
 
-    /// Those who do.
+    /// Workers that know it.
     pub fn attending(&self) -> Vec<WorkerId> {
         let all = self.by_worker.iter();
         all.filter(|(_, survey)| survey.attends).map(|(&worker, _)| worker).collect()
@@ -182,7 +182,7 @@ impl Surveys {
         self.by_vocabulary.len() == self.by_worker.len()
     }
 
-    /// Those who have something to tell.
+    /// Workers with missing answers.
     pub fn owing(&self) -> Vec<WorkerId> {
         let mut workers: Vec<WorkerId> = self.owing.iter().map(|(_, worker)| *worker).collect();
         workers.sort_unstable();
@@ -193,12 +193,12 @@ impl Surveys {
         self.owing.is_empty() && self.have_all_profiles()
     }
 
-    /// When somebody is to have told what is missing.
+    /// Next deadline of a missing answer.
     pub fn next_due(&self) -> Option<Duration> {
         self.owing.first().map(|(at, _)| *at)
     }
 
-    /// Nobody waits for these any more. Ways that they were asked about are untold.
+    /// Takes the workers whose deadline has passed. Links they were asked about become untold.
     pub fn take_overdue(&mut self, now: Duration) -> Vec<Overdue> {
         let mut overdue = Vec::new();
         while let Some(&(at, worker)) = self.owing.first().filter(|(at, _)| *at <= now) {
@@ -217,9 +217,9 @@ impl Surveys {
         overdue
     }
 
-    /// Whom to ask about the ways from whom: the first worker of each site about the first ones of the others, and about the second one of its own. From then on they have it to tell.
+    /// Pairs workers to measure links: the first worker of each site with the first ones of the others, and with the second one of its own. Their deadlines start now.
     pub fn ask_for_ways(&mut self, now: Duration) -> Vec<(WorkerId, Vec<WorkerId>)> {
-        // Who has answered since is asked about others when all have.
+        // Workers that have answered since are asked about others once all have.
         if self.is_asked && !self.owing.is_empty() {
             return Vec::new();
         }
@@ -254,25 +254,25 @@ impl Surveys {
         questions.into_iter().map(ask).collect()
     }
 
-    /// Who is here, by site.
+    /// Workers by site.
     pub fn by_site(&self) -> BTreeMap<SiteId, Vec<WorkerId>> {
         let workers = |workers: &BTreeSet<WorkerId>| self.look(workers.iter().copied()).collect();
         self.by_site.iter().map(|(&site, of_site)| (site, workers(of_site))).collect()
     }
 
-    /// What it computes on.
+    /// The device of a worker.
     pub fn device(&self, worker: WorkerId) -> Option<Device> {
         let survey = self.by_worker.get(&worker)?;
         Some(Device::told(survey.profile?.flops_per_s, survey.room))
     }
 
-    /// The way from one site to another, as the first worker there has told; none: nobody was asked.
+    /// The link from one site to another as the first worker there reported it; `None`: not asked.
     pub fn way(&self, from: SiteId, to: SiteId) -> Option<Way> {
         let first = self.by_site.get(&to)?.first()?;
         self.by_worker.get(first)?.ways.get(&from).copied()
     }
 
-    /// All ways that were measured, by the sites from which and to which they lead.
+    /// All measured links, by source and destination site.
     pub fn known_ways(&self) -> Vec<((SiteId, SiteId), Link)> {
         let of_one = |survey: &Survey| {
             let to = survey.site;

@@ -1,7 +1,7 @@
-//! Workers that left in order and have, on their disks, more than anybody who is here.
+//! Workers that left in order with newer state on their disks than any present worker.
 //!
-//! Where all workers have left, only the last one has the newest checkpoint. The first worker to come back must not begin without it. Nobody
-//! waits for workers that were killed: their disks may be gone, and their newest rounds are in no checkpoint.
+//! Where all workers have left, only the last one has the newest checkpoint. The first worker to come back must not begin without it. The
+//! run does not wait for killed workers: their disks may be lost, and their newest rounds are in no checkpoint.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,12 +22,12 @@ const WAIT: Duration = Duration::from_secs(1800);
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct AbsentHolders {
     since: Option<Duration>,
-    /// Whether people know that the run goes back, and to what.
+    /// Whether a notice has reported the return and its round.
     is_told: bool,
 }
 
 impl Recovery {
-    /// Whether the run waits for a worker that has a newer checkpoint than `source`. People are told once.
+    /// Whether the run waits for a worker with a newer checkpoint than `source`. Reported once.
     pub(crate) fn waits_for_absent_holders(&mut self, core: &mut Core, source: &Source) -> bool {
         let Some((round, left)) = core.left_with_more_than(source) else {
             self.absent_holders = AbsentHolders::default();
@@ -50,7 +50,7 @@ impl Recovery {
         core.now < since + WAIT
     }
 
-    /// The run goes on from `source`. Where those who left had more, people are told once of the lost rounds and the reason.
+    /// Reports once the rounds lost, and the reason, as the run goes on from `source` while departed workers had more.
     pub(crate) fn tell_what_did_not_come(&mut self, core: &mut Core, source: &Source) {
         let Some((round, left)) = core.left_with_more_than(source).filter(|_| !self.absent_holders.is_told)
         else {
@@ -113,7 +113,7 @@ impl Recovery {
 }
 
 impl Core {
-    /// Those who left with more than `source`, and before which round they have all.
+    /// Workers that left with more than `source`, and the round that their state precedes.
     fn left_with_more_than(&self, source: &Source) -> Option<(Round, &BTreeSet<WorkerId>)> {
         let (round, left) = self.state.left_with.as_ref()?;
         (source.round() < Some(*round)).then_some((*round, left))
@@ -123,7 +123,7 @@ impl Core {
         self.peers.get(&worker).is_some_and(|peer| peer.connection.is_some())
     }
 
-    /// Those of them who are not here and may come.
+    /// Those of them that are absent and may come back.
     fn absent_of<'a>(&'a self, left: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a WorkerId> {
         left.iter().filter(move |worker| !self.state.revoked.contains(worker) && !self.is_here(**worker))
     }

@@ -1,4 +1,4 @@
-//! Checkpoints in the archive that all workers reach (`checkpoint.to`): who reaches it offers them, as it can fetch them.
+//! Checkpoints in the archive that all workers reach (`checkpoint.to`): workers offer them, as they can fetch them.
 
 use longhaul_proto::control::message::{CHECKPOINT_OFFERS_MAX, CheckpointOffer};
 
@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::peer::Peer;
 
 impl Peer {
-    /// It can have these from the archive. What it has on its own disk it offers itself.
+    /// Records the archive's checkpoints that a worker can fetch. It offers those on its own disk itself.
     pub fn note_archived(&mut self, archived: Vec<CheckpointOffer>) {
         self.checkpoints.has_told_archive = true;
         let name = |of: &CheckpointOffer| (of.next_round, of.rank, of.parts, of.state_hash);
@@ -22,8 +22,8 @@ impl Peer {
 }
 
 impl Core {
-    /// Whether somebody who is here has yet to say what the archive has. Before that, nobody can say that there is nothing to go on from. A run that never
-    /// began has nothing there.
+    /// Whether a present worker still has to report the archive's checkpoints. Before that, the absence of a checkpoint is not certain. A run that never
+    /// began has none there.
     pub(crate) fn waits_for_archive(&self) -> bool {
         let owes_it = |peer: &Peer| peer.connection.is_some() && !peer.checkpoints.has_told_archive;
         self.config.checkpoint.to.is_some() && self.state.facts.is_some() && self.peers.values().any(owes_it)

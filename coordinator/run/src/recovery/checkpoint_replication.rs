@@ -1,4 +1,4 @@
-//! Copies of what one worker alone has: where a part of the model is with nobody else, another worker keeps a copy of its checkpoints, so that the part is not lost with it.
+//! Copies of unique state: where one worker alone holds a part of the model, another one keeps a copy of its checkpoints, so that the part is not lost with it.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ impl Recovery {
             Ok(state_hash) => {
                 core.tell_checkpoint(worker, report.next_round);
                 let (next_round, rank) = (report.next_round, core.rank_of(worker).unwrap_or_default());
-                // No later one than there is: what is undone is of earlier ones.
+                // At most the present generation: rewinds concern earlier ones.
                 let (parts, generation) = (core.ranks(), report.generation.min(core.state.announced));
                 let state_hash = *state_hash;
                 let offer =
@@ -62,8 +62,8 @@ impl Recovery {
         core.persist();
     }
 
-    /// A worker has written a checkpoint. Where nobody else has that part of the model, somebody is asked to keep a copy: at the same site if it can be, and one that waits for a
-    /// seat before others. Who has not answered yet is not asked again, so that copies take no more of a link than one at a time.
+    /// Handles a worker's new checkpoint. Where no other worker holds that part of the model, asks one to keep a copy: preferably at the same site, and one that waits
+    /// for a seat before others. A worker with an open request is not asked again, so that one copy at a time takes bandwidth.
     pub(crate) fn have_kept(&mut self, core: &mut Core, writer: WorkerId, offer: CheckpointOffer) {
         if !core.config.checkpoint.copies || !core.is_alone_with(offer.rank) {
             return;
@@ -93,7 +93,7 @@ impl Recovery {
 }
 
 impl Core {
-    /// Who is nearest, of those who may.
+    /// The nearest permitted worker.
     pub(crate) fn keeper_for(&self, writer: WorkerId, may: impl Fn(WorkerId) -> bool) -> Option<WorkerId> {
         let site = self.peers.get(&writer)?.known.site;
         let may_keep = |peer: &Peer| peer.connection.is_some() && !peer.checkpoints.is_keeping;
@@ -112,7 +112,7 @@ impl Core {
         self.send(keeper, ToWorker::Keep(HeldPart { offer, holders: vec![holder] }));
     }
 
-    /// People are told of the first that has written the checkpoint at a round: the others do so at about the same time.
+    /// Reports the first checkpoint written at a round: the others follow at about the same time.
     pub(crate) fn tell_checkpoint(&mut self, writer: WorkerId, next_round: Round) {
         let is_known =
             |known: &Checkpoint| known.report.next_round == next_round && known.report.outcome.is_ok();

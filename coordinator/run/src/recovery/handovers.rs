@@ -1,8 +1,8 @@
-//! A worker that is to leave and is the only holder of some state goes once another worker holds it too, or it is on a disk.
+//! A worker that is to leave and alone holds some state goes once another worker holds it too, or it is on a disk.
 //!
-//! Where each worker has the whole model and somebody is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and all write their
-//! checkpoint. Another worker copies that of who leaves, if somebody stays, and those who stay go on from there: with a spare in its place, or under another plan. Where nobody stays, the
-//! run waits for whoever has such a checkpoint.
+//! Where each worker has the whole model and a worker is about to join, the last one that trains stays until the joiner does. Otherwise a generation ends at a round and
+//! all write their checkpoint. If workers stay, one of them copies the leaver's checkpoint, and they go on from there: with a spare in its place, or under another plan.
+//! Otherwise the run waits for a worker with such a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,51 +19,51 @@ use crate::recovery::Recovery;
 use crate::recovery::source::offer_of;
 use crate::state::Phase;
 
-/// Where a joiner could take the state from the one that leaves, a checkpoint is written all the same when so much time is left.
+/// A checkpoint is written when this much time is left, even where a joiner could take the leaver's state.
 const WRITES_BEFORE: Duration = Duration::from_secs(HANDOVER_MAX.as_secs() / 2);
-/// A run that stops for now waits for its rounds for so long: an operator is there.
+/// Time that a suspended run waits for its rounds: an operator is present.
 const SUSPEND_MAX: Duration = Duration::from_secs(86_400);
 
-/// A worker that would leave.
+/// A worker that asks to leave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Leave {
-    /// It goes then, whoever has what it has.
+    /// It leaves at this time, even with unique state.
     until: Duration,
-    /// What it is told when it goes,
+    /// Reason for the worker itself.
     reason: String,
-    /// and what people are.
+    /// Reason for notices.
     what: String,
-    /// Who was asked to have a copy of its last checkpoint.
+    /// Workers asked to copy its last checkpoint.
     asked: BTreeSet<WorkerId>,
-    /// The process that is to go.
+    /// The leaving process.
     incarnation: u64,
 }
 
-/// Those that others still need.
+/// Leaving workers that others still need.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Handovers {
     leaving: BTreeMap<WorkerId, Leave>,
 }
 
 impl Handovers {
-    /// A worker is gone.
+    /// Forgets a worker that has left.
     pub fn forget(&mut self, worker: WorkerId) {
         self.leaving.remove(&worker);
     }
 
-    /// Whether there is one.
+    /// Whether any exist.
     pub fn are_waited_for(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Whether it goes as soon as it can be spared.
+    /// Whether this worker goes as soon as it can be spared.
     pub fn has(&self, worker: WorkerId) -> bool {
         self.leaving.contains_key(&worker)
     }
 }
 
 impl Run {
-    /// A worker is to go in an orderly way: at once, or when others have what it alone has.
+    /// Lets a worker leave in order: at once, or when others have the state that it alone has.
     pub(crate) fn let_go_when_spared(&mut self, worker: WorkerId, reason: &str, what: &str) {
         if !self.recovery.is_needed(&self.core, worker) {
             return self.let_go(worker, reason, what);
@@ -84,7 +84,8 @@ impl Run {
         self.recovery.keep_until_spared(&mut self.core, worker, HANDOVER_MAX, incarnation, (reason, what));
     }
 
-    /// Everybody is to go, as the run stops for now: members once all have written a checkpoint of the same round, however long that takes.
+    /// Lets all workers leave, as the run is suspended: members once all have written a checkpoint of the same round, however long that
+    /// takes.
     pub(crate) fn let_all_go(&mut self) {
         const REASON: &str =
             "the run stops for now: it goes on when its coordinator and its workers are started again";
@@ -113,9 +114,9 @@ impl Run {
         }
     }
 
-    /// Those go whom nobody needs any more, and those who have waited for long enough.
+    /// Dismisses workers that are no longer needed, or whose time is up.
     pub(crate) fn let_go_the_spared(&mut self) {
-        // Who is away for a moment is needed like before; and the end of a run dismisses all.
+        // A briefly absent worker is needed as before; and the end of a run dismisses all.
         let is_settled = self.generations.waits_until().is_none()
             && !self.core.state.drain
             && !self.core.generation_ends();
@@ -141,9 +142,9 @@ impl Run {
         }
     }
 
-    /// Whether a generation has to end so that all write down what they have.
+    /// Whether a generation has to end for all to write checkpoints.
     pub(crate) fn handover_is_due(&self) -> bool {
-        // Where each worker has the whole model, a joiner fetches it while training goes on, if there is time.
+        // Where each worker has the whole model, a joiner fetches it during training, if time permits.
         let is_soon = self
             .recovery
             .handovers
@@ -164,7 +165,8 @@ impl Run {
                 .any(|worker| self.recovery.is_needed(&self.core, *worker))
     }
 
-    /// Everybody has done all before `round`, and has it on its disk: when others have what the leaving ones have, those go, and the rest begins anew without them.
+    /// Carries out the handover once all workers have done every round before `round` and have it on disk: when others hold the leavers' state, those go, and the
+    /// rest begins anew.
     pub(crate) fn carry_out_handover(&mut self, round: Round) {
         let leaving: Vec<WorkerId> = self.recovery.handovers.leaving.keys().copied().collect();
         if leaving.iter().any(|&worker| self.recovery.waits_for_copy(&self.core, worker, round)) {
@@ -184,7 +186,7 @@ impl Run {
                 continue;
             };
             if let Some(peer) = self.core.peers.get_mut(&worker) {
-                // The others of its copy hear that they begin anew, and nothing else.
+                // The others of its copy receive the order to begin anew, and nothing else.
                 peer.seat = None;
             }
             self.let_go(worker, &reason, &what);
@@ -192,7 +194,8 @@ impl Run {
         self.begin_anew(None, round);
     }
 
-    /// All rounds before `round` are applied by all who are here, and nobody goes on with what is in memory. Only survivors find their residuals again.
+    /// Ends the generation at `round`: all present workers have applied the rounds before, and none goes on with its memory. Only survivors recover
+    /// their residuals.
     pub(crate) fn end_at(&mut self, round: Round, survivors: &BTreeSet<WorkerId>) {
         self.planning.training_stops(self.core.now);
         for peer in self.core.peers.values_mut() {
@@ -228,7 +231,7 @@ impl Recovery {
         core.send(worker, ToWorker::Handover);
     }
 
-    /// For people.
+    /// Describes why a worker is still needed.
     fn why_needed(&self, core: &Core, worker: WorkerId) -> String {
         if core.state.phase != Phase::Training {
             return "some of what the run goes on from is with nobody else: it goes when others have it"
@@ -251,7 +254,7 @@ impl Recovery {
         format!("{whose}: it goes when {when}")
     }
 
-    /// Whether something of the run's state would be lost with a worker.
+    /// Whether the run would lose state with a worker.
     fn is_needed(&self, core: &Core, worker: WorkerId) -> bool {
         let is_here = |peer: &Peer| peer.connection.is_some();
         let stays = |other: WorkerId| other != worker && !self.handovers.has(other);
@@ -259,7 +262,7 @@ impl Recovery {
             return false;
         }
         match core.state.phase {
-            // What the run is to go on from, some of it may be with one worker alone.
+            // The run's next state may be partly with one worker alone.
             Phase::Gathering | Phase::Preparing => {
                 let with = core.choose_source().round();
                 let others_stay = core.peers.iter().any(|(other, peer)| is_here(peer) && stays(*other));
@@ -274,19 +277,19 @@ impl Recovery {
         }
     }
 
-    /// Whether somebody who stays is about to have the state.
+    /// Whether a worker that stays is about to have the state.
     fn has_joiners(&self, core: &Core) -> bool {
         let joins = |peer: &Peer| matches!(peer.standing, Standing::Healing | Standing::Ready);
         core.peers.iter().any(|(other, peer)| joins(peer) && !self.handovers.has(*other))
     }
 
-    /// When that is looked at, if nothing happens before.
+    /// Time of the next look at leaving workers, without an earlier event.
     pub(crate) fn handovers_end(&self, core: &Core) -> Option<Duration> {
         let of = |leave: &Leave| [leave.until.saturating_sub(WRITES_BEFORE), leave.until];
         self.handovers.leaving.values().flat_map(of).filter(|at| *at > core.now).min()
     }
 
-    /// Where the state before `round` is when these are gone.
+    /// Reports the holders of the state before `round` once these workers have left.
     fn tell_what_goes(&mut self, core: &mut Core, leaving: &[WorkerId], round: Round) {
         let has_written = |worker: &WorkerId| core.own_checkpoint(*worker, round).is_some();
         let alone: Vec<WorkerId> =
@@ -312,7 +315,7 @@ impl Recovery {
         }
     }
 
-    /// Whether somebody may yet have a copy. Who has come to the end has told of its checkpoint before; where it could not be written, there is none.
+    /// Whether a copy may yet be made. A worker at the end has reported its checkpoint before; where it could not be written, none exists.
     fn waits_for_copy(&self, core: &Core, worker: WorkerId, round: Round) -> bool {
         if self.is_copied(core, worker, round) || core.own_checkpoint(worker, round).is_none() {
             return false;
@@ -326,14 +329,14 @@ impl Recovery {
         core.keeper_for(worker, |other| !asked.contains(&other) && !self.handovers.has(other))
     }
 
-    /// Whether somebody who stays has the checkpoint before `round` of a worker that leaves.
+    /// Whether a staying worker has the checkpoint before `round` of a leaving one.
     fn is_copied(&self, core: &Core, worker: WorkerId, round: Round) -> bool {
         let Some(own) = core.own_checkpoint(worker, round) else { return false };
         let has_it = |peer: &Peer| offer_of(peer, round, (own.rank, own.parts), own.state_hash).is_some();
         core.peers.iter().any(|(other, peer)| !self.handovers.has(*other) && has_it(peer))
     }
 
-    /// Asks those who stay for a copy of it, one after the other, and each once.
+    /// Asks the staying workers for a copy of it, one after the other, each once.
     fn have_copied(&mut self, core: &mut Core, worker: WorkerId, round: Round) {
         let Some(own) = core.own_checkpoint(worker, round).filter(|_| !self.is_copied(core, worker, round))
         else {
@@ -351,7 +354,8 @@ impl Recovery {
 }
 
 impl Core {
-    /// A worker leaves in order while the run waits for others. If nobody who stays has its checkpoint, the run waits for it later.
+    /// Records a worker that leaves in order while the run waits for others. If no staying worker has its checkpoint, the run waits
+    /// for it later.
     pub(crate) fn note_holder(&mut self, worker: WorkerId) {
         if !matches!(self.state.phase, Phase::Gathering | Phase::Preparing) {
             return;
@@ -374,7 +378,7 @@ impl Core {
         self.config.may_be_shared() && self.config.checkpoint.copies
     }
 
-    /// Workers whose own checkpoints keep their residuals. Where others stay, they take the places of those who leave.
+    /// Workers whose own checkpoints keep their residuals. Where others stay, they take the leavers' places.
     pub(crate) fn keep_their_residuals(&self, leaving: &[WorkerId], round: Round) -> BTreeSet<WorkerId> {
         let is_here = |peer: &Peer| peer.connection.is_some();
         let all_leave = self.peers.iter().all(|(worker, peer)| !is_here(peer) || leaving.contains(worker));
@@ -389,7 +393,7 @@ impl Core {
         self.peers.get(&worker)?.checkpoints.offers.iter().find(|offer| name(offer) == (round, part)).cloned()
     }
 
-    /// Whether the generation is one that ends before the run does.
+    /// Whether the generation ends before the run does.
     pub(crate) fn generation_ends(&self) -> bool {
         self.state.until().is_some_and(|until| until.0 < self.state.schedule.rounds())
     }

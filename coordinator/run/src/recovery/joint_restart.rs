@@ -1,7 +1,7 @@
-//! Copies of the model that cannot join others while those train come in when all begin anew together.
+//! Copies of the model that cannot join others in training come in when all begin anew together.
 //!
-//! Where members make common steps whose gradients are clipped by the norm of all parts, a copy that has missed some cannot make up for them (`Run::copies_may_join`). A generation then ends at a
-//! round, all write down what they have, and all begin with that. It costs what a beginning costs, so it is not done often.
+//! Where members make common steps whose gradients are clipped by the norm of all parts, a copy that has missed some cannot make up for them (`Run::copies_may_join`). A
+//! generation then ends at a round, all write their state, and all begin with that. It costs a full beginning, so it is rare.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::state::Phase;
 
 /// How long workers that could be a copy wait for more of them.
 const WAIT: Duration = Duration::from_secs(2);
-/// All have trained for so many times as long as nobody did when all began last, or when they began anew.
+/// Training time before a joint restart, as a multiple of the time without training at the last one.
 const TRAINED_MIN: u32 = 10;
 
-/// Those who wait outside.
+/// Workers that wait outside.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Together {
     /// Since when there have been enough of them for a copy; none: there are not.
     since: Option<Duration>,
-    /// People were told that all begin anew.
+    /// The restart was reported.
     is_told: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Who holds the state of the run, who hands it over, and from where a run goes on.
+//! Recovery of the run's state: holders, handovers, and the state that a run goes on from.
 
 pub(super) mod absent_holders;
 pub(super) mod archived;
@@ -15,7 +15,7 @@ use self::absent_holders::AbsentHolders;
 use self::handovers::Handovers;
 use self::joint_restart::Together;
 
-/// The copies of the run's state: who holds one, who hands one over, and what becomes of a run whose holders are away.
+/// Copies of the run's state: their holders, handovers, and the case of absent holders.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Recovery {
     handovers: Handovers,
@@ -23,7 +23,7 @@ pub(super) struct Recovery {
     together: Together,
     /// Meanwhile something was lost that had been trained.
     is_short: bool,
-    /// A copy of a checkpoint could not be had, and people were told.
+    /// A failed copy of a checkpoint was reported.
     copy_failed: bool,
 }
 

@@ -6,11 +6,11 @@ use longhaul_common::id::{Generation, Round};
 use longhaul_proto::control::message::CheckpointOffer;
 use serde::{Deserialize, Serialize};
 
-/// Steps that are remembered of each part of the model; with more, the two oldest become one that forbids what either forbids.
+/// Steps remembered for each part of the model; beyond, the two oldest merge into one that forbids whatever either forbids.
 const STEPS_MAX: usize = 256;
 
-/// Where the run went back to as its generations began. What was written before a generation began that made a round anew, and has that round, is of a past
-/// that was given up: members that had come further were cut off, or gone.
+/// Rounds that the run went back to as its generations began. A checkpoint is of an abandoned past if it contains a round that a later generation began
+/// anew: its members were cut off, or had left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rewinds {
     /// Of each part of the model, by its rank and how many there are: generations, and the first round that was made anew from when they began, both ascending.
@@ -31,7 +31,7 @@ impl Rewinds {
         self.of_parts.values_mut().for_each(|steps| note(steps, generation, open));
     }
 
-    /// Whether the run went back behind what a checkpoint has, after it was written.
+    /// Whether the run, after the checkpoint was written, went back behind it.
     #[must_use]
     pub fn have_undone(&self, offer: &CheckpointOffer) -> bool {
         let steps = self.of_parts.get(&(offer.rank, offer.parts)).map(Vec::as_slice).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Rewinds {
 }
 
 fn note(steps: &mut Vec<(Generation, Round)>, generation: Generation, open: Round) {
-    // What earlier ones forbid that were not as far back, this one does.
+    // Replaces earlier entries that do not reach as far back.
     while steps.last().is_some_and(|&(_, earlier)| earlier >= open) {
         steps.pop();
     }
@@ -66,7 +66,7 @@ mod tests {
         }
     }
 
-    /// Whatever is forgotten, the answer is that of a list of all steps, or forbids more of what is older than all that are remembered.
+    /// However much is forgotten, the answer equals that of a full list, or forbids more of the oldest.
     #[test]
     fn what_is_undone_is_what_some_later_generation_began_before() {
         let mut random = xorshift(7);

@@ -20,7 +20,7 @@ pub(crate) enum Source {
     Checkpoint(Found),
 }
 
-/// A checkpoint all of whose parts are on disks of workers that are here.
+/// A checkpoint whose parts are all on disks of present workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The round that follows.
@@ -32,11 +32,11 @@ pub(crate) struct Found {
 /// How many workers have a state, by its hash.
 type Holders = BTreeMap<Hash, usize>;
 
-/// By round, whether it is in memory, and number of parts: who has each of them, by rank.
+/// By round, whether in memory, and number of parts: the holders of each part, by rank.
 type States = BTreeMap<(Round, bool, u32), BTreeMap<u32, Holders>>;
 
 impl Source {
-    /// For people.
+    /// Its name for display.
     pub fn name(&self) -> String {
         self.round().map_or("the beginning".to_owned(), |round| round.to_string())
     }
@@ -64,22 +64,22 @@ impl Core {
         self.choose_source() == Source::Fresh
     }
 
-    /// The newest state all of whose parts somebody has, and none of whose rounds was made anew since: of those that differ the one that the run was in, or, where that is
-    /// not known, the one that more workers have.
+    /// Returns the newest state whose parts all have a holder and whose rounds were not repeated since: of differing ones the one that the run was in, or, where unknown,
+    /// that of most workers.
     pub(crate) fn choose_source(&self) -> Source {
         self.choose_source_of(|_| true)
     }
 
-    /// The same, of what these workers have.
+    /// The same for the state of these workers.
     pub(crate) fn choose_source_of(&self, has: impl Fn(WorkerId) -> bool) -> Source {
         let not_undone = self.states_held(&has, |offer| !self.state.rewinds.have_undone(offer));
         let newest = |is_strict| self.newest_of(&not_undone, is_strict);
-        // What is of another past is better than nothing.
+        // A state of another past is better than none.
         let any_past = || self.newest_of(&self.states_held(&has, |_| true), false);
         newest(true).or_else(|| newest(false)).or_else(any_past).unwrap_or(Source::Fresh)
     }
 
-    /// What is in the memory of these workers, and those of their checkpoints that are to be counted.
+    /// States in the memory of these workers, and their checkpoints that count.
     fn states_held(
         &self,
         has: impl Fn(WorkerId) -> bool,
@@ -96,7 +96,7 @@ impl Core {
                 .ready
                 .as_ref()
                 .filter(|ready| peer.standing == Standing::Ready && ready.next_round > Round(0));
-            // In parts, what is in memory is of the seats that were.
+            // With parts, a state in memory belongs to the earlier seats.
             let ready = ready.filter(|ready| self.ranks() == 1 && self.is_usable(ready.next_round));
             if let Some(ready) = ready {
                 count((ready.next_round, true, 1), 0, ready.state_hash);
@@ -158,7 +158,7 @@ impl Core {
         self.peers.iter().map(|(&worker, peer)| (worker, parts_of(peer))).collect()
     }
 
-    /// What a worker loads by itself; none: it heals from others that take the same part.
+    /// The state that a worker loads by itself; `None`: it heals from others with the same part.
     pub(crate) fn start_of(
         &self,
         source: &Source,
@@ -187,7 +187,7 @@ impl Core {
         (!somebody_has_it).then(|| Start::Held(vec![self.held_part(found, rank, worker)]))
     }
 
-    /// A part of a checkpoint and from whom `worker` may have it.
+    /// A part of a checkpoint, and the workers that `worker` may fetch it from.
     fn held_part(&self, found: &Found, rank: u32, worker: WorkerId) -> HeldPart {
         let (parts, next_round) = (found.parts(), found.round);
         let state_hash = found.hashes.get(rank as usize).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the status page and its clients are shown.
+//! Views for the status page and its clients.
 
 pub(super) mod overview;
 pub(super) mod problems;

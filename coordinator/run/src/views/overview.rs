@@ -135,7 +135,7 @@ impl Core {
         self.state.sites.get(site.0 as usize).cloned().unwrap_or_default()
     }
 
-    /// What all workers have done over the last interval.
+    /// Work of all workers over the last interval.
     pub(crate) fn recent(&self) -> Totals {
         let recent = self.peers.values().filter_map(|peer| peer.progress.meter.recent());
         recent.fold(Totals::default(), |sum, (_, done)| sum.plus(&done))
@@ -202,7 +202,7 @@ fn data_word(at: DataAt) -> &'static str {
     }
 }
 
-/// A hash as people compare it.
+/// A hash in the form for display.
 fn hex(hash: &Hash) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! What a person should look at, as the status tells.
+//! Problems for a person to look at, as listed in the status.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::machine::Run;
 use crate::state::{Checkpoint, Phase};
 
 impl Run {
-    /// What a person should look at now.
+    /// Present problems for a person to look at.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.core.is_paused() {
@@ -82,7 +82,7 @@ impl Run {
 }
 
 impl Core {
-    /// Of each worker whose newest checkpoint was not written: why not. Who has left a run that goes on is no problem of it.
+    /// Reasons for unwritten newest checkpoints, by worker. A worker that has left a running run does not count.
     fn unwritten_checkpoints(&self) -> impl Iterator<Item = String> {
         let mut seen = BTreeSet::new();
         let newest = self.state.checkpoints.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));

@@ -1,4 +1,4 @@
-//! What the status shows of the workers.
+//! The workers' part of the status.
 
 use longhaul_common::id::WorkerId;
 use longhaul_proto::control::message::Heartbeat;
@@ -7,19 +7,20 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Run;
 use crate::views::status::{MemberStatus, ParityStatus};
 
-/// The part of the status that lives and goes with the workers. A finished run keeps the last one, durably, so that a
-/// coordinator which is started again answers the same.
+/// The part of the status that depends on present workers. A finished run keeps the last one durably, so that a
+/// restarted coordinator answers the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Training loss of the newest round, nats a token.
     pub loss: Option<f32>,
-    /// The norm of gradients in the newest round that says.
+    /// Gradient norm of the newest round that reports one.
     pub gradient_norm: Option<f32>,
     /// The newest validation loss, nats a token, or an image.
     pub validation_loss: Option<f32>,
-    /// The newest share of held-out images whose class is told; none of text.
+    /// The newest share of correctly classified held-out images; none for text.
     pub validation_accuracy: Option<f32>,
-    /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says.
+    /// Largest backlog of error feedback, in exchanges' changes, approximately, after the newest round that reports
+    /// one.
     pub residual_ratio: Option<f32>,
     /// Tokens per second over all workers, over the last interval.
     pub tokens_per_s: Option<f64>,
@@ -32,7 +33,7 @@ pub struct Snapshot {
 }
 
 impl Run {
-    /// The newest heartbeat of each worker that is here and has said one, with the name of its site.
+    /// The newest heartbeat of each present worker that has sent one, with the name of its site.
     pub fn heartbeats(&self) -> impl Iterator<Item = (WorkerId, &str, &Heartbeat)> {
         self.core.peers.iter().filter_map(|(&worker, peer)| {
             let site = self.core.state.sites.get(peer.known.site.0 as usize)?;
@@ -60,7 +61,8 @@ impl Run {
         }
     }
 
-    /// As it is at the end, before the workers are dismissed: `finished` who has done all, `left` the others.
+    /// The final snapshot, before the workers are dismissed: `finished` for workers that have done everything, `left`
+    /// for others.
     pub(crate) fn last_snapshot(&self) -> Snapshot {
         let mut snapshot = self.snapshot();
         for (member, peer) in snapshot.members.iter_mut().zip(self.core.peers.values()) {

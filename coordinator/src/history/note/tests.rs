@@ -89,7 +89,7 @@ fn last_of(history: &History) -> Last {
     Last { at_ms: 0, status: status().into(), rest }
 }
 
-/// As somebody reads it at this time.
+/// The history as read at this time.
 fn read_at(state_dir: &Path, now_ms: u64) -> History {
     Folder::read(state_dir, &meta().run, now_ms).unwrap().unwrap().history
 }
@@ -166,7 +166,7 @@ fn the_newest_points_are_told_and_kept_however_many_one_stands_for() {
     let news = history.since(&mark).unwrap();
     assert_eq!(news.recent.last().unwrap().at_ms, 9_002_000, "it is not kept yet");
     assert_eq!(news.open_round.unwrap().round, 9_002);
-    // The next process has them as well, if this one wrote down what it had last.
+    // The next process has them as well, if this one wrote its last values.
     files.as_ref().unwrap().put_last(&last_of(&history)).unwrap();
     let again = read_again(folder.path());
     assert_eq!((again.open(), again.recent()), (history.open(), history.recent()));
@@ -247,7 +247,7 @@ fn a_history_goes_on_where_it_was_left_and_a_line_that_was_cut_short_is_left_out
     let before = again.samples().kept().last().unwrap().run.tokens;
     watched(&mut again, 20..31, &mut None);
     let after = again.samples().kept().last().unwrap();
-    // What was done until it was heard for the first time is not counted.
+    // Work before its first heartbeat is not counted.
     assert_eq!((after.run.tokens - before, again.sites().len()), (110, 2));
 }
 

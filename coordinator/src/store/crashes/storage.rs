@@ -7,9 +7,9 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use redb::StorageBackend;
 
-/// What a disk writes whole or not at all, in bytes.
+/// Unit that a disk writes completely or not at all, in bytes.
 const SECTOR_BYTES: usize = 512;
-/// Images with a part of what was under way, besides the one with none of it and the one with all.
+/// Images with a part of an unfinished write, besides the one without it and the one with all of it.
 const TORN_IMAGES: u64 = 3;
 
 #[derive(Clone, Debug)]
@@ -20,15 +20,15 @@ enum Change {
 
 #[derive(Debug, Default)]
 struct Disk {
-    /// What is there for certain.
+    /// Certainly durable content.
     synced: Vec<u8>,
-    /// What readers see.
+    /// Content seen by readers.
     seen: Vec<u8>,
-    /// What may be there as well, in any part.
+    /// Content that may be durable too, in any part.
     under_way: Vec<Change>,
     operations: u64,
     fails_at: Option<u64>,
-    /// It says that it syncs, and does not.
+    /// It claims to sync, and does not.
     forgets: bool,
 }
 
@@ -42,7 +42,7 @@ impl Storage {
         Self(Arc::new(Mutex::new(Disk { fails_at, ..Disk::default() })))
     }
 
-    /// The same, that has nothing of what it says to have synced.
+    /// The same, losing all content that it claims to have synced.
     pub(super) fn forgetful(fails_at: u64) -> Self {
         Self(Arc::new(Mutex::new(Disk { fails_at: Some(fails_at), forgets: true, ..Disk::default() })))
     }
@@ -57,7 +57,7 @@ impl Storage {
         self.lock().operations
     }
 
-    /// What may be found: nothing of what was under way, all of it, and some parts of it with torn writes.
+    /// Possible contents: without the unfinished writes, with all of them, and with some torn parts.
     pub(super) fn images(&self, seed: u64) -> Vec<Vec<u8>> {
         let disk = self.lock();
         let mut images = vec![disk.synced.clone(), disk.synced.clone()];
@@ -82,7 +82,7 @@ impl Storage {
     fn change(&self, change: Change) -> io::Result<()> {
         let mut disk = self.lock();
         let alive = disk.count();
-        // What was being written when the power failed may be there, too.
+        // The write during the power failure may be present, too.
         if disk.fails_at.is_none_or(|at| disk.operations <= at) {
             apply(&mut disk.seen, &change);
             disk.under_way.push(change);
@@ -118,7 +118,7 @@ fn apply(image: &mut Vec<u8>, change: &Change) {
     }
 }
 
-/// Each sector of a write is there or not. A file is never shorter than what is written in it.
+/// Applies each sector of a write or not. A file is never shorter than its written content.
 fn apply_some(image: &mut Vec<u8>, change: &Change, rng: &mut ChaCha8Rng) {
     let Change::Write { offset, bytes } = change else { return apply(image, change) };
     for (sector, piece) in bytes.chunks(SECTOR_BYTES).enumerate() {

@@ -1,4 +1,4 @@
-//! Where etcd is, and who asks.
+//! Address of etcd, and the credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use longhaul_common::host::is_this_machine;
 /// Members of a cluster that are named: five are many.
 const ENDPOINTS_MAX: usize = 16;
 
-/// `etcd://host:port[,host:port]/prefix`, and what the environment adds.
+/// `etcd://host:port[,host:port]/prefix`, with additions from the environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
     /// HOST:PORT of members of the cluster.
     pub endpoints: Vec<String>,
-    /// What all keys of the run begin with: `/` and a name, without a slash at its end.
+    /// Prefix of all keys of the run: `/` and a name, without a trailing slash.
     pub prefix: String,
     /// Name and password; none: etcd asks for none.
     pub login: Option<Login>,
-    /// Where TLS is used (`etcds://`): what it needs.
+    /// Files for TLS (`etcds://`).
     pub tls: Option<TlsFiles>,
 }
 
@@ -42,7 +42,7 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
 }
 
-/// An address that is none. What was given is not repeated, as a password may be in it.
+/// A malformed address. The input is not repeated, as it may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It does not begin as one.
@@ -78,7 +78,7 @@ pub enum AddressError {
 }
 
 impl EtcdAddress {
-    /// Reads an address, and takes what it leaves out from `variable`: the environment.
+    /// Parses an address, with missing values from `variable`: the environment.
     ///
     /// # Errors
     /// [`AddressError`]
@@ -109,7 +109,7 @@ impl EtcdAddress {
         if whole { Ok(address) } else { Err(AddressError::Tls) }
     }
 
-    /// Whether what is said can be read on the way to another machine.
+    /// Whether the traffic crosses the network unencrypted.
     #[must_use]
     pub fn is_in_the_clear(&self) -> bool {
         let is_local = |endpoint: &String| {

@@ -1,4 +1,4 @@
-//! Who leads, and taking the lead when nobody does.
+//! Election: the present leader, and taking a free lead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use super::wire::{
 };
 use crate::store::{Founding, Key, Place, Store, StoreError};
 
-/// How long etcd may take to answer somebody who only waits.
+/// Time limit of etcd's answers to a waiting candidate.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a leader says of itself, in its key: as JSON, so that `etcdctl get` shows it.
+/// A leader's description of itself, in its key: as JSON, so that `etcdctl get` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
-    /// What its workers are told to dial, its own address first.
+    /// Address for its workers, first in the list.
     pub advertised: String,
 }
 
-/// What came of standing.
+/// Result of an election.
 #[derive(Debug)]
 pub enum Election {
     /// This process leads while it holds this.
     Won(Box<Store>),
-    /// Somebody else does.
+    /// Another process leads.
     Lost(Leader),
 }
 
@@ -43,7 +43,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// One that has asked nobody yet.
+    /// Creates a candidate without asking etcd yet.
     ///
     /// # Errors
     /// [`StoreError::Refused`] names a file with certificates that cannot be used.
@@ -70,10 +70,10 @@ impl Candidate {
         postcard::from_bytes(&bytes).map(Some).map_err(corrupt)
     }
 
-    /// Takes the lead if nobody has it.
+    /// Takes the lead if it is free.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`]: perhaps later. Others need a person.
+    /// [`StoreError::Unreachable`]: try again later. Others need a person.
     pub fn stand(&self) -> Result<Election, StoreError> {
         if let Some(found) = self.reader.find(&self.reader.key("leader"), PATIENCE)? {
             return Ok(Election::Lost(self.read(&found)));
@@ -122,7 +122,7 @@ impl Candidate {
 
     fn read(&self, found: &KeyValue) -> Leader {
         let text = decode(&found.value).unwrap_or_default();
-        // Who leads is for people and for workers that look for it; that somebody does is what counts.
+        // The leader's address is for people and searching workers; its existence alone decides.
         serde_json::from_slice(&text).unwrap_or(Leader { advertised: String::new() })
     }
 
@@ -138,6 +138,6 @@ impl Candidate {
 enum Put {
     /// At this revision.
     At(i64),
-    /// Somebody else's is there.
+    /// Another leader's key is present.
     Taken(Leader),
 }

@@ -30,7 +30,7 @@ const UNAUTHENTICATED: u64 = 16;
 /// Why there is no answer.
 #[derive(Clone, Debug)]
 pub enum CallError {
-    /// Nobody answers, or nobody who can: another member may, or the same one later.
+    /// No usable answer: another member may give one, or the same one later.
     Unreachable(String),
     /// etcd has understood, and does not do it.
     Refused(String),
@@ -47,7 +47,7 @@ pub struct Client {
 struct Session {
     /// The member that answered last.
     at: usize,
-    /// What etcd gave for name and password.
+    /// etcd's token for name and password.
     token: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl Client {
             self.go_on();
             attempts += 1;
             if attempts % members == 0 {
-                // Nothing tells when a member is back.
+                // Nothing reports the return of a member.
                 std::thread::park_timeout(PAUSE);
             }
         }
@@ -180,7 +180,7 @@ impl Client {
         Err(failure(member, status.as_u16(), &bytes))
     }
 
-    /// Why there was no answer, and what helps.
+    /// Describes a failed request, and the remedy.
     fn explain(&self, error: &ureq::Error) -> String {
         match &self.address.tls {
             Some(files) => tls::explain(error, files)
@@ -197,7 +197,7 @@ impl Client {
     }
 
     fn session(&self) -> std::sync::MutexGuard<'_, Session> {
-        // What a thread that panicked left is a number and a token.
+        // A thread that panicked leaves a valid number and token.
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -212,7 +212,7 @@ fn is_stale_token(why: &str) -> bool {
     why.contains("invalid auth token") || why.contains("revision in header is old")
 }
 
-/// What an answer other than 200 means.
+/// Classifies an answer other than 200.
 fn failure(member: &str, status: u16, bytes: &[u8]) -> CallError {
     let Ok(failure) = serde_json::from_slice::<Failure>(bytes) else {
         let hint = "is this etcd 3.4 or newer, with its JSON gateway (enable-grpc-gateway: true) and without --listen-client-http-urls?";

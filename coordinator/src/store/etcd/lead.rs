@@ -1,9 +1,8 @@
 //! The lease that is the right to write, and its renewal.
 //!
-//! Who leads has put the leader's key, bound to a lease. Each write is made under the condition that this key was created at the revision at which this process put
-//! it: when the lease has run out etcd deletes the key, another coordinator puts it at another revision, and nothing that this process sends after that is done,
-//! however late it arrives. Beside that, this process stops by its own clock before etcd lets the lease run out, so that it does not go on saying things to workers
-//! that it could not write down.
+//! The leader has put the leader's key, bound to a lease. Each write requires that this key was created at the revision of this process's put: when the lease has
+//! run out etcd deletes the key, another coordinator puts it at another revision, and later requests of this process have no effect, however late they arrive.
+//! Besides, this process stops by its own clock before etcd lets the lease run out, so that it sends workers nothing that it could not write down.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,13 +15,13 @@ use super::client::{CallError, Client};
 use super::wire::{CreatedAt, Done, Granted, OfLease, Operation, Streamed, Transacted, Transaction};
 use crate::store::StoreError;
 
-/// Life of the lease, in seconds: a leader that dies is replaced soon after, and one whose machine stalls for two seconds is not.
+/// Life of the lease, in seconds: a leader that dies is replaced soon after, and one that stalls for two seconds is not.
 pub const LEASE_TTL_S: u64 = 5;
 /// Three renewals may fail before the lease runs out.
 const RENEW_EVERY: Duration = Duration::from_millis(1200);
 /// So much before the lease runs out this process takes it for lost: another one must not begin before this one has stopped.
 const MARGIN: Duration = Duration::from_millis(500);
-/// How long giving the lease back may take. It is a courtesy to whoever waits.
+/// Time for giving the lease back, a courtesy to waiting candidates.
 const RESIGN_MAX: Duration = Duration::from_millis(500);
 
 /// The lead. Dropping it gives it back.
@@ -106,7 +105,7 @@ impl Lead {
         }
     }
 
-    /// What an error in reading means to who leads: if etcd was away for as long as the lease lived, the lead is lost.
+    /// Judges a read error for the leader: if etcd was unreachable for the lease's life, the lead is lost.
     pub fn judge(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Unreachable { why, .. } => {

@@ -19,16 +19,16 @@ use super::lead::Lead;
 use super::wire::{KeyValue, Operation, Range, Ranged, decode, encode};
 use crate::store::{Backend, Key, Place, ROUNDS_KEPT, SCHEMA_VERSION, StoreError};
 
-/// A longer record is put in parts. etcd takes requests of 1.5 MiB unless told otherwise, and one request has a few records and rounds.
+/// Longer records are split into parts. etcd takes requests of 1.5 MiB by default, and one request has a few records and rounds.
 pub const PART_BYTES_MAX: usize = 256 << 10;
-/// The longest record: what ten thousand workers leave is a tenth of it.
+/// The longest record: ten times that of ten thousand workers.
 const RECORD_BYTES_MAX: usize = 16 << 20;
 /// Rounds that wait for the next write. A transaction of etcd has at most 128 operations.
 const ROUNDS_PENDING_MAX: usize = 64;
 /// Rounds in one answer.
 const ROUNDS_IN_A_PAGE: usize = 512;
 
-/// What is at a record's key.
+/// Content of a record's key.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stored {
     /// The record.
@@ -37,7 +37,7 @@ enum Stored {
     Parts { slot: u8, parts: u32, bytes: u64 },
 }
 
-/// The records of a run, for whoever leads it.
+/// The records of a run, for its leader.
 #[derive(Debug)]
 pub struct Etcd {
     reader: Reader,
@@ -59,7 +59,7 @@ impl Reader {
         format!("{}/{name}", self.client.address().prefix)
     }
 
-    /// What is at a key.
+    /// Reads a key.
     ///
     /// # Errors
     /// [`StoreError`]
@@ -118,7 +118,7 @@ impl Reader {
         decode(&found.value).ok_or_else(|| self.corrupt("etcd's answer is not base64"))
     }
 
-    /// Something that is there is not as it was written.
+    /// A record is not as written.
     pub fn corrupt(&self, what: &str) -> StoreError {
         StoreError::Corrupt { place: self.place.name.clone(), what: what.to_owned() }
     }
@@ -159,7 +159,7 @@ impl Etcd {
         Ok(Self { reader, lead, pending: Mutex::default() })
     }
 
-    /// What is to be at a record's key; before that, parts of a long one are written where nobody looks yet.
+    /// Prepares the content of a record's key; the parts of a long one are written first, where no reader looks yet.
     fn prepare(&self, key: Key, bytes: &[u8]) -> Result<Operation, StoreError> {
         if bytes.len() > RECORD_BYTES_MAX {
             let place = self.reader.place.name.clone();
@@ -185,7 +185,7 @@ impl Etcd {
         Ok(put(&self.reader.record(key), head))
     }
 
-    /// The rounds that wait, as operations, and what is too old by then.
+    /// Takes the waiting rounds as operations, with the deletion of those that are too old by then.
     fn take_rounds(&self) -> Vec<Operation> {
         let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         let Some((&newest, _)) = pending.last_key_value() else { return Vec::new() };
@@ -195,7 +195,7 @@ impl Etcd {
             let (key, range_end) = (encode(self.reader.round(0)), encode(self.reader.round(oldest)));
             operations.push(Operation::Delete { key, range_end });
         }
-        // etcd takes no transaction that puts what it deletes.
+        // etcd refuses a transaction that puts a key that it deletes.
         let kept = pending.range(oldest..);
         operations.extend(kept.map(|(&round, metrics)| put(&self.reader.round(round), metrics)));
         operations

@@ -30,7 +30,7 @@ fn lead(candidate: &Candidate) -> Store {
     loop {
         match candidate.stand().unwrap() {
             Election::Won(store) => return *store,
-            // Somebody's lease runs out, which tells nobody here.
+            // Another process's lease runs out, without a signal here.
             Election::Lost(_) => std::thread::park_timeout(Duration::from_millis(100)),
         }
     }
@@ -71,7 +71,7 @@ fn nobody_whose_lease_has_ended_writes() {
     former.found(&founding, &state, &EnrolState::default()).unwrap();
     server.etcd.revoke_all_leases().unwrap();
     let next = lead(&candidate);
-    // Its own clock has not told it yet, or it would not even ask.
+    // By its own clock the lease still lives; otherwise it would not even ask.
     state.sites = vec!["a former leader's".to_owned()];
     let error = former.put_state(&state).unwrap_err();
     assert!(matches!(error, StoreError::Deposed { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Certificates on the way to etcd: reading them, and what it means when one side does not take the other's.
+//! Certificates on the path to etcd: reading them, and explaining refusals of either side.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 use super::address::TlsFiles;
 
-/// What to look at where etcd's JSON gateway answers, and cannot reach the etcd that it is a part of: it shows that one the server's own certificate.
+/// Remedy where etcd's JSON gateway answers but cannot reach its own etcd: it presents the server's own certificate there.
 pub const GATEWAY_IS_CUT_OFF: &str = "etcd's JSON gateway cannot reach etcd itself: with --client-cert-auth, the certificate of --cert-file must be good for \
      clients as well as for servers (extendedKeyUsage = serverAuth, clientAuth)";
 /// How this client is given a certificate.
@@ -21,10 +21,10 @@ const OWN_CERTIFICATE: &str = "LONGHAUL_ETCD_CERT and LONGHAUL_ETCD_KEY, or ?cer
 /// Which one etcd accepts.
 const ACCEPTED: &str = "etcd takes those for clients that an authority in its --trusted-ca-file has signed";
 
-/// What a client needs to speak to etcd with TLS.
+/// Builds the TLS configuration of a client for etcd.
 ///
 /// # Errors
-/// Names the file that cannot be used, and why.
+/// Names the unusable file, and the reason.
 pub fn config(files: &TlsFiles) -> Result<TlsConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let authority = files.authority.as_deref().unwrap_or(Path::new(""));
@@ -51,7 +51,7 @@ pub fn config(files: &TlsFiles) -> Result<TlsConfig, String> {
         .build())
 }
 
-/// What to do about a failed request, where that is about certificates or TLS; none: it is not.
+/// Remedy of a failed request, where certificates or TLS are the cause; `None`: they are not.
 pub fn explain(error: &ureq::Error, files: &TlsFiles) -> Option<String> {
     let shown =
         |file: &Option<PathBuf>| file.as_ref().map_or_else(String::new, |file| file.display().to_string());
@@ -84,7 +84,7 @@ pub fn explain(error: &ureq::Error, files: &TlsFiles) -> Option<String> {
         Cause::Tls(rustls::Error::InvalidMessage(_)) => Some(format!(
             "what answers there does not speak TLS ({error}): write etcd:// in --state, or give etcd a --cert-file"
         )),
-        // Who hangs up has said why, but what it said may be lost with the connection.
+        // A peer that hangs up has sent the reason, but it may be lost with the connection.
         Cause::HungUp if lacks_own => Some(format!(
             "{error}; is etcd running, and does it ask for certificates of clients? Then name this one's, with its key ({OWN_CERTIFICATE})"
         )),

@@ -1,5 +1,4 @@
-//! Requests and answers of etcd's JSON gateway (etcd's `rpc.proto`, mapped to JSON as protobuf says: bytes in base64, 64-bit integers as strings, what is zero
-//! left out).
+//! Requests and answers of etcd's JSON gateway (etcd's `rpc.proto`, in protobuf's JSON mapping: bytes in base64, 64-bit integers as strings, zeros left out).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -134,7 +133,7 @@ pub struct Grant {
     pub ttl_s: String,
 }
 
-/// `LeaseGrantResponse`, and what is in `LeaseKeepAliveResponse`.
+/// `LeaseGrantResponse`, and the content of `LeaseKeepAliveResponse`.
 #[derive(Debug, Default, Deserialize)]
 pub struct Granted {
     #[serde(rename = "ID", default, deserialize_with = "integer")]

@@ -1,4 +1,4 @@
-//! How far apart rounds should be, and in how many turns: a pure function of what members have measured.
+//! The rule for the distance between rounds and the number of turns: a pure function of the members' measurements.
 
 use longhaul_common::config::SyncConfig;
 use longhaul_common::schedule::Pace;
@@ -7,20 +7,20 @@ use longhaul_proto::round::LATENCY_ROUND_TRIPS;
 
 /// The share of the time between two rounds that round trips may take: the rest is for bits.
 const LATENCY_SHARE_MAX: f64 = 0.75;
-/// Cores that each member must have idle for turns to be given up where rounds stay close: the codec's work on the whole model, after each step, takes from
-/// nobody then (`docs/decisions/0012-pace.md`).
+/// Idle cores per member for fewer turns where rounds stay close: the codec's work on the whole model after each step slows nothing down then
+/// (`docs/decisions/0012-pace.md`).
 const CORES_FOR_FEWER_TURNS: f64 = 1.0;
 /// Bits a value for which turns are given up: with fewer, more values at a time would be worth less.
 const BITS_OF_A_VALUE: f64 = 2.02;
 
-/// The pace at which everybody can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest, with
-/// the most turns.
+/// Returns the pace at which all members can exchange the least that the configuration allows, and round trips leave time to send more. `configured` is the fastest,
+/// with the most turns.
 ///
-/// What is exchanged less often, or applied later, is worth less (`docs/decisions/0012-pace.md`): rounds stay as close as they are
-/// configured where links allow it, in fewer turns where members have cores for the codec's work besides. Where links do not allow it, results come later, and what can
-/// be made up for that is made up by fewer turns: as few as leave two bits a value, and so many at most that each fragment is exchanged about as often as before.
+/// A less frequent exchange, or a later result, is worth less (`docs/decisions/0012-pace.md`): rounds stay as close as configured where links allow it, in fewer turns
+/// where members also have cores for the codec's work. Otherwise results come later, and fewer turns make up for some of it: as few as leave two bits a value, and at
+/// most as many as keep each fragment's exchanges about as frequent.
 ///
-/// Who reports what cannot be measured is not heard; where nobody else is, the pace is what is configured.
+/// Impossible measurements are ignored; without any others, the configured pace stays.
 pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace {
     let sound: Vec<Times> = members.iter().filter_map(|member| Times::of(member, sync)).collect();
     if sound.iter().all(|times| times.fit_with_two_bits(configured)) {
@@ -30,7 +30,7 @@ pub fn wanted(configured: Pace, sync: &SyncConfig, members: &[Measured]) -> Pace
         return Pace { groups: groups.min(configured.groups), ..configured };
     }
     let needed = sound.iter().map(|times| times.steps_needed(configured, sync)).fold(1.0, f64::max);
-    // What is measured may be anything; a float that is too large becomes the largest integer.
+    // Measurements may be arbitrary; a float that is too large becomes the largest integer.
     let every = (needed.ceil() as u64).clamp(configured.every, sync.every_max.max(configured.every));
     if every == configured.every {
         return configured;
@@ -47,7 +47,7 @@ fn turns_needed(members: &[Times], every: u64) -> u32 {
     turns.ceil() as u32
 }
 
-/// What a member has measured, in seconds.
+/// A member's measurements, in seconds.
 struct Times {
     /// Of a step in which something may be sent.
     room: f64,
@@ -61,7 +61,7 @@ struct Times {
 }
 
 impl Times {
-    /// None: what it reports is no measurement.
+    /// `None`: its report is not a measurement.
     fn of(member: &Measured, sync: &SyncConfig) -> Option<Self> {
         let [step, round_trip, bit] = [member.step_s, member.round_trip_s, member.bit_s].map(f64::from);
         let (room, latency) = (sync.target_utilisation * step, LATENCY_ROUND_TRIPS * round_trip);
@@ -98,7 +98,7 @@ impl Times {
     }
 }
 
-/// Whether a member reports what can be measured.
+/// Whether a member reports possible measurements.
 pub fn is_sound(member: &Measured) -> bool {
     let Measured { step_s, round_trip_s, bit_s, .. } = *member;
     let all_finite = [step_s, round_trip_s, bit_s].into_iter().all(f32::is_finite);

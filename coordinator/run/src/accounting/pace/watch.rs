@@ -1,4 +1,4 @@
-//! When another pace is worth a generation: windows of rounds, and how many of them must agree. Nothing here knows a run.
+//! The rule for a change of pace: windows of rounds, and the number that must agree. Independent of the run.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,29 +10,30 @@ use serde::{Deserialize, Serialize};
 
 use super::rule;
 
-/// Rounds that are judged together: a report is a line through twenty rounds already, and the median of so many is none of an accident's.
+/// Rounds per window: each report already is a line through twenty rounds, and the median of this many ignores accidents.
 pub const WINDOW_ROUNDS: u64 = 8;
-/// Rounds move apart, or take more turns, where so many times as many steps or turns are wanted: less is what bits can make up for.
+/// Rounds move apart, or take more turns, where the wanted steps or turns are higher by this factor: bits can make up for less.
 const SLOWER_FACTOR: f64 = 1.5;
-/// In so many windows in a row, the newest of which says how many: soon, as training waits.
+/// Windows in a row for that; the newest one gives the number. Few, as training waits.
 const SLOWER_WINDOWS: u32 = 2;
-/// Rounds move closer, or take fewer turns, where so many times fewer are wanted.
+/// Rounds move closer, or take fewer turns, where the wanted numbers are lower by this factor.
 const FASTER_FACTOR: f64 = 2.0;
-/// In so many windows in a row, the slowest of which says how few: late, as a link that was slow a moment ago may be so again.
+/// Windows in a row for that; the slowest one gives the number. Many, as a link that was slow a moment ago may slow down
+/// again.
 const FASTER_WINDOWS: u32 = 6;
-/// Rounds from one change to the next, at least.
+/// Least number of rounds between changes.
 const APART_ROUNDS: u64 = 32;
-/// The share of its time that even who waits least must wait for rounds to move apart: one that waits for nobody but slower machines would do so whatever the pace.
+/// Share of its time that even the least waiting member must wait for rounds to move apart. A member that waits only for slower machines would do so at any pace.
 const WAITED_MIN: f64 = 0.05;
 
-/// What members have reported of the latest rounds.
+/// The members' reports of the latest rounds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
     reports: BTreeMap<WorkerId, VecDeque<Measured>>,
 }
 
 impl Window {
-    /// Takes a report, if it can be one.
+    /// Adds a report, if it is possible.
     pub fn push(&mut self, worker: WorkerId, measured: Measured) {
         if !rule::is_sound(&measured) {
             return;
@@ -44,22 +45,22 @@ impl Window {
         reports.push_back(measured);
     }
 
-    /// Nothing that it said counts any more.
+    /// Drops a worker's reports.
     pub fn forget(&mut self, worker: WorkerId) {
         self.reports.remove(&worker);
     }
 
-    /// Nothing that anybody said counts any more.
+    /// Drops all reports.
     pub fn clear(&mut self) {
         self.reports.clear();
     }
 
-    /// The medians of what each of these has reported; nothing of one that has not.
+    /// Medians of each member's reports; members without any are left out.
     pub fn medians(&self, members: &[WorkerId]) -> Vec<Measured> {
         members.iter().filter_map(|worker| Some(medians_of(self.reports.get(worker)?))).collect()
     }
 
-    /// Reports that the medians rest on.
+    /// Number of reports behind the medians.
     pub fn reports(&self) -> usize {
         self.reports.values().map(VecDeque::len).sum()
     }
@@ -79,20 +80,20 @@ fn medians_of(reports: &VecDeque<Measured>) -> Measured {
     }
 }
 
-/// What a window of rounds says.
+/// Verdict of a window of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Of the rounds now.
+    /// Present pace.
     pub pace: Pace,
-    /// By what was measured.
+    /// Pace by the measurements.
     pub wanted: Pace,
-    /// The share of its time that the member waited that waited least. None: nobody knows.
+    /// Share of its time that the least waiting member waited. `None`: unknown.
     pub waited: Option<f64>,
     /// Rounds since the pace changed, or the warm-up ended.
     pub rounds: u64,
 }
 
-/// Windows in a row that say the same.
+/// Windows in a row with the same verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Streak {
     side: Side,
@@ -106,7 +107,7 @@ enum Side {
     Faster,
 }
 
-/// Lets a pace change where enough windows in a row ask for it, and not soon after it has: a link that is now fast and now slow has the pace of its slow times.
+/// Changes the pace once enough windows in a row ask for it, and not soon after the last change: a link of varying speed gets the pace of its slow times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hysteresis {
     apart: u64,
@@ -114,15 +115,15 @@ pub struct Hysteresis {
 }
 
 impl Hysteresis {
-    /// For a run with these checkpoints. Of a schedule's changes a few are remembered, and a run goes on from rounds that it still knows: they are so far apart
-    /// that all checkpoints that are kept are among those.
+    /// Creates one for a run with these checkpoints. The schedule remembers a few changes, and a run goes on from rounds within them: changes are far enough
+    /// apart for all kept checkpoints to be among those.
     pub fn new(checkpoint: &CheckpointConfig) -> Self {
         let reach = checkpoint.every_rounds.saturating_mul(u64::from(checkpoint.keep) + 1);
         let apart = reach.div_ceil(CHANGES_KEPT_MAX as u64 - 1).max(APART_ROUNDS);
         Self { apart, streak: None }
     }
 
-    /// Takes in a window: the pace from now on, where it changes.
+    /// Adds a window. Returns the new pace, if it changes.
     pub fn judge(&mut self, verdict: Verdict) -> Option<Pace> {
         let Some(side) = side_of(&verdict) else {
             self.streak = None;
@@ -143,8 +144,8 @@ impl Hysteresis {
     }
 }
 
-/// Where the wanted pace is far enough from the present one. Steps decide, and turns where steps are about the same: fewer of them are no loss where rounds are
-/// further apart.
+/// Returns the direction in which the wanted pace differs enough from the present one. Steps decide, and turns where steps are about the same: fewer turns are
+/// no loss where rounds are further apart.
 fn side_of(verdict: &Verdict) -> Option<Side> {
     let Verdict { pace, wanted, waited, .. } = *verdict;
     let side = |now: f64, wanted: f64| {
@@ -170,7 +171,7 @@ mod tests {
 
     const CONFIGURED: Pace = Pace { every: 1, groups: 5 };
 
-    /// A run over links that are what `bit_s` says at each round: the rounds from which the pace was another, and what it was.
+    /// A run over links with speed `bit_s` at each round: the rounds at which the pace changed, and the new pace.
     struct Rounds {
         pace: Pace,
         changed: u64,
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(rounds.changes.len(), 1);
     }
 
-    /// Its machine is slow, so that the others wait for it; it waits for nobody.
+    /// The others wait for its slow machine; it waits for none.
     #[test]
     fn rounds_do_not_move_apart_for_a_slow_machine() {
         let mut rounds = Rounds { waited: Some(0.01), ..Rounds::new() };

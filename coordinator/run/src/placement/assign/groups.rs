@@ -1,4 +1,4 @@
-//! Copies whose parts are shared by tensor groups: each group is of one site, and has a place in a copy as a worker with a whole part has.
+//! Copies whose parts are shared by tensor groups: each group is of one site, and takes the place of a worker with a whole part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ pub(in super::super) fn seated_in_groups(
     copies.into_iter().map(|copy| (0..).zip(copy).flat_map(of_stage).collect()).collect()
 }
 
-/// The workers of a site in as many groups as they are enough for: those together that have parts of one stage, filled up with those who have none.
+/// Groups a site's workers, as many as they suffice for: holders of parts of one stage together, filled up with workers without a part.
 fn grouped(mut here: Vec<Candidate>, stages: u32, members: u32) -> Vec<Vec<Candidate>> {
     let mut groups = Vec::new();
     here.sort_by_key(|one| one.worker);
@@ -56,7 +56,7 @@ fn grouped(mut here: Vec<Candidate>, stages: u32, members: u32) -> Vec<Vec<Candi
     groups
 }
 
-/// As many groups as these workers make, by index: whoever has a share of this stage gets that one, as far as it goes.
+/// Groups these workers by index: a holder of a share of this stage keeps it, where possible.
 fn by_index(workers: &[Candidate], stage: u32, members: u32) -> Vec<Vec<WorkerId>> {
     let share = |rank: &u32| (rank / members == stage).then_some(rank % members);
     let of_stage = |one: &Candidate| {
@@ -70,7 +70,7 @@ fn by_index(workers: &[Candidate], stage: u32, members: u32) -> Vec<Vec<WorkerId
 mod tests {
     use super::*;
 
-    /// (worker, site, ranks whose part it has)
+    /// (worker, site, ranks of its parts)
     type Workers<'a> = &'a [(u32, u32, &'a [u32])];
 
     fn seats(workers: Workers<'_>, stages: u32, rows: &Rows) -> Vec<Vec<u32>> {
@@ -87,7 +87,7 @@ mod tests {
         Rows::Near(BTreeMap::new())
     }
 
-    /// Somebody is left at each site, and the two are no copy.
+    /// One worker is left at each site, and the two do not form a copy.
     #[test]
     fn a_tensor_group_is_never_across_sites() {
         let workers: Workers<'_> = &[
