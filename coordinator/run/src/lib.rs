@@ -3,51 +3,8 @@
 //! `docs/run.md` is the design, `docs/protocol.md` at the top the contract with workers.
 #![forbid(unsafe_code)]
 
-mod accounting;
-mod as_toml;
-mod command;
-mod core;
-mod data;
-mod encoding;
-mod event;
-mod generations;
-mod liveness;
-mod machine;
-mod peer;
-mod placement;
-mod planning;
-mod recovery;
-mod removals;
-mod state;
-mod timers;
-mod views;
-mod ways;
-
-pub use accounting::ledger::Ledger;
-pub use accounting::parity::Verdict;
-pub use accounting::progress::{RoundSummary, Totals};
-pub use accounting::ranges::Ranges;
-pub use accounting::refusals::Cause;
-pub use accounting::releases::{PrivacyStatus, Releases};
-pub use accounting::residuals::ResidualsLost;
-pub use accounting::tally::Tally;
-pub use command::{Command, Notice, Record, Severity};
-pub use encoding::plausible;
-pub use event::{ConnectionId, Event};
-pub use generations::generation_config::{GenerationConfig, SyncGroup};
-pub use generations::operate::Suspended;
-pub use liveness::departures::GoneStatus;
-pub use machine::Run;
-pub use planning::replanning::Moving;
-pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
-pub use views::snapshot::Snapshot;
-pub use views::status::{
-    CheckpointStatus, EventStatus, Health, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
-    RefusalStatus, Status,
-};
-pub use ways::{KnownWay, Ways};
-
-#[cfg(test)]
-mod scenarios;
+mod run;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+
+pub use run::*;

@@ -136,6 +136,3 @@ pub fn simulate_under(mut setup: Setup, control: &Control) -> Result<Report, Sim
     (setup.config.checkpoint.to, setup.config.checkpoint.endpoint) = (None, None);
     crate::world::report_of(setup, control)
 }
-
-#[cfg(test)]
-mod tests;

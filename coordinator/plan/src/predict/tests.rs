@@ -8,6 +8,9 @@ use longhaul_common::pipeline::PipelineSchedule;
 
 use super::super::workload::tests::{config, run_toml};
 use super::super::{Device, DeviceId, Site};
+use longhaul_common::pipeline::Pipeline;
+
+use super::super::coding::{CoreTime, Holders, largest_share};
 use super::*;
 
 /// Two sites of two devices of 10^11 FLOPs a second, and a link of 100 Mbit/s and 50 ms between them.

@@ -20,11 +20,7 @@ const WARNINGS_KEPT: usize = 10;
 /// Figures of a run.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Messages from the coordinator, and events to it.
-    pub told: u64,
-    pub heard: u64,
-    /// A core's time in the coordinator's decisions.
-    pub thinking: Duration,
+    pub coordinator: CoordinatorTally,
     /// Steps that count.
     pub steps: u64,
     pub generations: u64,
@@ -47,6 +43,16 @@ pub(super) struct Tally {
     /// Processes.
     pub alive: u32,
     pub churn: Churning,
+}
+
+/// The coordinator's load.
+#[derive(Default)]
+pub(super) struct CoordinatorTally {
+    /// Messages from it, and events to it.
+    pub told: u64,
+    pub heard: u64,
+    /// A core's time in its decisions.
+    pub thinking: Duration,
 }
 
 /// Machines that come and go.
@@ -99,10 +105,10 @@ impl World {
     pub(super) fn handle(&mut self, event: Event) -> Option<(Vec<Command>, Option<Duration>)> {
         let now = self.now();
         let run = self.run.as_mut()?;
-        self.tally.heard += 1;
+        self.tally.coordinator.heard += 1;
         let before = std::time::Instant::now();
         let answer = (run.handle(now, event), run.next_timeout());
-        self.tally.thinking += before.elapsed();
+        self.tally.coordinator.thinking += before.elapsed();
         self.note_progress();
         Some(answer)
     }

@@ -68,10 +68,10 @@ impl World {
             killed: tally.killed,
             back_s: mean_and_most(&tally.back),
             settled_s: mean_and_most(&tally.settled),
-            messages: [tally.heard, tally.told],
+            messages: [tally.coordinator.heard, tally.coordinator.told],
             plan: tally.plan.clone(),
             warnings: tally.warnings.iter().cloned().collect(),
-            coordinator_share: share(tally.thinking, now),
+            coordinator_share: share(tally.coordinator.thinking, now),
             wall_s: took.as_secs_f64(),
         }
     }

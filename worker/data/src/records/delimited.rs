@@ -40,9 +40,15 @@ pub(super) struct Delimited {
     row: ByteRecord,
     dialect: Dialect,
     packing: Option<Packing>,
+    remedies: Remedies,
+    noticed: Noticed,
+}
+
+/// What was seen in the rows so far.
+#[derive(Default)]
+struct Noticed {
     /// Whether a text had characters beyond ASCII.
     has_characters: bool,
-    remedies: Remedies,
     /// The first line, if the column is given by number.
     head_like: HeadLike,
     notes: Notes,
@@ -101,10 +107,8 @@ impl Delimited {
             row: ByteRecord::new(),
             dialect,
             packing,
-            has_characters: false,
             remedies: Remedies::default(),
-            head_like: HeadLike::default(),
-            notes: Notes::default(),
+            noticed: Noticed::default(),
         })
     }
 
@@ -114,19 +118,23 @@ impl Delimited {
         if let Some(Row { first, last, .. }) = row.filter(|row| row.last > row.first)
             && self.dialect.delimiter == b'\t'
         {
-            self.notes.note(Note::LongRows, 1, || format!("{}, lines {first} to {last}", path.display()));
+            self.noticed
+                .notes
+                .note(Note::LongRows, 1, || format!("{}, lines {first} to {last}", path.display()));
         }
         if self.head.is_some() {
             return;
         }
-        let is_first = !self.head_like.is_begun();
-        if let Some(own) = self.head_like.see(&self.row, self.column) {
+        let is_first = !self.noticed.head_like.is_begun();
+        if let Some(own) = self.noticed.head_like.see(&self.row, self.column) {
             let own = shown(&own);
-            self.notes.note(Note::HeadTaken, 1, || format!("{}: its text is `{own}`", path.display()));
+            self.noticed
+                .notes
+                .note(Note::HeadTaken, 1, || format!("{}: its text is `{own}`", path.display()));
         }
         // Only a file's first line may be a head.
-        if is_first && (!self.head_like.is_begun() || row.map_or(line, |row| row.first) > 1) {
-            self.head_like.give_up();
+        if is_first && (!self.noticed.head_like.is_begun() || row.map_or(line, |row| row.first) > 1) {
+            self.noticed.head_like.give_up();
         }
     }
 
@@ -167,11 +175,11 @@ impl Delimited {
         let bad = error.or_else(|| self.row.iter().enumerate().find_map(is_bad));
         if let Some((column, cell, error)) = bad {
             let is_last = self.at_end.get() && column + 1 == values;
-            let found = NotUtf8::of_part(cell, error, self.has_characters, is_last);
+            let found = NotUtf8::of_part(cell, error, self.noticed.has_characters, is_last);
             let reason = format!("it is {}", found.within(&format!("column {}", column + 1)));
             return Err(self.remedies.told(reason, found.remedy(self.packing)));
         }
-        self.has_characters = self.has_characters || !text.is_ascii();
+        self.noticed.has_characters = self.noticed.has_characters || !text.is_ascii();
         let delimiter = self.dialect.delimiter;
         if self.row.iter().enumerate().any(|(at, value)| holds_rows(value, delimiter, at, width)) {
             return Err(HOLDS_ROWS.to_owned());
@@ -352,7 +360,7 @@ impl Records for Delimited {
     }
 
     fn take_notes(&mut self) -> Notes {
-        std::mem::take(&mut self.notes)
+        std::mem::take(&mut self.noticed.notes)
     }
 }
 

@@ -1,0 +1,260 @@
+//! The durable state of a run, for a restart of the coordinator.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use longhaul_common::config::{ParallelConfig, RunConfig};
+use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
+use longhaul_common::schedule::RoundSchedule;
+use longhaul_proto::control::message::{CheckpointReport, Hash};
+use serde::{Deserialize, Serialize};
+
+use crate::run::accounting::late::Late;
+use crate::run::accounting::ledger::Ledger;
+use crate::run::accounting::releases::Releases;
+use crate::run::accounting::residuals::ResidualsLost;
+use crate::run::accounting::tally::Tally;
+use crate::run::generations::generation_config::GenerationConfig;
+use crate::run::planning::replanning::Moving;
+use crate::run::recovery::rewinds::Rewinds;
+use crate::run::views::snapshot::Snapshot;
+use crate::run::ways::Ways;
+
+/// Phase of a run's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Waiting for workers to join.
+    Gathering,
+    /// Workers build the model and load the state.
+    Preparing,
+    /// Rounds take place.
+    Training,
+    /// The last rounds take place.
+    Draining,
+    /// Over.
+    Finished,
+}
+
+/// The durable part of a run. All other state belongs to connections, which do not survive a restart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The run's id.
+    pub run: RunId,
+    /// The present phase. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
+    pub phase: Phase,
+    /// An orderly end was requested.
+    pub drain: bool,
+    /// A pause was requested.
+    pub paused: bool,
+    /// Workers excluded for good.
+    pub revoked: BTreeSet<WorkerId>,
+    /// Names of the sites, by number.
+    pub sites: Vec<String>,
+    /// All workers that ever joined.
+    pub workers: BTreeMap<WorkerId, Known>,
+    /// The present generation; none before the first, or once all its members are lost.
+    pub generation: Option<GenerationConfig>,
+    /// The highest announced generation, begun or not. Numbers are never reused.
+    pub announced: Generation,
+    /// The plan made by the coordinator, where it makes one.
+    pub plan: Option<Decided>,
+    /// The next plan, once the present generation has ended.
+    pub moving: Option<Moving>,
+    /// Entries of the tokenizer's vocabulary, where a plan has asked for them.
+    pub vocabulary: Option<u32>,
+    /// Pace of the rounds, as configured or as decided since.
+    pub schedule: RoundSchedule,
+    /// First round at the last decided pace; none: as configured.
+    pub paced_from: Option<Round>,
+    /// Samples that count.
+    pub ledger: Ledger,
+    /// Counted samples that wait in a residual.
+    pub late: Late,
+    /// Facts that all members must agree on; none before the first generation.
+    pub facts: Option<Facts>,
+    /// For rounds followed by checkpoints: hash of each part of the model before the next round, by rank. They tell parts of different pasts apart.
+    pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
+    /// Rounds that the run went back to.
+    pub rewinds: Rewinds,
+    /// Speeds of the links between sites.
+    pub ways: Ways,
+    /// Checkpoints up to the one before this round have another division of the model; none: it was never cut anew.
+    pub cut_at: Option<Round>,
+    /// Work of all workers, past and present.
+    pub tally: Tally,
+    /// Residuals lost with workers that died or left.
+    pub residuals_lost: ResidualsLost,
+    /// During a pause: the last generation, and the workers whose own checkpoints may hold unsent changes.
+    pub resting: Option<(GenerationConfig, BTreeSet<WorkerId>)>,
+    /// Contributions of each site.
+    pub releases: Releases,
+    /// The newest checkpoints, newest first.
+    pub checkpoints: Vec<Checkpoint>,
+    /// A checkpoint was requested, and no generation has begun since.
+    pub checkpoint_asked: bool,
+    /// All members write one after the first round of this generation.
+    pub checkpoint_in: Option<Generation>,
+    /// Steps before the run was extended; none: it never was.
+    pub first_steps: Option<u64>,
+    /// Workers that left in order with the only checkpoints of the rounds before this one; none once the run has gone
+    /// on.
+    pub left_with: Option<(Round, BTreeSet<WorkerId>)>,
+    /// The workers at the end of the run.
+    pub last_snapshot: Option<Snapshot>,
+}
+
+/// The coordinator's decisions in place of `run.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// `[parallel]`
+    pub parallel: ParallelConfig,
+    /// `train.recompute`
+    pub recompute: bool,
+    /// Members of each copy, by rank, while no states exist: unlike machines have unlike parts. Empty: any workers.
+    pub copies: Vec<Vec<WorkerId>>,
+    /// The plan and its reasons, in a sentence for people.
+    pub why: String,
+}
+
+/// A worker's identity, from its last `Join`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The process.
+    pub incarnation: u64,
+    /// Its site.
+    pub site: SiteId,
+    /// Address for its own site.
+    pub lan_address: SocketAddr,
+    /// Address for other sites.
+    pub wan_address: SocketAddr,
+    /// Device name, for display.
+    pub device: String,
+    /// Bytes that the model may take: of the GPU's memory, where it has one.
+    pub memory_bytes: u64,
+    /// Bytes of the machine's memory besides. `None`: one memory serves both.
+    pub host_memory_bytes: Option<u64>,
+    /// Speed on the model, in FLOPs a second; none: never measured.
+    pub flops_per_s: Option<u64>,
+}
+
+impl Known {
+    /// Whether these are its addresses.
+    #[must_use]
+    pub fn is_at(&self, lan_address: SocketAddr, wan_address: SocketAddr) -> bool {
+        (self.lan_address, self.wan_address) == (lan_address, wan_address)
+    }
+}
+
+/// Facts that all members must agree on to train one model on one text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Parameters of each part of the model, by rank.
+    pub parameters: Vec<u64>,
+    /// Samples of the training data.
+    pub samples: u64,
+    /// Hash over the training tokens.
+    pub data_hash: Hash,
+}
+
+/// A checkpoint and its writer, for display: a resume is chosen from the offers of joining workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Its writer.
+    pub worker: WorkerId,
+    /// The writer's report.
+    pub report: CheckpointReport,
+}
+
+impl State {
+    /// Creates a run without workers.
+    #[must_use]
+    pub fn new(run: RunId, config: &RunConfig) -> Self {
+        Self {
+            run,
+            phase: Phase::Gathering,
+            drain: false,
+            paused: false,
+            revoked: BTreeSet::new(),
+            sites: Vec::new(),
+            workers: BTreeMap::new(),
+            generation: None,
+            announced: Generation(0),
+            plan: None,
+            moving: None,
+            vocabulary: None,
+            schedule: config.round_schedule(),
+            paced_from: None,
+            ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
+            late: Late::default(),
+            facts: None,
+            milestones: BTreeMap::new(),
+            rewinds: Rewinds::default(),
+            ways: Ways::default(),
+            cut_at: None,
+            tally: Tally::default(),
+            residuals_lost: ResidualsLost::default(),
+            resting: None,
+            releases: Releases::default(),
+            checkpoints: Vec::new(),
+            checkpoint_asked: false,
+            checkpoint_in: None,
+            first_steps: None,
+            left_with: None,
+            last_snapshot: None,
+        }
+    }
+
+    /// Extends a finished run to this many steps in all; with the same number, a stopped run goes on to its own end.
+    ///
+    /// # Errors
+    /// Nothing is left to do; a sentence gives the reason.
+    pub fn extend(&mut self, steps: u64) -> Result<(), String> {
+        let (before, round) = (self.schedule, self.ledger.through());
+        if steps < before.steps {
+            return Err(format!("it is one of {} steps, and run.steps is {steps}", before.steps));
+        }
+        let Some(schedule) = before.extended(round, steps) else {
+            let done = before.steps_of(round).start;
+            return Err(match steps > done {
+                true => "it ended within its warm-up, before a round of that was whole".to_owned(),
+                false => format!("its {done} steps are done"),
+            });
+        };
+        // The run waits for the writers of the last checkpoint, in any order of arrival.
+        let has_all = |checkpoint: &&Checkpoint| {
+            checkpoint.report.next_round == round && checkpoint.report.outcome.is_ok()
+        };
+        let holders: BTreeSet<WorkerId> =
+            self.checkpoints.iter().filter(has_all).map(|checkpoint| checkpoint.worker).collect();
+        if self.left_with.is_none() && round > Round(0) && !holders.is_empty() {
+            self.left_with = Some((round, holders));
+        }
+        if steps > before.steps {
+            self.first_steps.get_or_insert(before.steps);
+        }
+        self.schedule = schedule;
+        self.ledger.follow(schedule);
+        (self.phase, self.drain, self.paused) = (Phase::Gathering, false, false);
+        self.rest();
+        (self.checkpoint_asked, self.checkpoint_in) = (false, None);
+        (self.moving, self.last_snapshot) = (None, None);
+        Ok(())
+    }
+
+    /// Stops training. Each member's own checkpoint may hold its unsent changes.
+    pub fn rest(&mut self) {
+        if let Some(lineup) = self.generation.take() {
+            let is_owed = self.ledger.through() <= lineup.first_round;
+            self.checkpoint_asked |= is_owed && self.checkpoint_in == Some(lineup.generation);
+            let kept = lineup.members().map(|member| member.worker).collect();
+            self.resting = Some((lineup, kept));
+        }
+    }
+
+    /// Returns the end of the rounds: that of the run, or of the drain.
+    #[must_use]
+    pub fn until(&self) -> Option<Round> {
+        self.generation.as_ref().map(|generation| generation.until)
+    }
+}

@@ -1,0 +1,96 @@
+//! Problems for a person to look at, as listed in the status.
+
+use std::collections::BTreeSet;
+
+use crate::run::core::{Core, shorten};
+use crate::run::machine::Run;
+use crate::run::state::{Checkpoint, Phase};
+
+impl Run {
+    /// Present problems for a person to look at.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.core.is_paused() {
+            problems.push("the run is paused, and nobody trains; `coordinator resume` goes on".to_owned());
+        }
+        problems.extend(self.accounting.awaited_slow_joiners(&self.core).map(|(worker, until)| {
+            let still = until.saturating_sub(self.core.now).as_secs();
+            format!("rounds wait for {worker}, which fetches the state: for {still} s at most")
+        }));
+        problems.extend(self.accounting.audits().wrong().map(|worker| {
+            format!(
+                "what {worker} has sent and what it keeps do not add up to what there was: its machine computes wrong, or this release does; \
+                 `coordinator kick {worker}` goes on without it"
+            )
+        }));
+        let (here, wanted) = (self.core.peers.len(), self.core.config.run.workers);
+        if self.core.state.phase == Phase::Gathering && here < wanted as usize {
+            problems.push(format!("{here} of {wanted} workers have joined; the run starts when all have"));
+        }
+        problems.extend(self.recovery.absent_holders_problem(&self.core));
+        problems.extend(self.planning.unfit().map(str::to_owned));
+        let untold = self.planning.untold(&self.core);
+        if !untold.is_empty() {
+            problems.push(format!("the plan waits for {untold:?}, who measure themselves and their links"));
+        }
+        let unseated = self.core.peers.values().filter(|peer| peer.seat.is_none()).count();
+        if unseated > 0
+            && self.core.ranks() > 1
+            && (self.core.state.phase != Phase::Gathering || here >= wanted as usize)
+        {
+            problems.push(format!(
+                "{unseated} workers wait for others: a copy of the model takes {} of them{}",
+                self.core.ranks(),
+                match &self.core.config.parallel {
+                    parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
+                    parallel if parallel.is_shared() && parallel.is_pipelined() => {
+                        ", and each part's parallel.tensor of them are of one site"
+                    }
+                    parallel if parallel.is_shared() => ", of one site",
+                    _ => "",
+                }
+            ));
+        }
+        if unseated > 0 && self.core.state.phase == Phase::Training && !self.core.copies_may_join() {
+            problems.push(
+                "copies of the model join others that train after the warm-up; before, and under a strategy that exchanges clipped gradients, when all begin anew together, which is \
+                 done for a whole copy and not often".to_owned(),
+            );
+        }
+        let awaited = self.core.peers.values().filter(|peer| peer.is_awaited()).count();
+        if awaited > 0 && self.generations.waits_until().is_some_and(|until| until <= self.core.now) {
+            problems.push(format!(
+                "{awaited} members have not come back, and nobody else holds the run's state: it goes on when one of them comes, or with {wanted} \
+                 other workers, or with one that has a checkpoint; `coordinator stop` ends it"
+            ));
+        } else if awaited > 0 {
+            problems.push(format!("{awaited} members have not come back yet"));
+        }
+        let verdicts = self.accounting.verdicts();
+        for verdict in verdicts.filter(|verdict| !verdict.odd.is_empty()) {
+            problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
+        }
+        let without_data = self.core.waiting_for_data();
+        if !without_data.is_empty() {
+            problems.push(format!(
+                "{without_data:?} were started with `--data remote` and wait: nobody here has the run's data; start a worker on a machine that has it"
+            ));
+        }
+        problems.extend(self.core.unwritten_checkpoints());
+        problems
+    }
+}
+
+impl Core {
+    /// Reasons for unwritten newest checkpoints, by worker. A worker that has left a running run does not count.
+    fn unwritten_checkpoints(&self) -> impl Iterator<Item = String> {
+        let mut seen = BTreeSet::new();
+        let newest = self.state.checkpoints.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));
+        let over = self.state.phase == Phase::Finished;
+        let concerned = newest.filter(move |of| over || self.peers.contains_key(&of.worker));
+        concerned.filter_map(|Checkpoint { worker, report }| {
+            let reason = report.outcome.as_ref().err()?;
+            Some(format!("{worker} could not write its newest checkpoint: {}", shorten(reason)))
+        })
+    }
+}
