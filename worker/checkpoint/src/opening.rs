@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::DataConfig;
 use longhaul_common::model::ModelSpec;
-use longhaul_data::Tokenizer;
 use longhaul_proto::checkpoint::folder::Manifest;
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
@@ -23,8 +21,8 @@ pub struct OpenedModel {
     pub spec: ModelSpec,
     /// In the order of [`ModelSpec::parameters`].
     pub parameters: Vec<f32>,
-    /// Tokenizer.
-    pub tokenizer: Tokenizer,
+    /// File of its tokenizer; `None`: tokens are bytes.
+    pub tokenizer: Option<PathBuf>,
 }
 
 /// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs. For a model in parts, all parts must be there, side
@@ -56,17 +54,7 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
         Err(error) => error,
     })?;
     let tokenizer = folder.join(TOKENIZER);
-    let tokenizer = match tokenizer.to_str().filter(|_| tokenizer.is_file()) {
-        Some(file) => Tokenizer::load(file)?,
-        None => Tokenizer::load(DataConfig::BYTES)?,
-    };
-    ensure!(
-        tokenizer.vocabulary() <= spec.vocabulary,
-        "the model knows {} tokens, its tokenizer {}: {TOKENIZER} is missing from {}",
-        spec.vocabulary,
-        tokenizer.vocabulary(),
-        folder.display()
-    );
+    let tokenizer = Some(tokenizer).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
 }
 

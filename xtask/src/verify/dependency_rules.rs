@@ -30,7 +30,10 @@ const RULES: [Rule; 24] = [
     direct("longhaul-run", &["anyhow", "axum", "longhaul-member", "quinn", "redb", "tokio", "tracing"]),
     direct("longhaul-plan", &["anyhow", "longhaul-run", "quinn", "tokio", "tracing"]),
     whole("longhaul-data", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
-    whole("longhaul-checkpoint", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
+    whole(
+        "longhaul-checkpoint",
+        &["tch", "torch-sys", "longhaul-data", "longhaul-worker", "longhaul-coordinator"],
+    ),
     whole("longhaul-collective", &["tch", "torch-sys", "longhaul-worker", "longhaul-coordinator"]),
     whole(
         "longhaul-member",
