@@ -1,4 +1,4 @@
-//! What an exchange takes of a worker's cores.
+//! Core time that an exchange takes of a worker.
 
 use longhaul_common::config::ValueFormat;
 use longhaul_proto::codec::{CHUNK_VALUES_DEFAULT, CodecSpec, Selection, Stage, TopK};
@@ -8,7 +8,7 @@ use super::{Device, Exchange};
 
 const NS: f64 = 1e-9;
 
-/// What a chain of the codec takes of a core for each value of a fragment, in seconds.
+/// Core time of a chain of the codec for each value of a fragment, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainCost {
     /// To encode it, with error feedback,
@@ -28,12 +28,12 @@ const MASKED: ChainCost = ChainCost { encode_s: 0.6 * NS, decode_s: 0.4 * NS };
 /// A cosine transform of each value, twice with error feedback, and back.
 const TRANSFORMED: ChainCost = ChainCost { encode_s: 6.4 * NS, decode_s: 2.6 * NS };
 
-/// One of so many frames is decoded by who has encoded it (decision 0014).
+/// One frame in this many is decoded by its encoder (decision 0014).
 const AUDITED: f64 = 1.0 / 8.0;
 /// Members decode each contribution of a bundle twice: to see whether it is sound, and to add it.
 const BUNDLE_DECODINGS: f64 = 2.0;
 
-// What else is done with each value of an update and its result, as `worker/member` and `worker/engine` do it, in vectors that no cache holds (`docs/benchmarks/codec.md`).
+// Other work on each value of an update and its result, as in `worker/member` and `worker/engine`, in vectors that no cache holds (`docs/benchmarks/codec.md`).
 
 /// A pass that reads one vector, or writes one: from the device, to it, the residual as it was before, the contribution's norm, and the zeros in which an update,
 /// the owner's sum and the member's are made,
@@ -52,8 +52,8 @@ const BYTE_S: f64 = 6.2 * NS;
 /// And for a frame besides its bytes: in frames of 8 KiB it is 19.3 s/GB.
 const FRAME_S: f64 = (19.3 - 6.2) * NS * 8192.0;
 
-/// What a core sustains in training, at most, in FLOPs a second: 0.40 s for 1024 tokens of 10.9 million parameters (`docs/benchmarks/sync.md`). Where it is more, so
-/// many cores train.
+/// Most FLOPs a second that a core sustains in training: 0.40 s for 1024 tokens of 10.9 million parameters (`docs/benchmarks/sync.md`). A faster device has
+/// correspondingly many training cores.
 const CORE_FLOPS_PER_S: f64 = 1.74e11;
 /// Threads that encode where a GPU trains (decision 0014).
 const ENCODING_THREADS: f64 = 8.0;
@@ -124,7 +124,7 @@ fn largest_in_two_bits(bits: f64) -> CodecSpec {
     with(low)
 }
 
-/// Those who exchange a part of the model.
+/// The holders of a part of the model, which exchange it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Holders {
     /// Sites,
@@ -135,7 +135,7 @@ pub(super) struct Holders {
     pub parameters: f64,
 }
 
-/// What the exchange of a step takes of a device's cores, in core-seconds.
+/// Core-seconds that the exchange of a step takes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct CoreTime {
     /// Before its contributions leave, or while they do: all of it in one thread where cores train, or else side by side.
@@ -193,7 +193,7 @@ impl CoreTime {
     }
 }
 
-/// Each other site gets a contribution to what it owns, and results of what is owned here.
+/// Each other site gets a contribution to its fragments, and results of the fragments owned here.
 fn sending_s(exchange: &Exchange, Holders { sites, devices, parameters }: Holders) -> f64 {
     let others = sites - 1.0;
     let results = if exchange.side_by_side { sites * exchange.up_bits } else { exchange.down_bits };
@@ -205,7 +205,7 @@ fn sending_s(exchange: &Exchange, Holders { sites, devices, parameters }: Holder
 }
 
 impl Device {
-    /// Cores that train, as far as its speed tells: of a machine without a GPU.
+    /// Training cores of a machine without a GPU, derived from its speed.
     pub(super) fn training_cores(&self) -> Option<f64> {
         self.host_memory_bytes.is_none().then(|| (self.flops_per_s / CORE_FLOPS_PER_S).max(1.0))
     }
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(threads, [0.8, 0.1]);
     }
 
-    /// Over many pairs, triples and so on of workers, whose owners are drawn as in a run.
+    /// Over many pairs, triples and so on of workers, with owners drawn as in a run.
     #[test]
     fn the_largest_owner_has_as_much_as_is_expected() {
         let layout = FragmentLayout { values: 42, fragment_values: 1 };

@@ -11,12 +11,12 @@ use super::Workload;
 /// Members of a group that are tried. More share links that few machines have.
 const MEMBERS: [u32; 3] = [2, 4, 8];
 
-/// What a run asks for where so many workers of a site share each layer.
+/// The work of a run in which this many workers of a site share each layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Division {
     /// Members of a tensor group; 1: each worker has its layers whole.
     pub members: u32,
-    /// What a step asks of a worker, or of a group.
+    /// The work of a step for a worker, or a group.
     pub work: Workload,
     /// Parts that a copy may be in, each on a worker or a group. None: any number.
     pub stages: Option<BTreeSet<u32>>,
@@ -32,7 +32,7 @@ pub struct Divisions {
 }
 
 impl Divisions {
-    /// What goes with the model, the number of workers, and what else is asked for.
+    /// Divisions that suit the model, the number of workers, and the rest of the configuration.
     #[must_use]
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
         let whole = Division::of(config, spec, 1);
@@ -63,7 +63,7 @@ impl Division {
         let may_be = |stages: &u32| {
             workers.is_multiple_of(stages * members) && divided(config, *stages, members).is_some()
         };
-        // How it is cut does not change what a step asks for; what the model does not permit is looked at nowhere.
+        // The cut does not change the work of a step; divisions that the model forbids are never examined.
         let parallel = ParallelConfig { tensor: members, ..config.parallel.joined() };
         let work = Workload::of(&RunConfig { parallel, ..config.clone() }, spec);
         Self { members, work, stages: Some((1..=most).filter(may_be).collect()) }
@@ -78,7 +78,8 @@ impl Division {
     }
 }
 
-/// The run with copies in so many parts of such groups. None: they do not go with its model, its number of workers, or what else it asks for.
+/// The run with copies in this many parts of such groups. `None`: incompatible with its model, its number of workers, or the rest of the
+/// configuration.
 pub(super) fn divided(config: &RunConfig, stages: u32, members: u32) -> Option<RunConfig> {
     let parallel = ParallelConfig { stages, tensor: members, ..ParallelConfig::undivided() };
     let mut config = RunConfig { parallel, ..config.clone() };

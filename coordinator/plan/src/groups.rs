@@ -3,9 +3,9 @@
 use super::search::{CLOSE, Choice, Rival, choose_among};
 use super::{DeviceId, Division, Divisions, NoPlan, Topology};
 
-/// The best plan for a run that may be divided so: with whole layers on each worker, or with layers that tensor groups share, in one part or in several; and the machines that it is for, with groups in
-/// the place of devices where it has any. `uses_all`: only plans that leave over nobody who makes another copy. Groups are looked at where all sites' own links are known; elsewhere where no plan
-/// fits without them.
+/// Chooses the best plan for a run with these divisions: with whole layers on each worker, or with layers shared by tensor groups, in one part or in several. Also
+/// returns its machines, with groups in place of devices where it has any. `uses_all`: only plans that use every worker that could form another copy. Groups are examined
+/// where all sites' own links are known; elsewhere only where no plan fits without them.
 ///
 /// # Errors
 /// No plan fits, with groups or without.
@@ -49,7 +49,7 @@ fn best_of(topology: &Topology, division: &Division, uses_all: bool) -> Result<C
     choose_among(topology, &division.work, is_admitted)
 }
 
-/// By more than what passes for as fast.
+/// Whether it is faster by more than the tolerance.
 fn is_faster(one: &Choice, other: &Choice) -> bool {
     one.best.1.step_s < other.best.1.step_s * (1.0 - CLOSE)
 }
@@ -59,7 +59,7 @@ fn rival(choice: &Choice) -> Rival {
     Rival { members: choice.tensor, stages: plan.pipeline.ranks, step_s: prediction.step_s }
 }
 
-/// Whether nobody would be left over at any site.
+/// Whether all workers of every site would fit into groups.
 fn makes_whole_groups(topology: &Topology, members: u32) -> bool {
     topology.sites.iter().all(|site| site.devices.len().is_multiple_of(members as usize))
 }

@@ -37,7 +37,7 @@ use std::ops::Range;
 use longhaul_common::pipeline::Pipeline;
 use serde::{Deserialize, Serialize};
 
-/// Who has what.
+/// The assignment of the model to devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// By replica: its devices, by rank.

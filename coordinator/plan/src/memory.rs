@@ -1,4 +1,4 @@
-//! What ranks need of the memories that devices have.
+//! Memory that ranks need of their devices.
 
 use longhaul_common::config::ParallelConfig;
 use longhaul_common::memory::{Memory, PerMemory, StageBytes};
@@ -8,7 +8,7 @@ use super::predict::{held, tied_bytes};
 use super::{Device, Plan, Topology, Unfit, Workload};
 
 impl Device {
-    /// What it has of a memory, in bytes. None: it has no such memory.
+    /// Its bytes of a memory. `None`: it has no such memory.
     #[must_use]
     pub fn bytes_of(&self, memory: Memory) -> Option<f64> {
         match memory {
@@ -26,7 +26,7 @@ pub(super) fn least_of(devices: impl Iterator<Item = Device> + Clone) -> PerMemo
     })
 }
 
-/// What a plan needs, in bytes.
+/// Bytes that a plan needs.
 pub(super) struct Needs {
     /// By rank: the most that a device of it has to hold,
     pub device: Vec<f64>,
@@ -64,7 +64,7 @@ impl Needs {
     }
 }
 
-/// Which memory is too small for what a rank needs: of several, the one that would have to be larger by the largest factor.
+/// The memory that is too small for a rank: of several, the one that would have to grow by the largest factor.
 pub(super) fn lacking(rank: usize, needed: PerMemory, has: PerMemory) -> Option<Unfit> {
     let times = |memory: &Memory| needed[*memory] / has[*memory];
     let memory = Memory::ALL.into_iter().max_by(|a, b| times(a).total_cmp(&times(b)))?;
@@ -72,14 +72,15 @@ pub(super) fn lacking(rank: usize, needed: PerMemory, has: PerMemory) -> Option<
     (needed_bytes > bytes).then_some(Unfit::Memory { rank, memory, needed_bytes, bytes })
 }
 
-/// What a rank needs of one memory.
+/// Bytes of one memory that a rank needs.
 fn rank_bytes(work: &Workload, plan: &Plan, (rank, most): (usize, &[Held]), memory: Memory) -> f64 {
     let (ranks, replicas) = (plan.pipeline.ranks as usize, plan.replicas.len());
     let tokens = work.micro_tokens_most(replicas);
     let bytes =
         |stage| StageBytes::of(memory, held(work, stage), plan.recompute, tokens, work.parameter_bytes);
     let stages: Vec<_> = plan.stages.iter().skip(rank).step_by(ranks).map(bytes).collect();
-    // A borrowed embedding and its gradient are computed with; what is remembered of boundaries is where they come and go.
+    // A borrowed embedding and its gradient take part in computation; remembered boundaries are where they arrive and
+    // leave.
     let borrows = ranks > 1 && rank + 1 == ranks && memory != Memory::Host;
     let borrowed = if borrows { 2.0 * tied_bytes(work) } else { 0.0 };
     let remembers = memory != Memory::Gpu;

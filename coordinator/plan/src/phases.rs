@@ -15,7 +15,7 @@ pub struct Phase {
     pub kind: PhaseKind,
     /// How many.
     pub steps: u64,
-    /// What the sync group of a stage exchanges in them.
+    /// Exchange of a stage's sync group during them.
     pub exchange: Exchange,
     /// Where bits follow the link: an exchange may take as long as so many steps.
     pub window_steps: f64,
@@ -27,7 +27,7 @@ pub struct Phase {
 pub enum PhaseKind {
     /// `warmup_rounds` and `warmup_share`.
     Warmup,
-    /// What is left then of `early_share`.
+    /// The rest of `early_share`.
     Early,
     /// All the rest.
     Steady,

@@ -11,56 +11,56 @@ use super::{
     Choice, DeviceId, Divisions, Plan, Topology, Workload, choose_with_groups, outline, predict, why,
 };
 
-/// A step that is less than a tenth shorter is within what predictions err by.
+/// A step shorter by less than a tenth is within the error of predictions.
 const GAIN_MIN: f64 = 0.1;
-/// What a move costs is lost at once, and what it gains comes by and by: it must gain twice what it costs.
+/// A move costs at once and gains gradually: the gain must be twice the cost.
 const MARGIN: f64 = 2.0;
-/// What moves of a parameter, in bytes: it, two moments, and the outer momentum, in f32.
+/// Bytes of state per parameter in a move: it, two moments, and the outer momentum, in f32.
 const MOVED_BYTES: f64 = 16.0;
 
-/// What is asked: numbers alone, so that the answer can be worked out beside the run.
+/// A question to the planner: numbers alone, so that it can be answered beside the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// The machines that are here, and the ways between them.
+    /// The machines present, and their links.
     pub topology: Topology,
-    /// In which ways the run may be divided.
+    /// Permitted divisions of the run.
     pub divisions: Divisions,
-    /// The plan that the run has, on these machines; none: it has no whole copy there.
+    /// The run's plan on these machines; `None`: it has no whole copy there.
     pub present: Option<Present>,
     /// Steps until the run ends.
     pub steps_left: u64,
-    /// For how long nobody trains in a move, in seconds, besides what the state takes on its way.
+    /// Seconds without training in a move, besides the transfer of the state.
     pub pause_s: f64,
 }
 
-/// The plan that a run has.
+/// The present plan of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Present {
-    /// Members of the tensor groups that have the place of its devices; 1: workers have it.
+    /// Members of the tensor groups in place of devices; 1: single workers.
     pub members: u32,
-    /// What it is.
+    /// The plan itself.
     pub plan: Plan,
 }
 
-/// What is answered.
+/// The planner's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// The plan stays, for the reason that is said.
+    /// Keep the plan, with the reason.
     Stay(String),
-    /// Another plan is to be moved to, for the reason that is said.
+    /// Move to another plan, with the reason.
     Move(Box<Choice>, String),
 }
 
-/// What a move would cost and gain.
+/// Cost and gain of a move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prospect {
     /// Steps until the run ends.
     pub steps_left: u64,
-    /// A step under the plan that the run has, in seconds.
+    /// Seconds of a step under the present plan.
     pub present_s: f64,
-    /// A step under the best plan.
+    /// Seconds of a step under the best plan.
     pub best_s: f64,
-    /// What the move takes, in seconds.
+    /// Seconds of the move.
     pub price_s: f64,
 }
 
@@ -71,7 +71,7 @@ impl Prospect {
         self.best_s <= self.present_s * (1.0 - GAIN_MIN) && self.gain_s() > MARGIN * self.price_s
     }
 
-    /// What the steps that are left take less, in seconds.
+    /// Seconds saved over the remaining steps.
     #[must_use]
     pub fn gain_s(&self) -> f64 {
         self.steps_left as f64 * (self.present_s - self.best_s)
@@ -79,7 +79,7 @@ impl Prospect {
 }
 
 impl Question {
-    /// The best plan for these machines and the work that is left, if the move to it pays.
+    /// Returns the best plan for these machines and the remaining work, if the move to it pays.
     #[must_use]
     pub fn answer(&self) -> Answer {
         let choice = match choose_with_groups(self.topology.clone(), &self.divisions, true) {
@@ -111,7 +111,7 @@ impl Question {
         }
     }
 
-    /// A step under the present plan, in seconds; none: it does not fit.
+    /// Seconds of a step under the present plan; `None`: it does not fit.
     fn step_s(&self, present: &Present) -> Option<f64> {
         let work = &self.divisions.with(present.members)?.work;
         let predicted = match present.members {
@@ -121,8 +121,8 @@ impl Question {
         predicted.ok().map(|prediction| prediction.step_s)
     }
 
-    /// By site: what its workers need of the state and do not have, in bytes. Where layers are shared by other numbers of workers, nobody goes on with the share that it has, and each takes
-    /// its own out of all shares of its blocks.
+    /// By site: bytes of state that its workers need and lack. Where the number of workers sharing layers changes, no share can be reused, and each worker takes its own
+    /// out of all shares of its blocks.
     fn moved_bytes(&self, present: &Present, choice: &Choice) -> BTreeMap<usize, f64> {
         let to = &choice.best.0;
         let Some(division) = self.divisions.with(choice.tensor) else { return BTreeMap::new() };
@@ -137,7 +137,7 @@ impl Question {
     }
 }
 
-/// By device, or by group in the place of one: what of the state is not there that it has in a plan before, in bytes.
+/// By device or group: bytes of the state of `to` that it does not have from the plan before.
 fn lacking_bytes(work: &Workload, from: Option<&Plan>, to: &Plan) -> BTreeMap<DeviceId, f64> {
     let had = from.map(blocks_of).unwrap_or_default();
     let missing = |(device, blocks): (DeviceId, BTreeSet<u32>)| {
@@ -148,7 +148,7 @@ fn lacking_bytes(work: &Workload, from: Option<&Plan>, to: &Plan) -> BTreeMap<De
     blocks_of(to).into_iter().map(missing).collect()
 }
 
-/// By device: the blocks that it has in a plan.
+/// By device: its blocks in a plan.
 fn blocks_of(plan: &Plan) -> BTreeMap<DeviceId, BTreeSet<u32>> {
     let ranks = plan.pipeline.ranks.max(1) as usize;
     let of_rank = |rank: usize| plan.stages.iter().skip(rank).step_by(ranks).flat_map(Range::clone).collect();
@@ -158,7 +158,7 @@ fn blocks_of(plan: &Plan) -> BTreeMap<DeviceId, BTreeSet<u32>> {
     plan.replicas.iter().flat_map(of_replica).collect()
 }
 
-/// How long all that is on its way, in seconds: each site takes what it lacks over the fastest way from a site that has a part in the plan before.
+/// Seconds of that transfer: each site takes the missing state over the fastest link from a site with a part in the plan before.
 fn way_s(topology: &Topology, from: &Plan, bytes: &BTreeMap<usize, f64>) -> f64 {
     let sources: BTreeSet<usize> = from.replicas.iter().flatten().map(|device| device.site).collect();
     let took = |(&site, bytes): (&usize, &f64)| {

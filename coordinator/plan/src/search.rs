@@ -16,24 +16,24 @@ use super::{Device, DeviceId, GroupSums, NoPlan, Plan, Prediction, Topology, Unf
 const EXACT_DEVICES_MAX: usize = 4;
 /// With more blocks than these, not all cuts of them are.
 const EXACT_BLOCKS_MAX: u32 = 8;
-/// Plans whose steps are closer than this are as fast.
+/// Relative difference below which two steps count as equally fast.
 pub(super) const CLOSE: f64 = 1e-3;
-/// Plans that are told of besides the best one.
+/// Plans reported besides the best one.
 const RUNNERS_UP: usize = 4;
 /// Chunks of each rank that are tried.
 const CHUNKS: [u32; 2] = [1, 2];
-/// A plan is not looked at further whose step is at least so many times as long as the fastest that was found: nobody would choose it, nor be told of it.
+/// A plan whose step is longer than the fastest by this factor is not examined further: it would be neither chosen nor reported.
 const FAR_SLOWER: f64 = 2.0;
 /// A way is long that takes this part of the time between two micro-batches, or more.
 const LONG_WAY: f64 = 0.05;
 
-/// A plan and what it would do.
+/// A plan and its prediction.
 pub type Candidate = (Plan, Prediction);
 
 /// The best plan, and how it came about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// What is best,
+    /// The best plan.
     pub best: Candidate,
     /// and next to it, with other numbers of replicas, ranks or chunks.
     pub runners_up: Vec<Candidate>,
@@ -49,14 +49,14 @@ pub struct Choice {
     pub rival: Option<Rival>,
 }
 
-/// What there would be in the place of a plan.
+/// An alternative to a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rival {
     /// Members of its tensor groups; 1: it has none.
     pub members: u32,
     /// Parts of a copy.
     pub stages: u32,
-    /// What a step would take, in seconds.
+    /// Seconds of a step.
     pub step_s: f64,
 }
 
@@ -68,7 +68,7 @@ pub fn choose(topology: &Topology, work: &Workload) -> Result<Choice, NoPlan> {
     choose_among(topology, work, |_| true)
 }
 
-/// The best of those plans whose replicas, each a row of devices by rank, are admitted.
+/// Returns the best plan whose replicas, each a row of devices by rank, are admitted.
 ///
 /// # Errors
 /// No plan fits.
@@ -121,12 +121,12 @@ pub fn choose_among(
     Ok(Choice { best, runners_up, undivided, considered, unfit, tensor, rival: None })
 }
 
-/// What all parameters take of a memory.
+/// Bytes of all parameters in a memory.
 fn fixed_bytes(work: &Workload, memory: Memory) -> f64 {
     StageBytes::of(memory, &work.blocks, false, 0.0, work.parameter_bytes).fixed
 }
 
-/// What came of the plans that were looked at so far.
+/// Results of the examined plans.
 struct Looked {
     fitting: Vec<Candidate>,
     unfit: usize,
@@ -155,12 +155,12 @@ fn is_divided(plan: &Plan) -> bool {
     plan.pipeline.schedule == PipelineSchedule::ZeroBubble
 }
 
-/// What tells plans apart for people.
+/// Distinguishes plans in reports.
 fn shape_of(plan: &Plan) -> (usize, u32, u32) {
     (plan.replicas.len(), plan.pipeline.ranks, plan.pipeline.chunks)
 }
 
-/// The best first: by time; of those as fast as the fastest by ranks, then by schedule, then by what crosses between sites.
+/// Sorts the best first: by time; equally fast ones by ranks, then by schedule, then by traffic between sites.
 fn rank(candidates: &mut [Candidate]) {
     let fastest = candidates.iter().map(|(_, p)| p.step_s).fold(f64::INFINITY, f64::min);
     let bytes = |prediction: &Prediction| {
@@ -227,7 +227,7 @@ fn without_the_slowest(topology: &Topology) -> Vec<Vec<DeviceId>> {
     (1..=sites.len()).rev().map(|count| sites[..count].iter().flat_map(of).collect()).collect()
 }
 
-/// What two ways have in common that differ only in which of equal devices is where, or in the order of replicas.
+/// Key shared by divisions that differ only in the placement of equal devices, or in the order of replicas.
 fn signature(topology: &Topology, replicas: &[Vec<DeviceId>]) -> Vec<Vec<DeviceId>> {
     let first_alike = |id: &DeviceId| {
         let devices = &topology.sites[id.site].devices;
@@ -292,14 +292,14 @@ fn best_of(
     plain.into_iter().chain(divided.found()).collect()
 }
 
-/// The same plan with backward passes in two parts: who waits computes gradients of weights meanwhile. It has no limits of micro-batches in flight.
+/// The same plan with backward passes in two parts: gradients of weights fill waits. It has no limits of micro-batches in flight.
 fn in_two_parts(plan: &Plan) -> Plan {
     let schedule = PipelineSchedule::ZeroBubble;
     let pipeline = Pipeline { schedule, in_flight: Vec::new(), ..plan.pipeline.clone() };
     Plan { pipeline, ..plan.clone() }
 }
 
-/// The best of some plans, and what the one lacks that comes closest to fitting.
+/// The best of some plans, and the shortfall of the one that comes closest to fitting.
 #[derive(Default)]
 struct Best {
     fastest: Option<Candidate>,
@@ -327,7 +327,7 @@ impl Best {
     }
 }
 
-/// Replicas whose cut is looked for.
+/// Replicas to be cut.
 struct Cut<'a> {
     topology: &'a Topology,
     work: &'a Workload,
@@ -371,12 +371,12 @@ impl Cut<'_> {
         })
     }
 
-    /// What a stage needs of a memory if it is one of as many alike as its device has chunks.
+    /// Bytes of a memory that a stage needs as one of as many alike as its device has chunks.
     fn needed(&self, memory: Memory, range: &Range<u32>, kept: u32) -> f64 {
         self.bytes(memory, range).with(kept) * f64::from(self.pipeline.chunks)
     }
 
-    /// Where no cut fits: what the rank lacks that lacks most of the cut that would be the fastest if there were room.
+    /// Where no cut fits: the largest shortfall of a rank, in the cut that would be the fastest with enough room.
     fn lacks(&self) -> Unfit {
         let Pipeline { ranks, chunks, .. } = *self.pipeline;
         let slowest: Vec<f64> = (0..ranks).map(|rank| self.slowest(rank)).collect();
@@ -407,7 +407,7 @@ impl Cut<'_> {
         self.devices(rank).map(|device| device.flops_per_s).fold(f64::INFINITY, f64::min)
     }
 
-    /// What the smallest device of a rank has of each memory.
+    /// Bytes of each memory of a rank's smallest device.
     fn room(&self, rank: u32) -> PerMemory {
         least_of(self.devices(rank))
     }
@@ -419,7 +419,7 @@ impl Cut<'_> {
         flops.sum::<u64>() as f64 * self.tokens()
     }
 
-    /// What the slowest rank computes in a step, in seconds.
+    /// Seconds of computing of the slowest rank in a step.
     fn busy_s(&self, stages: &[Range<u32>]) -> f64 {
         let each = (0..)
             .zip(stages)
@@ -436,8 +436,9 @@ impl Cut<'_> {
         StageBytes::of(memory, held(self.work, range), self.recompute, tokens, self.work.parameter_bytes)
     }
 
-    /// As many micro-batches as go on while one is away: what comes after a rank, there and back, over the time of the slowest stage or link; two more where there is
-    /// a long way among it, on which a packet may be lost in either direction and take as long again (`docs/benchmarks/pipeline.md`); fewer where memory is short. Empty: the schedule has no such limits.
+    /// Micro-batches in flight that cover one's absence: the time beyond a rank, there and back, over that of the slowest stage or link; two more across a long link, on
+    /// which a packet may be lost in either direction and take as long again (`docs/benchmarks/pipeline.md`); fewer where memory is short. Empty: the schedule has no
+    /// such limits.
     fn in_flight(&self, stages: &[Range<u32>]) -> Vec<u32> {
         if self.pipeline.schedule != PipelineSchedule::OneForwardOneBackward {
             return Vec::new();
@@ -474,7 +475,7 @@ impl Cut<'_> {
         limits
     }
 
-    /// Of all replicas: what a micro-batch keeps the link between two ranks busy for, and how long it is on its way.
+    /// Over all replicas: seconds for which a micro-batch occupies the link between two ranks, and its latency.
     fn slowest_way(&self, from: usize, to: usize) -> (f64, f64) {
         let ways = self.replicas.iter().map(|ranks| {
             let link = self.topology.link(ranks[from].site, ranks[to].site);

@@ -1,4 +1,4 @@
-//! Tensor groups: each is planned with as one device, whose members share all layers and sum what they make of them.
+//! Tensor groups: each is planned as one device, whose members share all layers and sum their results.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use super::{Device, DeviceId, Link, Topology, TopologyError};
 /// Sums of a layer in a forward and in a backward pass (`worker/engine/docs/tensor.md`).
 const SUMS_EACH_WAY: f64 = 2.0;
 
-/// What the members of a group do besides computing.
+/// Work of a group's members besides computing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupSums {
     members: f64,
     width: f64,
-    /// By block, of the whole model: what groups exchange with others, each value by one member.
+    /// By block of the whole model: parameters that groups exchange with others, each value by one member.
     parameters: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl GroupSums {
         })
     }
 
-    /// What a group with these blocks exchanges.
+    /// Parameters that a group with these blocks exchanges.
     #[must_use]
     pub fn parameters(&self, blocks: &Range<u32>) -> f64 {
         let held = self.parameters.get(blocks.start as usize..blocks.end as usize);
@@ -57,8 +57,8 @@ impl GroupSums {
         self.members as u32
     }
 
-    /// What the sums of a micro-batch of so many tokens take over this link, in seconds, on its way through these blocks in one direction: in f32, around a ring, each waited for. Where activations are
-    /// computed again, the sums of forward passes are made twice.
+    /// Seconds of the sums of a micro-batch of this many tokens over this link, through these blocks in one direction: in f32, around a ring, each waited for. With
+    /// recomputation, the sums of forward passes are made twice.
     #[must_use]
     pub fn way_s(&self, blocks: &Range<u32>, tokens: f64, lan: Link) -> f64 {
         let sums = f64::from(self.layers(blocks)) * SUMS_EACH_WAY;
@@ -71,11 +71,12 @@ impl GroupSums {
 }
 
 impl Topology {
-    /// The same machines with groups of so many in the place of devices, each within its site. Any workers of a site may come together, and a group is as fast, for each member's share, as its
-    /// slowest, and has for it what its smallest has: so each group is taken for as fast and as large as the slowest and the smallest of its site. Devices that are left over are left out.
+    /// Returns the machines with groups of this size in place of devices, each within its site. Any workers of a site may form one, and a group is as fast, for each
+    /// member's share, as its slowest, and as large as its smallest: so each group gets the speed and the memory of the site's slowest and smallest. Remaining devices
+    /// are left out.
     ///
     /// # Errors
-    /// [`TopologyError::Empty`]: no site has as many.
+    /// [`TopologyError::Empty`]: no site has enough.
     pub fn in_groups(&self, members: u32) -> Result<Self, TopologyError> {
         let mut grouped = self.clone();
         for site in &mut grouped.sites {
@@ -102,8 +103,8 @@ pub fn in_place_of_groups(rows: &[Vec<DeviceId>], members: u32) -> Vec<Vec<Devic
     rows.iter().map(groups).collect()
 }
 
-/// A device that is no faster than any of these and has no more of any memory. Where only some are GPUs it is taken for none, with the least that there is of any memory: a machine needs more
-/// than a GPU or what is around one.
+/// A device no faster than any of these, with no more of any memory. Where only some are GPUs it counts as none, with the least of any memory present: a machine needs
+/// more than a GPU or its host.
 fn group_of(devices: &[Device]) -> Device {
     let flops_per_s = devices.iter().map(|device| device.flops_per_s).fold(f64::INFINITY, f64::min);
     let least = least_of(devices.iter().copied());

@@ -14,19 +14,19 @@ pub struct DeviceId {
     pub device: usize,
 }
 
-/// What a worker computes on.
+/// A worker's device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// What it sustains in training, in FLOPs a second.
+    /// Sustained FLOPs a second in training.
     pub flops_per_s: f64,
     /// Its memory, in bytes: a GPU's own, or else the machine's.
     pub memory_bytes: f64,
-    /// Of a GPU: what the machine around it has besides, for this one of its GPUs, in bytes. None: it is no GPU, and computes in the machine's memory.
+    /// For a GPU: bytes of its machine's memory, for this one of its GPUs. `None`: no GPU; it computes in the machine's memory.
     pub host_memory_bytes: Option<f64>,
 }
 
 impl Device {
-    /// As a worker tells of itself: bytes of its device's memory, and, where that is a GPU, of its machine's.
+    /// From a worker's report: bytes of its device's memory, and, for a GPU, of its machine's.
     #[must_use]
     pub fn told(flops_per_s: f64, (memory, host_memory): (u64, Option<u64>)) -> Self {
         let host_memory_bytes = host_memory.map(|bytes| bytes as f64);
@@ -37,7 +37,7 @@ impl Device {
 /// A way between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// What it carries in each direction, in bytes a second.
+    /// Bandwidth in each direction, in bytes a second.
     pub bytes_per_s: f64,
     /// There and back, in seconds.
     pub round_trip_s: f64,
@@ -46,13 +46,13 @@ pub struct Link {
 /// Devices with fast links between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Site {
-    /// For people.
+    /// Name for display.
     pub name: String,
     /// Its devices.
     pub devices: Vec<Device>,
     /// Between any two of them,
     pub lan: Link,
-    /// and whether that was written or measured: what is only taken for likely bears no tensor group.
+    /// Whether that was written or measured: an assumed link carries no tensor group.
     pub knows_lan: bool,
 }
 
@@ -93,7 +93,7 @@ pub enum TopologyError {
         /// As written.
         value: String,
     },
-    /// Nobody is there.
+    /// No device exists.
     #[error("there is no [[site]] with workers; each has a name, workers, tflops and memory_gib")]
     Empty,
     /// Memory beside a GPU's where there is no GPU.
@@ -175,8 +175,8 @@ fn lan_rtt_ms() -> f64 {
     0.1
 }
 
-/// Of the rate at which a link between sites is sold, the part that arrives as updates where both directions are full: the rest are headers, and what is sent again. The mean of the ten rows that are measured both ways in
-/// `docs/benchmarks/transport.md` is 0.906.
+/// Share of a link's nominal rate that arrives as updates when both directions are full: the rest are headers and retransmissions. The mean of the ten rows measured both
+/// ways in `docs/benchmarks/transport.md` is 0.906.
 const CARRIED: f64 = 0.906;
 
 /// Sites that a topology may have, and workers of a site: more than any run has.
@@ -207,7 +207,7 @@ impl Topology {
     /// Reads a topology.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// The fault in it, and the remedy.
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
         let written: Written = read_toml(text).map_err(|error| TopologyError::Syntax(error.to_string()))?;
         if written.site.len() > SITES_MAX {
@@ -304,7 +304,7 @@ impl WrittenSite {
         Ok(Site { name: self.name.clone(), devices: vec![device; self.workers], lan, knows_lan })
     }
 
-    /// Of a GPU; one whose machine is not described has as much there as anybody asks for.
+    /// Of a GPU; without a description of its machine, unlimited.
     fn host_memory_bytes(&self) -> Result<Option<f64>, TopologyError> {
         match self.host_memory_gib {
             Some(_) if !self.gpu => Err(TopologyError::NoGpu(self.name.clone())),
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(own.link(0, 1), Link { bytes_per_s: CARRIED * 125e3, round_trip_s: 0.007 });
     }
 
-    /// Where nothing is said of the machine around a GPU, it is no limit.
+    /// Without a description of a GPU's machine, its memory is no limit.
     #[test]
     fn a_gpu_has_memory_of_its_own_and_its_machine_some_besides() {
         let machine = |keys: &str| {

@@ -1,4 +1,4 @@
-//! Why plans are none, and what would help.
+//! Reasons for the lack of a plan, and remedies.
 
 use longhaul_common::memory::{Memory, PerMemory};
 use longhaul_common::units::Bytes;
@@ -13,9 +13,9 @@ pub enum Unfit {
         rank: usize,
         /// Which memory is too small.
         memory: Memory,
-        /// What it would need.
+        /// Bytes that it would need.
         needed_bytes: f64,
-        /// What its smallest device has.
+        /// Bytes of its smallest device.
         bytes: f64,
     },
     /// No schedule goes with the numbers.
@@ -31,16 +31,16 @@ pub enum Unfit {
     remedy(closest)
 )]
 pub struct NoPlan {
-    /// What the plan lacks that comes closest.
+    /// Shortfall of the plan that comes closest.
     pub closest: Unfit,
-    /// What the parameters alone take.
+    /// Bytes of the parameters alone.
     pub fixed_bytes: PerMemory,
-    /// What all devices have; zero where none has such a memory.
+    /// Bytes of all devices; zero where none has such a memory.
     pub memory_bytes: PerMemory,
 }
 
 impl Unfit {
-    /// How many times what it has a plan needs.
+    /// Ratio of the need to the available memory.
     pub(super) fn times(&self) -> f64 {
         match self {
             Self::Memory { needed_bytes, bytes, .. } => needed_bytes / bytes,
@@ -49,7 +49,7 @@ impl Unfit {
     }
 }
 
-/// Which of two plans lacks less: of those that say how much, the one that needs fewer times what it has.
+/// Returns the smaller of two shortfalls: of known ones, that with the lower ratio.
 pub(super) fn closer(closest: Option<Unfit>, next: Unfit) -> Option<Unfit> {
     Some(match closest {
         Some(closest) if closest.times() <= next.times() => closest,
@@ -57,7 +57,7 @@ pub(super) fn closer(closest: Option<Unfit>, next: Unfit) -> Option<Unfit> {
     })
 }
 
-/// Which memory it is that a rank needs some of.
+/// Names the memory.
 fn whose(memory: Memory) -> &'static str {
     match memory {
         Memory::Machine => "",
@@ -66,7 +66,7 @@ fn whose(memory: Memory) -> &'static str {
     }
 }
 
-/// What the parameters take of each memory that there is, beside what there is of it.
+/// Describes the parameters' need of each memory present, beside its size.
 fn totals(fixed: PerMemory, has: PerMemory) -> String {
     let total = |memory: Memory| {
         let (fixed, has) = (Bytes(fixed[memory] as u64), Bytes(has[memory] as u64));

@@ -1,4 +1,4 @@
-//! What a whole run would take under a plan, with its warm-up.
+//! Time of a whole run under a plan, with its warm-up.
 
 use serde::Serialize;
 
@@ -8,9 +8,9 @@ use super::{Phase, PhaseKind, Plan, Topology, Unfit, Workload};
 /// A run from its first step to its last.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WholeRun {
-    /// What it takes, in seconds, without validation and checkpoints.
+    /// Seconds, without validation and checkpoints.
     pub seconds: f64,
-    /// The same where nothing is exchanged: each step computes, with what it waits for in its pipeline.
+    /// Seconds without any exchange: computing, including pipeline waits.
     pub local_s: f64,
     /// That part of local speed which the run has.
     pub share_of_local_speed: f64,
@@ -18,7 +18,7 @@ pub struct WholeRun {
     pub phases: Vec<PhaseTime>,
 }
 
-/// What a phase takes.
+/// Time of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PhaseTime {
     /// Which.
@@ -90,14 +90,15 @@ mod tests {
         whole
     }
 
-    /// One device of 10¹¹ FLOPs a second computes 8 sequences. Without overlap or streams (a cosine transform keeps back what leaves), and with a round every step: all values in
+    /// One device of 10¹¹ FLOPs a second computes 8 sequences. Without overlap or streams (a cosine transform delays sending), and with a round every step: all values in
     /// f32 there and back in 150 of 1500 steps, over the 90.6 % of 100 Mbit/s that arrive as updates, and one and a half round trips.
     #[test]
     fn a_warmup_takes_what_its_own_exchange_takes() {
         let whole = run_over(100.0, 1500, "preset = \"demo\"");
         let flops = 3.0 * (6.0 * 24.0 * 384.0 * 384.0 + 6.0 * 4.0 * 128.0 * 384.0 + 2.0 * 384.0 * 256.0);
         let compute_s = flops * 8.0 * 128.0 / 1e11;
-        // The site that owns most of 42 fragments has 0.5642·√21 more than half of them: the rest of its update goes to the other one, and both sites' updates of what it owns come back.
+        // The site that owns most of 42 fragments has 0.5642·√21 more than half of them: it sends the rest of its update, and both sites' updates of its own fragments
+        // come back.
         let owned = (21.0 + 0.5642 * 21.0f64.sqrt()) / 42.0;
         let bytes = 4.0 * 10_893_312.0 * (1.0 - owned + 2.0 * owned);
         let sync_s = bytes / (0.906 * 12.5e6) + 0.075;

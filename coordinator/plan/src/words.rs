@@ -1,10 +1,10 @@
-//! What people are told of a plan.
+//! Descriptions of plans.
 
 use longhaul_common::pipeline::PipelineSchedule;
 
 use super::{Choice, Plan, Rival};
 
-/// A sentence on what decides.
+/// A sentence on the deciding reason.
 #[must_use]
 pub fn why(choice: &Choice) -> String {
     let (plan, prediction) = &choice.best;
@@ -46,7 +46,7 @@ pub fn why(choice: &Choice) -> String {
     format!("{cut}; {exchange}{next}.")
 }
 
-/// By whom each part is shared, if by more than one.
+/// Describes the sharing of each part, if several workers share it.
 fn shared(choice: &Choice) -> String {
     if choice.tensor == 1 {
         return String::new();
@@ -67,7 +67,7 @@ fn together(choice: &Choice) -> String {
     )
 }
 
-/// What a plan with groups is better than.
+/// Describes the best plan without groups, as a comparison.
 fn with_whole_layers(choice: &Choice) -> String {
     let Some(Rival { stages, step_s, .. }) = choice.rival else {
         return "as written, or as no plan fits with whole layers".to_owned();
@@ -83,7 +83,7 @@ pub fn outline(choice: &Choice) -> String {
     outline_of(&choice.best.0, choice.tensor)
 }
 
-/// A plan in a few signs, whose devices are groups of so many workers where there are more than one: replicas × workers of each.
+/// A short notation of a plan: replicas × workers of each; with groups as devices, their size.
 pub(super) fn outline_of(plan: &Plan, members: u32) -> String {
     let ranks = plan.pipeline.ranks;
     match (members, ranks) {
@@ -120,7 +120,7 @@ pub fn shape(plan: &Plan) -> String {
     format!("{} × {}{}", plan.replicas.len(), plan.pipeline.ranks, ways(plan))
 }
 
-/// How a plan's ranks compute, as far as that is not what most do.
+/// Describes the ranks' unusual ways of computing.
 fn ways(plan: &Plan) -> String {
     let chunks =
         if plan.pipeline.chunks > 1 { format!(" × {} chunks", plan.pipeline.chunks) } else { String::new() };

@@ -1,4 +1,4 @@
-//! What a step of a run asks for.
+//! Work of a step of a run.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use super::{ChainCost, GroupSums};
 pub struct Workload {
     /// All blocks, in order.
     pub blocks: Vec<BlockCost>,
-    /// What ranks remember of activations, if they do.
+    /// Differences of activations that ranks remember, if any.
     pub differences: Option<Differences>,
     /// Bytes that a worker keeps of a parameter.
     pub parameter_bytes: PerMemory,
@@ -33,13 +33,13 @@ pub struct Workload {
     pub tied_values: u64,
     /// Bytes in which its gradient goes back to the rank that holds it.
     pub tied_gradient_bytes: f64,
-    /// Where a tensor group has the place of a device: what its members do together.
+    /// Common work of a tensor group's members, where groups are in place of devices.
     pub sums: Option<GroupSums>,
-    /// What becomes of an update.
+    /// Exchange of an update.
     pub exchange: Exchange,
 }
 
-/// What the sync group of a stage exchanges, after the warm-up.
+/// Exchange of a stage's sync group, after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
     /// Bits of a parameter that a site contributes in a step,
@@ -60,7 +60,7 @@ pub struct Exchange {
     pub exchanges: f64,
     /// Where bits follow the link: at most so many, of a parameter and in a step. None: they are as they are.
     pub most_bits: Option<f64>,
-    /// What coding of contributions takes,
+    /// Cost of coding contributions.
     pub up: ChainCost,
     /// and of results that are encoded again.
     pub down: ChainCost,
@@ -71,7 +71,7 @@ pub struct Exchange {
 }
 
 impl Workload {
-    /// A run of a model whose tokenizer has so many entries.
+    /// Work of a run with a vocabulary of this size.
     #[must_use]
     pub fn of(config: &RunConfig, spec: &ModelSpec) -> Self {
         let boundary_bytes_per_value = boundary_bits(config.parallel.boundary) / 8.0;
@@ -119,7 +119,7 @@ impl Workload {
         self.sums.as_ref().map_or_else(own, |sums| sums.parameters(&(block..block + 1)))
     }
 
-    /// Whether a stage may have these blocks: where tensor groups have the stages, each has a layer at least, as all members hold what else there is.
+    /// Whether a stage may have these blocks: with tensor groups each stage has at least one layer, as all members hold the rest.
     #[must_use]
     pub fn may_be_stage(&self, blocks: &Range<u32>) -> bool {
         self.sums.as_ref().is_none_or(|sums| sums.layers(blocks) > 0)
@@ -191,7 +191,7 @@ fn boundary_bits(format: ValueFormat) -> f64 {
     CodecSpec::new(Selection::All, format).bits_per_value()
 }
 
-/// The chain of a union that holds as much as it may: no more than what sites may send.
+/// The chain of the largest union: as large as a site's payload may be.
 fn largest_union(sync: &SyncConfig) -> CodecSpec {
     let keep = sync.result_keep.min(sync.random_keep);
     CodecSpec::new(Selection::Threshold(Threshold { chunk: sync.chunk, keep }), sync.result_values)

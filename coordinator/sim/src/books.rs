@@ -1,4 +1,4 @@
-//! The world's own books: what devices have trained on, and which sites results name.
+//! The world's own accounts: samples trained on by devices, and sites named by results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ pub struct Books {
     trained: BTreeMap<(WorkerId, Round), Vec<u64>>,
     /// Positions of contributions that were made anew with others.
     replaced: BTreeSet<u64>,
-    /// By generation: who takes part in which rounds.
+    /// By generation: its participants in each round.
     generations: BTreeMap<Generation, TakesPart>,
-    /// What members have told of each round: in which generation, which sites its result names, and the states after it.
+    /// The members' reports of each round: its generation, the sites in its result, and the states after it.
     results: BTreeMap<Round, Told>,
 }
 
@@ -60,7 +60,7 @@ impl Books {
         let before: BTreeSet<WorkerId> = start.active_before.iter().copied().collect();
         let (generation, first) = (start.membership.generation, start.first_round);
         let open = start.settlement.as_ref().map_or(first, |settled| settled.open_round);
-        // What a process before this one contributed to rounds that are open has died with it.
+        // An earlier process's contributions to open rounds died with it.
         for worker in all.difference(&before) {
             let of_worker = (*worker, open)..(*worker, first);
             let died: Vec<_> = self.trained.range(of_worker).map(|(key, _)| *key).collect();
@@ -75,13 +75,13 @@ impl Books {
         self.results.retain(|round, told| *round < open || told.generation >= generation);
     }
 
-    /// The last round that was told, and the states after it.
+    /// The last reported round, and the states after it.
     #[must_use]
     pub fn last(&self) -> Option<(Round, &BTreeSet<Hash>)> {
         self.results.last_key_value().map(|(round, told)| (*round, &told.states))
     }
 
-    /// What was trained on for a round, by whichever workers, in order.
+    /// Samples trained on for a round, by any workers, in order.
     #[must_use]
     pub fn trained_in(&self, round: Round) -> Vec<u64> {
         let of_round = self.trained.iter().filter(|((_, trained), _)| *trained == round);

@@ -1,4 +1,4 @@
-//! What members say within a step, until the world takes it on its way.
+//! The members' messages within a step, until the world delivers them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub struct Process {
     pub incarnation: u64,
 }
 
-/// Something that was said.
+/// A message.
 #[derive(Debug)]
 pub enum Said {
     /// To a worker, whichever process it has then.
@@ -25,13 +25,13 @@ pub enum Said {
         to: WorkerId,
         event: SyncEvent,
     },
-    /// What another worker has answered, or that it does not.
+    /// Another worker's answer, or its refusal.
     Answer {
         from: WorkerId,
         to: Process,
         event: SyncEvent,
     },
-    /// What this process has done beside.
+    /// Work that this process has done in the background.
     ToSelf {
         to: Process,
         event: SyncEvent,
@@ -46,7 +46,7 @@ pub enum Said {
     },
 }
 
-/// The time, and what was said. All in one world share it.
+/// The time, and the messages. All in one world share it.
 #[derive(Clone, Default)]
 pub struct Bus(Arc<Mutex<State>>);
 
@@ -69,7 +69,7 @@ impl Bus {
         self.lock().said.push(said);
     }
 
-    /// All that was said since the last time, in order.
+    /// Takes all messages since the last call, in order.
     pub fn take(&self) -> Vec<Said> {
         std::mem::take(&mut self.lock().said)
     }
@@ -79,7 +79,7 @@ impl Bus {
     }
 }
 
-/// An answer becomes something said; none, where it is dropped.
+/// Turns an answer into a message; a dropped answer is `None`.
 pub fn reply<T: Send + 'static>(then: impl FnOnce(Option<T>) + Send + 'static) -> Reply<T> {
     Box::new(Passed(Some(Box::new(then))))
 }

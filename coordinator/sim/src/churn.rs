@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated run.
+//! Faults of a simulated run.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use longhaul_plan::Topology;
 pub struct Faults {
     /// Workers that come and go by themselves.
     pub churn: Option<Churn>,
-    /// What happens at a time.
+    /// Timed faults.
     #[serde(default)]
     pub outage: Vec<Outage>,
 }
@@ -46,7 +46,7 @@ pub struct Outage {
 /// Why faults cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FaultsError {
-    /// They are not what they should be.
+    /// They are malformed.
     #[error("{0}")]
     Syntax(String),
     /// A number that is no time.
@@ -54,7 +54,7 @@ pub enum FaultsError {
     Time {
         /// Which one.
         key: &'static str,
-        /// What it is.
+        /// The value.
         value: f64,
         /// Whether zero would do.
         zero: bool,
@@ -73,7 +73,7 @@ impl Faults {
     /// Reads faults for these sites.
     ///
     /// # Errors
-    /// What is wrong with them, and what would be right.
+    /// The mistake in them, and the remedy.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, FaultsError> {
         let faults: Self = read_toml(text).map_err(|error| FaultsError::Syntax(error.to_string()))?;
         if let Some(Churn { life_s, absence_s }) = faults.churn {

@@ -1,4 +1,4 @@
-//! What exchanges take in each phase of a run.
+//! Duration of exchanges in each phase of a run.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) struct Exchanges {
 struct OfPhase {
     /// The step at which it ends.
     end: u64,
-    /// What the exchange of a round takes,
+    /// Seconds of a round's exchange.
     sync_s: f64,
     /// and by how much computing takes longer beside it.
     coding_s: f64,

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Faults.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ pub enum Fault {
     Freeze(WorkerId, Duration),
     /// Its connection to the coordinator breaks.
     Disconnect(WorkerId),
-    /// Nobody reaches the coordinator for so long; members reach each other.
+    /// The coordinator is unreachable for this time; members reach each other.
     CutOff(Duration),
     /// The coordinator's process ends, and another one is started after so long.
     Coordinator(Duration),
     /// It asks to leave, and is started again so long after it was let go.
     Leave(WorkerId, Duration),
-    /// An operator has nobody train for so long.
+    /// An operator pauses training for this time.
     Pause(Duration),
     /// An operator has all leave, and starts the coordinator and them again so long after that.
     Suspend(Duration),
@@ -35,17 +35,17 @@ pub enum Fault {
     Dismiss(WorkerId, Duration),
     /// It is out of the run for good, if others can go on without it.
     Kick(WorkerId),
-    /// A worker that was kicked comes again, and says whatever a member says.
+    /// A kicked worker comes again, and sends any member's messages.
     Intrude(WorkerId),
     /// An operator asks for the run's end.
     Drain,
     /// An operator asks for a checkpoint.
     Checkpoint,
-    /// It says for so long that the other one does not answer it.
+    /// The first reports for this time that the second does not answer.
     OutOfReach(WorkerId, WorkerId, Duration),
-    /// Another process of it says that a state came too late for the one before.
+    /// Another process of it reports that its predecessor's state came too late.
     TooLate(WorkerId),
-    /// What the two say to each other takes so much longer from now on.
+    /// Messages between the two take this much longer from now on.
     Slow(WorkerId, WorkerId, Duration),
 }
 
@@ -83,7 +83,7 @@ fn with_faults(mut world: World, mut rng: ChaCha8Rng, seed: u64, workers: u32) -
     for _ in 0..rng.random_range(0..9) {
         add(&mut world, &mut rng, seed, workers);
     }
-    // Drawn apart, so that the others are what they were in seeds that have failed once.
+    // Drawn apart, so that the other faults stay those of seeds that have failed once.
     if seed % 3 == 1 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x0f0a);
         for _ in 0..rng.random_range(0..5) {
@@ -115,7 +115,7 @@ fn add(world: &mut World, rng: &mut ChaCha8Rng, seed: u64, workers: u32) {
     }
 }
 
-/// Operators, and what workers say of each other and of themselves.
+/// Operators, and workers' reports of each other and of themselves.
 fn add_more(world: &mut World, rng: &mut ChaCha8Rng, workers: u32) {
     let at = Duration::from_millis(rng.random_range(50..12_000));
     let pause = Duration::from_millis(rng.random_range(100..6000));

@@ -23,10 +23,10 @@ use crate::copies::{Disks, KEPT};
 use crate::device::Device;
 use crate::wires::Wires;
 
-/// Reports that are said again over a new connection.
+/// Reports repeated over a new connection.
 const REPORTS_REPEATED: usize = 128;
 
-/// What a state takes that comes too late, in milliseconds.
+/// Duration of a late state's transfer, in milliseconds.
 const STATE_TOOK_MS: u32 = 700;
 
 /// A machine that stays as it is while processes on it come and go.
@@ -37,20 +37,20 @@ pub struct Node {
     disk: PathBuf,
     /// Memory of its device and of its host, in bytes.
     pub memory: (u64, Option<u64>),
-    /// Processes that were started here.
+    /// Processes started here so far.
     pub started: u64,
     pub running: Option<Running>,
-    /// It was let go, and is not started again.
+    /// It was dismissed, and is not started again.
     pub is_dismissed: bool,
     pub was_killed: bool,
     /// It could not be reached for a while.
     pub was_away: bool,
     had_full_disk: bool,
-    /// It has asked to leave, and comes back so long after it was let go.
+    /// It has asked to leave, and comes back this long after its dismissal.
     pub returns_after: Option<Duration>,
     /// How often its address has changed.
     pub moves: u16,
-    /// It says with its next first message that a state came too late.
+    /// Its next first message reports that a state came too late.
     pub was_too_late: bool,
 }
 
@@ -61,17 +61,17 @@ pub struct Running {
     /// Whether the coordinator has let it in over this connection.
     pub is_welcome: bool,
     pub session: Option<Session>,
-    /// Stopped by a signal, with what has reached it since.
+    /// Stopped by a signal, with its inputs since.
     pub frozen: Option<Vec<Held>>,
 }
 
-/// Something that a stopped process hears when it goes on.
+/// An input that a stopped process receives when it goes on.
 pub enum Held {
     Event(SyncEvent),
     Message(ConnectionId, ToWorker),
 }
 
-/// What all members of a world are made of.
+/// Common data of all members of a world.
 #[derive(Clone)]
 pub struct Members {
     /// The run as members compute it.
@@ -102,11 +102,11 @@ pub struct Work {
     pub sequences: usize,
 }
 
-/// What it has of the run, from the first welcome on.
+/// Its state of the run, from the first welcome on.
 pub struct Session {
     pub sync: Synchroniser,
     pub device: Device,
-    /// Reports that wait for a connection, and those that were said last.
+    /// Reports that wait for a connection, and the last ones sent.
     waiting: VecDeque<ToCoordinator>,
     said: VecDeque<ToCoordinator>,
     held: Option<(Generation, Round)>,
@@ -117,7 +117,7 @@ pub struct Session {
     parts: u32,
     /// The device's time.
     pub work: Work,
-    /// The last round whose result came from another worker.
+    /// The last round whose result another worker sent.
     pub fetched: Option<Round>,
     /// Its own result reaches the device then.
     pub results_at: Duration,
@@ -152,7 +152,7 @@ impl Node {
         &self.disk
     }
 
-    /// Whether there is something sound on its disk.
+    /// Whether its disk has an intact checkpoint.
     pub fn has_checkpoint(&self, run: RunId) -> bool {
         !self.checkpoints(run).is_empty()
     }
@@ -212,7 +212,7 @@ impl Node {
         self.had_full_disk
     }
 
-    /// What is sound on its disk, the newest first.
+    /// Intact checkpoints on its disk, newest first.
     fn checkpoints(&self, run: RunId) -> Vec<CheckpointOffer> {
         let store = CheckpointStore::new(&self.disk, run, self.worker, KEPT);
         let mut offers = Vec::new();
@@ -228,7 +228,8 @@ impl Node {
         offers
     }
 
-    /// It is let in: its session begins, unless the coordinator counts on the one that it has. Answers whether it begins.
+    /// Handles its welcome: its session begins, unless the coordinator counts on the present one. Returns whether it
+    /// begins.
     pub fn welcome(&mut self, welcome: &Welcome, members: &Members, bus: &Bus) -> bool {
         let offers = self.checkpoints(welcome.run);
         let Some(running) = &mut self.running else { return false };
@@ -274,12 +275,12 @@ impl Node {
 }
 
 impl Session {
-    /// A generation begins, of which the coordinator counts on it.
+    /// Begins a generation that includes it.
     pub fn begins(&mut self, generation: Generation, first: Round) {
         self.held = self.held.max(Some((generation, first)));
     }
 
-    /// Something for the coordinator, whenever it can be said.
+    /// Queues a report for the coordinator.
     pub fn report(&mut self, message: ToCoordinator) {
         match &message {
             ToCoordinator::RoundApplied(report) => {
@@ -305,7 +306,7 @@ impl Session {
         self.offers.truncate(2);
     }
 
-    /// All that waits, over a connection that is there.
+    /// Takes all waiting reports, over an open connection.
     pub fn say(&mut self) -> Vec<ToCoordinator> {
         let said: Vec<ToCoordinator> = self.waiting.drain(..).collect();
         let is_kept = |report: &&ToCoordinator| {
@@ -341,7 +342,7 @@ impl Work {
         }
     }
 
-    /// Whether it waits for a result from now on.
+    /// Sets whether it waits for a result from now on.
     pub fn waits(&mut self, is_waiting: bool, now: Duration) {
         match (is_waiting, self.waits_since) {
             (true, None) => self.waits_since = Some(now),
@@ -353,7 +354,7 @@ impl Work {
         }
     }
 
-    /// Seconds and tokens by now, with the present step in part.
+    /// Seconds and tokens so far, with part of the present step.
     pub fn by(&self, now: Duration) -> Self {
         let mut work = *self;
         if let Some((end, takes, tokens)) = work.computes.take() {

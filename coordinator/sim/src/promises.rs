@@ -1,4 +1,4 @@
-//! What a run promises, asked of a world that has come to its end.
+//! A run's guarantees, checked at the end of a world.
 
 use std::collections::BTreeSet;
 
@@ -23,14 +23,14 @@ pub fn check_with(world: &World, state: &State) {
     let bad: Vec<&String> =
         world.log().iter().filter(|line| line.contains(" Error ") && !is_excused(line)).collect();
     assert!(bad.is_empty(), "the coordinator reports errors: {bad:?}");
-    // Where all went before the end that somebody asked for, nobody is left to tell of it.
+    // If all left before a requested end, no member reports it.
     if world.was_drained() && state.generation.is_none() {
         return;
     }
-    // Parity: of the last round all have told the same.
+    // Parity: all have reported the same of the last round.
     let (round, hashes) = world.books().last().expect("somebody has told a round");
     assert_eq!(hashes.len(), 1, "{round}: members have different states");
-    // Of an end that somebody asked for, a checkpoint alone may tell: of a member that came in for the last round.
+    // A requested end may be reported by a checkpoint alone: that of a member that came in for the last round.
     let through = state.ledger.through();
     let is_last = round.next() == through || world.was_drained() && round.next() < through;
     assert!(is_last, "the books end with {through}, and members told of {round}");
@@ -42,7 +42,7 @@ pub fn check_with(world: &World, state: &State) {
     let lost: Vec<u64> = (0..state.ledger.given_out()).filter(is_lost).collect();
     assert!(lost.is_empty(), "given out, and neither counted nor to be given out again: {lost:?}");
     assert_eq!(state.ledger.duplicates(), 0, "samples count twice");
-    // And as far as devices go, which have not seen the books. Where all died, nobody may be left to tell who was late in the last rounds before their checkpoint.
+    // And as far as devices go, which have not seen the accounts. Where all died, the late members of the last rounds before their checkpoint may be unreported.
     if world.log().iter().any(|line| line.contains("goes on from the checkpoint")) {
         return;
     }
@@ -51,7 +51,7 @@ pub fn check_with(world: &World, state: &State) {
     let (applied, missed) = world.books().positions(is_at);
     let beyond: Vec<&u64> = applied.difference(&counted).collect();
     assert!(beyond.is_empty(), "in a result, and not in the books: {beyond:?}");
-    // A member that was late may have skipped a round, and gone before it told.
+    // A late member may have skipped a round, and left before its report.
     if !world.books().all_name(state.sites.len()) {
         return;
     }

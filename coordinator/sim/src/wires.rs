@@ -1,4 +1,4 @@
-//! The outside of a member: everything that it does to others is said on the bus.
+//! The outside of a member: all its effects on others go to the bus.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

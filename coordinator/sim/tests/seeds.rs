@@ -48,14 +48,14 @@ fn a_member_that_stands_still_for_good_is_gone_on_without() {
     }
 }
 
-/// What members have in memory is not lost with the coordinator, nor with the way to it.
+/// The members' memory survives the loss of the coordinator, or of the link to it.
 #[test]
 fn a_run_goes_on_where_it_was_whatever_becomes_of_the_coordinator() {
     for seed in 0..30 {
         let mut world = World::new(seed, 3);
         for turn in 0..3 {
             let at = Duration::from_millis(700 + 2900 * turn + 37 * seed);
-            // Less than those are waited for who were there.
+            // Less than the wait for earlier workers.
             let pause = Duration::from_millis(300 + 211 * (seed + turn) % 2000);
             world.fault_at(
                 at,
@@ -93,7 +93,7 @@ fn a_run_without_a_checkpoint_outlives_any_time_without_a_coordinator() {
     }
 }
 
-/// One after the other, before the first checkpoint or after it: whoever is last has what the others had.
+/// One after the other, before the first checkpoint or after it: the last one has the others' state.
 #[test]
 fn all_leave_in_order_and_nothing_is_lost() {
     for seed in 0..30 {
@@ -108,7 +108,7 @@ fn all_leave_in_order_and_nothing_is_lost() {
     }
 }
 
-/// Whatever a worker that was kicked says, over however many connections, it is told that it is out and nothing else, and the others go on.
+/// Whatever a kicked worker sends, over however many connections, it receives its exclusion and nothing else, and the others go on.
 #[test]
 fn a_worker_that_was_kicked_gets_nothing_whatever_it_says() {
     for seed in 0..20 {
@@ -128,7 +128,7 @@ fn a_worker_that_was_kicked_gets_nothing_whatever_it_says() {
     }
 }
 
-/// Nobody else is at its new address, and nobody finds it at the one of before.
+/// No other worker is at its new address, and none finds it at the old one.
 #[test]
 fn a_worker_that_moves_is_where_it_is_in_the_next_generation() {
     for seed in 0..10 {
@@ -180,7 +180,7 @@ fn the_state_of_64_workers_that_come_and_go_is_one_record() {
     assert!(bytes > 1000 && bytes < RECORD_BYTES_MAX, "{bytes} bytes");
 }
 
-/// The checker must be able to fail: books from which a share was struck do not agree with what devices have trained on.
+/// The checker must be able to fail: accounts without one of the shares disagree with the devices' samples.
 #[test]
 #[should_panic(expected = "in a result, and not in the books")]
 fn the_checker_notices_books_that_are_wrong() {

@@ -1,4 +1,4 @@
-//! Whether layers are shared, against what follows from the numbers, and against everything that there is.
+//! Shared layers, against calculation and against exhaustive search.
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::memory::{Memory, StageBytes};
@@ -72,7 +72,7 @@ fn layers_are_not_shared_over_slow_links_whether_the_model_fits_or_not() {
     }
 }
 
-/// What nobody has measured bears a group only where there is no plan otherwise.
+/// An unmeasured link carries a group only where no other plan exists.
 #[test]
 fn a_link_that_is_not_known_bears_a_group_only_where_nothing_else_fits() {
     let unknown = |memory_bytes: f64| {
@@ -157,7 +157,7 @@ fn on_small_topologies_no_plan_with_groups_or_without_is_faster_than_the_one_tha
     assert!(shared > 2 && apart > 2, "{shared}, {apart}");
 }
 
-/// Four sites of two, so that of groups there is everything that four can be, in any number of parts; what eight can be without groups is too much.
+/// Four sites of two, so that all groupings of four in any number of parts are searched; eight workers without groups are too many for that.
 #[test]
 fn on_four_sites_of_two_no_plan_with_groups_is_faster_than_the_one_that_is_chosen() {
     let (mut config, _) = run();

@@ -33,7 +33,7 @@ fn ranks(machine: &Topology) -> Result<u32, NoPlan> {
 fn a_gpu_of_80_gib_holds_a_model_that_a_machine_of_80_gib_does_not() {
     assert_eq!(ranks(&machine(80.0, Some(512.0))).unwrap(), 1);
     assert_eq!(ranks(&machine(80.0, None)).unwrap(), 2, "78 bytes of a parameter are 150 GB");
-    // Half of the model each is what the machine around two GPUs has room for.
+    // The machine around two GPUs has room for half of the model each.
     assert_eq!(ranks(&machine(80.0, Some(80.0))).unwrap(), 2);
     let choice = choose(&machine(80.0, Some(512.0)), &workload()).unwrap();
     let (device, host) = (choice.best.1.memory_bytes[0], choice.best.1.host_memory_bytes[0]);
@@ -70,7 +70,7 @@ fn what_fits_neither_memory_says_which_one_is_too_small_and_what_would_help() {
     );
 }
 
-/// Each has to have room for what lies in its own memories.
+/// Each must have room in its own memories.
 #[test]
 fn a_rank_may_be_on_a_gpu_here_and_on_a_machine_without_one_there() {
     let mixed = |machine_gib: f64, gpu_gib: f64| {

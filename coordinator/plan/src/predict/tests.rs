@@ -59,7 +59,8 @@ fn one_device_computes_its_flops() {
     assert!(close(alone.tokens_per_s * alone.step_s, 16.0 * 128.0));
 }
 
-/// Of dense gradients half goes there, and half of the results comes back; what streams during the last of two micro-batches is hidden.
+/// Half of the dense gradients goes there, and half of the results comes back; transfers during the last of two micro-batches are
+/// hidden.
 #[test]
 fn dense_replicas_on_two_sites_exchange_a_model() {
     let work = workload("preset = \"dense\"");
@@ -72,13 +73,13 @@ fn dense_replicas_on_two_sites_exchange_a_model() {
     assert!(load.between == (0, 1) && close(load.sync_bytes, bytes) && load.pipeline_bytes == 0.0);
 }
 
-/// What the exchange takes of the one core of each device, with so many bits of a parameter in a step.
+/// Core time of the exchange on a single-core device, with this many bits of a parameter in a step.
 fn coding_s(work: &Workload, bits: f64) -> f64 {
     let holders = Holders { sites: 2.0, devices: 1.0, parameters: 10_893_312.0 };
     CoreTime::of(&work.exchange.with_bits(bits), holders).of_computing_s(Some(1.0))
 }
 
-/// `auto` sends what goes with a step, and no less than its least bits. The cores that compute encode as well.
+/// `auto` sends the bits that fit into a step, and no fewer than its least bits. The computing cores encode as well.
 #[test]
 fn bits_that_follow_the_link_hide_where_they_can() {
     let replicas = plan(&[&[(0, 0)], &[(1, 0)]], &[8], 2);
@@ -113,7 +114,7 @@ fn bits_follow_the_link_that_has_least_room() {
     let three =
         predict(&topology, &workload(""), &plan(&[&[(0, 0)], &[(1, 0)], &[(2, 0)]], &[8], 2)).unwrap();
     assert!(three.step_s > three.compute_s && three.sync_s <= three.compute_s * (1.0 + 1e-9), "{three:?}");
-    // As many bits as the slow pair carries beside a step, and no fewer: from the site that owns most goes half of the rest as contributions, and what it owns as a mean.
+    // As many bits as the slow pair carries beside a step, and no fewer: the site that owns most sends half of the rest as contributions, and its own share as a mean.
     let fragments = (10_893_312.0f64 / 32_768.0).ceil() / 5.0;
     let owned = largest_share(fragments, 3);
     let more = ((1.0 - owned) / 2.0 + owned) / (2.0 / 3.0);
@@ -171,7 +172,7 @@ fn a_message_between_ranks_leaves_at_the_pace_of_its_window() {
     let across_s = predict(&topology(), &work, &across).unwrap().compute_s;
     assert!(close(across_s, alone + 2.0 * (0.025 + 1.8e-3 + paced_s(bytes)) + 0.025), "{across_s}");
     assert!(close(paced_s(50_000.0), 50_000.0 / 262_144.0 * 0.04), "{}", paced_s(50_000.0));
-    // The window is no longer the first one: two thirds of a round trip, or else what the link takes.
+    // The window has grown: two thirds of a round trip, or the link's time.
     assert!(close(paced_s(300_000.0), 0.05 / 1.5) && close(paced_s(1e6), 0.08));
     assert_eq!(held_back_s(topology().link(0, 0), 300_000.0), 0.0);
 }
@@ -221,7 +222,7 @@ fn what_does_not_fit_says_what_is_lacking() {
     assert!(again.memory_bytes[0] < plain.memory_bytes[0] && close(again.step_s, plain.step_s * 4.0 / 3.0));
 }
 
-/// Half of the arithmetic of layers for each of two members, and the sums over 10 Gbit/s with a millisecond there and back; what is exchanged is the whole model's.
+/// Each of two members does half of the layers' arithmetic, and sums over 10 Gbit/s with a millisecond there and back; the exchange is that of the whole model.
 #[test]
 fn a_tensor_group_computes_its_shares_and_sums_over_its_site() {
     let run = run_toml().set("sync.preset", "dense").set("parallel.tensor", 2);
@@ -279,7 +280,7 @@ fn stages_of_tensor_groups_sum_within_their_sites_and_each_member_hands_its_stre
     let sums_s = 2.0 * 3.0 * 2.0 * 2048.0 * 384.0 * 4.0 / 1.25e9;
     assert!(close(found.sums_s, sums_s), "{} for {sums_s}", found.sums_s);
     assert!(found.memory_bytes.iter().zip(&apart.memory_bytes).all(|(share, part)| share < part));
-    // A generation of two such copies exchanges what two copies in two whole parts do.
+    // A generation of two such copies exchanges the same as two copies in two whole parts.
     let both = plan(&[&[(0, 0), (0, 1)], &[(1, 0), (1, 1)]], &[4, 8], 2);
     let mut four = topology();
     four.sites.iter_mut().for_each(|site| site.devices = site.devices.repeat(2));

@@ -33,7 +33,7 @@ fn question(before: &Topology, now: &Topology, steps_left: u64) -> Question {
     Question { topology, divisions, present, steps_left, pause_s: 5.0 }
 }
 
-/// What a run has that has made a choice.
+/// The present plan of a run after this choice.
 fn present(choice: &Choice) -> Option<Present> {
     Some(Present { members: choice.tensor, plan: choice.best.0.clone() })
 }
@@ -74,7 +74,7 @@ fn when_a_link_becomes_slow_a_run_moves_if_enough_of_it_is_left() {
     assert!(text.starts_with("the plan stays: ") && text.contains("over 1 steps"), "{text}");
 }
 
-/// The same machines, one way and the other: whoever has moved does not move back, however often it is asked.
+/// The same machines, both ways: after a move the run does not move back, however often it asks.
 #[test]
 fn the_plan_that_was_moved_to_stays_under_the_same_conditions() {
     let (fast, slow) = (topology(1, 10_000.0), topology(1, 1.0));
@@ -105,15 +105,15 @@ fn machines_that_have_joined_are_made_use_of() {
 fn a_run_whose_plan_is_none_any_more_takes_another_one_at_any_price() {
     let asked = Question { present: None, ..question(&topology(1, 1.0), &topology(1, 1.0), 1) };
     assert!(moves_to(&asked.answer()).is_some());
-    // And where nothing fits, it stays and says why.
+    // And where nothing fits, it stays and gives the reason.
     let mut asked = asked;
     asked.divisions.whole.stages = Some(BTreeSet::new());
     let Answer::Stay(text) = asked.answer() else { panic!("nothing is permitted") };
     assert!(text.starts_with("the plan stays: no plan fits"), "{text}");
 }
 
-/// Four workers at two sites with fast links of their own, in whose memory the model does not fit: groups of two have it. The link between the sites becomes too slow for gradients of all parameters, and is
-/// fast again.
+/// Four workers at two sites with fast links of their own, too small for the model: groups of two hold it. The link between the sites becomes too slow for gradients of
+/// all parameters, and is fast again.
 #[test]
 fn a_run_with_groups_moves_to_parts_of_groups_and_back() {
     let run = run_toml().workers(4).set("model.heads", 12).set("sync.preset", "dense");

@@ -1,4 +1,4 @@
-//! What the planner chooses, against everything that there is.
+//! The planner's choice, against exhaustive search.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn a_model_that_fits_nobody_is_cut_and_one_that_fits_nothing_is_refused_with_wha
     assert!(none.to_string().contains("smaller train.micro_batch"), "{none}");
 }
 
-/// Each stage in a site of its own: what would be exchanged across a link that carries nothing stays within the sites.
+/// Each stage in a site of its own: exchanges over a link that carries nothing stay within the sites.
 #[test]
 fn where_gradients_are_too_large_for_the_link_stages_lie_within_sites() {
     let work = Workload { batch: 128, ..workload("preset = \"dense\"") };
@@ -112,7 +112,7 @@ pub fn exhaustive_among(
                         let pipeline = Pipeline { in_flight, ..pipeline };
                         let plan = Plan { replicas: replicas.clone(), stages, pipeline, recompute };
                         let step_s = predict(topology, work, &plan).ok()?.step_s;
-                        // What is not looked at for its bound is no faster than that.
+                        // A plan dropped for its bound is no faster than the bound.
                         assert!(shortest_step_s(topology, work, &plan, busy_s) <= step_s * (1.0 + 1e-9));
                         Some(step_s)
                     });
@@ -197,7 +197,7 @@ fn backward_passes_are_divided_where_that_is_faster_and_fits() {
     let mut config = config("preset = \"dense\"");
     config.model.layers = 8;
     let work = Workload::of(&config, &ModelSpec::resolve(&config.model, 256).unwrap());
-    // Of three sizes of device: where all fits, where what is put off does not, and where nothing does but with activations that are computed again.
+    // Three sizes of device: everything fits, postponed work does not, and only recomputation does.
     let choice = |memory_bytes: f64| {
         let admits = |rows: &[Vec<DeviceId>]| rows.len() == 1 && rows[0].len() == 4;
         choose_among(&topology(&[&[(1e11, memory_bytes); 4]], 100.0, 50.0), &work, admits).unwrap()
@@ -209,7 +209,7 @@ fn backward_passes_are_divided_where_that_is_faster_and_fits() {
     assert!(undivided.bubble > 1.5 * divided.bubble && undivided.step_s > 1.1 * divided.step_s);
     let needed = |prediction: &Prediction| prediction.memory_bytes.iter().copied().fold(0.0, f64::max);
     assert!(needed(divided) > needed(undivided), "{divided:?} {undivided:?}");
-    // What is put off has no room, and the others are as before.
+    // Postponed work has no room, and the others are as before.
     let tight = choice(needed(undivided) * 1.001);
     assert!(tight.undivided.is_none() || tight.best.0.recompute, "{:?}", tight.best);
     assert!(tight.best.1.step_s > divided.step_s);

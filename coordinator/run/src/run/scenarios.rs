@@ -1,4 +1,4 @@
-//! Single situations of a run, told event by event.
+//! Single situations of a run, event by event.
 
 mod absence;
 mod absent_holders;
@@ -103,7 +103,7 @@ fn a_cold_start_takes_the_newest_checkpoint_and_the_others_heal_from_its_holder(
     assert_eq!(story.begun(1).first_round, Round(6));
 }
 
-/// A checkpoint of no parts is complete whoever has it, and nobody could go on from it.
+/// A checkpoint of no parts would be complete for any holder, and of no use.
 #[test]
 fn a_checkpoint_of_no_parts_or_of_a_part_that_there_is_not_is_none() {
     let mut story = Story::new();
@@ -298,7 +298,7 @@ fn a_finished_run_still_tells_what_it_took_and_who_took_part() {
     assert!(status.members.iter().all(|member| member.state_hash.as_deref() == Some(&"09".repeat(32))));
     let books = LedgerStatus { positions_applied: 8, given_out: 8, ..LedgerStatus::default() };
     assert_eq!(status.ledger, books);
-    // A coordinator that is started again tells the same.
+    // A restarted coordinator sends the same.
     let again = Run::new(config(), story.run.state().clone(), Duration::ZERO).unwrap().status(0);
     assert_eq!(
         (again.members, again.tokens_per_s, again.parity),
@@ -367,7 +367,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
     assert!(says("4 of 8 samples were not trained on"), "{:#?}", status.events);
 }
 
-/// Samples that count are never fewer than before: what came too late counts with the result that it is in.
+/// Samples that count never decrease: late ones count with the result that contains them.
 #[test]
 fn what_waits_for_a_later_result_counts_with_it_or_is_given_out_again() {
     let books = |story: &Story| {
@@ -429,7 +429,7 @@ fn who_breaks_the_protocol_is_taken_out() {
     );
 }
 
-/// Who was cut off with it, and comes back, has what the others have.
+/// A member that was cut off with it, and comes back, has the others' state.
 #[test]
 fn a_round_whose_results_all_count_is_not_of_a_past_that_was_given_up() {
     let result = HeldResult { fragment: FragmentId(0), hash: [1; 32], sites: vec![SiteId(0), SiteId(1)] };

@@ -107,7 +107,7 @@ impl World {
         self.after(HEARTBEAT_INTERVAL_MS, Due::Heartbeat(process));
     }
 
-    /// A worker says which others do not answer it.
+    /// Sends a worker's report of others that do not answer it.
     pub(super) fn tell_of_reach(&mut self, by: WorkerId, of: Vec<WorkerId>) {
         let running = self.nodes.get(&by).and_then(|node| node.running.as_ref());
         let running = running.filter(|running| running.is_welcome && running.frozen.is_none());

@@ -1,4 +1,4 @@
-//! Members, their devices, and what they say to each other.
+//! Members, their devices, and their messages to each other.
 
 use longhaul_member::message::FromDevice;
 
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// What the device does, and when the synchroniser is to be woken.
+    /// Advances the device, and sets the synchroniser's next wake-up.
     fn follow(&mut self, process: Process) {
         let now = self.now();
         let Some(running) = self.nodes.get_mut(&process.worker).and_then(|node| node.running.as_mut()) else {
@@ -58,7 +58,7 @@ impl World {
     fn device_says(&mut self, process: Process, Told { said, computes, trained }: Told) {
         for message in said {
             match message {
-                // It was told to build.
+                // It was ordered to build.
                 FromDevice::Prepared(_) => {
                     let at = self.now() + self.pace.build();
                     self.push(at, Due::Built(process));
@@ -113,7 +113,7 @@ impl World {
         self.follow(process);
     }
 
-    /// Takes all that was said on its way.
+    /// Delivers all messages on the bus.
     pub(super) fn deliver(&mut self) {
         loop {
             let said = self.bus.take();
@@ -126,7 +126,7 @@ impl World {
 
     fn send(&mut self, said: Said) {
         match said {
-            // Nobody has a connection with a worker that is out.
+            // No worker has a connection with a revoked one.
             Said::ToPeer { from, to, .. }
                 if self.operator.kicked.contains(&from) || self.operator.kicked.contains(&to) => {}
             Said::ToPeer { from, to, event } => {
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// When something from one worker to another arrives: behind what was sent before.
+    /// Arrival of a message from one worker to another: behind earlier ones.
     fn way(&mut self, from: WorkerId, to: WorkerId, event: &SyncEvent) -> Duration {
         let schedule = self.run.as_ref().map_or(self.config.round_schedule(), |run| run.state().schedule);
         let more = self.links.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();

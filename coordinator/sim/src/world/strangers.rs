@@ -5,17 +5,17 @@ use longhaul_proto::control::message::Settled;
 
 use super::*;
 
-/// What the coordinator has said.
+/// Messages of the coordinator.
 #[derive(Default)]
 pub(super) struct Told {
-    /// Who is out of the run, over each connection.
+    /// Revoked workers, as sent over each connection.
     revoked: BTreeMap<ConnectionId, BTreeSet<WorkerId>>,
-    /// Generations of which somebody was told that they begin.
+    /// Generations whose beginning was sent.
     begun: BTreeSet<Generation>,
 }
 
 impl World {
-    /// A worker that was kicked is told nothing but that, and is no member of a generation that begins.
+    /// A kicked worker receives nothing but that, and is no member of a generation that begins.
     pub(super) fn check_told(&mut self, connection: ConnectionId, message: &ToWorker) {
         if let ToWorker::Revoked { workers } = message {
             self.watch.told.revoked.entry(connection).or_default().extend(workers);
@@ -28,7 +28,7 @@ impl World {
             assert!(is_refusal, "{to:?} was kicked, and is told {message:?}");
         }
         if let ToWorker::Begin(start) = message {
-            // Over a new connection a generation is told as it was, behind those who are out since.
+            // Over a new connection a generation is repeated unchanged, after the workers revoked since.
             let is_said_again = !self.watch.told.begun.insert(start.membership.generation);
             let told = self.watch.told.revoked.get(&connection).filter(|_| is_said_again);
             let is_known = |worker: &WorkerId| told.is_some_and(|told| told.contains(worker));
@@ -49,7 +49,7 @@ impl World {
         self.tell_run(Event::Kick { worker });
     }
 
-    /// Passes by the handshake, which lets in nobody who was kicked: the run has to keep it out by itself.
+    /// Bypasses the handshake, which refuses kicked workers: the run has to keep it out by itself.
     pub(super) fn intrude(&mut self, worker: WorkerId) {
         let process =
             self.nodes.get(&worker).and_then(|node| node.running.as_ref()).map(|running| running.process);

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// A leader's description of itself, in its key: as JSON, so that `etcdctl get` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
-    /// Address for its workers, first in the list.
+    /// Addresses for its workers to dial, its own first.
     pub advertised: String,
 }
 

@@ -55,7 +55,7 @@ fn a_value_that_cannot_be_is_refused_by_its_key_with_what_can() {
             "to = \"http://host/b\"",
             &["http://host/b is not a valid place for checkpoints", "s3://BUCKET"],
         ),
-        ("checkpoint", "to = \"s3://\"", &["s3:// is no place for checkpoints", "s3://BUCKET"]),
+        ("checkpoint", "to = \"s3://\"", &["s3:// is not a valid place for checkpoints", "s3://BUCKET"]),
         ("checkpoint", "to = \"checkpoints\"", &["checkpoint.to = checkpoints", "a folder of its own"]),
         ("checkpoint", "to = \"~/runs\"", &["checkpoint.to = ~/runs", "write the whole path"]),
         ("checkpoint", "dir = \"\"", &["checkpoint.dir = : must name a folder"]),

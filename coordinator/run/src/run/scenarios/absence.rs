@@ -114,7 +114,7 @@ fn who_was_due_while_nobody_listened_is_heard_out() {
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }], "the other one is gone");
 }
 
-/// What ends then is not a silence, whoever is read first.
+/// The silence that ends then is none, whichever worker is read first.
 #[test]
 fn the_first_to_be_heard_after_nobody_listened_was_not_silent() {
     let mut story = Story::training();

@@ -47,7 +47,7 @@ fn nobody_waits_for_a_worker_that_was_killed() {
     assert_eq!(story.told(4).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole_model(1)))));
 }
 
-/// Another has a copy of what the first one had, and both leave before the run goes on.
+/// Another one has a copy of the first one's state, and both leave before the run goes on.
 #[test]
 fn who_leaves_while_the_run_gathers_is_waited_for_as_well() {
     let mut story = leaving();
@@ -154,7 +154,7 @@ fn each_time_it_is_waited_for_and_told_anew() {
     );
 }
 
-/// How often people are told that the newest rounds are lost, for this reason.
+/// Number of notices that the newest rounds are lost, for this reason.
 fn goes_back(story: &Story, why: &str) -> usize {
     let events = story.run.status(0).events;
     events.iter().filter(|event| event.text.starts_with("goes back") && event.text.contains(why)).count()

@@ -13,13 +13,13 @@ fn offer(next_round: u64, hash: u8) -> CheckpointOffer {
     }
 }
 
-/// A run that had begun, all of whose machines are new.
+/// A begun run with all machines new.
 fn begun_anew() -> Story {
     let mut config = config();
     config.checkpoint.to = Some("s3://bucket".parse().unwrap());
     let state = Story::of(config.clone()).trained().run.state().clone();
     let mut story = Story::of_state(config, state);
-    // Nobody is waited for any more who was there before.
+    // The run no longer waits for earlier workers.
     story.now = Duration::from_secs(3600);
     story.handle(Event::Timer);
     story
@@ -70,7 +70,7 @@ fn what_a_worker_has_on_its_own_disk_is_not_less_for_being_in_the_archive() {
     for worker in [3, 4] {
         story.join(worker, std::slice::from_ref(&own));
     }
-    // After a lost connection it is said again.
+    // It is repeated after a lost connection.
     for worker in [3, 3, 4] {
         story.say(worker, ToCoordinator::Archived(vec![offer(1, 9)]));
     }

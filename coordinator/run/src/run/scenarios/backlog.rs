@@ -1,4 +1,4 @@
-//! What waits in error feedback, as members report it.
+//! Backlog of error feedback, as reported by members.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn what_waits_is_in_the_status_and_told() {
     assert_eq!(status.residual_ratio, Some(3.5), "where most wait");
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
     assert!(says("changes of 3.5 exchanges wait"), "{:#?}", status.events);
-    // A round of which nobody says anything leaves it as it is.
+    // A round without reports leaves it unchanged.
     for worker in [1, 2] {
         story.applied(worker, 1, 9);
     }

@@ -1,4 +1,4 @@
-//! Who has the run's data, and who is told so.
+//! Holders of the run's data, and their announcement.
 
 use longhaul_common::id::{Generation, WorkerId};
 use longhaul_proto::control::message::{
@@ -13,7 +13,7 @@ fn name(catalogue: u8) -> DataName {
     DataName { data: [3; 32], catalogue: [catalogue; 32] }
 }
 
-/// What a worker was told last, if it was.
+/// The last announcement to a worker, if any.
 fn holders(story: &Story, worker: u32) -> Option<DataHolders> {
     story.told(worker).into_iter().rev().find_map(|message| match message {
         ToWorker::DataHolders(holders) => Some(holders),
@@ -49,10 +49,10 @@ fn who_has_nothing_is_told_of_those_who_have_its_own_site_first_and_of_each_who_
     say(&mut story, 3, DataAt::Here(name(1)));
     assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [3, 1]);
     assert_eq!(numbers(&holders(&story, 1).unwrap().holders), [1, 3]);
-    // Who fetches is a neighbour of its own site alone.
+    // A fetching worker is named to its own site alone.
     say(&mut story, 4, DataAt::Fetched(name(1)));
     assert_eq!(numbers(&holders(&story, 4).unwrap().neighbours), [4]);
-    // Few have all of it: who has fetched some is named after them.
+    // Few have all of it: workers that have fetched some come after them.
     assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [3, 1, 4]);
     assert_eq!(
         (
@@ -61,17 +61,17 @@ fn who_has_nothing_is_told_of_those_who_have_its_own_site_first_and_of_each_who_
         ),
         (Some(vec![4]), Some(Vec::new()))
     );
-    // Who says it again, perhaps as another session, is answered again.
+    // A repeated report, perhaps of another session, is answered again.
     say(&mut story, 4, DataAt::Fetched(name(1)));
     assert!(holders(&story, 4).is_some() && holders(&story, 3).is_none());
     story.handle(Event::Closed { connection: ConnectionId(3) });
     assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [1, 4]);
-    // Who has nobody else has those who have fetched.
+    // Without other holders, a worker gets those that have fetched some.
     story.handle(Event::Closed { connection: ConnectionId(1) });
     assert_eq!(numbers(&holders(&story, 4).unwrap().holders), [4]);
     say(&mut story, 5, DataAt::Nowhere);
     assert_eq!(numbers(&holders(&story, 5).unwrap().holders), [4]);
-    // The one that never said anything was told nothing.
+    // The worker without a report received nothing.
     assert!(holders(&story, 2).is_none());
 }
 
@@ -118,7 +118,7 @@ fn a_coordinator_that_begins_again_names_nobody_until_it_knows_again_who_there_i
     assert!(holders(&story, 2).is_none());
     say(&mut story, 1, DataAt::Here(name(1)));
     assert_eq!(numbers(&holders(&story, 2).unwrap().holders), [1, 2]);
-    // Who does not come back is not waited for.
+    // The run does not wait for an absent worker.
     let mut story = Story::of_state(config(), state);
     story.resume(2, Generation(1));
     say(&mut story, 2, DataAt::Fetched(name(1)));

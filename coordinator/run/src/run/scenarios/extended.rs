@@ -66,7 +66,7 @@ fn a_run_that_is_over_goes_on_from_its_end_to_more_steps() {
     assert_eq!((state.phase, state.ledger.counted().len()), (Phase::Finished, 25 * 4));
 }
 
-/// Who draws the curves of an extended run from its store does not know how many steps it was to have before.
+/// A reader that draws an extended run's curves from its store does not know the original number of steps.
 #[test]
 fn each_round_is_written_down_with_the_learning_rate_that_was_in_force() {
     fn written(story: &mut Story, round: u64) -> Vec<f64> {
@@ -135,7 +135,7 @@ fn nothing_is_left_to_do_where_all_steps_are_done() {
     }
 }
 
-/// Those who had all were dismissed, and are started by hand.
+/// The members at the end were dismissed, and are started by hand.
 #[test]
 fn who_comes_first_waits_for_those_who_have_the_end() {
     for checkpoints in [vec![], vec![of_whole_model(4)]] {
@@ -181,17 +181,17 @@ fn who_does_not_come_back_takes_with_it_what_it_had_yet_to_send() {
         (lost.contributions - before.contributions, lost.results - before.results, is_told)
     };
     assert_eq!(lost_with([1, 2]), (0, 0, false));
-    // One fragment, of which the second uploads what its site has, and owns the result or not.
+    // One fragment: the second worker uploads its site's contribution, and owns the result or not.
     assert_eq!(lost_with([1, 3]), (1, 0, true));
 }
 
-/// It joins while the state of another worker is handed out, and heals with that: what is in its own checkpoint is never read. Then somebody leaves, and the run goes on
-/// from the memory of those who are ready.
+/// It joins while another worker's state is handed out, and heals with that: its own checkpoint is never read. Then a worker leaves, and the run goes on from the memory
+/// of the ready ones.
 #[test]
 fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_yet_to_send() {
     let mut story = Story::training();
     for round in 0..10 {
-        // What the second one has of the last round waits in its residual.
+        // The second one's contribution to the last round waits in its residual.
         let sites = if round < 9 { vec![SiteId(0), SiteId(1)] } else { vec![SiteId(0)] };
         for worker in [1, 2] {
             let report = RoundReport { sites: sites.clone(), ..report(round, 40) };
@@ -222,12 +222,12 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
     let is_told = |text: &str| events.iter().any(|event| event.text.contains(text));
     assert!(is_told("goes on from the state before r10 in the memory of"), "{events:#?}");
     assert!(is_told("what w2 had yet to send is lost"), "{events:#?}");
-    // Two samples in each of two steps, which nobody has any more.
+    // Two samples in each of two steps, without a holder.
     let redo = &start.assignments.last().unwrap().feed.backlog;
     assert_eq!(redo.iter().map(|range| range.end - range.start).sum::<u64>(), 4);
 }
 
-/// Workers read the configuration that they are welcomed with, and look whether rounds are as it says.
+/// Workers read the configuration of their welcome, and check that rounds follow it.
 #[test]
 fn warmup_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
     for preset in [

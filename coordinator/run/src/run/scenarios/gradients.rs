@@ -16,7 +16,7 @@ fn the_norm_of_gradients_is_in_the_status_and_told() {
     assert_eq!(status.gradient_norm, Some(expected));
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
     assert!(says("gradient norm 3.536"), "{:#?}", status.events);
-    // A round of which nobody says anything leaves it as it is.
+    // A round without reports leaves it unchanged.
     for worker in [1, 2] {
         story.applied(worker, 1, 9);
     }

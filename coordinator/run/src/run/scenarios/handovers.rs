@@ -1,4 +1,4 @@
-//! Workers that are to leave, and have what nobody else has.
+//! Leaving workers with unique state.
 
 use longhaul_proto::control::message::{CheckpointReport, HANDOVER_MAX};
 
@@ -25,7 +25,7 @@ pub(super) fn leaving() -> Story {
     story
 }
 
-/// All have done what they had begun, and have written it down.
+/// All have finished their rounds, and have written a checkpoint.
 pub(super) fn finished_and_written(story: &mut Story) {
     for (worker, rank) in [(1, 0), (2, 1)] {
         story.say(worker, written(2, rank));
@@ -75,7 +75,7 @@ fn a_copy_that_cannot_be_had_is_asked_for_elsewhere_and_each_is_asked_once() {
     assert!(is_dismissed(&story.told(2)));
 }
 
-/// Nobody may have a copy, or nobody could: then there is nothing to wait for.
+/// No worker may have a copy, or none could: nothing to wait for.
 #[test]
 fn who_nobody_can_copy_does_not_wait() {
     let mut story = leaving();
@@ -231,7 +231,7 @@ fn who_loses_its_connection_before_the_generation_ends_is_not_let_go() {
     assert!(story.told(2).contains(&ToWorker::Handover), "{:?}", story.told(2));
 }
 
-/// The copy of what the first one had is with the second one alone.
+/// The second one alone has the copy of the first one's state.
 #[test]
 fn who_has_a_part_alone_that_the_run_is_to_go_on_from_stays_until_it_does() {
     let mut story = leaving();
@@ -254,7 +254,7 @@ fn who_has_a_part_alone_that_the_run_is_to_go_on_from_stays_until_it_does() {
     assert!(!is_dismissed(&story.told(1)), "now it alone has a part that trains");
 }
 
-/// Whoever is asked to leave would have no part in the plan, or one that nobody else has then.
+/// A worker asked to leave would have no part in the plan, or a unique one.
 #[test]
 fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
     let mut story = leaving();
@@ -277,7 +277,7 @@ fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
     assert!(is_dismissed(&story.told(2)) && story.run.state().moving.is_none());
 }
 
-/// A generation that is to end does so, whoever asks for a pause meanwhile.
+/// A generation due to end does so, despite a pause requested meanwhile.
 #[test]
 fn a_pause_does_not_keep_a_generation_from_its_end() {
     let mut story = leaving();
@@ -289,7 +289,7 @@ fn a_pause_does_not_keep_a_generation_from_its_end() {
     assert_eq!(story.run.state().phase, Phase::Gathering);
 }
 
-/// Nobody has to give anything to anybody where there is another copy.
+/// With another copy, no handover is needed.
 #[test]
 fn who_can_be_spared_goes_at_once() {
     let mut story = training();
@@ -319,7 +319,7 @@ fn the_last_one_that_trains_stays_until_a_joiner_trains() {
     assert_eq!(story.told(3).last(), Some(&ToWorker::Settle { generation: Generation(4) }));
 }
 
-/// The coordinator does not know any more who wanted to leave; all have come to an end that is none.
+/// The coordinator has forgotten the requests to leave; all have come to an end that is none.
 #[test]
 fn a_coordinator_that_is_started_anew_meanwhile_goes_on_with_all() {
     let mut story = leaving();
@@ -366,7 +366,7 @@ fn who_comes_back_while_the_run_stops_for_now_writes_and_leaves_like_the_others(
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.settled(1, 2, 1, 1);
     assert!(story.run.suspended().is_none());
-    // It is another process of it that comes, or a member that was given up: nobody waits for those.
+    // Another process of it comes, or a member that was given up: the run waits for neither.
     story.join(2, &[]);
     assert!(story.told(2).is_empty());
 
@@ -396,7 +396,7 @@ fn a_run_that_stops_for_now_and_loses_somebody_for_good_says_so() {
     let (config, state) = (trained.run.core.config.clone(), trained.run.state().clone());
     let mut story = Story::of_state(config, state);
     story.handle(Event::Suspend);
-    // Nobody comes back.
+    // No worker comes back.
     story.pass_to(Duration::from_secs(600));
     story.handle(Event::Timer);
     assert_eq!(story.run.suspended(), Some(Suspended::Short));

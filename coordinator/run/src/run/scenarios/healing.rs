@@ -1,10 +1,10 @@
-//! Who is asked for the state.
+//! Donors of the state.
 
 use longhaul_proto::control::message::{MeasuredLink, SeenLink};
 
 use super::*;
 
-/// Members of sites 1, 2, 3 and 4; the last one has told how far the others are.
+/// Members of sites 1, 2, 3 and 4; the last one has reported the distances of the others.
 #[test]
 fn a_joiner_asks_its_own_site_first_and_then_the_nearest_of_the_others() {
     let mut four = config();
@@ -21,7 +21,7 @@ fn a_joiner_asks_its_own_site_first_and_then_the_nearest_of_the_others() {
         to: SiteId(to),
         link: MeasuredLink { bytes_per_s: 1e6, round_trip_s },
     };
-    // Sites are numbered as they come. Nobody knows how far the third is.
+    // Sites are numbered in order of arrival. The distance of the third is unknown.
     story.say(4, ToCoordinator::SeenLinks(vec![way(0, 0.2), way(1, 0.05)]));
     story.join_from(5, "site-4");
     let [ToWorker::Welcome(_), ToWorker::Heal { donors }] = &story.told(5)[..] else {

@@ -16,7 +16,7 @@ pub(super) fn offer(next_round: u64, rank: u32, private: bool) -> CheckpointOffe
     }
 }
 
-/// From whose disks a worker is told to begin.
+/// Workers whose disks a worker is to begin from.
 pub(super) fn held(story: &Story, worker: u32) -> Vec<HeldPart> {
     let told = story.told(worker);
     match told.last() {
@@ -46,7 +46,7 @@ pub(super) fn one_copy() -> Story {
     story
 }
 
-/// Of what a worker is told to keep: which part, and whose.
+/// The part that a worker is to keep, and its holders.
 pub(super) fn keeps(story: &Story, worker: u32) -> Vec<(u32, Vec<u32>)> {
     let part = |message: ToWorker| match message {
         ToWorker::Keep(HeldPart { offer, holders }) => {
@@ -90,7 +90,7 @@ fn who_takes_the_part_of_a_lost_worker_fetches_it_from_who_has_a_copy() {
     let [HeldPart { offer: part, holders }] = parts.as_slice() else { panic!("{parts:?}") };
     assert_eq!((part, holders[0].worker), (&offer(4, 1, false), WorkerId(1)));
     story.say(1, ready_with(0, 4, 40));
-    // What it fetched must be that very state.
+    // The fetched state must be exactly that one.
     story.say(3, ready_with(1, 4, 99));
     assert!(story.run.state().generation.is_none());
     story.say(3, ready_with(1, 4, 41));

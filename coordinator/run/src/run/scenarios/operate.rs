@@ -1,4 +1,4 @@
-//! What an operator asks for.
+//! An operator's requests.
 
 use super::*;
 
@@ -142,7 +142,7 @@ fn everybody_is_told_of_a_worker_that_is_kicked_after_it_is_written_down() {
     };
     assert!(story.commands.contains(&closed), "{:?}", story.commands);
     assert!(story.run.status(0).gone[0].revoked && story.run.status(0).gone[0].word() == "kicked");
-    // It does not get in again, and who comes is told.
+    // It is not admitted again, and new workers receive that.
     story.join(2, &[]);
     assert!(matches!(story.told(2).as_slice(), [ToWorker::Refused { .. }]), "{:?}", story.told(2));
     story.join(3, &[]);
@@ -151,7 +151,8 @@ fn everybody_is_told_of_a_worker_that_is_kicked_after_it_is_written_down() {
     assert_eq!(story.told(1)[1], revoked);
 }
 
-/// The beginning of a generation says what of the rounds before counts, so it is said again to who has missed it, whoever is in it.
+/// The beginning of a generation decides which earlier rounds count, so it is repeated to a worker that has missed it, whoever is a
+/// member.
 #[test]
 fn who_comes_back_to_a_generation_of_which_somebody_was_kicked_hears_of_that_first() {
     let state = Story::training().run.state().clone();
@@ -223,7 +224,7 @@ fn a_coordinator_that_is_started_anew_has_not_forgotten_that_a_checkpoint_was_as
     }
     assert!([1, 2].iter().all(|&worker| story.begun(worker).checkpoint));
 
-    // Nobody has heard of the generation that has it.
+    // No worker has received the generation that has it.
     let mut story = Story::of_state(config(), story.run.state().clone());
     for worker in [1, 2] {
         story.resume(worker, Generation(1));

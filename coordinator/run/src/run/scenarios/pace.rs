@@ -1,4 +1,4 @@
-//! Rounds that are decided on from what members measure.
+//! Rounds decided from the members' measurements.
 
 use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
 use longhaul_proto::control::message::{Heartbeat, Measured};
@@ -93,7 +93,7 @@ fn long_story() -> Story {
     story
 }
 
-/// Both settle for a generation, computing one round and having another open; what they are told then.
+/// Both settle for a generation, computing one round and having another open; returns their orders.
 fn begun(story: &mut Story, generation: u64, open: u64) -> GenerationStart {
     for worker in [1, 2] {
         story.settled(worker, generation, open, open + 1);
@@ -143,12 +143,12 @@ fn a_link_that_recovers_brings_rounds_back() {
         .collect();
     assert_eq!(paces, [(42, 42, 3), (92, 192, 1)]);
     assert_eq!(faster.until, Round(92 + 208));
-    // What it was is what a restarted coordinator goes on with.
+    // A restarted coordinator goes on with the same.
     assert_eq!(story.run.state().schedule, faster.schedule);
     assert_eq!(story.run.state().paced_from, Some(Round(92)));
 }
 
-/// Who waits for nobody is not helped by rounds further apart, and neither are those who wait for it.
+/// Rounds further apart help neither a member that never waits, nor those that wait for it.
 #[test]
 fn rounds_do_not_move_apart_for_a_machine_that_is_slow() {
     for (waits, moves) in [([0.9, 0.01], false), ([0.9, 0.5], true)] {
@@ -166,7 +166,7 @@ fn rounds_do_not_move_apart_for_a_machine_that_is_slow() {
     }
 }
 
-/// All are gone, and go on from a state before the last change: rounds are what they were last from there on.
+/// All leave, and go on from a state before the last change: from there on, the last pace holds.
 #[test]
 fn a_run_that_goes_back_keeps_its_pace() {
     let mut story = long_story();
@@ -182,7 +182,7 @@ fn a_run_that_goes_back_keeps_its_pace() {
     assert_eq!(story.run.state().schedule, before, "no change is to come");
 }
 
-/// Somebody is past the warm-up when the last one has applied the round that would have decided it.
+/// One member is past the warm-up when the last one has applied the round that would have decided it.
 #[test]
 fn rounds_that_were_begun_are_never_changed() {
     let mut story = story(AUTO);

@@ -83,7 +83,7 @@ fn parts_are_compared_with_those_that_are_the_same_and_samples_count_once() {
     for (worker, hash) in [(1, 21), (2, 31), (3, 21), (4, 99)] {
         story.applied(worker, 1, hash);
     }
-    // The odd one's copy has no place until it has healed.
+    // The differing member's copy has no place until it has healed.
     assert_eq!(story.told(4).iter().rev().find_map(seat_told), Some(Some(1)), "{:?}", story.told(4));
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Settle { .. }]));
     assert!(story.told(3).contains(&ToWorker::Seat { rank: None }));
@@ -118,7 +118,7 @@ fn a_copy_that_loses_a_worker_comes_apart_and_the_others_go_on() {
         status.problems
     );
 
-    // Another takes the place: the one who waited has the first part, from those who hold it.
+    // Another takes the place: the waiting one has the first part, from its holders.
     story.join(5, &[]);
     let told = [story.told(1), story.told(5)];
     assert_eq!([seat_in(&told[0]), seat_in(&told[1])], [Some(0), Some(1)]);
@@ -128,7 +128,7 @@ fn a_copy_that_loses_a_worker_comes_apart_and_the_others_go_on() {
     };
     assert_eq!((donors(&told[0]), donors(&told[1])), (vec![3], vec![4]));
 
-    // What it says of a part that it does not have counts for nothing; nobody joins before the whole copy is ready.
+    // Its report about a part that it does not have does not count; no worker joins before the whole copy is ready.
     story.say(5, ready_with(0, 2, 7));
     story.say(1, ready_with(0, 2, 7));
     assert!(story.told(3).is_empty());
@@ -166,7 +166,7 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
         generation: WRITTEN_IN,
     };
     let mut story = Story::of(config_in_parts());
-    // Nobody has the second part of the newest state.
+    // No worker has the second part of the newest state.
     story.join(1, &[offer(4, 1, 41)]);
     story.join(2, &[offer(6, 0, 60), offer(4, 0, 40)]);
     story.join(3, &[]);
@@ -230,7 +230,7 @@ fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
     assert_eq!(lineup(&story), [[1, 2], [3, 4]]);
 }
 
-/// Rounds that were begun may be done again, with other results, and some have written checkpoints of what they were before.
+/// Begun rounds may be repeated with other results, and some workers have checkpoints of the earlier ones.
 #[test]
 fn parts_of_different_pasts_are_not_put_together() {
     let mut story = training_of(parsed(&in_parts().set("checkpoint.every_rounds", 2)));
@@ -257,7 +257,7 @@ fn parts_of_different_pasts_are_not_put_together() {
         }
         story
     };
-    // More have what was given up, and one has what counts.
+    // Most have the abandoned state, and one has the valid one.
     let story = gathered([offer(0, 21), offer(1, 99), offer(1, 99), offer(1, 31)]);
     assert!(
         story.told(8).contains(&ToWorker::Prepare(Start::Checkpoint(offer(1, 31)))),
@@ -265,7 +265,7 @@ fn parts_of_different_pasts_are_not_put_together() {
         story.told(8)
     );
     assert!(!story.told(6).iter().any(|told| matches!(told, ToWorker::Prepare(_))), "{:?}", story.told(6));
-    // Nobody has it.
+    // No worker has it.
     let story = gathered([offer(0, 21), offer(1, 99), offer(1, 99), offer(1, 98)]);
     assert!(
         story.told(6).contains(&ToWorker::Prepare(Start::Checkpoint(offer(1, 99)))),
@@ -295,7 +295,7 @@ fn a_run_in_parts_does_not_begin_before_a_copy_is_complete() {
     assert_eq!(seat_in(&story.told(8)), Some(1));
 }
 
-/// As when the coordinator's machine was suspended: all connections are gone at once, and nobody's memory.
+/// As when the coordinator's machine was suspended: all connections are closed at once, and no memory is lost.
 #[test]
 fn the_only_copy_that_is_left_is_awaited_as_a_whole() {
     let mut story = training();
@@ -316,7 +316,7 @@ fn the_only_copy_that_is_left_is_awaited_as_a_whole() {
     assert_eq!(lineup(&story), [[3, 4]]);
 }
 
-/// Who is no part of the next attempt must not pass for one that still prepares for the last one.
+/// A worker without part in the next attempt must not pass for one that still prepares for the last one.
 #[test]
 fn who_loses_a_seat_starts_over() {
     let mut story = Story::of(config_in_parts());
@@ -394,7 +394,8 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
     );
 }
 
-/// Who fetches a state while others begin would make up for the rounds since by itself, and the others of its copy from other rounds on.
+/// A worker that fetches a state while others begin would catch up the later rounds by itself, and the others of its copy from other
+/// rounds on.
 #[test]
 fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
     let began = |warmup_rounds: u64| {

@@ -1,4 +1,4 @@
-//! What leads to a plan, where it is the coordinator's to make one.
+//! Events on the way to a plan, where the coordinator makes it.
 
 use longhaul_common::config::ShareRule;
 use longhaul_common::id::SiteId;
@@ -7,7 +7,7 @@ use longhaul_proto::control::message::{MeasuredLink, Profile, SeenLink};
 use super::super::LinkStatus;
 use super::*;
 
-/// Two workers and a model of about 13 MB, with all that is kept of it; whatever `sync` says.
+/// Two workers and a model of about 13 MB, with all its state, for any `sync`.
 pub(super) fn open(sync: &str) -> Story {
     open_for(2, sync)
 }
@@ -59,7 +59,7 @@ fn where_everybody_holds_the_model_and_bits_follow_links_nobody_measures_anythin
     assert!(story.run.state().plan.is_some());
 }
 
-/// What each is told can be parsed, as [`welcomed`] does.
+/// All messages can be parsed, as [`welcomed`] does.
 #[test]
 fn a_plan_of_parts_says_that_shares_do_not_follow_speed_though_that_was_asked_for() {
     let mut config = open("preset = \"auto\"").run.core.config;
@@ -80,7 +80,7 @@ fn a_plan_of_parts_says_that_shares_do_not_follow_speed_though_that_was_asked_fo
     assert!(story.commands.iter().any(is_word), "{:?}", story.commands);
 }
 
-/// The model does not fit the second worker, so the first one is told that there is no plan yet.
+/// The model does not fit the second worker, so the first one learns that no plan exists yet.
 #[test]
 fn who_has_too_little_memory_has_all_tell_what_they_can_do() {
     let mut story = open("preset = \"auto\"");
@@ -100,7 +100,7 @@ fn who_has_too_little_memory_has_all_tell_what_they_can_do() {
     story.say(1, links(100.0));
     assert_eq!(story.run.state().phase, Phase::Gathering);
     story.say(2, links(50.0));
-    // Both are told the same plan, then which part each has.
+    // Both receive the same plan, then their parts.
     let configs: Vec<RunConfig> = [1, 2].iter().flat_map(|&worker| welcomed(&story.told(worker))).collect();
     assert_eq!((configs.len(), configs[0].parallel.stages, configs[0].is_plan_open()), (2, 2, false));
     assert_eq!(configs[0], configs[1]);
@@ -153,13 +153,13 @@ fn where_no_plan_fits_that_is_said_once_and_the_run_waits() {
     assert!(story.run.status(0).problems.iter().any(|problem| problem.contains("no plan fits")));
     story.say(1, heartbeat(0));
     assert_eq!(told(&story), 0);
-    // Others come: what is known of the two that are there is kept, and the way to the third is asked for.
+    // Others come: known facts about the present two are kept, and the third one's links are requested.
     story.join_with(3, ROOMY);
     story.say(3, profile(1e10));
     assert_eq!(probed(&story.told(1)), [[3]]);
 }
 
-/// What is exchanged is in the machine's memory: 66 bytes of 0.4 million parameters, and 24 on the GPU.
+/// The exchanged state is in the machine's memory: 66 bytes of 0.4 million parameters, and 24 on the GPU.
 #[test]
 fn gpus_hold_the_whole_model_where_both_memories_have_room_for_what_lies_in_them() {
     for (gpu_bytes, host_bytes, is_whole) in
@@ -177,7 +177,7 @@ fn gpus_hold_the_whole_model_where_both_memories_have_room_for_what_lies_in_them
     }
 }
 
-/// As when somebody gives it more memory.
+/// As after an upgrade of its memory.
 #[test]
 fn a_worker_that_comes_back_with_more_memory_is_planned_with() {
     let mut story = open("preset = \"dense\"");
@@ -224,7 +224,7 @@ fn who_has_which_part_stays_as_it_was_planned_until_there_are_states() {
     assert_eq!([rank(&story.told(1)), rank(&story.told(2))], planned);
 }
 
-/// Nobody answered at one place, and one says what cannot be.
+/// One place had no answer, and one report is impossible.
 #[test]
 fn ways_that_are_not_known_are_taken_for_slow_ones() {
     let mut story = open("preset = \"dense\"");
@@ -254,7 +254,7 @@ fn who_leaves_before_it_has_answered_is_not_waited_for() {
     assert_eq!(probed(&story.told(3)), [[1]]);
 }
 
-/// Time goes by, in which these workers say that they live, and nothing else.
+/// Lets time pass with signs of life of these workers, and nothing else.
 fn pass(story: &mut Story, seconds: u64, workers: &[u32]) {
     let end = story.now + Duration::from_secs(seconds);
     while story.now < end {
@@ -310,7 +310,7 @@ fn where_too_few_are_left_another_is_waited_for_also_the_one_that_was_taken_out(
     assert_eq!(story.run.state().phase, Phase::Preparing);
 }
 
-/// Four sites; 3 and 4 do not answer. What others have measured of them counts.
+/// Four sites; 3 and 4 do not answer. The others' measurements of them count.
 #[test]
 fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measured() {
     let mut story = open_for(4, "preset = \"dense\"");
@@ -339,7 +339,7 @@ fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measure
         let links = story.run.planning.links(&story.run.core, &[0, 1, 2, 3].map(SiteId)).into_values();
         links.map(|link| (link.bytes_per_s / 125e3, link.round_trip_s)).collect()
     };
-    // From 0 to 1, 2, 3; from 1 to 2, 3; from 2 to 3, of which nobody has told.
+    // From 0 to 1, 2, 3; from 1 to 2, 3; from 2 to 3, which is not reported.
     let expected = [(100.0, 0.03), (20.0, 0.03), (300.0, 0.03), (300.0, 0.02), (300.0, 0.02), (20.0, 0.03)];
     assert_eq!(known(&story), expected);
     // It is too late, and would pass for an answer to the next question.
@@ -372,7 +372,7 @@ fn what_traffic_shows_of_ways_takes_the_place_of_what_was_measured_and_the_statu
     assert_eq!((known.bytes_per_s, known.round_trip_s), (375e3, 0.2), "what the planner reads");
 }
 
-/// So many have joined from twenty sites and told what they can do, and one has not told of its links yet.
+/// This many workers of twenty sites have joined and reported their speed, and one has not reported its links yet.
 fn gathered(workers: u32) -> Story {
     let mut story = open_for(workers, "preset = \"dense\"");
     for worker in 1..=workers {

@@ -1,4 +1,4 @@
-//! What people hear of the privacy that a run spends.
+//! Notices of the privacy spent by a run.
 
 use super::*;
 

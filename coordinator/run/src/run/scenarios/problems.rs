@@ -1,4 +1,4 @@
-//! What goes wrong for long, and what the status says of it.
+//! Lasting problems, and their display in the status.
 
 use longhaul_proto::control::message::CheckpointReport;
 

@@ -1,4 +1,4 @@
-//! Who is said not to keep up.
+//! Members reported as falling behind.
 
 use super::super::Health;
 use super::*;
@@ -16,7 +16,7 @@ fn after_rounds_with(sites: &[u32]) -> Story {
     story
 }
 
-/// What people hear of it, and whether the members are slow.
+/// Notices about it, and the members' health.
 fn told(story: &Story) -> (Vec<String>, Vec<Health>) {
     let status = story.run.status(0);
     let events = status.events.into_iter().map(|event| event.text).filter(|text| text.contains("is slow"));

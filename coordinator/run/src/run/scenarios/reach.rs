@@ -25,7 +25,8 @@ fn out_of_reach(of: &[u32]) -> ToCoordinator {
     ToCoordinator::OutOfReach(of.iter().map(|worker| WorkerId(*worker)).collect())
 }
 
-/// For so many seconds, twice in each: those who are alive say so, and each second some say who is out of their reach. What was said to whom.
+/// For this many seconds, twice in each, live workers send heartbeats, and each second some report others out of reach. Returns the messages
+/// to workers.
 fn beat_for(story: &mut Story, seconds: u32, alive: &[u32], said: &[(u32, &[u32])]) -> Vec<(u32, ToWorker)> {
     let mut told = Vec::new();
     let mut keep = |story: &Story| {
@@ -55,7 +56,7 @@ fn is_here(story: &Story, worker: u32) -> bool {
     story.run.core.peers.contains_key(&WorkerId(worker))
 }
 
-/// When a worker that says nothing from now on is gone.
+/// Time after which a worker without any further message is given up.
 fn missed_after(story: &mut Story, worker: u32, by: &[u32]) -> Duration {
     let alive: Vec<u32> = (1..=4).filter(|other| *other != worker).collect();
     let last = story.run.core.peers[&WorkerId(worker)].silence.last();
@@ -142,7 +143,7 @@ fn the_one_that_reaches_fewest_is_left_out_and_not_those_that_miss_it() {
     assert_eq!(here, [1, 2, 4]);
 }
 
-/// One that speaks ill of others takes itself out of the run: they can go on, and it says that it cannot.
+/// A worker that reports all others takes itself out of the run: they can go on, and it reports that it cannot.
 #[test]
 fn who_alone_says_that_others_are_out_of_reach_is_left_out_itself() {
     for named in [&[1][..], &[1, 2, 4]] {
@@ -153,7 +154,7 @@ fn who_alone_says_that_others_are_out_of_reach_is_left_out_itself() {
     }
 }
 
-/// The second one at a site whose link is cut: nobody needs it right then, so nobody says anything of it.
+/// The second one at a site whose link is cut: no worker needs it right then, so none reports it.
 #[test]
 fn who_is_silent_at_a_site_that_misses_somebody_is_missed_no_later_than_who_is_regular() {
     for is_doubted in [true, false] {
@@ -173,7 +174,7 @@ fn who_is_silent_at_a_site_that_misses_somebody_is_missed_no_later_than_who_is_r
     }
 }
 
-/// The route between the sites of two stages is gone. One copy comes apart; the other, which waits for the same, is all that holds the run's state.
+/// The route between the sites of two stages is lost. One copy breaks up; the other, waiting for the same, alone holds the run's state.
 #[test]
 fn of_copies_in_parts_the_last_one_is_left_as_it_is() {
     let mut story = pipelines::training();

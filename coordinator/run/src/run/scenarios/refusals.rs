@@ -1,11 +1,11 @@
-//! What owners refuse, and what people hear of it.
+//! Refusals of owners, and their notices.
 
 use longhaul_common::id::{FragmentId, SiteId};
 use longhaul_proto::control::message::{REFUSALS_REPORTED_MAX, Refusal, RefusalReason};
 
 use super::*;
 
-/// Worker 2 says that it has refused something of the first site.
+/// Worker 2 reports a refusal of the first site's contribution.
 fn report_refusals(story: &mut Story, round: u64, refused: Vec<Refusal>, refused_beyond: u32) {
     story.say(2, ToCoordinator::RoundApplied(RoundReport { refused, refused_beyond, ..report(round, 9) }));
 }

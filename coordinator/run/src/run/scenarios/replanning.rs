@@ -25,14 +25,14 @@ fn whole() -> Story {
     story
 }
 
-/// What traffic shows of the link between the two.
+/// Reports the traffic's rate on the link between the two.
 pub(super) fn shows(story: &mut Story, mbit: f64) {
     let link = MeasuredLink { bytes_per_s: mbit * 125e3, round_trip_s: 0.02 };
     story.say(1, ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(1), link }]));
     story.say(2, ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(0), link }]));
 }
 
-/// Time goes by, in which these workers say that they live. Whatever is asked is answered; what was answered, and what the workers were told.
+/// Lets time pass with signs of life of these workers, and answers all questions. Returns the answers, and the messages to workers.
 pub(super) fn pass(story: &mut Story, seconds: u64, workers: &[u32]) -> (Vec<Answer>, Vec<ToWorker>) {
     let end = story.now + Duration::from_secs(seconds);
     let (mut answers, mut told) = (Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ fn a_link_that_stays_slow_for_a_minute_makes_the_run_move_to_another_plan() {
     let moving = story.run.state().moving.clone().unwrap();
     assert_eq!((moving.plan.parallel.stages, moving.workers.len()), (2, 2));
     assert!(story.run.status(0).plan.unwrap().contains("Next, the plan: 1 × 2"));
-    // All finish what they have begun, and write it down.
+    // All finish their rounds, and write checkpoints.
     for worker in [1, 2] {
         story.settled(worker, 2, 0, 0);
     }
@@ -116,7 +116,7 @@ fn a_link_that_is_slow_for_a_while_moves_nothing() {
     for _ in 0..4 {
         shows(&mut story, 1.0);
         assert!(answers(&mut story, 30).is_empty());
-        // What was seen of a fast link counts at once.
+        // A report of a fast link counts at once.
         shows(&mut story, 100_000.0);
         assert!(answers(&mut story, 30).is_empty());
     }
@@ -144,7 +144,7 @@ fn who_leaves_while_a_move_is_prepared_leaves_the_plan_as_it_was() {
     assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole))));
 }
 
-/// The second worker, whose seat is gone, with its own part and a copy of the other one.
+/// The second worker returns after losing its seat, with its own part and a copy of the other one.
 fn comes_back(story: &mut Story) {
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.enter(2, "site-2", |join| {
@@ -152,7 +152,7 @@ fn comes_back(story: &mut Story) {
     });
 }
 
-/// One of two workers with half of the model each is gone for good, and the other one has room for all of it.
+/// One of two workers with half of the model each is lost for good, and the other one has room for all of it.
 #[test]
 fn who_is_left_with_a_part_takes_the_whole_model_where_it_has_room() {
     let mut story = open("preset = \"auto\"");
@@ -203,7 +203,7 @@ fn halves() -> Story {
     story
 }
 
-/// Both compute for so many seconds: what each takes of a second, while they train on so many tokens. What was answered when the plan was looked at.
+/// Both compute for this many seconds, each with its share of a second, at this many tokens. Returns the planner's answers.
 fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f64; 2]) -> Vec<Answer> {
     let mut answers = Vec::new();
     for _ in 0..seconds {
@@ -262,7 +262,7 @@ fn reported_before(story: &Story, text: &str) -> bool {
     story.run.core.notices.iter().any(|notice| notice.text.contains(text))
 }
 
-/// Selection leaves out backward passes: who computes less for a token is not faster by that.
+/// Selection leaves out backward passes: less computing per token is not more speed.
 #[test]
 fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
     let mut story = halves();

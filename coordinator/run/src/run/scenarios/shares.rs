@@ -57,7 +57,7 @@ fn shares_stay_even_where_speeds_are_nearly_so_or_the_user_wants_it() {
     assert!(!compute(&mut story(|config| config.train.shares = Some(ShareRule::Even)), 120, [400, 100]));
 }
 
-/// Who comes is taken to be as fast as the others, until it has computed.
+/// A new worker counts as fast as the others until it has computed.
 #[test]
 fn a_generation_that_begins_for_another_reason_has_shares_by_speed_too() {
     let mut story = story(|_| ());

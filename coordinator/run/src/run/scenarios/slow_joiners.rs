@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Two members that train. A third one, which was here before and too late then, after a state that took so long, is told to fetch it again.
+/// Two training members. A third one, which was too late before after a state that took this long, is to fetch it again.
 fn with_a_slow_joiner(took: Duration) -> Story {
     let mut config = config();
     config.run.steps = 400;

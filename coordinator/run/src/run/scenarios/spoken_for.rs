@@ -1,4 +1,4 @@
-//! Workers for which another one of their site says that they are alive.
+//! Workers reported alive by another one of their site.
 
 use longhaul_proto::control::message::{
     HEARTBEAT_INTERVAL_MS, Heartbeat, OWN_WORD_EVERY, SIGNS_MAX, SignOfLife,
@@ -35,7 +35,8 @@ fn last(story: &Story, worker: u32) -> Duration {
     story.run.core.peers[&WorkerId(worker)].silence.last()
 }
 
-/// Until that time, each half second: 1 speaks for 2, which says one heartbeat of five itself if it is alive, and 3 says its own. Who was asked to speak.
+/// Until that time, each half second: 1 reports for 2, which sends one heartbeat of five itself if it is alive, and 3 sends its own. Returns the workers
+/// asked for a sign of life.
 fn beat_to(story: &mut Story, to: Duration, is_alive: bool) -> Vec<u32> {
     let (mut asked, mut beats) = (Vec::new(), 0u64);
     while story.now + BEAT <= to {
@@ -69,7 +70,7 @@ fn who_is_spoken_for_is_missed_as_soon_as_who_speaks_for_itself() {
     let mut story = three();
     assert!(beat_to(&mut story, Duration::from_secs(100), true).is_empty());
     assert!(gone(&story).is_empty());
-    // Nobody has been shown a sign of it any more.
+    // No worker receives a sign of it any more.
     let (died, mut missed) = (last(&story, 2), None);
     for _ in 0..30 {
         story.pass_to(story.now + BEAT / 5);
@@ -81,7 +82,7 @@ fn who_is_spoken_for_is_missed_as_soon_as_who_speaks_for_itself() {
     assert!((2000..2200).contains(&after.as_millis()), "{after:?}");
 }
 
-/// A worker that means harm says that a dead one is alive; or its connection does not work, and it is alive.
+/// A malicious worker reports a dead one alive; or that one is alive, and its connection is broken.
 #[test]
 fn nobody_is_spoken_for_long_who_says_nothing_itself() {
     let mut story = three();
@@ -100,7 +101,7 @@ fn a_speaker_that_falls_silent_takes_nobody_with_it() {
     let mut story = three();
     beat_to(&mut story, Duration::from_secs(100), true);
     let frozen = story.now;
-    // It had taken another sign. The next one is not answered, so that 2 speaks for itself.
+    // It had taken another sign. The next one is not answered, so that 2 sends its own.
     for after_ms in (1250..10_000).step_by(500) {
         story.pass_to(frozen + Duration::from_millis(after_ms));
         [2, 3].into_iter().for_each(|worker| story.say(worker, heartbeat(1)));
@@ -109,7 +110,7 @@ fn a_speaker_that_falls_silent_takes_nobody_with_it() {
     assert!(gone.len() == 1 && gone[0].contains("w1"), "{gone:?}");
 }
 
-/// Nobody tells of the signs that 2 shows, which believes that somebody does.
+/// No worker reports the signs of 2, which believes that one does.
 #[test]
 fn who_is_not_heard_of_is_asked_to_speak_before_it_is_missed() {
     let mut story = three();
@@ -150,7 +151,7 @@ fn a_member_speaks_for_workers_of_its_site_alone_and_for_no_process_but_the_pres
         speak(&mut story, speaker, &[said]);
     }
     assert_eq!(last(&story, 2), joined);
-    // Who has no part in the generation.
+    // A worker without part in the generation.
     story.join_from(4, "near");
     speak(&mut story, 4, &[sign(2, 0)]);
     assert_eq!(last(&story, 2), joined);

@@ -79,7 +79,7 @@ fn those_who_are_left_over_at_two_sites_wait_for_others_of_theirs() {
     assert_eq!([2, 6].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(1)]);
 }
 
-/// What each round says of the values that all members hold is the first one's to tell, so that steps which the group has missed cannot be made up for by each of them.
+/// The first member reports each round's values for all members, so that they cannot catch up missed steps individually.
 #[test]
 fn while_steps_are_common_no_group_joins_even_where_nothing_is_clipped() {
     let may_join = |parallel: &str| {
@@ -146,8 +146,8 @@ fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
     assert!(matches!(question.answer(), Answer::Stay(_)));
 }
 
-/// The link between the sites becomes slow: the groups, which exchanged all gradients over it, become the two parts of one copy. Their shares are cut of other layers, so each takes what it
-/// needs out of all shares that there are.
+/// The link between the sites becomes slow: the groups, which exchanged all gradients over it, become the two parts of one copy. Their shares are cut of other layers, so
+/// each takes the missing state out of all present shares.
 #[test]
 fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
     let mut story = planned_with(ROOM, FAST);
