@@ -24,8 +24,8 @@ const WEIGHT_MAX: u32 = 64;
 const WEIGHT_EVEN: u32 = 56;
 /// The smallest weight: rounds wait for a slower worker, or miss it at their deadlines.
 const WEIGHT_MIN: u32 = 4;
-/// Seconds of computing behind a usable speed.
-const COMPUTED_MIN_S: f64 = 1.0;
+/// Seconds of computing in the window behind a usable speed. A fast worker beside a slow one mostly waits, so little must be enough.
+const COMPUTED_MIN_S: f64 = 0.2;
 
 /// Progress towards new shares.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -15,15 +15,21 @@ fn story(change: impl FnOnce(&mut RunConfig)) -> Story {
     Story::of(config).trained()
 }
 
-/// Both tell for so many seconds how fast they compute, in tokens a second; returns whether a generation was to end.
+/// Both report for so many seconds how fast they compute, in tokens per second; returns whether a generation was to end.
 fn compute(story: &mut Story, seconds: u32, speeds: [u64; 2]) -> bool {
+    compute_in(story, seconds, speeds, [1.0, 1.0])
+}
+
+/// The same where they compute in a share of the time alone, and wait otherwise.
+fn compute_in(story: &mut Story, seconds: u32, speeds: [u64; 2], shares: [f64; 2]) -> bool {
     let mut settles = false;
     for _ in 0..2 * seconds {
         story.now += Duration::from_millis(500);
         let half_seconds = story.now.as_millis() as u64 / 500;
-        for (worker, speed) in [1, 2].into_iter().zip(speeds) {
-            let compute_s = half_seconds as f64 / 2.0;
-            let heartbeat = Heartbeat { tokens: speed * half_seconds, compute_s, ..Heartbeat::default() };
+        for ((worker, speed), share) in [1, 2].into_iter().zip(speeds).zip(shares) {
+            let compute_s = share * half_seconds as f64 / 2.0;
+            let tokens = (share * (speed * half_seconds) as f64) as u64;
+            let heartbeat = Heartbeat { tokens, compute_s, ..Heartbeat::default() };
             story.say(worker, ToCoordinator::Heartbeat(heartbeat));
             settles |= story.told(1).iter().any(|told| matches!(told, ToWorker::Settle { .. }));
         }
@@ -49,6 +55,14 @@ fn a_worker_that_stays_slow_computes_less_of_each_step_from_another_generation_o
     assert!(!compute(&mut story, 60, [400, 100]), "shares are as they should be");
     assert!(compute(&mut story, 60, [400, 390]), "and it is fast again");
     assert!(settled(&mut story, 3).is_empty());
+}
+
+/// It computes 0.6 s in the ten seconds that are looked at.
+#[test]
+fn a_fast_worker_that_mostly_waits_is_known_as_fast() {
+    let mut story = story(|_| ());
+    assert!(compute_in(&mut story, 60, [1600, 400], [0.06, 0.24]));
+    assert_eq!(settled(&mut story, 2), [64, 16]);
 }
 
 #[test]
