@@ -70,6 +70,12 @@ impl DataFormat {
         self == Self::Jsonl || self.is_table()
     }
 
+    /// Whether it has tokens.
+    #[must_use]
+    pub fn is_of_tokens(self) -> bool {
+        matches!(self, Self::TokensU16 | Self::TokensU32)
+    }
+
     /// Whether it has images.
     #[must_use]
     pub fn is_of_images(self) -> bool {

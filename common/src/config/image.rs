@@ -1,8 +1,7 @@
 //! `[data.image]`: preprocessing of images.
 //!
 //! An image of another size is scaled, preserving its proportions, until it just covers the target; the
-//! excess is cropped equally on both sides, as in Pillow's `ImageOps.fit`, or torchvision's `Resize` and
-//! `CenterCrop` together. Colours become grey by the weights of ITU-R BT.601, grey is repeated in three
+//! excess is cropped on both sides, as torchvision's `Resize` and `CenterCrop` do together. Colours become grey by the weights of ITU-R BT.601, grey is repeated in three
 //! channels, and opacity is ignored.
 
 use serde::{Deserialize, Serialize};

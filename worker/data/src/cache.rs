@@ -28,6 +28,14 @@ pub(super) fn is_laid_out(folder: &Path) -> bool {
     PARTS.iter().all(|part| folder.join(part).is_dir())
 }
 
+/// Files beside these.
+const FILES: [&str; 2] = ["lock", "size"];
+
+/// Whether a name in such a folder is of this program.
+pub(super) fn has_made(name: &str) -> bool {
+    PARTS.contains(&name) || FILES.contains(&name)
+}
+
 /// A folder `data` in the worker's cache.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {

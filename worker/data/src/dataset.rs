@@ -417,7 +417,11 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
     if weights.is_empty() {
         let samples: Vec<u64> = training.iter().map(Part::samples).collect();
         let names: Vec<&str> = training.iter().map(|part| part.source.name.as_str()).collect();
-        return Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training));
+        let mixture = Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training))?;
+        for (source, _) in names.iter().zip(&samples).filter(|(_, samples)| **samples == 0) {
+            tracing::warn!(source, "a source is shorter than one sample, and none of it is trained on");
+        }
+        return Ok(mixture);
     }
     if let Some(at) = training.iter().position(|part| part.samples() == 0) {
         return Err(too_short(training[at].source.name.clone(), &training[at..=at]));

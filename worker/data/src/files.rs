@@ -177,8 +177,10 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
                     {
                         passed.add(Reason::DanglingLink, path)
                     }
-                    Some(Reason::Unreadable) if pattern.matches(path) || pattern.leads_to(path) => {
-                        passed.add(Reason::Unreadable, path)
+                    Some(reason @ (Reason::Unreadable | Reason::Circle))
+                        if pattern.matches(path) || pattern.leads_to(path) =>
+                    {
+                        passed.add(reason, path)
                     }
                     _ => {}
                 }
@@ -189,6 +191,11 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
         let found = pattern.matches(path);
         if kind.is_dir() {
             let is_within = pattern.leads_to(path);
+            if is_within && passed::is_folder_above(&entry, &pattern.root) {
+                passed.add(Reason::FolderAbove, path);
+                walk.skip_current_dir();
+                continue;
+            }
             if is_within && own::is_kept(path, true) {
                 passed.add(Reason::Own, path);
                 walk.skip_current_dir();
@@ -330,7 +337,7 @@ mod tests {
             ("sub/**/*.txt", vec!["sub/deep/g.txt", "sub/e.txt"], "1 passed over: 1 hidden (sub/.git)"),
             ("sub/**", vec!["sub/deep/g.txt", "sub/e.txt"], "1 passed over: 1 hidden (sub/.git)"),
             ("sub/**/.git/*", vec!["sub/.git/f.txt"], "0 passed over"),
-            ("*/f.txt", vec![], "0 passed over"),
+            ("*/f.txt", vec![], "1 passed over: 1 link to a folder that it is in (circle)"),
             ("none*", vec![], "0 passed over"),
             ("nowhere/*", vec![], "0 passed over"),
         ] {

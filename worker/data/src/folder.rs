@@ -11,6 +11,7 @@ use super::DataError;
 use super::bounds::RECORD_BYTES_MAX;
 use super::image::{Pixels, RawImage};
 use super::passed::{self, PassedOver, Reason};
+use super::records::content;
 use super::splits;
 use super::stamp::{Changed, Seen, State};
 use super::work::FileWork;
@@ -22,9 +23,12 @@ const IMAGES_MAX: usize = 1 << 25;
 const HASHED_TOGETHER: usize = 256;
 /// Supported extensions.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// Extensions of unsupported image formats.
-const OTHER_ENDINGS: [&str; 13] =
-    ["avif", "bmp", "gif", "heic", "jfif", "jp2", "jxl", "pbm", "pgm", "ppm", "tif", "tiff", "webp"];
+/// Other extensions of images, also of JPEG and PNG.
+const OTHER_ENDINGS: [&str; 41] = [
+    "apng", "arw", "avif", "bmp", "cr2", "cr3", "dcm", "dds", "dib", "dicom", "dng", "eps", "exr", "fits",
+    "gif", "hdr", "heic", "heif", "ico", "j2c", "j2k", "jfif", "jp2", "jpe", "jpf", "jpx", "jxl", "nef",
+    "orf", "pbm", "pcx", "pgm", "pnm", "ppm", "psd", "qoi", "svg", "tga", "tif", "tiff", "webp",
+];
 
 /// An image of a folder, as listed.
 #[derive(Clone, Debug)]
@@ -150,6 +154,9 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
             if kind.is_dir() {
                 walk.skip_current_dir();
             }
+        } else if passed::is_folder_above(&entry, folder) {
+            passed.add(Reason::FolderAbove, path);
+            walk.skip_current_dir();
         } else if kind.is_dir() {
             // The walk continues with its content.
         } else if !kind.is_file() {
@@ -164,7 +171,7 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
             let (path, Seen { state, changed }) = (path.to_owned(), Seen::from(&metadata));
             images.push(FolderImage { class, name, path, state, changed });
         } else {
-            let is_other = has_ending(path, &OTHER_ENDINGS);
+            let is_other = has_ending(path, &OTHER_ENDINGS) || is_image(path);
             passed.add(if is_other { Reason::OtherImage } else { Reason::NoImage }, path);
         }
     }
@@ -299,6 +306,13 @@ pub(super) fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(&file).map_err(DataError::io("read", path))?;
     Ok((hasher.finalize(), hasher.count()))
+}
+
+/// Whether a file begins as an image of a common format does, whatever its name is.
+fn is_image(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(content::HEAD_BYTES as u64).read_to_end(&mut head));
+    read.is_ok() && content::is_image(&head)
 }
 
 fn has_ending(path: &Path, endings: &[&str]) -> bool {

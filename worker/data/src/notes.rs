@@ -25,6 +25,10 @@ pub(super) enum Note {
     LongRows,
     /// An image has more than eight bits in a channel.
     DeepImages,
+    /// An image has an EXIF orientation other than upright.
+    TurnedImages,
+    /// A text had an escape before a letter or a digit.
+    Escapes,
     /// An archive has no mark of its end.
     NoEnd,
 }
@@ -123,6 +127,18 @@ impl fmt::Display for Told<'_> {
                 counted(*count, "image"),
                 verb("has", "have")
             ),
+            Note::TurnedImages => write!(
+                f,
+                "{} {} an EXIF orientation, which is not applied, as in Pillow (the first: {first}): where it matters, turn them before (`mogrify -auto-orient`)",
+                counted(*count, "image"),
+                verb("has", "have")
+            ),
+            Note::Escapes => write!(
+                f,
+                "{} {} an escape before a letter or a digit (the first: {first}): the escape is dropped, and the character stays; where they mean something else (`\\n` of PostgreSQL is a line feed), write CSV with quotes",
+                counted(*count, "text"),
+                verb("has", "have")
+            ),
             Note::NoEnd => write!(
                 f,
                 "{} {} no mark of the end, and all files in {} are whole ({first}): where one is not complete, fetch it again",
@@ -154,6 +170,8 @@ mod tests {
             ),
             (Note::LongRows, "1 row of a table with tabs goes over", "3 rows of a table with tabs go over"),
             (Note::DeepImages, "1 image has more than eight", "3 images have more than eight"),
+            (Note::TurnedImages, "1 image has an EXIF", "3 images have an EXIF"),
+            (Note::Escapes, "1 text has an escape before", "3 texts have an escape before"),
             (
                 Note::NoEnd,
                 "1 archive has no mark of the end, and all files in it are",
@@ -174,7 +192,8 @@ mod tests {
             all.add(&notes);
             assert_eq!(all.count(note), 6);
         }
-        assert_eq!(all.to_string().matches("; ").count(), 5 + all.to_string().matches("white; ").count());
+        let within = ["white; ", "stays; "].map(|words| all.to_string().matches(words).count());
+        assert_eq!(all.to_string().matches("; ").count(), 7 + within.iter().sum::<usize>());
         let written = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
         let mut long = Notes::default();

@@ -8,8 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::decoded_twice::is_decoded_twice;
 use crate::counted::{are, counted};
 
-/// Words for a missing value, in lower case, as pandas, R, SQL and Python write them.
-const MISSING: [&str; 10] = ["nan", "\\n", "null", "none", "na", "n/a", "#n/a", "<na>", "nil", "undefined"];
+/// Words for a missing value, in lower case, as pandas, R, SQL, Python and Excel write them, and errors of the latter.
+#[rustfmt::skip]
+const MISSING: [&str; 27] = [
+    "nan", "-nan", "+nan", "nat", "\\n", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a", "<na>", "nil",
+    "undefined", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#ref!", "#value!", "#div/0!", "#name?", "#null!", "#num!",
+    "(null)", "<null>",
+];
 /// A longer text is none of these words and no number.
 const WORD_BYTES_MAX: usize = 32;
 /// One in so many texts of a source is worth a warning.
@@ -135,7 +140,12 @@ mod tests {
         for text in ["0", "-1.5", "1e9", "1,234.50", "$12", "99%", " 7\n", ".5", "2024"] {
             assert_eq!(of(&[text]).numbers, 1, "{text:?}");
         }
-        for text in ["nan", "NaN", "NULL", "None", "NA", "N/A", "#N/A", "<NA>", " null ", "\\N"] {
+        // The first 18 are those of pandas.
+        for text in [
+            "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+            "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", " null ", "\\N", "NaT", "#DIV/0!",
+            "#REF!", "(null)",
+        ] {
             assert_eq!(of(&[text]).missing, 1, "{text:?}");
         }
         for text in ["cafÃ©", "Ã¼ber", "itâ€™s", "a long text with Ã± in it"] {

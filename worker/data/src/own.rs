@@ -1,5 +1,7 @@
 //! Files and folders that this program keeps itself, and that no pattern means.
 
+use std::ffi::OsStr;
+use std::fs::ReadDir;
 use std::path::Path;
 
 use super::cache;
@@ -21,7 +23,15 @@ const WORKERS: &str = "workers";
 
 /// Whether a folder is a worker's cache, the prepared data in one, or a coordinator's state directory, whichever is in use. It is known by its content, and may have other files, too.
 pub(super) fn is_folder(folder: &Path) -> bool {
-    cache::is_laid_out(folder) || cache::is_laid_out(&folder.join(cache::FOLDER)) || is_state(folder)
+    is_cache(folder) || cache::is_laid_out(&folder.join(cache::FOLDER)) || is_state(folder)
+}
+
+/// Whether a folder holds prepared data, and nothing else: with `--cache-dir .`, it may be a folder of the user's data, too.
+fn is_cache(folder: &Path) -> bool {
+    let is_ours = |name: &OsStr| name.to_str().is_some_and(cache::has_made);
+    let only_ours =
+        |mut entries: ReadDir| entries.all(|entry| entry.is_ok_and(|entry| is_ours(&entry.file_name())));
+    cache::is_laid_out(folder) && std::fs::read_dir(folder).is_ok_and(only_ours)
 }
 
 /// Whether a file or a folder is kept by this program, whatever else is beside it.
@@ -30,8 +40,9 @@ pub(super) fn is_kept(path: &Path, is_folder: bool) -> bool {
         return false;
     };
     STATE.contains(&name) && is_state(parent)
+        || cache::is_laid_out(parent) && cache::has_made(name)
         || is_folder && name == WORKERS && cache::is_laid_out(&parent.join(cache::FOLDER))
-        || is_folder && cache::is_laid_out(path)
+        || is_folder && is_cache(path)
 }
 
 fn is_state(folder: &Path) -> bool {

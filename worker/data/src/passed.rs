@@ -5,6 +5,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use walkdir::DirEntry;
+
 /// Names listed per reason.
 const NAMED_MAX: usize = 5;
 
@@ -13,10 +15,14 @@ const NAMED_MAX: usize = 5;
 pub enum Reason {
     /// A link that leads nowhere.
     DanglingLink,
-    /// Access is denied, or links form a cycle.
+    /// Access is denied.
     Unreadable,
     /// A folder in place of a file.
     Folder,
+    /// A link to a folder above the one searched.
+    FolderAbove,
+    /// A link to a folder that contains it, and whose files are found without it.
+    Circle,
     /// A pipe, a socket, a device.
     NoFile,
     /// An image of an unsupported format.
@@ -44,22 +50,28 @@ pub enum Reason {
 impl Reason {
     /// Whether intended data may be missing as a result.
     fn is_loss(self) -> bool {
-        !matches!(self, Self::Own | Self::Leftover | Self::Hidden | Self::NoImage | Self::EmptyText)
+        use Reason::{Circle, EmptyText, Hidden, Leftover, NoImage, Own};
+        !matches!(self, Circle | EmptyText | Hidden | Leftover | NoImage | Own)
     }
 
     /// Returns the words for a count.
     fn words(self, count: u64) -> &'static str {
         let [one, several] = match self {
             Self::DanglingLink => ["link that leads nowhere", "links that lead nowhere"],
-            Self::Unreadable => ["not to be looked at (permissions, or a circle of links)"; 2],
+            Self::Unreadable => ["not to be looked at (permissions)"; 2],
             Self::Folder => [
                 "folder (`**` in a pattern takes what is in it)",
                 "folders (`**` in a pattern takes what is in them)",
             ],
+            Self::FolderAbove => [
+                "link to a folder above, which is not followed (take it away)",
+                "links to folders above, which are not followed (take them away)",
+            ],
+            Self::Circle => ["link to a folder that it is in", "links to folders that they are in"],
             Self::NoFile => ["neither file nor folder", "neither files nor folders"],
             Self::OtherImage => [
-                "image that is neither JPEG nor PNG (convert it)",
-                "images that are neither JPEG nor PNG (convert them)",
+                "image that is not read, by its name or its format (JPEG: rename it to .jpg; others: convert it to JPEG or PNG)",
+                "images that are not read, by their names or formats (JPEG: rename them to .jpg; others: convert them to JPEG or PNG)",
             ],
             Self::NoClass => ["image in no folder of a class", "images in no folder of a class"],
             Self::Empty => [
@@ -90,10 +102,22 @@ impl Reason {
     }
 }
 
-/// Returns the reason of an error in a folder walk; `None`: the file has vanished, or is seen at the target of a cycle of links.
+/// Whether an entry of a walk is a link to a folder above the walk's root: its content is that of other classes, or of other sources.
+pub(super) fn is_folder_above(entry: &DirEntry, root: &Path) -> bool {
+    entry.path_is_symlink()
+        && entry.file_type().is_dir()
+        && std::fs::canonicalize(root).is_ok_and(|root| {
+            std::fs::canonicalize(entry.path()).is_ok_and(|to| root != to && root.starts_with(to))
+        })
+}
+
+/// Returns the reason of an error in a folder walk; `None`: the file has vanished.
 pub(super) fn reason_of(error: &walkdir::Error) -> Option<Reason> {
     const NOT_A_FOLDER: i32 = 20;
     const TOO_MANY_LINKS: i32 = 40;
+    if error.loop_ancestor().is_some() {
+        return Some(Reason::Circle);
+    }
     let reason = error.io_error()?;
     let is_link = error.path().is_some_and(Path::is_symlink);
     match (reason.kind(), reason.raw_os_error()) {

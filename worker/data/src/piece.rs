@@ -151,10 +151,10 @@ impl Piece {
             let count = self.texts().filter(has_one).count() as u64;
             notes.note(Note::Separators, count, || first().unwrap_or_default());
         }
-        let is_deep = |record: &&Record| matches!(record, Record::Image(image) if image.is_deep());
-        let mut deep = self.records.iter().filter(is_deep);
-        if let Some(Record::Image(image)) = deep.next() {
-            notes.note(Note::DeepImages, 1 + deep.count() as u64, || image.place.clone());
+        for record in &self.records {
+            if let Record::Image(image) = record {
+                notes.add(&image.notes());
+            }
         }
         notes
     }

@@ -47,10 +47,10 @@ const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: Non
 const fn preparation_version(format: DataFormat) -> u32 {
     match format {
         DataFormat::Parquet | DataFormat::Arrow | DataFormat::TokensU32 => 2,
-        DataFormat::Idx | DataFormat::Images | DataFormat::TokensU16 => 3,
-        DataFormat::Text | DataFormat::Jsonl => 4,
+        DataFormat::TokensU16 => 3,
+        DataFormat::Idx | DataFormat::Images | DataFormat::Text | DataFormat::Jsonl => 4,
         DataFormat::Csv | DataFormat::Tsv => 5,
-        DataFormat::Webdataset => 7,
+        DataFormat::Webdataset => 8,
     }
 }
 

@@ -6,7 +6,7 @@ use longhaul_data::counted::{counted, were};
 use longhaul_data::{Content, DataError, Dataset, Defects, Looked, Work};
 
 use super::images::{Classes, Drawn};
-use super::{Data, Line, Told, open};
+use super::{Data, Epoch, Line, Told, open};
 use crate::cli::DataInspectArgs;
 
 /// Inspects without preparing. Fails on defects that would fail a preparation.
@@ -31,7 +31,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
             }
         }
         told.line_of_classes(&dataset);
-        told.line(&format_args!("an epoch has {}", counted(dataset.samples(), "sample")));
+        told.line(&Epoch { samples: dataset.samples(), config: &data.config });
         show_samples(&dataset, data, samples, &mut told)?;
     } else {
         looked.passed.iter().for_each(|(source, passed)| told.line(&format_args!("{source}: {passed}")));
@@ -57,7 +57,7 @@ fn report(data: &Data, samples: u64, mut show: impl FnMut(&Told) -> Result<()>) 
 /// The files of a run's data.
 fn files(data: &Data, looked: &Looked) -> Told {
     let mut told = Told::default();
-    told.line_of_settings(&data.tokenizer);
+    told.line_of_settings(&data.tokenizer, &data.config);
     for file in &looked.files {
         let state = if file.is_prepared { "prepared" } else { "not prepared" };
         told.line(&format_args!("{}: {}, {state}", file.path.display(), BinaryBytes(file.bytes)));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
-use longhaul_common::config::{DataConfig, RunConfig, renamed_keys};
+use longhaul_common::config::{DataConfig, DataSource, RunConfig, renamed_keys};
 use longhaul_common::model::ModelSpec;
 use longhaul_data::counted::{are, counted, were};
 use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
@@ -64,10 +64,10 @@ impl Data {
 
 async fn prepare(args: &DataRunArgs) -> Result<()> {
     let data = Data::read(args)?;
-    let tokenizer = data.tokenizer.clone();
+    let (tokenizer, config) = (data.tokenizer.clone(), data.config.clone());
     let (data, done) = preparing::prepare(data).await?;
     let mut told = Told::default();
-    told.line_of_settings(&tokenizer);
+    told.line_of_settings(&tokenizer, &config);
     for source in data.sources() {
         told.line(&Line(&source));
     }
@@ -83,7 +83,7 @@ async fn prepare(args: &DataRunArgs) -> Result<()> {
             were(found)
         ),
     };
-    told.line(&format_args!("{shards}; an epoch has {}", counted(data.samples(), "sample")));
+    told.line(&format_args!("{shards}; {}", Epoch { samples: data.samples(), config: &config }));
     told.print()
 }
 
@@ -169,6 +169,9 @@ impl fmt::Display for Line<'_> {
             Some(share) => write!(f, "{:.1} % of the run's", 100.0 * share)?,
             None => write!(f, "held out")?,
         }
+        if *samples == 0 {
+            write!(f, "; warning: it is shorter than one sample, and none of it is used")?;
+        }
         if size.passed.count() > 0 {
             write!(f, "; {}", size.passed)?;
         }
@@ -197,7 +200,32 @@ impl fmt::Display for Line<'_> {
         }
         if size.bad_records > 0 {
             let (bad, examples) = (size.bad_records, size.bad_examples.join("\n  "));
-            write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))?;
+            match size.classes.len() {
+                0 => write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))?,
+                // Of those that cannot be decoded, another has the place.
+                _ => write!(
+                    f,
+                    "; {} {} not read, or left out:\n  {examples}",
+                    counted(bad, "image"),
+                    were(bad)
+                )?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The size of an epoch.
+struct Epoch<'a> {
+    samples: u64,
+    config: &'a DataConfig,
+}
+
+impl fmt::Display for Epoch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an epoch has {}", counted(self.samples, "sample"))?;
+        if self.config.training().iter().any(|source| source.weight.is_some()) {
+            f.write_str(", drawn by the sources' weights: some may come again before others come once")?;
         }
         Ok(())
     }
@@ -213,7 +241,7 @@ impl Told {
     }
 
     /// Adds a line if the tokenizer's file has other settings.
-    fn line_of_settings(&mut self, tokenizer: &Tokenizer) {
+    fn line_of_settings(&mut self, tokenizer: &Tokenizer, config: &DataConfig) {
         if !tokenizer.settings().is_empty() {
             let settings = tokenizer.settings().join(", ");
             self.line(&format_args!(
@@ -221,10 +249,14 @@ impl Told {
             ));
         }
         tokenizer.notices().iter().for_each(|notice| self.line(notice));
-        if tokenizer.tokens_around() > 0 {
+        let sources = config.training();
+        let has = |is_one: fn(&DataSource) -> bool| sources.iter().chain(&config.validation).any(is_one);
+        if tokenizer.tokens_around() > 0 && has(|source| !source.format().is_of_tokens()) {
             let around = counted(tokenizer.tokens_around() as u64, "special token");
+            let instead =
+                if has(DataSource::has_separators) { ": data.separator stands behind each" } else { "" };
             self.line(&format_args!(
-                "the tokenizer's file puts {around} around each text, which are not put there: data.separator stands behind each"
+                "the tokenizer's file puts {around} around each text, which are not put there{instead}"
             ));
         }
     }

@@ -19,7 +19,7 @@ use super::folder::{FolderImage, read_image, seen_of};
 use super::image::{RawImage, black, sample_bytes, standing};
 use super::lease::Lease;
 use super::named::Named;
-use super::notes::{Note, Notes};
+use super::notes::Notes;
 use super::origin::Origin;
 use super::piece::{BadRecords, EXAMPLES_MAX, classes_of, image_weight, sample_of};
 use super::shard::Head;
@@ -344,9 +344,9 @@ impl Filling {
 
     /// Adds an image decoded here to the notes.
     fn see(&self, image: &RawImage) {
-        if image.is_deep() {
-            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-            notes.note(Note::DeepImages, 1, || image.place.clone());
+        let seen = image.notes();
+        if !seen.are_none() {
+            self.notes.lock().unwrap_or_else(PoisonError::into_inner).add(&seen);
         }
     }
 

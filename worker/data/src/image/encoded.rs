@@ -3,6 +3,7 @@
 use std::io::{Cursor, ErrorKind};
 use std::sync::{Mutex, PoisonError};
 
+use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 use longhaul_common::config::ImageConfig;
 
@@ -37,6 +38,20 @@ pub(super) fn is_large(bytes: &[u8]) -> bool {
         Some(reader.into_decoder().ok()?.total_bytes())
     };
     unwound(|| Ok::<_, String>(needed()), |words| words).is_ok_and(|needed| needed > Some(LARGE_BYTES))
+}
+
+/// Whether EXIF metadata say that the picture is to be turned or mirrored; `false` if it cannot be decoded.
+pub(super) fn is_turned(bytes: &[u8]) -> bool {
+    /// In JPEG and in PNG.
+    const NAMES: [&[u8]; 2] = [b"Exif\0\0", b"eXIf"];
+    let orientation = || {
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
+        reader.into_decoder().ok()?.orientation().ok()
+    };
+    let has_exif = NAMES.iter().any(|name| memchr::memmem::find(bytes, name).is_some());
+    has_exif
+        && unwound(|| Ok::<_, String>(orientation()), |words| words)
+            .is_ok_and(|turn| turn.is_some_and(|turn| turn != Orientation::NoTransforms))
 }
 
 fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {

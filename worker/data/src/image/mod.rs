@@ -18,6 +18,7 @@ use longhaul_common::config::ImageConfig;
 pub use self::augment::augment;
 pub(super) use self::decode::{decode, is_large};
 use super::batch::CLASS_BYTES;
+use super::notes::{Note, Notes};
 
 /// An image as stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,9 +50,23 @@ impl RawImage {
     }
 
     /// Whether it is a PNG file with 16 bits per channel, by its header: after the signature, a length, a name, width and height.
-    pub(super) fn is_deep(&self) -> bool {
+    fn is_deep(&self) -> bool {
         const DEPTH_AT: usize = 24;
         matches!(&self.content, Pixels::Encoded(bytes) if bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.get(DEPTH_AT) == Some(&16))
+    }
+
+    /// Whether its EXIF orientation, which is not applied, is another than upright.
+    fn is_turned(&self) -> bool {
+        matches!(&self.content, Pixels::Encoded(bytes) if encoded::is_turned(bytes))
+    }
+
+    /// Returns the notes on it.
+    pub(super) fn notes(&self) -> Notes {
+        let mut notes = Notes::default();
+        let first = || self.place.clone();
+        notes.note(Note::DeepImages, self.is_deep().into(), first);
+        notes.note(Note::TurnedImages, self.is_turned().into(), first);
+        notes
     }
 
     /// Returns the BLAKE3 of its bytes.

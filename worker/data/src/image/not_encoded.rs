@@ -14,6 +14,11 @@ pub(super) fn read(_: &[u8], _: &ImageConfig) -> Result<Picture, String> {
 }
 
 /// None is decoded at all.
+pub(super) fn is_turned(_: &[u8]) -> bool {
+    false
+}
+
+/// The same.
 pub(super) fn is_large(_: &[u8]) -> bool {
     false
 }

@@ -1,7 +1,7 @@
-//! Pictures of another size: the part of the wanted proportions, as large as it fits and from the middle, with each pixel the mean of those that it is made of.
+//! Scales pictures to cover a size and crops the centre, as torchvision's `Resize` and `CenterCrop` do with Pillow's `BILINEAR`.
 //!
-//! That is what Pillow's `ImageOps.fit` does with `BILINEAR`: a triangle about the middle of each new pixel, as wide as the picture shrinks and never narrower than two
-//! pixels. It is computed in single precision, in an order that is fixed, and rounded once.
+//! The filter is a triangle about the middle of each new pixel, as wide as the picture shrinks and at least two pixels. It is computed in single
+//! precision, in a fixed order, and rounded once. The crop begins at a whole pixel.
 
 /// A picture `[height, width, channels]`, of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ struct Taps {
 }
 
 impl Picture {
-    /// The same with so many rows and columns.
+    /// Returns it with so many rows and columns.
     pub(super) fn fit(self, height: usize, width: usize) -> Self {
         if (self.height, self.width) == (height, width) {
             return self;
         }
-        let scale = f64::max(height as f64 / self.height as f64, width as f64 / self.width as f64);
-        let rows = taps(self.height, height, scale);
-        let columns = taps(self.width, width, scale);
+        let (scaled_height, scaled_width) = self.covering(height, width);
+        let rows = taps(self.height, scaled_height, height);
+        let columns = taps(self.width, scaled_width, width);
         let (top, bottom) = (rows[0].first, rows.last().map_or(0, |row| row.first + row.weights.len()));
         let lines = self.lines(top..bottom, &columns);
         let line = width * self.channels;
@@ -44,6 +44,16 @@ impl Picture {
             values.extend(sum.iter().map(|value| (value + 0.5) as u8));
         }
         Self { height, width, channels: self.channels, values }
+    }
+
+    /// Returns the height and width of the smallest scaled picture that covers a size.
+    fn covering(&self, height: usize, width: usize) -> (usize, usize) {
+        // Which of the sides needs the larger scale, without dividing.
+        if width * self.height >= height * self.width {
+            (self.height * width / self.width, width)
+        } else {
+            (height, self.width * height / self.height)
+        }
     }
 
     /// Some rows, each with the new columns: `[rows, new columns, channels]`.
@@ -69,12 +79,12 @@ fn pixel<const CHANNELS: usize>(row: &[u8], taps: &Taps) -> [f32; CHANNELS] {
     sum
 }
 
-/// For each of `to` new pixels along a side of `from`, of which as many as they cover at this scale are used, from the middle.
-fn taps(from: usize, to: usize, scale: f64) -> Vec<Taps> {
-    let start = (from as f64 - to as f64 / scale) / 2.0;
-    let reach = f64::max(1.0 / scale, 1.0);
+/// Returns the taps of the central `to` of `scaled` new pixels along a side of `from`.
+fn taps(from: usize, scaled: usize, to: usize) -> Vec<Taps> {
+    let step = from as f64 / scaled as f64;
+    let reach = f64::max(step, 1.0);
     let of = |at: usize| {
-        let middle = start + (at as f64 + 0.5) / scale;
+        let middle = (at as f64 + 0.5) * step;
         let first = (middle - reach + 0.5).max(0.0) as usize;
         let last = ((middle + reach + 0.5) as usize).clamp(first + 1, from);
         let weight = |old: usize| (1.0 - (old as f64 + 0.5 - middle).abs() / reach).max(0.0);
@@ -82,7 +92,14 @@ fn taps(from: usize, to: usize, scale: f64) -> Vec<Taps> {
         let sum: f64 = weights.iter().sum();
         Taps { first, weights: weights.into_iter().map(|weight| (weight / sum) as f32).collect() }
     };
-    (0..to).map(of).collect()
+    let begin = half_to_even(scaled - to);
+    (begin..begin + to).map(of).collect()
+}
+
+/// Returns half of a number, rounded as Python's `round`: to the even one of two.
+fn half_to_even(number: usize) -> usize {
+    let half = number / 2;
+    half + usize::from(number % 2 == 1 && half % 2 == 1)
 }
 
 #[cfg(test)]
@@ -114,6 +131,30 @@ mod tests {
         assert_eq!(wide.values[5], 200);
         assert_eq!(wide.values.iter().filter(|value| **value > 150).count(), 16, "{wide:?}");
         assert_eq!(high.values.iter().filter(|value| **value > 150).count(), 16, "{high:?}");
+    }
+
+    /// Crops alone keep pixels as they are: from the columns that torchvision's `CenterCrop` takes.
+    #[test]
+    fn an_odd_excess_is_cropped_at_whole_pixels() {
+        for (from, to, begin) in [
+            (3, 2, 0),
+            (5, 4, 0),
+            (5, 2, 2),
+            (6, 3, 2),
+            (7, 2, 2),
+            (7, 4, 2),
+            (8, 3, 2),
+            (9, 2, 4),
+            (10, 5, 2),
+            (12, 2, 5),
+        ] {
+            let wide = grey(to, from, |_, column| [0, 200, 40][column % 3]).fit(to, to);
+            let high = grey(from, to, |row, _| [0, 200, 40][row % 3]).fit(to, to);
+            for at in 0..to {
+                let value = [0, 200, 40][(begin + at) % 3];
+                assert_eq!((wide.values[at], high.values[at * to]), (value, value), "{from} to {to}");
+            }
+        }
     }
 
     #[test]

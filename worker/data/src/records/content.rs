@@ -10,7 +10,7 @@ use super::{floats, no_tokens, width};
 use crate::pointers::pointer;
 
 /// Bytes of the content to examine.
-pub(super) const HEAD_BYTES: usize = 512;
+pub(crate) const HEAD_BYTES: usize = 512;
 
 /// Offset of tar's magic.
 const TAR_MARK_AT: usize = 257;
@@ -196,6 +196,11 @@ fn is_no_text(byte: &u8) -> bool {
     matches!(byte, 0..=8 | 0x0e..=0x1a | 0x1c..=0x1f | 0xc0 | 0xc1 | 0xf5..)
 }
 
+/// Whether it begins as an image of a common format.
+pub(crate) fn is_image(head: &[u8]) -> bool {
+    BINARY.iter().any(|kind| kind.is_image() && kind.is_of(head))
+}
+
 fn is_tar(head: &[u8]) -> bool {
     head.get(TAR_MARK_AT..).is_some_and(|rest| rest.starts_with(b"ustar"))
 }
@@ -233,6 +238,16 @@ mod tests {
             (b"ARROW1\0\0", "an Arrow file"),
             (b"FEA1\0\0\0\0", "a Feather V1 file: write Parquet of it (`pyarrow"),
             (b"\0\0\x08\x03\0\0", "an IDX file"),
+            (b"\0\0\x0b\x01\0\0\0\x02\0\x01\0\x02", "an IDX file of 16-bit integers: only unsigned bytes"),
+            (b"\0\0\x0c\x01\0\0\0\x02\0\0\0\x01\0\0\0\x02", "an IDX file of 32-bit integers: only"),
+            (b"\0\0\x0d\x03\0\0\0\x01", "an IDX file of floats: only"),
+            (b"\0\0\x0e\x03\0\0\0\x01", "an IDX file of doubles: only"),
+            (b"II*\0\x08\0\0\0", "a TIFF image: convert it"),
+            (b"MM\0*\0\0\0\x08", "a TIFF image: convert it"),
+            (b"BM\x36\x10\0\0\0\0\0\0", "a BMP image: convert it"),
+            (b"\0\0\0\x18ftypheic", "a HEIC image: convert it"),
+            (b"\0\0\0\x1cftypavif", "an AVIF image: convert it"),
+            (b"\0\0\0\x0cjP  \r\n", "a JPEG 2000 image: convert it"),
             (b"\x89PNG\r\n\x1a\n", "a PNG image"),
             (b"\xff\xd8\xff\xe0", "a JPEG image"),
             (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "a PDF document"),

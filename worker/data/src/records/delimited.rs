@@ -122,6 +122,9 @@ impl Delimited {
                 .notes
                 .note(Note::LongRows, 1, || format!("{}, lines {first} to {last}", path.display()));
         }
+        if let Some(row) = row.filter(|row| row.has_letters(self.column)) {
+            self.noticed.notes.note(Note::Escapes, 1, || format!("{}, line {}", path.display(), row.first));
+        }
         if self.head.is_some() {
             return;
         }
@@ -144,6 +147,9 @@ impl Delimited {
             return Err(fault.to_owned());
         }
         if let (Some(row), Some(escape)) = (row.filter(Row::has_escapes), self.dialect.escape) {
+            if row.is_escaped(self.column) && self.row.get(self.column) == Some(&[escape, b'N']) {
+                return Err("it is null (`\\N`)".to_owned());
+            }
             self.row = unescaped(&self.row, row, escape);
         }
         let values = self.row.len();

@@ -44,6 +44,10 @@ impl Kind {
         self.begins.len() + self.mark.len() >= MARK_BYTES && self.begins.first() != Some(&0xff)
     }
 
+    pub(super) fn is_image(&self) -> bool {
+        self.name.ends_with(" image")
+    }
+
     /// Returns its name and remedy.
     pub(super) fn told(&self) -> String {
         format!("{}: {}", self.name, self.remedy)
@@ -51,6 +55,9 @@ impl Kind {
 }
 
 const ELSE: &str = "take it out of the source, or convert it to a format that is read";
+const CONVERT: &str = "convert it to PNG or JPEG";
+const UNSIGNED: &str =
+    "only unsigned bytes are read (third byte 8): write its values so, with as many classes as fit";
 const AN_IMAGE: &str =
     "images are in folders of classes (format = \"images\") or archives (format = \"webdataset\")";
 const UNPACK: &str = "unpack it, or pack it with zstd or gzip";
@@ -92,7 +99,7 @@ pub(super) const AROUND_TABLES: [Kind; 2] = [
 ];
 
 /// Neither text nor tokens.
-pub(super) const BINARY: [Kind; 42] = [
+pub(super) const BINARY: [Kind; 52] = [
     kind(b"PAR1", "a Parquet file", "say format = \"parquet\""),
     kind(b"ARROW1", "an Arrow file", "say format = \"arrow\""),
     kind(b"\xff\xff\xff\xff", "an Arrow stream", "say format = \"arrow\""),
@@ -112,6 +119,10 @@ pub(super) const BINARY: [Kind; 42] = [
         "write Parquet or JSON lines of it (`avro-tools tojson IN > OUT.jsonl`)",
     ),
     kind(b"\0\0\x08", "an IDX file", "say format = \"idx\", and name its labels"),
+    kind(b"\0\0\x0b", "an IDX file of 16-bit integers", UNSIGNED),
+    kind(b"\0\0\x0c", "an IDX file of 32-bit integers", UNSIGNED),
+    kind(b"\0\0\x0d", "an IDX file of floats", UNSIGNED),
+    kind(b"\0\0\x0e", "an IDX file of doubles", UNSIGNED),
     kind(
         b"LITPKDS",
         "a packed dataset of lit-gpt",
@@ -125,7 +136,13 @@ pub(super) const BINARY: [Kind; 42] = [
     kind(b"\x89PNG\r\n", "a PNG image", AN_IMAGE),
     kind(b"\xff\xd8\xff", "a JPEG image", AN_IMAGE),
     kind(b"GIF8", "a GIF image", ELSE),
-    marked((b"RIFF", 8, b"WEBP"), "a WebP image", "convert it to PNG or JPEG"),
+    marked((b"RIFF", 8, b"WEBP"), "a WebP image", CONVERT),
+    kind(b"II*\0", "a TIFF image", CONVERT),
+    kind(b"MM\0*", "a TIFF image", CONVERT),
+    marked((b"BM", 6, b"\0\0\0\0"), "a BMP image", CONVERT),
+    marked((b"", 4, b"ftyphei"), "a HEIC image", CONVERT),
+    marked((b"", 4, b"ftypavif"), "an AVIF image", CONVERT),
+    kind(b"\0\0\0\x0cjP  ", "a JPEG 2000 image", CONVERT),
     marked((b"RIFF", 8, b"WAVE"), A_RECORDING, OF_A_RECORDING),
     kind(b"ID3\x02", A_RECORDING, OF_A_RECORDING),
     kind(b"ID3\x03", A_RECORDING, OF_A_RECORDING),

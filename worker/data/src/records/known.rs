@@ -1,5 +1,7 @@
 //! Names of fields and columns, as messages have them.
 
+use icu_normalizer::ComposingNormalizerBorrowed;
+
 /// Names that a message lists.
 const LISTED_MAX: usize = 8;
 /// Characters of each.
@@ -70,7 +72,19 @@ pub(super) fn meant(wanted: &str, names: &[&str]) -> Option<String> {
     let is_near = |name: &&&str| name.trim().eq_ignore_ascii_case(wanted.trim());
     let usual =
         || OF_TEXTS.iter().find_map(|usual| names.iter().find(|name| name.eq_ignore_ascii_case(usual)));
-    names.iter().find(is_near).or_else(usual).and_then(|name| quoted(name))
+    let near = || names.iter().find(is_near).or_else(usual).and_then(|name| quoted(name));
+    let composed = |name: &str| ComposingNormalizerBorrowed::new_nfc().normalize(name.trim()).into_owned();
+    let alike = names.iter().find(|name| **name != wanted && composed(name) == composed(wanted));
+    alike.filter(|name| !name.is_ascii()).map(|name| escaped(name)).or_else(near)
+}
+
+/// Returns a name that looks like another, in quotes and with its characters beyond ASCII as TOML escapes them.
+fn escaped(name: &str) -> String {
+    let of = |character: char| match character {
+        ' '..='~' if !matches!(character, '"' | '\\') => character.to_string(),
+        _ => format!("\\U{:08X}", u32::from(character)),
+    };
+    format!("\"{}\"", name.chars().map(of).collect::<String>())
 }
 
 /// The same, or else the first name that is none of a number.
@@ -82,6 +96,10 @@ pub(super) fn example(wanted: &str, names: &[&str]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use longhaul_common::config::read_toml;
+
     use super::*;
 
     #[test]
@@ -112,5 +130,20 @@ mod tests {
             assert_eq!(example(wanted, names).as_deref(), expected, "{wanted} {names:?}");
         }
         assert_eq!(meant("text", &["id", "verse"]), None);
+    }
+
+    /// macOS and some databases decompose letters.
+    #[test]
+    fn a_name_that_looks_the_same_is_told_by_its_code_points() {
+        for (wanted, name, told) in [
+            ("caf\u{e9}", "cafe\u{301}", "\"cafe\\U00000301\""),
+            ("cafe\u{301}", "caf\u{e9}", "\"caf\\U000000E9\""),
+            ("gr\u{f6}\u{df}e", "gro\u{308}\u{df}e", "\"gro\\U00000308\\U000000DFe\""),
+            ("\u{1100}\u{1161}", "\u{ac00}", "\"\\U0000AC00\""),
+        ] {
+            assert_eq!(meant(wanted, &["text", name]).as_deref(), Some(told));
+            let read: BTreeMap<String, String> = read_toml(&format!("column = {told}")).unwrap();
+            assert_eq!(read["column"], name);
+        }
     }
 }

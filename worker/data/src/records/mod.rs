@@ -1,6 +1,6 @@
 //! Records of a file in order, each with its place.
 
-mod content;
+pub(crate) mod content;
 mod cuts;
 mod delimited;
 mod delimiters;

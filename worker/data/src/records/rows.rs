@@ -50,6 +50,8 @@ pub(super) struct Row {
     pub(super) fault: Option<&'static str>,
     /// One bit per value with an escape outside quotes, which the library keeps.
     escaped: u128,
+    /// One bit per value with an escape before a letter or a digit; the last for all beyond.
+    letters: u128,
 }
 
 /// Number of values with a bit.
@@ -74,6 +76,11 @@ impl Row {
     /// Whether any value still has escapes.
     pub(super) fn has_escapes(&self) -> bool {
         self.escaped != 0
+    }
+
+    /// Whether a value has, or had, an escape before a letter or a digit.
+    pub(super) fn has_letters(&self, value: usize) -> bool {
+        self.letters >> value.min(VALUES_MAX as usize - 1) & 1 == 1
     }
 
     /// Whether a value still has escapes.
@@ -123,9 +130,12 @@ impl Rows {
             self.end_row(self.seen + 1);
         } else {
             let line = self.breaks + 1;
-            let row =
-                self.current.get_or_insert(Row { first: line, last: line, end: 0, fault: None, escaped: 0 });
+            let begun = Row { first: line, last: line, end: 0, fault: None, escaped: 0, letters: 0 };
+            let row = self.current.get_or_insert(begun);
             row.last = line;
+            if matches!(self.state, State::Escaped | State::UnquotedEscape) && byte.is_ascii_alphanumeric() {
+                row.letters |= 1 << self.value.min(VALUES_MAX - 1);
+            }
         }
         self.state = self.after(byte, ends_row);
         self.seen += 1;

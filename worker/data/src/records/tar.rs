@@ -84,7 +84,9 @@ impl<R: Read> Tar<R> {
         std::mem::take(&mut self.is_open)
     }
 
-    /// Reads a header; `None` at the end, which is blocks of zeros or the end of input after a whole file. Another archive may follow the zeros.
+    /// Reads a header; `None` at the end, which is blocks of zeros or the end of input after a whole file.
+    ///
+    /// Readers stop at the first block of zeros (Python's `tarfile`, and so `webdataset`; GNU tar). Whatever follows them is refused.
     fn header(&mut self) -> io::Result<Option<[u8; BLOCK_BYTES]>> {
         let mut header = [0; BLOCK_BYTES];
         loop {
@@ -109,11 +111,11 @@ impl<R: Read> Tar<R> {
                 ));
             }
         }
-        self.zeros = 0;
-        // The checksum adds all bytes, with blanks in its own field.
-        let sum: u64 = header.iter().map(|&byte| u64::from(byte)).sum();
-        let own: u64 = header[148..156].iter().map(|&byte| u64::from(byte)).sum();
-        if octal(&header[148..156]) != Some(sum - own + 8 * u64::from(b' ')) {
+        let is_header = is_header(&header);
+        if self.zeros > 0 && (self.has_file || is_header) {
+            return Err(damaged(&behind_end(is_header.then(|| name_of(&header)))));
+        }
+        if !is_header {
             return Err(damaged("an entry's header is damaged, or it is no tar archive"));
         }
         Ok(Some(header))
@@ -146,6 +148,21 @@ impl<R: Read> Tar<R> {
         let passed = io::copy(&mut self.reader.by_ref().take(bytes), &mut io::sink())?;
         if passed == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
+}
+
+/// Whether the checksum fits, which adds all bytes, with blanks in its own field.
+fn is_header(header: &[u8; BLOCK_BYTES]) -> bool {
+    let sum: u64 = header.iter().map(|&byte| u64::from(byte)).sum();
+    let own: u64 = header[148..156].iter().map(|&byte| u64::from(byte)).sum();
+    octal(&header[148..156]) == Some(sum - own + 8 * u64::from(b' '))
+}
+
+/// Returns the message for an archive with more behind its end, of which the first file has this name.
+fn behind_end(name: Option<String>) -> String {
+    let more = name.map_or_else(|| "other content follows".to_owned(), |name| format!("{name} follows"));
+    format!(
+        "its end is marked there, and {more}: a longer archive that was overwritten, or several joined with `cat`. Others stop at the mark. Pack it anew, with what `tar -xf` unpacks (up to the mark) or `tar -xif` (all), or join archives with `tar -Af FIRST NEXT`"
+    )
 }
 
 fn padding(size: u64) -> u64 {
@@ -241,8 +258,6 @@ mod tests {
         }
         let error = read(&with_zeros(71_680)).unwrap_err().to_string();
         assert!(error.contains("64 KiB of zeros"), "{error}");
-        // Another archive after the end of the first.
-        assert_eq!(read(&[whole.clone(), whole].concat()).unwrap().len(), 4);
     }
 
     #[test]
@@ -301,10 +316,30 @@ mod tests {
         }
     }
 
+    /// Python's `tarfile` and GNU tar read the first archive only.
     #[test]
-    fn archives_may_be_put_one_behind_the_other() {
-        let names: Vec<_> = read(&[archive(&["a"]), archive(&["b"])].concat()).unwrap();
-        assert_eq!(names.iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    fn what_stands_behind_the_end_is_refused_by_name() {
+        let (one, two, many) = (archive(&["a"]), archive(&["b"]), archive(&["c", "d", "e", "f"]));
+        let zeros = [0; BLOCK_BYTES];
+        let overwritten = [one.as_slice(), &many[one.len()..]].concat();
+        // The end of the short one is within a file's content of the long one.
+        let long = archive(&["x".repeat(90).as_str(), &"y".repeat(90)]);
+        let within = [&one[..one.len()], &long[100..]].concat();
+        for (bytes, words) in [
+            ([one.as_slice(), &two].concat(), "and b follows"),
+            ([one.as_slice(), &two, &many].concat(), "and b follows"),
+            ([&one[..1024], &zeros, &two].concat(), "and b follows"),
+            ([&one[..1024], &zeros, &zeros, &zeros, &many].concat(), "and c follows"),
+            ([&zeros, one.as_slice()].concat(), "and a follows"),
+            (overwritten, "follows"),
+            (within, "and other content follows"),
+            ([&one[..1536], b"and a line of a log\n".as_slice(), &[b' '; 492]].concat(), "other content"),
+            ([one.as_slice(), &[b'-'; 512]].concat(), "other content"),
+            ([&one[..1024], &zeros, &[b'-'; 512]].concat(), "other content"),
+        ] {
+            let refused = read(&bytes).unwrap_err().to_string();
+            assert!(refused.contains(words) && refused.contains("`tar -xif`"), "{words}: {refused}");
+        }
     }
 
     #[test]

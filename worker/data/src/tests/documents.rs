@@ -79,6 +79,26 @@ fn a_separator_is_asked_about_where_it_stands_between_files() {
     folder.open(&format!("{special}\n{FILE}")).unwrap();
 }
 
+/// With `--cache-dir .`, the prepared data are in `data`, where people have data of their own.
+#[test]
+fn data_beside_prepared_data_is_data() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path().join("data/sub")).unwrap();
+    for (name, content) in
+        [("a.txt", "one"), ("data/b.txt", "two"), ("data/sub/c.txt", "three"), ("data/size.txt", "four")]
+    {
+        folder.write(name, content);
+    }
+    let lines = format!("separator = \"|\"\n{}", PATTERN.replace("*.txt", "**"));
+    let config = config(&lines).found_at(folder.path());
+    // Six folders and the lock; then the size.
+    for passed in [7, 8] {
+        let data = Dataset::open(&config, &Tokenizer::Bytes, folder.path(), &Work::default()).unwrap();
+        assert_eq!(text(&data), "one|two|four|three|");
+        assert_eq!(data.sources()[0].size.passed.count(), passed);
+    }
+}
+
 /// The cache of these tests is in the folder itself, as `--cache-dir` may say.
 #[test]
 fn folders_that_the_program_keeps_are_no_part_of_a_pattern_and_are_counted() {

@@ -2,6 +2,50 @@
 
 use super::silent::read_as;
 use super::*;
+use crate::notes::Note;
+
+/// Python's `csv` drops the escape, so that `\n` of PostgreSQL's COPY would become an n, and `\N` an N.
+#[test]
+fn escapes_before_letters_are_counted_and_an_escaped_capital_n_alone_is_null() {
+    for (name, row, text, notes) in [
+        ("a.tsv", "1\tone\\ntwo", Ok("onentwo|"), 1),
+        ("a.tsv", "1\ta\\tb\\nc", Ok("atbnc|"), 1),
+        ("a.tsv", "1\tC:\\new", Ok("C:new|"), 1),
+        ("a.tsv", "1\ta\\0", Ok("a0|"), 1),
+        ("a.tsv", "1\t\"a\\nb\"", Ok("anb|"), 1),
+        ("a.csv", "\\n,\"a \\\"b\\\"\"", Ok("a \"b\"|"), 0),
+        ("a.csv", "1,\"a\\, b\\\\ c\"", Ok("a, b\\ c|"), 0),
+        ("a.csv", "1,\\NO", Ok("NO|"), 1),
+        ("a.csv", "\\N,text", Ok("text|"), 0),
+        ("a.csv", "1,\"\\N\"", Ok("N|"), 1),
+        ("a.csv", "1,\\N", Err("line 2: it is null (`\\N`)"), 0),
+        ("a.tsv", "1\t\\N", Err("line 2: it is null (`\\N`)"), 0),
+    ] {
+        let folder = Folder::new();
+        let head = if name == "a.tsv" { "id\ttext" } else { "id,text" };
+        folder.write(name, format!("{head}\n{row}\n"));
+        let lines = format!(
+            "separator = \"|\"\nsequence_length = 1\nvalidation_share = 0.0\nsources = [{{ path = \"{name}\", escape = \"\\\\\" }}]"
+        );
+        match (folder.open(&lines), text) {
+            (Ok(data), Ok(expected)) => {
+                let found = data.sources().remove(0).size.notes;
+                assert_eq!(
+                    (super::text(&data).as_str(), found.count(Note::Escapes)),
+                    (expected, notes),
+                    "{row}"
+                );
+                assert_eq!(
+                    found.to_string().contains(&format!("{name}, line 2")),
+                    notes > 0,
+                    "{row}: {found}"
+                );
+            }
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{row}: {error}"),
+            (found, _) => panic!("{row}: {:?}", found.map(|data| super::text(&data))),
+        }
+    }
+}
 
 /// Each row with the result of Python's strict `csv` for the rest.
 #[test]

@@ -32,6 +32,9 @@ const ARROW_MAGIC: &[u8; 6] = b"ARROW1";
 /// The text of a row, or the cause of its failure.
 type Text = Result<String, Cow<'static, str>>;
 
+/// The format's name in messages.
+const ARROW: &str = "Arrow";
+
 const NULL: Cow<'static, str> = Cow::Borrowed("it is null");
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
@@ -75,7 +78,7 @@ impl Columns {
         let mut magic = Vec::new();
         let read = table.rewound()?.take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
         read.map_err(DataError::io("read", path))?;
-        let refused = |error: ArrowError| malformed(path, "Arrow", 0, &error);
+        let refused = |error: ArrowError| malformed(path, ARROW, 0, &error);
         let file = || table.rewound().map(BufReader::new);
         let batches: Batches = if magic == ARROW_MAGIC {
             check_file(&mut file()?).map_err(|error| unsound(path, error))?;
@@ -88,7 +91,7 @@ impl Columns {
             let column = find(&open(file()?, None)?.schema(), recipe, path)?;
             Box::new(open(file()?, Some(vec![column]))?)
         };
-        Ok(Self::new(table, "Arrow", batches, recipe, None))
+        Ok(Self::new(table, ARROW, batches, recipe, None))
     }
 
     fn new(
@@ -126,12 +129,17 @@ impl Columns {
     }
 
     fn refused(&self, error: &dyn std::error::Error) -> DataError {
+        if self.format == ARROW && is_of_encoding(error) {
+            let reason = "a text is not UTF-8, and the batch that it is in cannot be read, so that data.bad_records_max does not help: write the table anew without that row, or decode it (`pyarrow`: `column.cast(\"binary\")`)";
+            let (path, place) = (self.table.path.clone(), format!("after row {}", self.row));
+            return DataError::Malformed { path, format: ARROW, place, reason: reason.to_owned() };
+        }
         malformed(&self.table.path, self.format, self.row, error)
     }
 }
 
 /// Whether a reader's message reports a text that is not UTF-8.
-fn is_of_encoding(error: &ArrowError) -> bool {
+fn is_of_encoding(error: &dyn std::error::Error) -> bool {
     let message = error.to_string().to_ascii_lowercase();
     message.contains("utf-8") || message.contains("utf8")
 }
@@ -193,9 +201,9 @@ fn unsound(path: &Path, error: ArrowError) -> DataError {
         {
             "it is cut off: fetch it again".to_owned()
         }
-        error => return malformed(path, "Arrow", 0, &error),
+        error => return malformed(path, ARROW, 0, &error),
     };
-    DataError::Malformed { path: path.to_owned(), format: "Arrow", place: DESCRIPTION.to_owned(), reason }
+    DataError::Malformed { path: path.to_owned(), format: ARROW, place: DESCRIPTION.to_owned(), reason }
 }
 
 /// The place of a table's schema, in words.

@@ -6,6 +6,7 @@ mod defects;
 mod formats;
 mod held_out;
 mod meanwhile;
+mod places;
 mod stream;
 
 use std::ops::Deref;
