@@ -17,9 +17,9 @@ pub struct Mixture {
     upto: Vec<u64>,
 }
 
-/// Place of a position of the stream.
+/// The sample at a position of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct StreamPosition {
     /// Source.
     pub source: usize,
     /// Position in the source's own stream.
@@ -65,7 +65,7 @@ impl Mixture {
 
     /// Returns the place of a position.
     #[must_use]
-    pub fn place(&self, position: u64) -> Place {
+    pub fn place(&self, position: u64) -> StreamPosition {
         let (mut from, mut to, mut index) = (0, self.sources(), position);
         while to - from > 1 {
             let middle = from.midpoint(to);
@@ -76,7 +76,7 @@ impl Mixture {
                 (from, index) = (middle, index - left);
             }
         }
-        Place { source: from, index }
+        StreamPosition { source: from, index }
     }
 
     /// Returns the number of a source's positions among the first `position`.
@@ -125,7 +125,7 @@ mod tests {
     fn a_single_source_has_the_whole_stream() {
         let mixture = Mixture::by_samples(&[5]).unwrap();
         for position in [0, 4, 5, u64::MAX] {
-            assert_eq!(mixture.place(position), Place { source: 0, index: position });
+            assert_eq!(mixture.place(position), StreamPosition { source: 0, index: position });
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(mixture.count(0, u64::MAX), u64::MAX - 1);
         assert_eq!(mixture.count(1, u64::MAX), 1);
         let middle = u64::MAX / 2;
-        assert_eq!(mixture.place(middle), Place { source: 1, index: 0 });
+        assert_eq!(mixture.place(middle), StreamPosition { source: 1, index: 0 });
     }
 
     proptest! {
@@ -164,7 +164,7 @@ mod tests {
             let mut counts: Vec<u64> = (0..weights.len()).map(|source| mixture.count(source, first)).collect();
             prop_assert_eq!(counts.iter().sum::<u64>(), first);
             for position in first..first + 500 {
-                let Place { source, index } = mixture.place(position);
+                let StreamPosition { source, index } = mixture.place(position);
                 prop_assert_eq!(index, counts[source]);
                 counts[source] += 1;
                 for (source, count) in counts.iter().enumerate() {
@@ -197,7 +197,7 @@ mod tests {
             let mixture = Mixture::by_samples(&samples).unwrap();
             let mut seen = std::collections::HashSet::new();
             for position in epoch * all..(epoch + 1) * all {
-                let Place { source, index } = mixture.place(position);
+                let StreamPosition { source, index } = mixture.place(position);
                 prop_assert_eq!(index / samples[source], epoch);
                 prop_assert!(seen.insert((source, index)));
             }

@@ -20,5 +20,5 @@ pub(crate) use meant::is_meant;
 pub use parameters::{Initial, ParameterSpec};
 pub use products::Product;
 pub use shard::{Cut, Shard};
-pub use share::Share;
+pub use share::SynchronisedLayout;
 pub use spec::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE, ModelSpec};

@@ -8,7 +8,7 @@ use super::ModelSpec;
 /// Places of the synchronised parameters ([`ModelSpec::synchronised`]) in the flat vector of all present
 /// ones.
 #[derive(Clone, Debug)]
-pub struct Share {
+pub struct SynchronisedLayout {
     /// Length of that vector.
     values: usize,
     /// Stretches of it, in the order of the synchronised vector.
@@ -17,7 +17,7 @@ pub struct Share {
     replicated: Vec<Range<usize>>,
 }
 
-impl Share {
+impl SynchronisedLayout {
     /// Creates the share of a model, or of a part of one.
     #[must_use]
     pub fn new(spec: &ModelSpec) -> Self {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn what_everybody_has_whole_is_all_synchronised_and_nothing_is_replicated() {
         let spec = tiny_gpt2();
-        let (share, flat) = (Share::new(&spec), numbered(spec.parameter_count()));
+        let (share, flat) = (SynchronisedLayout::new(&spec), numbered(spec.parameter_count()));
         assert_eq!(share.synchronised(flat.clone()), flat);
         assert_eq!(share.spread(flat.clone()), flat);
         assert!(share.replicated(&flat).is_empty());
@@ -137,7 +137,7 @@ mod tests {
         for whole in [tiny_gpt2(), tiny_llama()] {
             let shares = whole.shards(2).unwrap();
             for spec in &shares {
-                let (share, flat) = (Share::new(spec), numbered(spec.parameter_count()));
+                let (share, flat) = (SynchronisedLayout::new(spec), numbered(spec.parameter_count()));
                 let (mut cut, mut replicated, mut start) = (Vec::new(), Vec::new(), 0);
                 for tensor in spec.parameters() {
                     let end = start + tensor.count() as usize;
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn stretches_of_what_is_synchronised_are_found_where_they_are() {
         let spec = tiny_gpt2().shards(2).unwrap().remove(1);
-        let (share, flat) = (Share::new(&spec), numbered(spec.parameter_count()));
+        let (share, flat) = (SynchronisedLayout::new(&spec), numbered(spec.parameter_count()));
         let synchronised = share.synchronised(flat.clone());
         for stretch in [0..1, 0..synchronised.len(), 100..5000, synchronised.len() - 3..synchronised.len()] {
             let mut found = vec![0.0; stretch.len()];

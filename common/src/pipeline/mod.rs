@@ -60,7 +60,7 @@ pub struct Task {
 
 /// One task on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct RankTask {
     /// Rank.
     pub rank: u32,
     /// Task.
@@ -83,8 +83,8 @@ impl Pipeline {
     /// Returns the task of another stage whose result a task needs; `None`: it starts the pipeline, or is the
     /// turning point.
     #[must_use]
-    pub fn input_of(&self, place: Place) -> Option<Place> {
-        let Place { rank, task } = place;
+    pub fn input_of(&self, place: RankTask) -> Option<RankTask> {
+        let RankTask { rank, task } = place;
         let stage = self.stage(rank, task.chunk);
         let (of, work) = match task.work {
             Work::Forward => (stage.checked_sub(1)?, Work::Forward),
@@ -94,12 +94,12 @@ impl Pipeline {
             Work::BackwardWeight => return None,
         };
         let task = Task { work, chunk: of / self.ranks, micro_batch: task.micro_batch };
-        Some(Place { rank: of % self.ranks, task })
+        Some(RankTask { rank: of % self.ranks, task })
     }
 
     /// Returns the rank that waits for a task's result, if any.
     #[must_use]
-    pub fn receiver_of(&self, place: Place) -> Option<u32> {
+    pub fn receiver_of(&self, place: RankTask) -> Option<u32> {
         let stage = self.stage(place.rank, place.task.chunk);
         let to = match place.task.work {
             Work::Forward => Some(stage + 1).filter(|&next| next < self.stages()),

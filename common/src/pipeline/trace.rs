@@ -1,11 +1,11 @@
 //! Simulation of a step: the time and memory of a list of tasks, and detection of deadlocks.
 
-use super::{Pipeline, Place, Task, Work};
+use super::{Pipeline, RankTask, Task, Work};
 
 /// Durations of tasks and transfers, in seconds.
 pub trait Costs {
     /// Returns the duration of a task.
-    fn task_s(&self, place: Place) -> f64;
+    fn task_s(&self, place: RankTask) -> f64;
     /// Returns the time for which the result of a task occupies the link to another rank.
     fn sending_s(&self, from: u32, to: u32) -> f64;
     /// Returns the latency of that link.
@@ -39,7 +39,7 @@ impl Trace {
 #[error("the schedule is stuck: {waiting:?} can never begin")]
 pub struct Stuck {
     /// Next task of each unfinished rank.
-    pub waiting: Vec<Place>,
+    pub waiting: Vec<RankTask>,
 }
 
 /// Micro-batches times chunks held by a rank at one time.
@@ -90,8 +90,8 @@ pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Res
         let mut moved = false;
         for (rank, list) in (0..).zip(lists) {
             while let Some(&task) = list.get(run.done_on(rank)) {
-                let Some(start) = run.start(pipeline, Place { rank, task }) else { break };
-                run.compute(pipeline, costs, Place { rank, task }, start);
+                let Some(start) = run.start(pipeline, RankTask { rank, task }) else { break };
+                run.compute(pipeline, costs, RankTask { rank, task }, start);
                 moved = true;
             }
         }
@@ -100,8 +100,8 @@ pub fn trace(pipeline: &Pipeline, lists: &[Vec<Task>], costs: &dyn Costs) -> Res
         }
     }
     let next =
-        |(rank, list): (u32, &Vec<Task>)| list.get(run.done_on(rank)).map(|&task| Place { rank, task });
-    let waiting: Vec<Place> = (0..).zip(lists).filter_map(next).collect();
+        |(rank, list): (u32, &Vec<Task>)| list.get(run.done_on(rank)).map(|&task| RankTask { rank, task });
+    let waiting: Vec<RankTask> = (0..).zip(lists).filter_map(next).collect();
     if waiting.is_empty() { Ok(run.trace) } else { Err(Stuck { waiting }) }
 }
 
@@ -134,8 +134,8 @@ impl Places {
     }
 
     /// Returns `None` if the pipeline has no such task.
-    fn at(self, place: Place) -> Option<usize> {
-        let Place { rank, task } = place;
+    fn at(self, place: RankTask) -> Option<usize> {
+        let RankTask { rank, task } = place;
         let work = match task.work {
             Work::Forward => 0,
             Work::Backward => 1,
@@ -172,8 +172,8 @@ impl Run {
     }
 
     /// Returns the start time of a rank's next task, if its inputs are known to arrive.
-    fn start(&self, pipeline: &Pipeline, place: Place) -> Option<f64> {
-        let own = pipeline.own_input_of(place.task).map(|task| Place { task, ..place });
+    fn start(&self, pipeline: &Pipeline, place: RankTask) -> Option<f64> {
+        let own = pipeline.own_input_of(place.task).map(|task| RankTask { task, ..place });
         if own.is_some_and(|own| !self.places.at(own).is_some_and(|at| self.done[at])) {
             return None;
         }
@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    fn compute(&mut self, pipeline: &Pipeline, costs: &dyn Costs, place: Place, start: f64) {
+    fn compute(&mut self, pipeline: &Pipeline, costs: &dyn Costs, place: RankTask, start: f64) {
         let (rank, took) = (place.rank as usize, costs.task_s(place));
         let end = start + took;
         let at = self.places.at(place);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     impl Costs for TaskCosts {
-        fn task_s(&self, place: Place) -> f64 {
+        fn task_s(&self, place: RankTask) -> f64 {
             match place.task.work {
                 Work::Forward => self.forward_s,
                 Work::Backward => self.input_s + self.weight_s,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     impl Costs for Far {
-        fn task_s(&self, place: Place) -> f64 {
+        fn task_s(&self, place: RankTask) -> f64 {
             EQUAL.task_s(place)
         }
 
@@ -376,7 +376,7 @@ mod tests {
     }
 
     impl Costs for Random {
-        fn task_s(&self, place: Place) -> f64 {
+        fn task_s(&self, place: RankTask) -> f64 {
             self.number(place.rank, place.task.chunk, place.task.work as u32)
         }
 

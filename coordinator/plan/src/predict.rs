@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use longhaul_common::model::BlockCost;
-use longhaul_common::pipeline::{Costs, Place, Trace, Work, trace};
+use longhaul_common::pipeline::{Costs, RankTask, Trace, Work, trace};
 use longhaul_proto::transport::INITIAL_WINDOW_BYTES;
 use serde::{Deserialize, Serialize};
 
@@ -298,7 +298,7 @@ impl ReplicaCosts<'_> {
 }
 
 impl Costs for ReplicaCosts<'_> {
-    fn task_s(&self, place: Place) -> f64 {
+    fn task_s(&self, place: RankTask) -> f64 {
         let stage = self.plan.pipeline.stage(place.rank, place.task.chunk);
         let &StageFlops { forward, backward, weight } = &self.flops[stage as usize];
         let again = if self.plan.recompute { forward } else { 0.0 };

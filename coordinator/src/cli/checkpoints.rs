@@ -21,7 +21,7 @@ pub enum CheckpointsCommand {
     List {
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
-        place: Place,
+        place: CheckpointLocation,
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
         at: Where,
@@ -31,7 +31,7 @@ pub enum CheckpointsCommand {
     Verify {
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
-        place: Place,
+        place: CheckpointLocation,
         /// Only those before this round.
         #[arg(long)]
         round: Option<u64>,
@@ -40,7 +40,7 @@ pub enum CheckpointsCommand {
 
 /// Which checkpoints.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct CheckpointLocation {
     /// A folder of checkpoints (`checkpoint.dir` of a worker) or an archive (`checkpoint.to`): a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials are
     /// taken from the environment.
     #[arg(long, value_name = "DIR|URL", conflicts_with = "config")]
@@ -112,7 +112,7 @@ pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
     }
 }
 
-impl Place {
+impl CheckpointLocation {
     /// None: nothing was said of it.
     fn location(&self) -> Result<Option<(ArchiveLocation, Option<String>)>, CliError> {
         if let Some(dir) = &self.dir {
@@ -135,7 +135,7 @@ fn in_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
 
 /// Those in a place, by run, newest first. A folder may hold checkpoints of both kinds.
 async fn collect(
-    place: &Place,
+    place: &CheckpointLocation,
     location: &ArchiveLocation,
     endpoint: Option<&str>,
     is_wanted: impl Fn(Round) -> bool,

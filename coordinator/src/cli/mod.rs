@@ -33,7 +33,7 @@ use longhaul_common::explained::Explained;
 
 use voice::{print, say};
 
-pub use checkpoints::{CheckpointsCommand, Place};
+pub use checkpoints::{CheckpointLocation, CheckpointsCommand};
 pub use client::{Client, ClientError};
 pub use recorded_run::RecordedRun;
 pub use view::ViewArgs;

@@ -12,8 +12,8 @@ use crate::history::Folder;
 use crate::http::{ApiTokens, TOKEN_LIFE_S};
 use crate::inbox::NewToken;
 use crate::runtime::{
-    Clock, Ended, Exports, FoundError, Founded, FreshFolder, Owner, OwnerError, ServeError, Served, Standby,
-    StandbyError, Taken, Wanted, found, open_store, owner, serve,
+    Clock, Ended, Exports, FoundError, Founded, FreshFolder, Owner, OwnerError, RequestedRun, ServeError,
+    Served, Standby, StandbyError, Taken, found, open_store, owner, serve,
 };
 use crate::store::etcd::{Candidate, EtcdAddress};
 use crate::store::{API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store, StoreError, write_private, write_public};
@@ -32,7 +32,7 @@ pub(super) fn run(up: &Up) -> Result<(), CliError> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let exports = Exports::start();
-    let wanted = Wanted { config, extend: up.extend };
+    let wanted = RequestedRun { config, extend: up.extend };
     let result = runtime.block_on(coordinate(up, wanted, &exports));
     exports.end();
     result
@@ -48,7 +48,7 @@ pub(super) fn read_config(path: &Path, log_format: LogFormat) -> Result<RunConfi
     RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
-async fn coordinate(up: &Up, mut wanted: Wanted, exports: &Exports) -> Result<(), CliError> {
+async fn coordinate(up: &Up, mut wanted: RequestedRun, exports: &Exports) -> Result<(), CliError> {
     let mut interrupted = std::pin::pin!(interrupted().context("listen for signals")?);
     let clock = Clock::start();
     let address = state_address(up)?;
@@ -201,7 +201,7 @@ impl From<ServeError> for Ending {
 /// What a coordinator needs while it leads.
 struct Turn<'a> {
     up: &'a Up,
-    wanted: &'a Wanted,
+    wanted: &'a RequestedRun,
     clock: Clock,
     served: &'a Served,
     advertised: &'a str,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::activity::Activity;
 use super::news::Open;
-use super::note::{FORMAT, History, Kept, LINKS_MAX, Meta, ROUNDS_MAX, SAMPLES_MAX, SITES_MAX};
+use super::note::{FORMAT, History, LINKS_MAX, Meta, ROUNDS_MAX, RetainedHistory, SAMPLES_MAX, SITES_MAX};
 use super::points::{RoundPoint, Sample};
 use super::thinned::Thinned;
 
@@ -126,7 +126,7 @@ impl Lines {
         let round = open.round.filter(|(round, _)| Some(round.round) > last.1);
         let named = |site: Option<String>| site.unwrap_or_else(|| LOST.to_owned());
         let way = |way: Option<(String, String)>| way.unwrap_or_else(|| (LOST.to_owned(), LOST.to_owned()));
-        let kept = Kept {
+        let kept = RetainedHistory {
             meta,
             sites: self.sites.into_iter().map(named).collect(),
             ways: self.ways.into_iter().map(way).collect(),

@@ -16,7 +16,7 @@ pub use activity::{Activity, Interval, Spent};
 pub use done::Done;
 pub use folder::{FOLDER, Folder, Found, HistoryError, Last, Rest};
 pub use news::{Mark, News, Open};
-pub use note::{FORMAT, History, Kept, Meta};
+pub use note::{FORMAT, History, Meta, RetainedHistory};
 pub use points::{RoundPoint, Sample};
 pub use shared::SharedHistory;
 pub use thinned::{Point, Thinned};

@@ -71,7 +71,7 @@ pub struct History {
 
 /// The kept part of a history.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct RetainedHistory {
     /// The run.
     pub meta: Meta,
     /// The names of sites, by place.
@@ -121,8 +121,8 @@ impl History {
     /// Resumes a kept history. Sums go on from the last sample. Samples later than now are dropped: the clock may have been set back, and
     /// they would keep new ones away for as long. Rounds are dated now.
     #[must_use]
-    pub fn taken_up(kept: Kept, now_ms: u64) -> Self {
-        let Kept { meta, sites, ways, mut samples, mut rounds, mut recent, mut activity } = kept;
+    pub fn taken_up(kept: RetainedHistory, now_ms: u64) -> Self {
+        let RetainedHistory { meta, sites, ways, mut samples, mut rounds, mut recent, mut activity } = kept;
         let last = samples.newest();
         let mut by_site = last.map(|sample| sample.sites.clone()).unwrap_or_default();
         by_site.resize(sites.len(), Done::default());

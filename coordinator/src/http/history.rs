@@ -132,14 +132,14 @@ pub struct Update {
 
 /// Position of a reader: `RUN.EPOCH.CHANGES.SAMPLES.ROUNDS.SAMPLED.ACTIVITY.EVENT`. Valid for the history of that epoch alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Cursor {
     run: String,
     epoch: u64,
     mark: Mark,
     event: u64,
 }
 
-impl Place {
+impl Cursor {
     /// Parses a position; `None`: malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split('.');
@@ -177,7 +177,7 @@ impl Curves {
 }
 
 /// Returns everything as of now, and its position.
-pub fn record_of(api: &Api) -> (Record, Place) {
+pub fn record_of(api: &Api) -> (Record, Cursor) {
     let Recorded { history, runs, .. } = &api.recorded;
     let (mark, curves, activity) = history.look(|history| {
         (history.mark(), Curves::of(history), history.activity().intervals().iter().cloned().collect())
@@ -187,7 +187,7 @@ pub fn record_of(api: &Api) -> (Record, Place) {
     let mut earlier = runs.all();
     earlier.retain(|meta| meta.run != curves.meta.run);
     earlier.truncate(EARLIER_MAX);
-    let place = Place { run: curves.meta.run.clone(), epoch: history.epoch(), mark, event };
+    let place = Cursor { run: curves.meta.run.clone(), epoch: history.epoch(), mark, event };
     let record = Record {
         live: true,
         at_ms: None,
@@ -203,9 +203,9 @@ pub fn record_of(api: &Api) -> (Record, Place) {
 }
 
 /// Returns the news since a position; `None`: the history has changed before it, and a whole record is needed.
-pub fn update_of(api: &Api, place: &Place) -> Option<(Update, Place)> {
+pub fn update_of(api: &Api, place: &Cursor) -> Option<(Update, Cursor)> {
     let Recorded { history, status_text, .. } = &api.recorded;
-    let Place { run, epoch, mark, event } = place;
+    let Cursor { run, epoch, mark, event } = place;
     let news = history.look(|history| (*run == history.meta().run).then(|| history.since(mark)).flatten())?;
     if *epoch != history.epoch() {
         return None;
@@ -213,7 +213,7 @@ pub fn update_of(api: &Api, place: &Place) -> Option<(Update, Place)> {
     let events = api.journal.after(*event);
     let event = events.last().map_or(*event, |event| event.number);
     let News { sites, ways, samples, rounds, recent, open_round, activity, mark } = news;
-    let place = Place { run: run.clone(), epoch: *epoch, mark, event };
+    let place = Cursor { run: run.clone(), epoch: *epoch, mark, event };
     let status = Arc::clone(&api.status.borrow());
     let status = status_text.of(&status).ok()?;
     let next = place.text();
@@ -286,10 +286,10 @@ mod tests {
     #[test]
     fn a_place_survives_its_text_form() {
         let mark = Mark { changes: 1, samples: 2, rounds: 3, sampled_ms: 4, activity_ms: 5 };
-        let place = Place { run: "ab".to_owned(), epoch: u64::MAX, mark, event: 6 };
-        assert_eq!(Place::parse(&place.text()), Some(place));
+        let place = Cursor { run: "ab".to_owned(), epoch: u64::MAX, mark, event: 6 };
+        assert_eq!(Cursor::parse(&place.text()), Some(place));
         for wrong in ["", "ab.1.2.3.4.5.6", "ab.1.2.3.4.5.6.7.8", "ab.1.2.-3.4.5.6.7", "ab.1.2.x.4.5.6.7"] {
-            assert_eq!(Place::parse(wrong), None, "{wrong}");
+            assert_eq!(Cursor::parse(wrong), None, "{wrong}");
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Api;
 use super::calls::failure;
-use super::history::{Place, record_of, update_of};
+use super::history::{Cursor, record_of, update_of};
 use longhaul_run::{Health, Status};
 
 /// Most listeners at a time: each holds a connection.
@@ -52,7 +52,7 @@ pub async fn stream(
     };
     // One frame waits to be taken; the next one is built after that.
     let (frames, mut taken) = mpsc::channel::<String>(1);
-    tokio::spawn(tell(api, Place::parse(&after), frames, place));
+    tokio::spawn(tell(api, Cursor::parse(&after), frames, place));
     let body = Body::from_stream(poll_fn(move |context| {
         taken.poll_recv(context).map(|frame| frame.map(Ok::<_, Infallible>))
     }));
@@ -60,7 +60,7 @@ pub async fn stream(
 }
 
 /// Sends updates until the listener leaves, or the longest life of a stream is over.
-async fn tell(api: Api, after: Option<Place>, frames: mpsc::Sender<String>, _place: OwnedSemaphorePermit) {
+async fn tell(api: Api, after: Option<Cursor>, frames: mpsc::Sender<String>, _place: OwnedSemaphorePermit) {
     // The listener requests the rest anew.
     let _ = timeout(STREAM_MAX, async {
         let (mut after, mut status) = (after, api.status.clone());
@@ -98,7 +98,7 @@ fn workers(status: &Status) -> impl Iterator<Item = (&str, &str, Health)> {
 }
 
 /// Builds the news since a position, or the whole record, off the threads that take requests.
-async fn next_frame(api: &Api, after: Option<Place>) -> Option<(String, Place)> {
+async fn next_frame(api: &Api, after: Option<Cursor>) -> Option<(String, Cursor)> {
     if let Some(after) = after {
         let api = api.clone();
         let update = tokio::task::spawn_blocking(move || {

@@ -10,7 +10,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::http::ApiTokens;
 use crate::store::{
-    API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Key, Place, Store, StoreError, read_small, write_private,
+    API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Key, Store, StoreError, StoreName, read_small,
+    write_private,
 };
 use longhaul_run::{Phase, State};
 
@@ -43,7 +44,7 @@ pub enum Taken {
 
 /// The run that a coordinator is started for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct RequestedRun {
     /// Its configuration.
     pub config: RunConfig,
     /// Whether it goes on where it is over.
@@ -72,7 +73,7 @@ pub enum FoundError {
     )]
     OtherConfig {
         /// Where the state is.
-        place: Place,
+        place: StoreName,
         /// By key: old and new value.
         differences: String,
     },
@@ -83,13 +84,13 @@ pub enum FoundError {
     )]
     NoRun {
         /// Where the state would be.
-        place: Place,
+        place: StoreName,
     },
     /// The run is over, and cannot go on.
     #[error("{} holds a run that cannot be extended: {reason}. To begin another, give it {}", place.name, place.another)]
     NotExtended {
         /// Where the state is.
-        place: Place,
+        place: StoreName,
         /// Why.
         reason: String,
     },
@@ -118,14 +119,14 @@ impl FoundError {
 ///
 /// # Errors
 /// [`FoundError::Store`], or [`FoundError::NoRun`]
-pub fn open_store(folder: &Path, wanted: &Wanted) -> Result<Store, FoundError> {
+pub fn open_store(folder: &Path, wanted: &RequestedRun) -> Result<Store, FoundError> {
     if wanted.extend && !Store::is_in(folder)? {
-        return Err(FoundError::NoRun { place: Place::of_folder(folder) });
+        return Err(FoundError::NoRun { place: StoreName::of_folder(folder) });
     }
     let store = Store::open(folder)?;
     // A crash may have left one without a run.
     if wanted.extend && store.founding()?.is_none() {
-        return Err(FoundError::NoRun { place: Place::of_folder(folder) });
+        return Err(FoundError::NoRun { place: StoreName::of_folder(folder) });
     }
     Ok(store)
 }
@@ -134,7 +135,12 @@ pub fn open_store(folder: &Path, wanted: &Wanted) -> Result<Store, FoundError> {
 ///
 /// # Errors
 /// [`FoundError`]; a new run is written down completely or not at all.
-pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> Result<Founded, FoundError> {
+pub fn found(
+    store: &Store,
+    folder: &Path,
+    wanted: &RequestedRun,
+    now_unix_s: u64,
+) -> Result<Founded, FoundError> {
     let founded = match store.founding()? {
         Some(founding) => take_up(store, founding, wanted)?,
         None if wanted.extend => return Err(FoundError::NoRun { place: store.place().clone() }),
@@ -148,7 +154,7 @@ pub fn found(store: &Store, folder: &Path, wanted: &Wanted, now_unix_s: u64) -> 
 ///
 /// # Errors
 /// [`FoundError::OtherConfig`]
-pub fn check_config(place: &Place, founding: &Founding, wanted: &Wanted) -> Result<(), FoundError> {
+pub fn check_config(place: &StoreName, founding: &Founding, wanted: &RequestedRun) -> Result<(), FoundError> {
     let text = wanted.config.to_toml()?;
     if founding.config == text || wanted.extend && with_steps_of(founding, &wanted.config)? == founding.config
     {
@@ -168,7 +174,7 @@ fn with_steps_of(founding: &Founding, config: &RunConfig) -> Result<String, Foun
 
 type Parts = (State, CertificateIssuer, Taken);
 
-fn take_up(store: &Store, founding: Founding, wanted: &Wanted) -> Result<Parts, FoundError> {
+fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<Parts, FoundError> {
     check_config(store.place(), &founding, wanted)?;
     let authority = Authority::from_pem(&founding.authority)?;
     let missing = || StoreError::Corrupt {
@@ -270,9 +276,9 @@ mod tests {
 
     const NOW: u64 = 1_900_000_000;
 
-    fn config(extra: &str) -> Wanted {
+    fn config(extra: &str) -> RequestedRun {
         let text = include_str!("../../../examples/demo.toml").replace("batch = 32", extra);
-        Wanted { config: RunConfig::parse(&text).unwrap(), extend: false }
+        RequestedRun { config: RunConfig::parse(&text).unwrap(), extend: false }
     }
 
     #[test]
@@ -318,7 +324,7 @@ mod tests {
         );
     }
     /// A run that was stopped after three of its rounds.
-    fn stopped(store: &Store, folder: &Path) -> Wanted {
+    fn stopped(store: &Store, folder: &Path) -> RequestedRun {
         let wanted = config("batch = 32");
         let mut state = found(store, folder, &wanted, NOW).unwrap().state;
         state.ledger.count_through(longhaul_common::id::Round(3));
@@ -335,7 +341,7 @@ mod tests {
         let seen = found(&store, folder.path(), &wanted, NOW).unwrap();
         assert_eq!((seen.taken, seen.state.phase), (Taken::Resumed, Phase::Finished));
         let (elsewhere, extending) =
-            (tempfile::tempdir().unwrap(), Wanted { extend: true, ..wanted.clone() });
+            (tempfile::tempdir().unwrap(), RequestedRun { extend: true, ..wanted.clone() });
         let empty = Store::open(elsewhere.path()).unwrap();
         let message = found(&empty, elsewhere.path(), &extending, NOW).unwrap_err().to_string();
         assert!(message.starts_with("no run in the state directory "), "{message}");
@@ -374,7 +380,7 @@ mod tests {
     fn where_there_is_no_run_to_extend_nothing_is_made() {
         let folder = tempfile::tempdir().unwrap();
         let wanted = config("batch = 32");
-        let extending = Wanted { extend: true, ..wanted.clone() };
+        let extending = RequestedRun { extend: true, ..wanted.clone() };
         let mistyped = folder.path().join("mistyped");
         for state_dir in [mistyped.as_path(), folder.path()] {
             let error = open_store(state_dir, &extending).unwrap_err();
@@ -394,7 +400,7 @@ mod tests {
 
     #[test]
     fn an_error_is_misuse_where_another_command_line_or_configuration_helps() {
-        let place = || Place::of_folder(Path::new("state"));
+        let place = || StoreName::of_folder(Path::new("state"));
         let not_utf_8 = <toml::ser::Error as serde::ser::Error>::custom("not UTF-8");
         let locked = StoreError::Locked { folder: "state".into() };
         for (error, is_misuse) in [
@@ -421,7 +427,7 @@ mod tests {
             (&|config| config.train.batch = 64, "train.batch was 32 and is 64"),
             (&|config| (config.run.steps, config.run.seed) = (9000, 99), "run.seed was"),
         ] {
-            let mut wanted = Wanted { extend: true, ..stopped.clone() };
+            let mut wanted = RequestedRun { extend: true, ..stopped.clone() };
             change(&mut wanted.config);
             let message = found(&store, folder.path(), &wanted, NOW).unwrap_err().to_string();
             assert!(message.contains(reason), "{message}");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::found::{FoundError, Wanted, open_store};
+use super::found::{FoundError, RequestedRun, open_store};
 use crate::history;
 use crate::record;
 use crate::store::{API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, Store};
@@ -34,7 +34,7 @@ impl FreshFolder {
     ///
     /// # Errors
     /// [`FoundError::Store`], or [`FoundError::NoRun`]
-    pub fn with_records(folder: &Path, wanted: &Wanted) -> Result<(Self, Store), FoundError> {
+    pub fn with_records(folder: &Path, wanted: &RequestedRun) -> Result<(Self, Store), FoundError> {
         let mut fresh = Self::look_at(folder);
         let store = open_store(folder, wanted)?;
         // Another coordinator may have been faster.
@@ -122,9 +122,9 @@ mod tests {
     use super::*;
     use crate::store::{read_small, write_private, write_public};
 
-    fn wanted() -> Wanted {
+    fn wanted() -> RequestedRun {
         let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
-        Wanted { config, extend: false }
+        RequestedRun { config, extend: false }
     }
 
     fn names(folder: &Path) -> Vec<String> {

@@ -11,7 +11,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::clock::Clock;
-use super::found::{FoundError, Wanted, check_config};
+use super::found::{FoundError, RequestedRun, check_config};
 use super::serve::{AbortOnDrop, ServeError, Served};
 use crate::http::waiting;
 use crate::store::etcd::{Candidate, Election, Leader};
@@ -43,7 +43,7 @@ pub enum StandbyError {
 #[derive(Debug)]
 pub struct Standby {
     candidate: Arc<Candidate>,
-    wanted: Wanted,
+    wanted: RequestedRun,
     clock: Clock,
     /// Whether etcd has ever answered: where it never has, the address is more likely wrong than etcd away.
     has_answered: bool,
@@ -57,7 +57,7 @@ pub struct Standby {
 impl Standby {
     /// One that has not asked anybody yet.
     #[must_use]
-    pub fn new(candidate: Candidate, wanted: Wanted, clock: Clock) -> Self {
+    pub fn new(candidate: Candidate, wanted: RequestedRun, clock: Clock) -> Self {
         Self {
             candidate: Arc::new(candidate),
             wanted,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Place, StoreError};
+use super::{StoreError, StoreName};
 
 /// A record that is replaced as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ impl Key {
 /// Keeps records as opaque bytes. `coordinator/docs/store.md` lists the guarantees of each kind.
 pub trait Backend: fmt::Debug + Send {
     /// Where it is, for messages.
-    fn place(&self) -> &Place;
+    fn place(&self) -> &StoreName;
 
     /// A record as it was last put; none if it never was.
     ///

@@ -9,7 +9,7 @@ use redb::{
     StorageBackend, TableDefinition, WriteTransaction,
 };
 
-use super::{Backend, Key, Place, ROUNDS_KEPT, SCHEMA_VERSION, StoreError};
+use super::{Backend, Key, ROUNDS_KEPT, SCHEMA_VERSION, StoreError, StoreName};
 
 /// The database within a state directory.
 pub(super) const FILE: &str = "coordinator.redb";
@@ -29,7 +29,7 @@ const fn table(key: Key) -> TableDefinition<'static, (), &'static [u8]> {
 pub struct Disk {
     database: Database,
     folder: PathBuf,
-    place: Place,
+    place: StoreName,
 }
 
 impl Disk {
@@ -91,7 +91,7 @@ impl Disk {
 
     fn begin(folder: &Path, opened: Result<Database, redb::DatabaseError>) -> Result<Self, StoreError> {
         let database = opened.map_err(|error| StoreError::of_redb(folder, error.into()))?;
-        let disk = Self { database, folder: folder.to_owned(), place: Place::of_folder(folder) };
+        let disk = Self { database, folder: folder.to_owned(), place: StoreName::of_folder(folder) };
         disk.check_schema()?;
         Ok(disk)
     }
@@ -137,7 +137,7 @@ impl Disk {
 }
 
 impl Backend for Disk {
-    fn place(&self) -> &Place {
+    fn place(&self) -> &StoreName {
         &self.place
     }
 

@@ -17,7 +17,7 @@ mod disk;
 mod error;
 pub mod etcd;
 mod files;
-mod place;
+mod store_name;
 
 pub use backend::{Backend, Key};
 pub use disk::Disk;
@@ -25,7 +25,7 @@ pub use error::StoreError;
 pub use files::{
     API_READ_TOKEN_FILE, API_TOKEN_FILE, HTTP_ADDRESS_FILE, read_small, write_private, write_public,
 };
-pub use place::Place;
+pub use store_name::StoreName;
 
 use std::path::Path;
 
@@ -101,7 +101,7 @@ impl Store {
 
     /// Where it is, for messages.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &StoreName {
         self.backend.place()
     }
 

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::sealed;
     use crate::{CheckpointData, CheckpointStore, ModelState, PrivateState};
-    use longhaul_common::model::Share;
+    use longhaul_common::model::SynchronisedLayout;
     use longhaul_common::model::draw_parameters;
     use longhaul_common::model::tiny::tiny_gpt2;
 
@@ -197,7 +197,7 @@ mod tests {
         let count = parts.len() as u32;
         let mut folders = Vec::new();
         for (rank, share) in (0..).zip(parts) {
-            let parameters = Share::new(&share).synchronised(draw_parameters(&share, 4));
+            let parameters = SynchronisedLayout::new(&share).synchronised(draw_parameters(&share, 4));
             let store = CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).of_part(rank, count);
             let model = ModelState {
                 spec: share.clone(),

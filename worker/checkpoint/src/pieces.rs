@@ -64,13 +64,13 @@ fn copy(pieces: &BTreeMap<usize, &[f32]>, stretch: Range<usize>, into: &mut Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_common::model::Share;
+    use longhaul_common::model::SynchronisedLayout;
     use longhaul_common::model::draw_parameters;
     use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 
     /// Each share is drawn from the same seed by itself, independent of the code under test.
     fn synchronised(spec: &ModelSpec) -> Vec<f32> {
-        Share::new(spec).synchronised(draw_parameters(spec, 3))
+        SynchronisedLayout::new(spec).synchronised(draw_parameters(spec, 3))
     }
 
     #[test]

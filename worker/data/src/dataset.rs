@@ -13,7 +13,7 @@ use super::filling::Coming;
 use super::image::augment;
 use super::lease::Lease;
 use super::lent::{BlockStore, Catalogue, LentBlock, Supply};
-use super::part::{Part, bring, gaps};
+use super::part::{SourcePart, bring, gaps};
 use super::piece::BadRecords;
 use super::prepared::Maker;
 use super::recipe::PIECE_BYTES;
@@ -28,8 +28,8 @@ use crate::counted::{counted, were};
 /// source, or other sources, are held out for validation.
 #[derive(Debug)]
 pub struct Dataset {
-    training: Vec<Part>,
-    held_out: Vec<Part>,
+    training: Vec<SourcePart>,
+    held_out: Vec<SourcePart>,
     mixture: Mixture,
     shape: SampleShape,
     gaps: ClassGaps,
@@ -154,7 +154,7 @@ impl Dataset {
     /// Returns the catalogue of the prepared data, made with this tokenizer.
     pub(super) fn catalogue(&self, tokenizer: &Tokenizer) -> Catalogue {
         let tokenizer = tokenizer.json().map(|json| *blake3::hash(&json).as_bytes());
-        Catalogue { tokenizer, sources: self.all().map(Part::listed).collect() }
+        Catalogue { tokenizer, sources: self.all().map(SourcePart::listed).collect() }
     }
 
     /// Returns a block of a source's shard with the shard's head; `None`: it is not here.
@@ -176,9 +176,9 @@ impl Dataset {
         let shape = SampleShape::of(config);
         let share = config.held_out_share();
         let divided = training.iter().zip(sources);
-        let divided = divided.map(|(source, of)| Part::divided(source, of.format(), share, &shape));
-        let (data, mut held_out): (Vec<Part>, Vec<Part>) = divided.unzip();
-        held_out.extend(validation.iter().map(|source| Part::whole(source, &shape)));
+        let divided = divided.map(|(source, of)| SourcePart::divided(source, of.format(), share, &shape));
+        let (data, mut held_out): (Vec<SourcePart>, Vec<SourcePart>) = divided.unzip();
+        held_out.extend(validation.iter().map(|source| SourcePart::whole(source, &shape)));
         let is_asked_for = share > 0.0 || !validation.is_empty();
         if is_asked_for && held_out.iter().all(|part| part.samples() == 0) {
             tracing::warn!(
@@ -204,7 +204,7 @@ impl Dataset {
     /// Returns the number of training samples, at least one.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        self.training.iter().map(Part::samples).sum()
+        self.training.iter().map(SourcePart::samples).sum()
     }
 
     /// Identifies the samples: equal for equal sources, weights, tokenizer, sequence length or image shape, and validation share.
@@ -245,7 +245,7 @@ impl Dataset {
         batches: usize,
         sequences: usize,
     ) -> impl Iterator<Item = Result<HostBatch, DataError>> {
-        let there: u64 = self.held_out.iter().map(Part::samples).sum();
+        let there: u64 = self.held_out.iter().map(SourcePart::samples).sum();
         let wanted = (batches as u64 * sequences as u64).min(there);
         let sequences = sequences.max(1);
         let held_out = move |at: u64| self.find_held_out(at * there / wanted);
@@ -289,7 +289,7 @@ impl Dataset {
     }
 
     /// Replaces `into` with the sample at a position as stored in the shard, before augmentation.
-    fn read(&self, position: u64, seed: u64, into: &mut Vec<u8>) -> Result<(&Part, u64), DataError> {
+    fn read(&self, position: u64, seed: u64, into: &mut Vec<u8>) -> Result<(&SourcePart, u64), DataError> {
         let (part, index) = self.find(position, seed);
         part.read(index, into)?;
         if let SampleShape::Image(shape) = &self.shape {
@@ -303,13 +303,13 @@ impl Dataset {
     pub fn visit(&self, position: u64, seed: u64) -> Visit {
         let place = self.mixture.place(position);
         let samples = self.training[place.source].samples();
-        let before: u64 = self.training[..place.source].iter().map(Part::samples).sum();
+        let before: u64 = self.training[..place.source].iter().map(SourcePart::samples).sum();
         let index = sample_at(source_seed(seed, place.source), samples, place.index);
         Visit { sample: before + index, epoch: place.index / samples }
     }
 
     /// Returns the part of a position's sample, and the index in it.
-    fn find(&self, position: u64, seed: u64) -> (&Part, u64) {
+    fn find(&self, position: u64, seed: u64) -> (&SourcePart, u64) {
         let place = self.mixture.place(position);
         let part = &self.training[place.source];
         (part, sample_at(source_seed(seed, place.source), part.samples(), place.index))
@@ -331,7 +331,7 @@ impl Dataset {
     }
 
     /// Returns the part of a held-out sample, and the index in it.
-    fn find_held_out(&self, mut window: u64) -> Option<(&Part, u64)> {
+    fn find_held_out(&self, mut window: u64) -> Option<(&SourcePart, u64)> {
         for part in &self.held_out {
             if window < part.samples() {
                 return Some((part, window));
@@ -345,7 +345,7 @@ impl Dataset {
     #[must_use]
     pub fn sources(&self) -> Vec<SourceSummary> {
         let all: u64 = self.mixture.weights().sum();
-        let summary = |part: &Part, share| SourceSummary {
+        let summary = |part: &SourcePart, share| SourceSummary {
             name: part.source.name.clone(),
             size: part.source.size(),
             samples: part.samples(),
@@ -379,12 +379,12 @@ impl Dataset {
     }
 
     /// Returns one part of each source.
-    fn all(&self) -> impl Iterator<Item = &Part> {
+    fn all(&self) -> impl Iterator<Item = &SourcePart> {
         self.training.iter().chain(self.others())
     }
 
     /// Returns the sources that are held out entirely.
-    fn others(&self) -> impl Iterator<Item = &Part> {
+    fn others(&self) -> impl Iterator<Item = &SourcePart> {
         self.held_out[self.training.len()..].iter()
     }
 }
@@ -397,15 +397,15 @@ pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Res
 }
 
 /// Returns the mixture of the sources. With weights, each source needs a sample; without, at least one does.
-fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataError> {
-    let too_short = |source_name: String, parts: &[Part]| {
+fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, DataError> {
+    let too_short = |source_name: String, parts: &[SourcePart]| {
         let there: u64 = parts.iter().map(|part| part.source.items()).sum();
         if there == 0
             && let Some(found) = without_items(parts)
         {
             return DataError::Nothing { source_name, found };
         }
-        let training = parts.iter().map(Part::items).sum();
+        let training = parts.iter().map(SourcePart::items).sum();
         match parts.first().map(|part| &part.shape) {
             Some(SampleShape::Tokens(length)) => {
                 DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }
@@ -415,7 +415,7 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
     };
     let weights: Vec<f64> = sources.iter().filter_map(|source| source.weight).collect();
     if weights.is_empty() {
-        let samples: Vec<u64> = training.iter().map(Part::samples).collect();
+        let samples: Vec<u64> = training.iter().map(SourcePart::samples).collect();
         let names: Vec<&str> = training.iter().map(|part| part.source.name.as_str()).collect();
         let mixture = Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training))?;
         for (source, _) in names.iter().zip(&samples).filter(|(_, samples)| **samples == 0) {
@@ -430,7 +430,7 @@ fn mixture(sources: &[DataSource], training: &[Part]) -> Result<Mixture, DataErr
 }
 
 /// Describes the content of files without a single item; `None`: nothing to add.
-fn without_items(parts: &[Part]) -> Option<String> {
+fn without_items(parts: &[SourcePart]) -> Option<String> {
     let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
     for size in parts.iter().map(|part| part.source.size()) {
         (files, bytes) = (files + size.files, bytes + size.bytes);

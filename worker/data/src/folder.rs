@@ -13,7 +13,7 @@ use super::image::{Pixels, RawImage};
 use super::passed::{self, PassedOver, Reason};
 use super::records::content;
 use super::splits;
-use super::stamp::{Changed, Seen, State};
+use super::stamp::{Changed, FileState, Seen};
 use super::work::FileWork;
 use crate::counted::counted;
 
@@ -37,7 +37,7 @@ pub(super) struct FolderImage {
     /// Within the folder of its class.
     name: PathBuf,
     pub(super) path: PathBuf,
-    pub(super) state: State,
+    pub(super) state: FileState,
     changed: Changed,
 }
 
@@ -215,7 +215,7 @@ pub(super) fn seen_of(images: &[FolderImage]) -> Seen {
 }
 
 /// Returns its state alone.
-pub(super) fn state_of(images: &[FolderImage]) -> State {
+pub(super) fn state_of(images: &[FolderImage]) -> FileState {
     let (mut bytes, mut newest, mut hasher) = (0, (i64::MIN, 0), blake3::Hasher::new());
     for FolderImage { class, name, state, .. } in images {
         let time = (state.modified_s, state.modified_ns);
@@ -231,7 +231,7 @@ pub(super) fn state_of(images: &[FolderImage]) -> State {
     }
     // A hash of all names, times and inodes takes the place of the inode.
     let inode = u64::from_le_bytes(number_of(&hasher));
-    State { bytes, modified_s: newest.0, modified_ns: newest.1, inode }
+    FileState { bytes, modified_s: newest.0, modified_ns: newest.1, inode }
 }
 
 fn number_of(hasher: &blake3::Hasher) -> [u8; 8] {
@@ -264,7 +264,7 @@ pub(super) fn read_image(image: &FolderImage) -> Result<RawImage, DataError> {
     };
     let is_as_listed = |file: &File| {
         let metadata = file.metadata().map_err(DataError::io("read", path))?;
-        if State::from(&metadata) == *state { Ok(()) } else { Err(changed()) }
+        if FileState::from(&metadata) == *state { Ok(()) } else { Err(changed()) }
     };
     is_as_listed(&file)?;
     let content = if state.bytes > RECORD_BYTES_MAX {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::DataError;
 use super::cache::Cache;
 use super::remote::RemoteFile;
-use super::stamp::{Stamp, State};
+use super::stamp::{FileState, Stamp};
 use super::work::FileWork;
 
 /// The location of a file.
@@ -41,16 +41,16 @@ impl Origin {
     /// Returns its bytes.
     pub(super) fn bytes(&self) -> Result<u64, DataError> {
         match self {
-            Self::Local(path) => Ok(State::of(path)?.bytes),
+            Self::Local(path) => Ok(FileState::of(path)?.bytes),
             Self::Remote(file) => Ok(file.version.bytes),
             Self::Labelled { images, labels } => Ok(images.bytes()? + labels.bytes()?),
         }
     }
 
     /// Returns metadata that changes on writes, for each of its files; empty if each read verifies the version.
-    pub(super) fn state(&self) -> Result<Vec<State>, DataError> {
+    pub(super) fn state(&self) -> Result<Vec<FileState>, DataError> {
         match self {
-            Self::Local(path) => Ok(vec![State::of(path)?]),
+            Self::Local(path) => Ok(vec![FileState::of(path)?]),
             Self::Remote(_) => Ok(Vec::new()),
             Self::Labelled { images, labels } => Ok([images.state()?, labels.state()?].concat()),
         }

@@ -14,7 +14,7 @@ use super::{ClassGaps, DataError};
 
 /// Items (tokens or images) of a source used as samples.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct SourcePart {
     pub(super) source: Arc<Source>,
     items: Items,
     pub(super) shape: SampleShape,
@@ -32,7 +32,7 @@ enum Items {
 }
 
 /// Decodes samples about to be read, unless they already are.
-pub(super) fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Result<(), DataError> {
+pub(super) fn bring<'a>(samples: impl Iterator<Item = (&'a SourcePart, u64)>) -> Result<(), DataError> {
     let mut wanted: Vec<(&Arc<Source>, Vec<u64>)> = Vec::new();
     for (part, sample) in samples.filter(|(part, _)| part.source.filling().is_some()) {
         let items = part.range(sample);
@@ -45,7 +45,7 @@ pub(super) fn bring<'a>(samples: impl Iterator<Item = (&'a Part, u64)>) -> Resul
 }
 
 /// Returns the classes on one side only; empty if the classes of a source are unknown.
-pub(super) fn gaps(training: &[Part], held_out: &[Part]) -> ClassGaps {
+pub(super) fn gaps(training: &[SourcePart], held_out: &[SourcePart]) -> ClassGaps {
     let mut sides = ClassSides::default();
     let sides_of = [(training, &mut sides.trained), (held_out, &mut sides.held_out)];
     for (parts, classes) in sides_of {
@@ -59,7 +59,7 @@ pub(super) fn gaps(training: &[Part], held_out: &[Part]) -> ClassGaps {
     sides.gaps()
 }
 
-impl Part {
+impl SourcePart {
     /// Splits a source into its training part and its held-out share: the end of its tokens, or the last images of each class. The order of a folder's
     /// images gives its end a share of each class.
     pub(super) fn divided(

@@ -20,7 +20,7 @@ const HASHED_AT_ONCE: usize = 1 << 20;
 /// The identity of a file's bytes, valid while the operating system reports no write since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
-    state: State,
+    state: FileState,
     /// Absent in stamps of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed: Option<Changed>,
@@ -30,7 +30,7 @@ pub(super) struct Stamp {
 
 /// Attributes that change when a file, or one of an image folder, is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct FileState {
     pub(super) bytes: u64,
     pub(super) modified_s: i64,
     pub(super) modified_ns: i64,
@@ -48,11 +48,11 @@ pub(super) struct Changed {
 /// Metadata of a file, or of a folder of images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    pub(super) state: State,
+    pub(super) state: FileState,
     pub(super) changed: Changed,
 }
 
-impl State {
+impl FileState {
     pub(super) fn of(path: &Path) -> Result<Self, DataError> {
         Seen::of(path).map(|seen| seen.state)
     }
@@ -73,13 +73,13 @@ impl Seen {
 impl From<&Metadata> for Seen {
     fn from(metadata: &Metadata) -> Self {
         Self {
-            state: State::from(metadata),
+            state: FileState::from(metadata),
             changed: Changed { s: metadata.ctime(), ns: metadata.ctime_nsec() },
         }
     }
 }
 
-impl From<&Metadata> for State {
+impl From<&Metadata> for FileState {
     fn from(metadata: &Metadata) -> Self {
         Self {
             bytes: metadata.len(),
@@ -98,7 +98,7 @@ impl Stamp {
             return Ok(known);
         }
         let hash = hash(path, work)?;
-        if State::of(path)? != seen.state {
+        if FileState::of(path)? != seen.state {
             return Err(DataError::Changed { path: path.to_owned() });
         }
         Self::keep(path, seen, hash, cache)

@@ -91,12 +91,12 @@ impl Targets {
 
 /// Data kept for a micro-batch between its forward and its backward pass.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SavedActivations {
     targets: Option<Targets>,
     activations: Activations,
 }
 
-impl Kept {
+impl SavedActivations {
     /// Returns the losses [B] of its sequences, if requested and the last layer is here.
     pub fn losses(&self) -> Option<Tensor> {
         self.targets.as_ref().and_then(Targets::losses)
@@ -187,7 +187,11 @@ impl Chunk {
 
     /// Returns the residual stream [B, T, D] behind the blocks, outside autograd's graph, or the share of the loss [], for tokens [B, T] or the residual
     /// stream before them.
-    pub fn forward(&self, input: &Tensor, targets: Option<Targets>) -> Result<(Tensor, Kept), TchError> {
+    pub fn forward(
+        &self,
+        input: &Tensor,
+        targets: Option<Targets>,
+    ) -> Result<(Tensor, SavedActivations), TchError> {
         if self.recompute {
             let mut inputs = Vec::with_capacity(self.blocks.len());
             let output = tch::no_grad(|| {
@@ -197,7 +201,7 @@ impl Chunk {
                     output
                 })
             })?;
-            return Ok((output, Kept { targets, activations: Activations::Inputs(inputs) }));
+            return Ok((output, SavedActivations { targets, activations: Activations::Inputs(inputs) }));
         }
         let input = if self.takes_tokens() {
             input.shallow_clone()
@@ -210,12 +214,12 @@ impl Chunk {
             .try_fold(input.shallow_clone(), |x, part| self.through(part, &x, targets.as_ref()))?;
         let handed_on = output.f_detach()?;
         let input = (!self.takes_tokens()).then_some(input);
-        Ok((handed_on, Kept { targets, activations: Activations::Graph { input, output } }))
+        Ok((handed_on, SavedActivations { targets, activations: Activations::Graph { input, output } }))
     }
 
     /// Returns the gradients, given that of the residual stream behind the blocks, or `None` if they end with the loss.
-    pub fn backward(&self, kept: Kept, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
-        let Kept { targets, activations } = kept;
+    pub fn backward(&self, kept: SavedActivations, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
+        let SavedActivations { targets, activations } = kept;
         match activations {
             Activations::Graph { input, output } => {
                 let mut leaves: Vec<Tensor> = self.leaves.iter().map(Tensor::shallow_clone).collect();

@@ -1,6 +1,6 @@
 //! Runs a rank's list of tasks: receives from and sends to other ranks, and leaves computation to its caller.
 
-use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
+use longhaul_common::pipeline::{Pipeline, RankTask, Task, Work};
 use tch::Tensor;
 
 use super::{EngineError, Pipe};
@@ -41,7 +41,7 @@ pub fn interpret(
     pipe: &mut dyn Pipe,
 ) -> Result<(), EngineError> {
     for &task in tasks {
-        let place = Place { rank, task };
+        let place = RankTask { rank, task };
         let input = match pipeline.input_of(place) {
             Some(_) => Some(pipe.receive(task, &stages.shape(task))?),
             None => None,

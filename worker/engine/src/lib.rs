@@ -55,7 +55,7 @@ pub use multiplications::count_multiplications;
 pub use pipeline::{Gift, Pipe, PipelineRank};
 pub use sampling::Sampling;
 use tch::{Device, TchError, Tensor};
-use tensor::Membership;
+use tensor::TensorSharding;
 
 use crate::models::{Model, Parameters, views_of};
 
@@ -81,7 +81,7 @@ pub struct Engine {
     /// Connection to the ranks with the other parts of the model, if it is divided.
     rank: Option<PipelineRank>,
     /// Connection to the members with the other shares of these layers, if they are shared.
-    group: Option<Membership>,
+    group: Option<TensorSharding>,
 }
 
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Engine {
 
     /// Builds the blocks here for the joined ranks and group. A share computes nothing before its join.
     fn build_chunks(&mut self) -> Result<(), EngineError> {
-        let group = self.group.as_ref().map(Membership::group);
+        let group = self.group.as_ref().map(TensorSharding::group);
         self.chunks = Vec::new();
         if self.spec.shard.is_whole() || group.is_some() {
             let (precision, recompute) = (self.settings.precision, self.settings.recompute);

@@ -11,7 +11,7 @@ use longhaul_common::model::ModelSpec;
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use tch::Tensor;
 
-use super::chunk::{Chunk, Gradients, Kept};
+use super::chunk::{Chunk, Gradients, SavedActivations};
 use super::gradient::{Sum, all_of, outcome};
 use super::interpreter::{Stages, interpret};
 use super::{Engine, EngineError, StepOutcome};
@@ -151,7 +151,7 @@ struct Step<'a> {
     rank: &'a PipelineRank,
     sequences: usize,
     micros: Vec<MicroBatch<'a>>,
-    kept: HashMap<(u32, u32), Kept>,
+    kept: HashMap<(u32, u32), SavedActivations>,
     /// Deferred work of backward passes for the tasks that compute the gradients of weights.
     waiting: HashMap<(u32, u32), Left>,
     losses: Vec<Tensor>,

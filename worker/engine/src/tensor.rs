@@ -13,7 +13,7 @@ use longhaul_collective::Word;
 
 /// A member's group, and the parameters shared with the others.
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(super) struct TensorSharding {
     group: Arc<TensorGroup>,
     /// By parameter tensor: whether all members have all of it.
     replicated: Vec<bool>,
@@ -40,7 +40,7 @@ impl Engine {
             return Err(EngineError::Share { index: shard.index(), ways: shard.ways() });
         }
         let replicated = self.spec.parameters().iter().map(ParameterSpec::is_replicated).collect();
-        self.group = Some(Membership { group: Arc::new(group), replicated });
+        self.group = Some(TensorSharding { group: Arc::new(group), replicated });
         self.build_chunks()
     }
 
@@ -92,7 +92,7 @@ impl Engine {
     }
 }
 
-impl Membership {
+impl TensorSharding {
     pub fn group(&self) -> &Arc<TensorGroup> {
         &self.group
     }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use longhaul_common::config::TrainConfig;
 use longhaul_common::model::ModelSpec;
-use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Place, Task};
+use longhaul_common::pipeline::{Pipeline, PipelineSchedule, RankTask, Task};
 use tch::{Device, Tensor};
 
 use crate::{Batch, Engine, EngineError, Gift, Pipe, PipelineRank, choose_device};
@@ -68,12 +68,12 @@ impl Pipe for Channels {
     fn begin(&mut self) {}
 
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError> {
-        let to = self.pipeline.receiver_of(Place { rank: self.rank, task }).unwrap();
+        let to = self.pipeline.receiver_of(RankTask { rank: self.rank, task }).unwrap();
         self.say(to, About::Task(task), values.copy())
     }
 
     fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError> {
-        let from = self.pipeline.input_of(Place { rank: self.rank, task }).unwrap();
+        let from = self.pipeline.input_of(RankTask { rank: self.rank, task }).unwrap();
         let values = self.hear(About::Task(from.task))?;
         assert_eq!(values.size(), shape);
         Ok(values)

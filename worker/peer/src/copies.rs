@@ -34,14 +34,14 @@ const FILES_MAX: usize = 7;
 
 /// Wanted part of a model. Its whole bounds the size of a checkpoint.
 #[derive(Clone, Copy)]
-enum Wanted<'a> {
+enum RequestedParts<'a> {
     /// Any part of it.
     Any(&'a ModelSpec),
     /// Parts with a block of this part.
     BlocksOf(&'a ModelSpec),
 }
 
-impl Wanted<'_> {
+impl RequestedParts<'_> {
     fn model(&self) -> &ModelSpec {
         match self {
             Self::Any(model) | Self::BlocksOf(model) => model,
@@ -93,7 +93,7 @@ impl Network {
 
 async fn fetch_any(network: &Network, store: &CheckpointStore, part: &HeldPart) -> Result<()> {
     let (_, largest) = network.lock().checkpoints.clone().context("no checkpoints are shared in this run")?;
-    fetch_part(network, store, part, Wanted::Any(&largest)).await
+    fetch_part(network, store, part, RequestedParts::Any(&largest)).await
 }
 
 async fn fetch_overlapping(
@@ -103,7 +103,7 @@ async fn fetch_overlapping(
     wanted: &ModelSpec,
 ) -> Result<()> {
     for part in parts {
-        fetch_part(network, store, part, Wanted::BlocksOf(wanted)).await?;
+        fetch_part(network, store, part, RequestedParts::BlocksOf(wanted)).await?;
     }
     Ok(())
 }
@@ -113,7 +113,7 @@ async fn fetch_part(
     network: &Network,
     store: &CheckpointStore,
     part: &HeldPart,
-    wanted: Wanted<'_>,
+    wanted: RequestedParts<'_>,
 ) -> Result<()> {
     let HeldPart { offer, holders } = part;
     let store = store.clone().of_part(offer.rank, offer.parts);
@@ -140,7 +140,7 @@ async fn fetch_from(
     store: &CheckpointStore,
     offer: &CheckpointOffer,
     holder: &Member,
-    wanted: Wanted<'_>,
+    wanted: RequestedParts<'_>,
 ) -> Result<()> {
     let name = PeerName::Worker(holder.worker).in_run(network.own.run);
     let connecting = network.endpoint.connect_with(network.client(), network.address_of(holder), &name);
@@ -155,7 +155,7 @@ async fn fetch_over(
     store: &CheckpointStore,
     offer: &CheckpointOffer,
     holder: &Member,
-    wanted: Wanted<'_>,
+    wanted: RequestedParts<'_>,
 ) -> Result<()> {
     let CheckpointOffer { next_round, state_hash, rank, parts, .. } = *offer;
     let of = CheckpointName { next_round, rank, parts, state_hash };
@@ -163,7 +163,7 @@ async fn fetch_over(
     check_lengths(&files, wanted.model())?;
     let incoming = store.receive(next_round).context("make room for a checkpoint")?;
     // The manifest comes last in the list, and names the blocks.
-    if let (Wanted::BlocksOf(wanted), Some(manifest)) = (wanted, files.last()) {
+    if let (RequestedParts::BlocksOf(wanted), Some(manifest)) = (wanted, files.last()) {
         fetch_file(connection, of, manifest, &incoming).await?;
         if !incoming.overlaps(wanted)? {
             return Ok(());

@@ -7,11 +7,11 @@ mod copies;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub mod fuzz;
 mod heal;
-mod lending;
 mod link_table;
 mod liveness;
 mod mask_secrets;
 mod peer;
+mod peer_data;
 mod probe;
 mod reach;
 mod reply;
@@ -52,11 +52,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-pub use self::lending::FoundData;
-use self::lending::PeerData;
 use self::liveness::PeerLiveness;
 pub use self::liveness::{ANSWER_MAX, Shown};
 use self::peer::{Peer, Room};
+pub use self::peer_data::FoundData;
+use self::peer_data::PeerData;
 use self::reply::reply;
 use self::site::SiteAcceptor;
 pub use self::site::{SiteAcceptorError, bind};

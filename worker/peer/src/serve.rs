@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Network;
 use super::copies;
-use super::lending::{send_block, send_catalogue, send_tokenizer};
+use super::peer_data::{send_block, send_catalogue, send_tokenizer};
 use super::request::{
     Manifest, Request, answer_sign, manifest_of, send_manifest, send_mask_secret, send_piece, send_probe,
     send_result,

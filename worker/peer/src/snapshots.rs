@@ -23,11 +23,11 @@ pub(super) const UNUSED_MAX: Duration = Duration::from_secs(60);
 /// copy and one pending request.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
-    kept: Mutex<Kept>,
+    kept: Mutex<SnapshotStore>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct SnapshotStore {
     snapshots: Vec<Snapshot>,
     /// Workers with a pending request.
     asking: BTreeSet<WorkerId>,
@@ -55,7 +55,7 @@ impl Claim {
     }
 }
 
-impl Kept {
+impl SnapshotStore {
     fn retain_claims(&mut self, stays: impl Fn(&Claim) -> bool) {
         self.snapshots.retain_mut(|snapshot| {
             snapshot.claims.retain(&stays);
@@ -116,7 +116,7 @@ impl Snapshots {
         claims.map(|claim| claim.used + UNUSED_MAX).min()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, SnapshotStore> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

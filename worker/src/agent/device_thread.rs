@@ -11,8 +11,8 @@ use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::model::Share;
-use longhaul_data::{BlockStore, DataError, Dataset, Lending, ReadAhead, Tokenizer, Work};
+use longhaul_common::model::SynchronisedLayout;
+use longhaul_data::{BlockProvider, BlockStore, DataError, Dataset, ReadAhead, Tokenizer, Work};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
@@ -22,15 +22,15 @@ use longhaul_nccl::NcclCollective;
 use longhaul_peer::{FoundData, Network};
 use tokio::sync::mpsc;
 
-use super::join::Membership;
+use super::join::JoinedRun;
 use super::memory;
 use crate::data_progress::{self, Far};
-use crate::train::device::{Device, Outbox};
+use crate::train::device::{Device, DeviceSender};
 use crate::train::selection::Selector;
 
 /// Inputs of the device thread, which creates the tensors itself.
 pub(super) struct DeviceThread {
-    pub membership: Arc<Membership>,
+    pub membership: Arc<JoinedRun>,
     pub worker: WorkerId,
     pub config: Arc<RunConfig>,
     pub network: Arc<Network>,
@@ -52,7 +52,8 @@ impl DeviceThread {
     /// Opens the data, builds the model and trains until the session ends.
     fn run(self) {
         let queue = self.queue.clone();
-        let outbox: Outbox = Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok());
+        let outbox: DeviceSender =
+            Box::new(move |message| queue.blocking_send(SyncEvent::Device(message)).is_ok());
         if let Err(error) = self.serve(&outbox) {
             // A closed queue means that the session is over.
             let _ = outbox(FromDevice::Failed(Explained(&*error).to_string()));
@@ -60,12 +61,12 @@ impl DeviceThread {
     }
 
     /// Builds and trains each assigned part of the model in turn. An undivided model needs no assignment.
-    fn serve(&self, outbox: &Outbox) -> Result<()> {
+    fn serve(&self, outbox: &DeviceSender) -> Result<()> {
         let text = self.open()?;
         let mut next = (!self.config.parallel.is_divided()).then_some(0);
         while let Some(rank) = next.or_else(|| self.told()) {
             let (engine, low_rank, prepared) = self.build(&text, rank)?;
-            let share = Share::new(&prepared.spec);
+            let share = SynchronisedLayout::new(&prepared.spec);
             let selective = self.config.train.selective_backward.as_ref();
             let (seed, samples) = (self.config.run.seed, text.data.samples());
             let selector = selective.map(|config| Selector::new(config, seed, samples));
@@ -151,7 +152,7 @@ impl DeviceThread {
     fn lend(&self, data: &Arc<Dataset>, tokenizer: &Tokenizer) -> Result<()> {
         let lend = |data: Arc<Dataset>, tokenizer: &Tokenizer, network: &Network| {
             let hash = data.data_hash();
-            network.lend(Arc::new(Lending::new(data, tokenizer)?), hash);
+            network.lend(Arc::new(BlockProvider::new(data, tokenizer)?), hash);
             Ok::<_, DataError>(())
         };
         let coming = data.coming();
@@ -199,8 +200,8 @@ impl DeviceThread {
             }
             refused.push(name);
         };
-        let lending = Lending::new(Arc::clone(&data), &tokenizer)?;
-        self.network.lend_fetched(Arc::new(lending), name);
+        let provider = BlockProvider::new(Arc::clone(&data), &tokenizer)?;
+        self.network.lend_fetched(Arc::new(provider), name);
         Ok((tokenizer, data))
     }
 
@@ -232,7 +233,7 @@ impl DeviceThread {
         }
         let mut parameters = Vec::new();
         engine.parameters_to_host(&mut parameters)?;
-        let parameters = Share::new(&spec).synchronised(parameters);
+        let parameters = SynchronisedLayout::new(&spec).synchronised(parameters);
         let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
         let prepared = Prepared {
             rank,

@@ -78,7 +78,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
     let room = memory::room(&args);
     let unusable = Unusable::default();
     let exports = Exports::start();
-    let member = Arc::new(Membership {
+    let member = Arc::new(JoinedRun {
         args,
         cache_dir,
         slot,
@@ -105,7 +105,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
 }
 
 /// This process as a member of the run, across all its sessions.
-pub(super) struct Membership {
+pub(super) struct JoinedRun {
     pub args: JoinArgs,
     pub cache_dir: PathBuf,
     pub slot: IdentitySlot,
@@ -122,7 +122,7 @@ pub(super) struct Membership {
     twins: Twins,
 }
 
-impl Membership {
+impl JoinedRun {
     async fn take_part(self: &Arc<Self>, mut identity: Identity, stop: &mut StopSignal) -> Result<()> {
         let (mut conversation, mut rejoins, mut too_late) = (None, Rejoins::default(), None);
         let mut is_part = false;

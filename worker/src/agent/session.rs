@@ -29,7 +29,7 @@ use super::departure::{Departure, FAREWELL_MAX};
 use super::device_thread::DeviceThread;
 use super::ending::{Ending, ending_of};
 use super::heartbeats::Heartbeats;
-use super::join::Membership;
+use super::join::JoinedRun;
 use super::line::Line;
 use super::link_reports::{LOOK, ToldLinks};
 use super::offers::{Offers, tell_archived};
@@ -52,7 +52,7 @@ const RENEWAL_CHECK: Duration = Duration::from_secs(600);
 
 /// The threads of a session and their channels.
 pub(super) struct Session {
-    membership: Arc<Membership>,
+    membership: Arc<JoinedRun>,
     identity: Identity,
     config: Arc<RunConfig>,
     join: Join,
@@ -111,7 +111,7 @@ enum Wake {
 
 impl Session {
     pub(super) fn start(
-        membership: Arc<Membership>,
+        membership: Arc<JoinedRun>,
         identity: Identity,
         config: RunConfig,
         welcome: &Welcome,

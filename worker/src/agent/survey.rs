@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::connection::Conversation;
-use super::join::Membership;
+use super::join::JoinedRun;
 use super::speed;
 use super::stop::StopSignal;
 
@@ -48,7 +48,7 @@ enum Wake {
 /// # Errors
 /// This machine cannot compute, or the coordinator refuses it.
 pub(super) async fn attend(
-    membership: &Arc<Membership>,
+    membership: &Arc<JoinedRun>,
     identity: &Identity,
     config: RunConfig,
     mut conversation: Conversation,
@@ -86,7 +86,7 @@ pub(super) async fn attend(
     }
 }
 
-fn profile(membership: &Arc<Membership>, config: RunConfig) -> JoinHandle<Result<Profile>> {
+fn profile(membership: &Arc<JoinedRun>, config: RunConfig) -> JoinHandle<Result<Profile>> {
     let membership = Arc::clone(membership);
     spawn_blocking(move || speed::measure(&membership.args, &config))
 }

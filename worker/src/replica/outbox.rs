@@ -32,7 +32,7 @@ pub enum PipeError {
 
 /// The outgoing messages of a rank in one session.
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(super) struct StageSender {
     messages: SyncSender<StageMessage>,
     /// Buffers of sent messages, for reuse.
     empty: Receiver<Vec<f32>>,
@@ -49,7 +49,7 @@ pub(super) struct StageMessage {
     pub values: Vec<f32>,
 }
 
-impl Outbox {
+impl StageSender {
     /// Starts the thread. It ends once this is dropped and the queue is sent, or with the session.
     pub fn start(
         network: Arc<Network>,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use longhaul_common::config::{BOUNDARY_CHUNK, Differences, ParallelConfig, ValueFormat};
 use longhaul_common::id::{Generation, WorkerId};
-use longhaul_common::pipeline::{Pipeline, Place, Task, Work};
+use longhaul_common::pipeline::{Pipeline, RankTask, Task, Work};
 use longhaul_engine::{EngineError, Gift, Pipe};
 use longhaul_flight::Awaited;
 use longhaul_member::activity::Activity;
@@ -16,7 +16,7 @@ use longhaul_proto::codec::{Decoder, Update};
 use tch::{Device, Kind, Tensor};
 
 use super::activation_cache::ActivationCache;
-use super::outbox::{Outbox, PART_VALUES, PipeError, StageMessage};
+use super::outbox::{PART_VALUES, PipeError, StageMessage, StageSender};
 
 /// Formats of tensors between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct NetworkPipe {
     /// The worker of each rank.
     workers: Vec<WorkerId>,
     exchange: u64,
-    outbox: Outbox,
+    outbox: StageSender,
     decoder: Decoder,
     /// Activations received from the previous rank, if differences are sent.
     recall: Option<ActivationCache>,
@@ -82,7 +82,7 @@ impl NetworkPipe {
         formats: BoundaryFormats,
     ) -> Result<Self, PipeError> {
         let chunks = pipeline.chunks;
-        let outbox = Outbox::start(Arc::clone(&network), session, copy, formats, chunks)?;
+        let outbox = StageSender::start(Arc::clone(&network), session, copy, formats, chunks)?;
         Ok(Self {
             network,
             pipeline,
@@ -222,13 +222,13 @@ impl Pipe for NetworkPipe {
     }
 
     fn send(&mut self, task: Task, values: &Tensor) -> Result<(), EngineError> {
-        let Some(to) = self.pipeline.receiver_of(Place { rank: self.rank, task }) else { return Ok(()) };
+        let Some(to) = self.pipeline.receiver_of(RankTask { rank: self.rank, task }) else { return Ok(()) };
         self.post_tensor(to, self.about(kind_of(task), Some(task)), values)
     }
 
     fn receive(&mut self, task: Task, shape: &[i64]) -> Result<Tensor, EngineError> {
         let none = || EngineError::Interrupted(format!("{task:?} takes nothing from another rank"));
-        let from = self.pipeline.input_of(Place { rank: self.rank, task }).ok_or_else(none)?;
+        let from = self.pipeline.input_of(RankTask { rank: self.rank, task }).ok_or_else(none)?;
         self.fetch_tensor(from.rank, self.about(kind_of(from.task), Some(from.task)), shape)
     }
 

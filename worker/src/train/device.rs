@@ -14,7 +14,7 @@ use anyhow::{Result, bail, ensure};
 use longhaul_common::config::{Application, RunConfig, Source};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::Evaluation;
-use longhaul_common::model::Share;
+use longhaul_common::model::SynchronisedLayout;
 use longhaul_common::plan::FragmentLayout;
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_data::{Dataset, ReadAhead};
@@ -43,7 +43,7 @@ pub struct Device<'a> {
     /// The model and its optimiser.
     pub engine: Engine,
     /// The share of the engine's values that this device synchronises.
-    pub share: Share,
+    pub share: SynchronisedLayout,
     /// Low-rank compression of gradients, if configured.
     pub low_rank: Option<LowRank>,
     /// Selects the samples to train on; `None`: all.
@@ -61,13 +61,13 @@ pub struct Device<'a> {
     /// Messages from the synchroniser.
     pub inbox: &'a Receiver<ToDevice>,
     /// Messages to the synchroniser; bounded, so that the device cannot run ahead of it.
-    pub outbox: &'a Outbox,
+    pub outbox: &'a DeviceSender,
     /// The first round that the device's state does not include.
     pub next_round: Round,
 }
 
 /// Sends a message to the synchroniser. Blocks while the synchroniser is behind; returns false once it has stopped.
-pub type Outbox = Box<dyn Fn(FromDevice) -> bool + Send>;
+pub type DeviceSender = Box<dyn Fn(FromDevice) -> bool + Send>;
 
 /// The end of a stretch of training.
 enum Outcome {

@@ -14,7 +14,7 @@ use super::wire::{
     CreatedAt, Done, Grant, Granted, KeyValue, OfLease, Operation, Range, Transacted, Transaction, decode,
     encode,
 };
-use crate::store::{Founding, Key, Place, Store, StoreError};
+use crate::store::{Founding, Key, Store, StoreError, StoreName};
 
 /// Time limit of etcd's answers to a waiting candidate.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,15 +48,17 @@ impl Candidate {
     /// # Errors
     /// [`StoreError::Refused`] names a file with certificates that cannot be used.
     pub fn new(address: EtcdAddress, advertised: String) -> Result<Self, StoreError> {
-        let place =
-            Place { name: format!("the state in etcd at {address}"), another: "another /PREFIX in --state" };
+        let place = StoreName {
+            name: format!("the state in etcd at {address}"),
+            another: "another /PREFIX in --state",
+        };
         let reader = Reader { client: Arc::new(Client::new(address)?), place };
         Ok(Self { reader, own: Leader { advertised } })
     }
 
     /// Where the state is, for messages.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &StoreName {
         &self.reader.place
     }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::client::{CallError, Client};
 use super::lead::Lead;
 use super::wire::{KeyValue, Operation, Range, Ranged, decode, encode};
-use crate::store::{Backend, Key, Place, ROUNDS_KEPT, SCHEMA_VERSION, StoreError};
+use crate::store::{Backend, Key, ROUNDS_KEPT, SCHEMA_VERSION, StoreError, StoreName};
 
 /// Longer records are split into parts. etcd takes requests of 1.5 MiB by default, and one request has a few records and rounds.
 pub const PART_BYTES_MAX: usize = 256 << 10;
@@ -50,7 +50,7 @@ pub struct Etcd {
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub client: Arc<Client>,
-    pub place: Place,
+    pub place: StoreName,
 }
 
 impl Reader {
@@ -208,7 +208,7 @@ impl Etcd {
 }
 
 impl Backend for Etcd {
-    fn place(&self) -> &Place {
+    fn place(&self) -> &StoreName {
         &self.reader.place
     }
 

@@ -9,7 +9,7 @@ use image::RgbImage;
 use image::codecs::jpeg::JpegEncoder;
 use longhaul_common::config::{DataConfig, ImageConfig, read_toml};
 use longhaul_data::{
-    Dataset, HostBatch, ReadAhead, STEPS_AHEAD, Tokenizer, Wanted, Work, augment, image_sample,
+    Dataset, HostBatch, ReadAhead, ReadRequest, STEPS_AHEAD, Tokenizer, Work, augment, image_sample,
 };
 use longhaul_engine::{Batch, read_ahead};
 use rayon::prelude::*;
@@ -148,8 +148,8 @@ fn uncached_pass(files: &[(u32, PathBuf)], shape: &ImageConfig) -> Result<f64> {
 /// Reads an epoch as a device does.
 fn cached_pass(ahead: &ReadAhead<Batch>, samples: u64, epoch: u64) -> Result<()> {
     let positions: Vec<u64> = (epoch * samples..(epoch + 1) * samples).collect();
-    let wanted = |positions: &[u64]| Wanted { positions: positions.to_vec(), micro_batch: BATCH };
-    let steps: Vec<Wanted> = positions.chunks(BATCH).map(wanted).collect();
+    let wanted = |positions: &[u64]| ReadRequest { positions: positions.to_vec(), micro_batch: BATCH };
+    let steps: Vec<ReadRequest> = positions.chunks(BATCH).map(wanted).collect();
     for at in 0..steps.len() {
         ahead.take(steps[at..].iter().take(STEPS_AHEAD).cloned())?;
     }

@@ -31,11 +31,11 @@ pub struct Args {
     python: Python,
     /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["wait", "order", "images"])]
-    part: Vec<Part>,
+    part: Vec<Section>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// Cost of waiting
     Wait,
     /// Cost of reading in training order
@@ -49,13 +49,13 @@ pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     let quick = args.quick.quick;
     let folder = tempfile::tempdir().context("make a folder for the data")?;
-    if args.part.contains(&Part::Wait) {
+    if args.part.contains(&Section::Wait) {
         wait::bench(folder.path(), quick)?;
     }
-    if args.part.contains(&Part::Order) {
+    if args.part.contains(&Section::Order) {
         order::bench(folder.path(), quick)?;
     }
-    if args.part.contains(&Part::Images) {
+    if args.part.contains(&Section::Images) {
         images::bench(folder.path(), args.python.python.as_deref(), quick)?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use longhaul_data::{Dataset, STEPS_AHEAD, Wanted};
+use longhaul_data::{Dataset, ReadRequest, STEPS_AHEAD};
 use longhaul_engine::read_ahead;
 
 use super::memory_limit::MemoryLimit;
@@ -76,9 +76,9 @@ fn passes(folder: &Path, epochs: &[Vec<u64>; 2]) -> Result<[f64; 2]> {
 
 fn pass(data: &Arc<Dataset>, positions: &[u64]) -> Result<f64> {
     let ahead = read_ahead(Arc::clone(data), SEED, tch::Device::Cpu)?;
-    let steps: Vec<Wanted> = positions
+    let steps: Vec<ReadRequest> = positions
         .chunks(SEQUENCES)
-        .map(|positions| Wanted { positions: positions.to_vec(), micro_batch: SEQUENCES })
+        .map(|positions| ReadRequest { positions: positions.to_vec(), micro_batch: SEQUENCES })
         .collect();
     seconds_of(|| {
         for at in 0..steps.len() {

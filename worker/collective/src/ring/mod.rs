@@ -161,7 +161,7 @@ impl RingCollective {
         kind: Kind,
         memory: &mut M,
         limit: Limit,
-        schedule: impl FnOnce(schedule::Place) -> schedule::Schedule,
+        schedule: impl FnOnce(schedule::RingPosition) -> schedule::Schedule,
     ) -> Result<(), CollectiveError> {
         let place = place::<M>(self.rank, self.members.len());
         match &mut self.state {

@@ -22,14 +22,14 @@ pub(super) struct Schedule {
 
 /// A member's position, and its size of chunks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct RingPosition {
     pub rank: usize,
     pub size: usize,
     /// Most elements of a chunk.
     pub chunk: usize,
 }
 
-impl Place {
+impl RingPosition {
     /// Member r ends up with the sum of `ranges[r]`, begun by member r+1; with `gather`, all with all of them.
     /// Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
     pub fn reduce(self, ranges: &[Range<usize>], gather: bool) -> Schedule {
@@ -148,8 +148,8 @@ mod tests {
         memories
     }
 
-    fn schedules(size: usize, make: impl Fn(Place) -> Schedule) -> Vec<Schedule> {
-        (0..size).map(|rank| make(Place { rank, size, chunk: 3 })).collect()
+    fn schedules(size: usize, make: impl Fn(RingPosition) -> Schedule) -> Vec<Schedule> {
+        (0..size).map(|rank| make(RingPosition { rank, size, chunk: 3 })).collect()
     }
 
     #[test]

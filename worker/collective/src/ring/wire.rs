@@ -7,7 +7,7 @@ use super::clock::{Limit, left};
 use super::frame::{CHUNK_BYTES, Header, Kind};
 use super::link::{BUFFERS, Event, Link, Secured};
 use super::memory::Memory;
-use super::schedule::{Chunk, Place, Schedule};
+use super::schedule::{Chunk, RingPosition, Schedule};
 use super::stop::{STOP_CHECK, Stop};
 use crate::{CollectiveError, Peer};
 
@@ -119,6 +119,6 @@ impl Wire {
 }
 
 /// Returns a place in a ring, with chunks for one kind of memory.
-pub(super) fn place<M: Memory>(rank: usize, size: usize) -> Place {
-    Place { rank, size, chunk: CHUNK_BYTES / M::ELEMENT_BYTES }
+pub(super) fn place<M: Memory>(rank: usize, size: usize) -> RingPosition {
+    RingPosition { rank, size, chunk: CHUNK_BYTES / M::ELEMENT_BYTES }
 }

@@ -12,7 +12,7 @@ use super::super::partial::{Partial, make_once};
 use super::super::piece::{BadRecords, classes_of, finish_name, name_of_recipe};
 use super::super::prepared::{ListedPiece, PieceList, list_name};
 use super::super::shard::{self, Shard};
-use super::super::stamp::{Stamp, State};
+use super::super::stamp::{FileState, Stamp};
 use super::super::text_counts::TextCounts;
 use super::*;
 
@@ -190,7 +190,7 @@ impl Filling {
     fn list(&self) -> Result<(), DataError> {
         let folder = self.origin.path();
         let seen = seen_of(&self.images);
-        if State::of(folder).ok().as_ref() != Some(&seen.state) {
+        if FileState::of(folder).ok().as_ref() != Some(&seen.state) {
             tracing::warn!(
                 folder = %folder.display(),
                 "it is another one than when it was begun, so the next start prepares it again; this run has all that it needs of it"

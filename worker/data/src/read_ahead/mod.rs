@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-pub use self::queue::Wanted;
+pub use self::queue::ReadRequest;
 use self::queue::{Numbered, Queue};
 use super::{DataError, Dataset, HostBatch};
 
@@ -75,10 +75,10 @@ impl<T: Send + 'static> ReadAhead<T> {
     ///
     /// # Errors
     /// Prepared data of the first step is damaged and cannot be rebuilt.
-    pub fn take(&self, steps: impl IntoIterator<Item = Wanted>) -> Result<T, DataError> {
+    pub fn take(&self, steps: impl IntoIterator<Item = ReadRequest>) -> Result<T, DataError> {
         let mut steps = steps.into_iter().peekable();
         let Some(first) = steps.peek().cloned() else {
-            return self.reader.read(&Wanted { positions: Vec::new(), micro_batch: 1 });
+            return self.reader.read(&ReadRequest { positions: Vec::new(), micro_batch: 1 });
         };
         let mut state = self.shared.lock();
         state.queue.want(steps);
@@ -181,11 +181,11 @@ impl<T> fmt::Debug for Reader<T> {
 }
 
 impl<T> Reader<T> {
-    fn expect(&self, wanted: &Wanted) -> u64 {
+    fn expect(&self, wanted: &ReadRequest) -> u64 {
         self.data.expect(&wanted.positions, self.seed)
     }
 
-    fn read(&self, wanted: &Wanted) -> Result<T, DataError> {
+    fn read(&self, wanted: &ReadRequest) -> Result<T, DataError> {
         let samples = self.data.batch(wanted.positions.iter().copied(), self.seed)?;
         Ok((self.make)(samples, wanted.micro_batch))
     }

@@ -14,7 +14,7 @@ const EXPECTED_BYTES_MAX: u64 = 64 << 20;
 
 /// The samples of a step and their micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReadRequest {
     /// Positions of the run's stream, in order.
     pub positions: Vec<u64>,
     /// Sequences per pass through the model.
@@ -22,7 +22,7 @@ pub struct Wanted {
 }
 
 /// A step with its number, for [`Queue::handle_expected`] or [`Queue::handle_read`].
-pub(super) type Numbered = (u64, Arc<Wanted>);
+pub(super) type Numbered = (u64, Arc<ReadRequest>);
 
 /// The steps to come, the next one first.
 ///
@@ -38,7 +38,7 @@ pub(super) struct Queue<T> {
 #[derive(Debug)]
 struct Step<T> {
     number: u64,
-    wanted: Arc<Wanted>,
+    wanted: Arc<ReadRequest>,
     /// Bytes announced to the operating system; `None`: not announced.
     expected: Option<u64>,
     is_begun: bool,
@@ -53,7 +53,7 @@ impl<T> Default for Queue<T> {
 
 impl<T> Queue<T> {
     /// Replaces the steps to come, at most [`EXPECTED_MAX`]. Reads of other steps, done or in flight, are discarded.
-    pub fn want(&mut self, steps: impl IntoIterator<Item = Wanted>) {
+    pub fn want(&mut self, steps: impl IntoIterator<Item = ReadRequest>) {
         let mut before = std::mem::take(&mut self.steps);
         for wanted in steps.into_iter().take(EXPECTED_MAX) {
             let step = match before.iter().position(|step| *step.wanted == wanted) {
@@ -113,7 +113,7 @@ impl<T> Queue<T> {
         self.steps.iter_mut().find(|step| step.number == number)
     }
 
-    fn unread(&mut self, wanted: Wanted) -> Step<T> {
+    fn unread(&mut self, wanted: ReadRequest) -> Step<T> {
         self.numbered += 1;
         let (number, wanted) = (self.numbered, Arc::new(wanted));
         Step { number, wanted, expected: None, is_begun: false, read: None }
@@ -124,8 +124,8 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    fn step(position: u64) -> Wanted {
-        Wanted { positions: (position..position + 4).collect(), micro_batch: 2 }
+    fn step(position: u64) -> ReadRequest {
+        ReadRequest { positions: (position..position + 4).collect(), micro_batch: 2 }
     }
 
     /// Does all pending work, with so many bytes per step, and returns the positions announced and read.
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!((taken(&mut queue), taken(&mut queue)), (Some(50), Some(2)));
         queue.want([step(7)]);
         work(&mut queue, 1);
-        queue.want([Wanted { micro_batch: 1, ..step(7) }]);
+        queue.want([ReadRequest { micro_batch: 1, ..step(7) }]);
         assert_eq!(work(&mut queue, 1), (vec![7], vec![7]));
     }
 

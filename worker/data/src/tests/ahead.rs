@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::{HostBatch, ReadAhead, Wanted};
+use crate::{HostBatch, ReadAhead, ReadRequest};
 
 const LINES: &str = "path = \"text.txt\"\nsequence_length = 9\nvalidation_share = 0.0";
 const SEED: u64 = 5;
 
-fn wanted(positions: &[u64]) -> Wanted {
-    Wanted { positions: positions.to_vec(), micro_batch: 2 }
+fn wanted(positions: &[u64]) -> ReadRequest {
+    ReadRequest { positions: positions.to_vec(), micro_batch: 2 }
 }
 
 /// 111 samples.

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::super::lent::{ListedShard, ListedSource};
 use super::super::shard::{BLOCK_BYTES, Head, encode};
 use super::super::{
-    BlockName, BlockStore, Catalogue, DataError, Dataset, Lending, NotTheBlock, Supply, Tokenizer, Work,
+    BlockName, BlockProvider, BlockStore, Catalogue, DataError, Dataset, NotTheBlock, Supply, Tokenizer, Work,
 };
 use super::{Folder, config, held_out};
 
@@ -18,18 +18,18 @@ const LINES: &str = "sources = [{ path = \"a.txt\", weight = 3 }, { path = \"b.t
 /// Bytes of text in a piece: slightly more than two blocks of tokens.
 const PIECE_BYTES: u64 = BLOCK_BYTES as u64 + 1000;
 
-/// A lending worker, and the folder of a fetching one.
+/// A worker with data, and the folder of one that fetches them.
 struct Pair {
     here: Folder,
     there: Folder,
     whole: Arc<Dataset>,
-    lending: Arc<Lending>,
+    provider: Arc<BlockProvider>,
 }
 
 /// Fetches from a worker in the same process, and records the blocks.
 #[derive(Debug)]
 struct Neighbour {
-    lending: Arc<Lending>,
+    provider: Arc<BlockProvider>,
     stock: Arc<BlockStore>,
     expected: Mutex<BTreeSet<BlockName>>,
     /// Blocks expected before the first wait.
@@ -45,7 +45,7 @@ impl Supply for Neighbour {
     fn bring(&self, block: BlockName) -> Result<(), DataError> {
         let expected = || self.expected.lock().unwrap().clone();
         self.expected_before_first.lock().unwrap().get_or_insert_with(expected);
-        let lent = self.lending.block(block).unwrap().unwrap();
+        let lent = self.provider.block(block).unwrap().unwrap();
         self.stock.check(block, &lent.head, &lent.bytes).unwrap();
         self.fetched.lock().unwrap().push(block);
         self.stock.keep(block, &lent.head, &lent.bytes)
@@ -65,16 +65,16 @@ fn text(seed: usize, bytes: usize) -> String {
 
 /// Opens the data of these lines in a folder without local files.
 fn remote(
-    lending: &Arc<Lending>,
+    provider: &Arc<BlockProvider>,
     lines: &str,
     there: &Folder,
     bytes_max: Option<u64>,
 ) -> (Arc<Neighbour>, Dataset) {
     let (config, cache) = (config(lines), there.path().join("cache"));
-    let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
+    let catalogue = Catalogue::from_bytes(&provider.catalogue).unwrap();
     let stock = BlockStore::open(&config, &catalogue, &Tokenizer::Bytes, (&cache, bytes_max)).unwrap();
     let neighbour = Arc::new(Neighbour {
-        lending: Arc::clone(lending),
+        provider: Arc::clone(provider),
         stock: Arc::clone(&stock),
         expected: Mutex::default(),
         expected_before_first: Mutex::default(),
@@ -92,13 +92,13 @@ impl Pair {
         here.write("c.txt", text(3, 3 << 19));
         let whole = here.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
         let whole = Arc::new(whole);
-        let lending = Arc::new(Lending::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
-        Self { here, there, whole, lending }
+        let provider = Arc::new(BlockProvider::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
+        Self { here, there, whole, provider }
     }
 
     /// Opens the data on the fetching worker, with so many bytes of room.
     fn remote(&self, bytes_max: Option<u64>) -> (Arc<Neighbour>, Dataset) {
-        remote(&self.lending, LINES, &self.there, bytes_max)
+        remote(&self.provider, LINES, &self.there, bytes_max)
     }
 
     fn stock(&self) -> Arc<BlockStore> {
@@ -106,12 +106,12 @@ impl Pair {
     }
 
     fn shard_hashes(&self) -> Vec<[u8; 32]> {
-        Catalogue::from_bytes(&self.lending.catalogue).unwrap().shard_hashes().collect()
+        Catalogue::from_bytes(&self.provider.catalogue).unwrap().shard_hashes().collect()
     }
 
     /// Returns a block of the first shard, which has three.
     fn block(&self, block: u32) -> BlockName {
-        let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
+        let catalogue = Catalogue::from_bytes(&self.provider.catalogue).unwrap();
         BlockName { shard: catalogue.shards().next().unwrap().hash, block }
     }
 }
@@ -154,20 +154,20 @@ fn images_come_from_others_with_their_classes_and_are_moved_alike() {
     here.write("labels", [head(1, &[count]), bytes(count).map(|byte| byte % 3).collect()].concat());
     let whole = here.open_with(IMAGES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
     let whole = Arc::new(whole);
-    let lending = Arc::new(Lending::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
-    let (neighbour, remote) = remote(&lending, IMAGES, &there, None);
+    let provider = Arc::new(BlockProvider::new(Arc::clone(&whole), &Tokenizer::Bytes).unwrap());
+    let (neighbour, remote) = remote(&provider, IMAGES, &there, None);
     assert_eq!((remote.data_hash(), remote.samples()), (whole.data_hash(), whole.samples()));
     let batches = |data: &Dataset| (data.batch(0..1400, 5).unwrap(), held_out(data, 2, 3));
     assert!(format!("{:?}", batches(&remote)) == format!("{:?}", batches(&whole)));
     assert!(neighbour.fetched.lock().unwrap().len() >= 2);
     // With fewer classes, the same blocks are useless.
     let fewer = IMAGES.replace("classes = 3", "classes = 2");
-    let catalogue = Catalogue::from_bytes(&lending.catalogue).unwrap();
+    let catalogue = Catalogue::from_bytes(&provider.catalogue).unwrap();
     let other = Folder::new();
     let cache = other.path().join("cache");
     let stock = BlockStore::open(&config(&fewer), &catalogue, &Tokenizer::Bytes, (&cache, None)).unwrap();
     let name = BlockName { shard: catalogue.shard_hashes().next().unwrap(), block: 0 };
-    let lent = lending.block(name).unwrap().unwrap();
+    let lent = provider.block(name).unwrap().unwrap();
     assert_eq!(stock.check(name, &lent.head, &lent.bytes), Err(NotTheBlock::Items));
 }
 
@@ -272,7 +272,7 @@ fn two_stocks_on_one_folder_have_what_either_fetches() {
 fn nothing_but_the_block_that_was_asked_for_is_taken() {
     let pair = Pair::new();
     let (stock, name) = (pair.stock(), pair.block(0));
-    let lent = pair.lending.block(name).unwrap().unwrap();
+    let lent = pair.provider.block(name).unwrap().unwrap();
     assert_eq!(stock.check(name, &lent.head, &lent.bytes), Ok(()));
     assert_eq!(stock.head_bytes(&name.shard), Some(lent.head.len()));
     let refused = |head: &[u8], bytes: &[u8]| stock.check(name, head, bytes).unwrap_err();
@@ -294,14 +294,14 @@ fn nothing_but_the_block_that_was_asked_for_is_taken() {
         assert_eq!(refused(&lent.head[..at], &lent.bytes), NotTheBlock::Head);
     }
     // Another valid block of the run's data is not the requested one.
-    let other = pair.lending.block(pair.block(1)).unwrap().unwrap();
+    let other = pair.provider.block(pair.block(1)).unwrap().unwrap();
     assert!(refused(&other.head, &other.bytes) != NotTheBlock::Head);
     let unknown = BlockName { shard: [9; 32], block: 0 };
     assert_eq!(stock.check(unknown, &lent.head, &lent.bytes), Err(NotTheBlock::Unknown));
     let beyond = BlockName { block: u32::MAX, ..name };
     assert_eq!(stock.check(beyond, &lent.head, &lent.bytes), Err(NotTheBlock::Unknown));
     for name in [unknown, beyond] {
-        assert_eq!(pair.lending.block(name).unwrap(), None);
+        assert_eq!(pair.provider.block(name).unwrap(), None);
     }
     assert!(!stock.has(name).unwrap());
 }
@@ -340,7 +340,7 @@ fn what_was_fetched_counts_as_used_when_it_is_opened_again() {
 #[test]
 fn a_catalogue_that_says_something_else_makes_other_data_or_none() {
     let pair = Pair::new();
-    let bytes = pair.lending.catalogue.to_vec();
+    let bytes = pair.provider.catalogue.to_vec();
     let truth = Catalogue::from_bytes(&bytes).unwrap();
     assert_eq!(truth.to_bytes().unwrap(), bytes);
     assert!(truth.size().0 >= 4 && truth.size().1 > 3 << 20);
@@ -398,12 +398,12 @@ fn a_cache_that_is_too_small_says_so_and_what_others_use_is_not_thrown_away() {
 fn a_lender_makes_a_damaged_shard_again_and_one_that_has_fetched_lends_what_is_here() {
     let pair = Pair::new();
     let name = pair.block(0);
-    let lent = pair.lending.block(name).unwrap().unwrap();
+    let lent = pair.provider.block(name).unwrap().unwrap();
     let fresh = pair.here.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap();
     for shard in pair.here.shards() {
         std::fs::remove_file(shard).unwrap();
     }
-    let fresh = Lending::new(Arc::new(fresh), &Tokenizer::Bytes).unwrap();
+    let fresh = BlockProvider::new(Arc::new(fresh), &Tokenizer::Bytes).unwrap();
     assert_eq!(fresh.block(name).unwrap(), Some(lent.clone()));
     // A failed rebuild differs from a block that never existed.
     let last = BlockName { shard: *pair.shard_hashes().last().unwrap(), block: 0 };
@@ -411,8 +411,8 @@ fn a_lender_makes_a_damaged_shard_again_and_one_that_has_fetched_lends_what_is_h
     assert!(fresh.block(last).is_err());
     assert_eq!(fresh.block(BlockName { block: 7, ..last }).unwrap(), None);
     let (neighbour, remote) = pair.remote(None);
-    let second = Lending::new(Arc::new(remote), &Tokenizer::Bytes).unwrap();
-    assert_eq!(second.catalogue_hash(), pair.lending.catalogue_hash());
+    let second = BlockProvider::new(Arc::new(remote), &Tokenizer::Bytes).unwrap();
+    assert_eq!(second.catalogue_hash(), pair.provider.catalogue_hash());
     assert_eq!(second.block(name).unwrap(), None);
     neighbour.bring(name).unwrap();
     assert_eq!(second.block(name).unwrap(), Some(lent));

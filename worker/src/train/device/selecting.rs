@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use longhaul_common::id::Round;
-use longhaul_data::{STEPS_AHEAD, Wanted};
+use longhaul_data::{ReadRequest, STEPS_AHEAD};
 use longhaul_engine::Batch;
 use longhaul_engine::StepOutcome;
 use longhaul_member::activity::Activity;
@@ -34,7 +34,7 @@ impl Device<'_> {
         let end = step.saturating_add(STEPS_AHEAD as u64).min(self.config.run.steps);
         let after = (step + 1..end).map(|step| self.positions(step));
         let steps = std::iter::once(positions.to_vec()).chain(after);
-        let batch = self.read_ahead.take(steps.map(|positions| Wanted { positions, micro_batch }))?;
+        let batch = self.read_ahead.take(steps.map(|positions| ReadRequest { positions, micro_batch }))?;
         self.progress.waited_for_data(began.elapsed());
         Ok(batch)
     }

@@ -18,7 +18,7 @@ use crate::lease::Lease;
 use crate::origin::Origin;
 use crate::partial::Partial;
 use crate::side_by_side::When;
-use crate::{ReadAhead, Wanted};
+use crate::{ReadAhead, ReadRequest};
 
 const SHAPE: &str = "image = { height = 16, width = 16, classes = 2 }";
 const HERE: &str = "sources = [{ path = \".\", format = \"images\" }]\nvalidation_share = 0.0";
@@ -199,7 +199,7 @@ fn what_is_used_while_it_is_prepared_is_the_same_and_becomes_the_same_cache_byte
     assert_eq!(stored(&data), images.expected());
     let data = Arc::new(data);
     let ahead = ReadAhead::start(Arc::clone(&data), 7, |batch, _| batch).unwrap();
-    let step = |at: u64| Wanted { positions: (4 * at..4 * at + 4).collect(), micro_batch: 4 };
+    let step = |at: u64| ReadRequest { positions: (4 * at..4 * at + 4).collect(), micro_batch: 4 };
     for at in 0..8 {
         let batch = ahead.take((at..8).map(step)).unwrap();
         assert!(batch == prepared.batch(4 * at..4 * at + 4, 7).unwrap(), "step {at}");

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::{HostBatch, ReadAhead, Wanted};
+use crate::{HostBatch, ReadAhead, ReadRequest};
 
 const AUGMENTED: &str = "image = { height = 16, width = 20, classes = 3, shift = 2, flip = true }";
 
@@ -46,7 +46,7 @@ fn whoever_trains_on_a_position_sees_the_same_in_whichever_batch() {
     // Read ahead as well.
     let data = std::sync::Arc::new(data);
     let ahead = ReadAhead::start(std::sync::Arc::clone(&data), 7, |batch, _| batch).unwrap();
-    let step = |at: u64| Wanted { positions: (4 * at..4 * at + 4).collect(), micro_batch: 3 };
+    let step = |at: u64| ReadRequest { positions: (4 * at..4 * at + 4).collect(), micro_batch: 3 };
     for at in 0..6 {
         let batch = ahead.take((at..6).map(step)).unwrap();
         assert!(batch == data.batch(4 * at..4 * at + 4, 7).unwrap(), "step {at}");

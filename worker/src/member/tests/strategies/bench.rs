@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use longhaul_common::config::{RunConfig, SelectionRule};
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::model::Share;
+use longhaul_common::model::SynchronisedLayout;
 use longhaul_engine::{LowRank, read_ahead};
 use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
@@ -24,7 +24,7 @@ use longhaul_proto::round::Content;
 
 use super::reference::Kept;
 use super::toy;
-use crate::train::device::{Device, Outbox};
+use crate::train::device::{Device, DeviceSender};
 
 /// The record of a run.
 #[derive(Default)]
@@ -203,12 +203,12 @@ impl DeviceThread {
             cores: 1,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
         };
-        let outbox: Outbox = Box::new(move |message| queue.say(message));
+        let outbox: DeviceSender = Box::new(move |message| queue.say(message));
         let progress = Arc::new(Progress::default());
         if outbox(FromDevice::Prepared(prepared)) {
             let next_round = Round(0);
             let (data, inbox, outbox) = (&data, &inbox, &outbox);
-            let share = Share::new(engine.spec());
+            let share = SynchronisedLayout::new(engine.spec());
             let device = Device {
                 worker,
                 config,

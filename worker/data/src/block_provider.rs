@@ -8,7 +8,7 @@ use super::{DataError, Dataset, Tokenizer};
 
 /// A dataset that others may have blocks of.
 #[derive(Debug)]
-pub struct Lending {
+pub struct BlockProvider {
     data: Arc<Dataset>,
     /// Part of the data and shard of that, by the shard's hash.
     places: HashMap<[u8; 32], (usize, usize)>,
@@ -18,7 +18,7 @@ pub struct Lending {
     pub tokenizer: Option<Arc<[u8]>>,
 }
 
-impl Lending {
+impl BlockProvider {
     /// Of data that was made with this tokenizer.
     ///
     /// # Errors

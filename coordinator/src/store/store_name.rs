@@ -4,14 +4,14 @@ use std::path::Path;
 
 /// Name of a place, and the option for another run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StoreName {
     /// As it stands in a sentence: `the state directory /srv/run`.
     pub name: String,
     /// The option for another run: `another --state-dir`.
     pub another: &'static str,
 }
 
-impl Place {
+impl StoreName {
     /// A state directory.
     #[must_use]
     pub fn of_folder(folder: &Path) -> Self {

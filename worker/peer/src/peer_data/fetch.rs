@@ -8,7 +8,7 @@ use bytes::Bytes;
 use longhaul_common::back_off::BackOff;
 use longhaul_common::plan::Member;
 use longhaul_common::units::Bytes as Size;
-use longhaul_data::{BlockName, BlockStore, Catalogue, Lending, NotTheBlock, Supply};
+use longhaul_data::{BlockName, BlockProvider, BlockStore, Catalogue, NotTheBlock, Supply};
 use longhaul_proto::control::message::{DataAt, DataName};
 use longhaul_proto::frame::FrameKind;
 use longhaul_proto::transport::bulk::{PullResponse, ReceiveLimits, pull};
@@ -85,10 +85,10 @@ impl Network {
     }
 
     /// Lends fetched blocks of this data within the site, and accepts requests for missing ones.
-    pub fn lend_fetched(&self, lending: Arc<Lending>, name: DataName) {
+    pub fn lend_fetched(&self, provider: Arc<BlockProvider>, name: DataName) {
         let PeerData { supplier, lent, at, .. } = &self.peer_data;
         let supplier = supplier.borrow().clone();
-        lent.send_replace(Some(Lent { lending, supplier }));
+        lent.send_replace(Some(Lent { provider, supplier }));
         at.send_replace(Some(DataAt::Fetched(name)));
     }
 

@@ -16,7 +16,7 @@ mod turns;
 use std::sync::Arc;
 
 use longhaul_common::id::WorkerId;
-use longhaul_data::Lending;
+use longhaul_data::BlockProvider;
 use longhaul_proto::control::message::{DataAt, DataHolders, DataName};
 use tokio::sync::{Semaphore, watch};
 
@@ -47,7 +47,7 @@ pub(super) struct PeerData {
 /// A lent dataset, and the fetcher of missing blocks; `None`: the data is complete.
 #[derive(Clone)]
 struct Lent {
-    lending: Arc<Lending>,
+    provider: Arc<BlockProvider>,
     supplier: Option<Arc<Supplier>>,
 }
 
@@ -69,7 +69,7 @@ impl Default for PeerData {
 }
 
 impl PeerData {
-    /// Ends all lending.
+    /// Stops providing.
     pub fn clear(&self) {
         self.lent.send_replace(None);
         self.supplier.send_replace(None);
@@ -104,9 +104,9 @@ impl Network {
     }
 
     /// Lends this data, which is complete here or can be made here.
-    pub fn lend(&self, lending: Arc<Lending>, data_hash: [u8; 32]) {
-        let name = DataName { data: data_hash, catalogue: lending.catalogue_hash() };
-        self.peer_data.lent.send_replace(Some(Lent { lending, supplier: None }));
+    pub fn lend(&self, provider: Arc<BlockProvider>, data_hash: [u8; 32]) {
+        let name = DataName { data: data_hash, catalogue: provider.catalogue_hash() };
+        self.peer_data.lent.send_replace(Some(Lent { provider, supplier: None }));
         self.peer_data.at.send_replace(Some(DataAt::Here(name)));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
-use longhaul_data::{BlockName, Lending, LentBlock};
+use longhaul_data::{BlockName, BlockProvider, LentBlock};
 use longhaul_proto::frame::{Frame, FrameKind};
 use longhaul_proto::transport::bulk::PullReply;
 use tokio::task::spawn_blocking;
@@ -18,7 +18,7 @@ use super::super::request::{FILE_FRAME_BYTES, meta};
 use super::Lent;
 use super::fetch::BLOCK_MAX;
 use super::places::Taken;
-use super::route::{Place, is_keeper};
+use super::route::{PeerLocation, is_keeper};
 
 /// Interval of signs to a worker that waits for a block in flight: several within the timeout for a death.
 const SIGN_EVERY: Duration = Duration::from_secs(5);
@@ -29,13 +29,13 @@ type Given = (LentBlock, Taken);
 /// Answers with the catalogue, in frames of [`FILE_FRAME_BYTES`].
 pub async fn send_catalogue(network: &Network, reply: PullReply) -> Result<()> {
     let lent = lent(network);
-    send_long(network, reply, lent.map(|lent| Arc::clone(&lent.lending.catalogue))).await
+    send_long(network, reply, lent.map(|lent| Arc::clone(&lent.provider.catalogue))).await
 }
 
 /// Answers with the `tokenizer.json`, likewise.
 pub async fn send_tokenizer(network: &Network, reply: PullReply) -> Result<()> {
     let lent = lent(network);
-    send_long(network, reply, lent.and_then(|lent| lent.lending.tokenizer.clone())).await
+    send_long(network, reply, lent.and_then(|lent| lent.provider.tokenizer.clone())).await
 }
 
 async fn send_long(network: &Network, mut reply: PullReply, bytes: Option<Arc<[u8]>>) -> Result<()> {
@@ -92,28 +92,28 @@ async fn find(
     name: BlockName,
     to_be_fetched: bool,
 ) -> Result<Option<Given>> {
-    let Some(Lent { lending, supplier }) = lent(network) else { return Ok(None) };
-    let here = read(network, &lending, to, name).await?;
+    let Some(Lent { provider, supplier }) = lent(network) else { return Ok(None) };
+    let here = read(network, &provider, to, name).await?;
     let Some(supplier) = supplier.filter(|_| here.is_none()) else { return Ok(here) };
     // Only neighbours make this worker fetch or wait; others get present blocks.
     let is_neighbour = network.peer_data.holders.borrow().neighbours.iter().any(|member| member.worker == to);
     let is_relied_on = to_be_fetched && is_own_to_fetch(network, name);
     if is_neighbour && supplier.is_brought_for_another(name, is_relied_on).await {
-        return read(network, &lending, to, name).await;
+        return read(network, &provider, to, name).await;
     }
     Ok(None)
 }
 
 /// Reports whether this worker is the keeper.
 fn is_own_to_fetch(network: &Network, name: BlockName) -> bool {
-    let place = Place { worker: network.own.worker, site: network.own.site };
+    let place = PeerLocation { worker: network.own.worker, site: network.own.site };
     is_keeper(&network.peer_data.holders.borrow(), place, name)
 }
 
 /// `None`: it is not here.
 async fn read(
     network: &Network,
-    lending: &Arc<Lending>,
+    provider: &Arc<BlockProvider>,
     to: WorkerId,
     name: BlockName,
 ) -> Result<Option<Given>> {
@@ -123,11 +123,11 @@ async fn read(
     }
     let place = peer_data.places.take(to).await.context(NOTHING)?;
     let turn = Arc::clone(&peer_data.turns).acquire_owned().await.context(NOTHING)?;
-    let lending = Arc::clone(lending);
+    let provider = Arc::clone(provider);
     let reading = spawn_blocking(move || {
         // The requester may leave before it is read.
         let _turn = turn;
-        lending.block(name)
+        provider.block(name)
     });
     match reading.await.context("read a block for another worker")? {
         Ok(found) => Ok(found.map(|found| (found, place))),

@@ -23,7 +23,7 @@ pub struct Ask {
 
 /// A worker's place among others.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct PeerLocation {
     /// Worker.
     pub worker: WorkerId,
     /// Site.
@@ -32,7 +32,7 @@ pub struct Place {
 
 /// Reports whether a worker is a block's *keeper*: the one of a site's fetching workers that fetches it over the WAN, for all others. It follows from the
 /// names alone (the highest hash); a joining or leaving worker changes no other block's keeper.
-pub fn is_keeper(holders: &DataHolders, place: Place, block: BlockName) -> bool {
+pub fn is_keeper(holders: &DataHolders, place: PeerLocation, block: BlockName) -> bool {
     let neighbours = holders.neighbours.iter().map(|member| member.worker);
     neighbours.max_by_key(|worker| (weight(*worker, block), *worker)) == Some(place.worker)
 }
@@ -43,7 +43,7 @@ pub fn is_keeper(holders: &DataHolders, place: Place, block: BlockName) -> bool 
 /// in its absence, which were keepers before it joined; then holders elsewhere, the nearest first. Then all others.
 pub fn route(
     holders: &DataHolders,
-    place: Place,
+    place: PeerLocation,
     block: BlockName,
     round_trips: &BTreeMap<WorkerId, Duration>,
 ) -> Vec<Ask> {
@@ -97,15 +97,15 @@ mod tests {
         Member { worker, site, lan_address: address, wan_address: address, upload_weight: 1 }
     }
 
-    fn place(worker: u32, site: u32) -> Place {
-        Place { worker: WorkerId(worker), site: SiteId(site) }
+    fn place(worker: u32, site: u32) -> PeerLocation {
+        PeerLocation { worker: WorkerId(worker), site: SiteId(site) }
     }
 
     fn block(number: u32) -> BlockName {
         BlockName { shard: [7; 32], block: number }
     }
 
-    fn asked(holders: &DataHolders, place: Place, block: BlockName) -> Vec<(u32, bool)> {
+    fn asked(holders: &DataHolders, place: PeerLocation, block: BlockName) -> Vec<(u32, bool)> {
         let far = BTreeMap::from([
             (WorkerId(21), Duration::from_millis(9)),
             (WorkerId(22), Duration::from_millis(3)),
@@ -116,7 +116,7 @@ mod tests {
 
     fn keeper(holders: &DataHolders, number: u32) -> u32 {
         let is_keeper = |member: &&Member| {
-            is_keeper(holders, Place { worker: member.worker, site: member.site }, block(number))
+            is_keeper(holders, PeerLocation { worker: member.worker, site: member.site }, block(number))
         };
         let keepers: Vec<_> = holders.neighbours.iter().filter(is_keeper).collect();
         assert_eq!(keepers.len(), 1);

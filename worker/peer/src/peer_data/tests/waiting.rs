@@ -4,7 +4,7 @@ use std::future::ready;
 
 use longhaul_proto::transport::bulk::ReceiveError;
 
-use super::super::route::{Place, is_keeper};
+use super::super::route::{PeerLocation, is_keeper};
 use super::*;
 
 /// Reports whether a peer refused, rather than not answering.
@@ -87,7 +87,7 @@ async fn a_worker_fetches_for_its_neighbours_alone_and_says_so_when_nobody_has_i
     }
     assert_eq!(keeper.fetched(), (0, 0), "another worker made it fetch");
     let neighbours = [keeper.worker.member.clone(), neighbour.member.clone()];
-    let place = Place { worker: WorkerId(1), site: SiteId(1) };
+    let place = PeerLocation { worker: WorkerId(1), site: SiteId(1) };
     let is_own = |name: BlockName| is_keeper(&text.holders(&[], &neighbours), place, name);
     let name = text.blocks().into_iter().find(|name| is_own(*name)).unwrap();
     // An unsuccessful worker refuses, and stops fetching.
@@ -142,7 +142,7 @@ async fn who_has_nothing_waits_for_somebody_who_says_what_there_is() {
     worker.network.note_data_holders(&named(text.name));
     let found = timeout(PATIENCE, found).await.unwrap().unwrap().unwrap();
     assert_eq!((found.name, found.tokenizer), (text.name, None));
-    assert_eq!(found.catalogue.to_bytes().unwrap(), *text.lending.catalogue);
+    assert_eq!(found.catalogue.to_bytes().unwrap(), *text.provider.catalogue);
     // The end of a session ends the wait.
     let (searching, network) = (Arc::clone(&worker.network), Arc::clone(&worker.network));
     worker.network.note_data_holders(&DataHolders::default());

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Text {
     folder: TempDir,
     data: Arc<Dataset>,
-    lending: Arc<Lending>,
+    provider: Arc<BlockProvider>,
     name: DataName,
 }
 
@@ -45,15 +45,15 @@ impl Text {
         let cache = folder.path().join("cache");
         let data = Dataset::open(&config(&folder), &Tokenizer::Bytes, &cache, &Work::default()).unwrap();
         let data = Arc::new(data);
-        let lending = Arc::new(Lending::new(Arc::clone(&data), &Tokenizer::Bytes).unwrap());
-        let name = DataName { data: data.data_hash(), catalogue: lending.catalogue_hash() };
-        Self { folder, data, lending, name }
+        let provider = Arc::new(BlockProvider::new(Arc::clone(&data), &Tokenizer::Bytes).unwrap());
+        let name = DataName { data: data.data_hash(), catalogue: provider.catalogue_hash() };
+        Self { folder, data, provider, name }
     }
 
     fn blocks(&self) -> Vec<BlockName> {
-        let catalogue = Catalogue::from_bytes(&self.lending.catalogue).unwrap();
+        let catalogue = Catalogue::from_bytes(&self.provider.catalogue).unwrap();
         let of_shard = |shard| (0..).map(move |block| BlockName { shard, block });
-        let there = |shard| of_shard(shard).take_while(|name| self.lending.block(*name).unwrap().is_some());
+        let there = |shard| of_shard(shard).take_while(|name| self.provider.block(*name).unwrap().is_some());
         catalogue.shard_hashes().flat_map(there).collect()
     }
 
@@ -65,7 +65,7 @@ impl Text {
 /// A worker that has all of it.
 fn holder(authority: &(Authority, u64), number: u32, text: &Text) -> Worker {
     let worker = Worker::start(authority, number, ReceiveLimits::default());
-    worker.network.lend(Arc::clone(&text.lending), text.name.data);
+    worker.network.lend(Arc::clone(&text.provider), text.name.data);
     worker
 }
 
@@ -81,14 +81,14 @@ impl Remote {
     fn new(authority: &(Authority, u64), number: u32, site: SiteId, text: &Text) -> Self {
         let worker = Worker::start_at(authority, number, site, ReceiveLimits::default());
         let cache = tempfile::tempdir().unwrap();
-        let catalogue = Catalogue::from_bytes(&text.lending.catalogue).unwrap();
+        let catalogue = Catalogue::from_bytes(&text.provider.catalogue).unwrap();
         let config = config(&text.folder);
         let stock = BlockStore::open(&config, &catalogue, &Tokenizer::Bytes, (cache.path(), None)).unwrap();
         let supply = worker.network.supplier(&stock);
         let data = Dataset::elsewhere(&config, &catalogue, &stock, &supply).unwrap();
         let data = Arc::new(data);
-        let lending = Arc::new(Lending::new(Arc::clone(&data), &Tokenizer::Bytes).unwrap());
-        worker.network.lend_fetched(lending, text.name);
+        let provider = Arc::new(BlockProvider::new(Arc::clone(&data), &Tokenizer::Bytes).unwrap());
+        worker.network.lend_fetched(provider, text.name);
         let supplier = worker.network.peer_data.supplier.borrow().clone().unwrap();
         Self { worker, supplier, data, _cache: cache }
     }
@@ -157,7 +157,7 @@ async fn two_of_a_site_fetch_each_block_once_over_the_long_way() {
     let whole: u64 = text
         .blocks()
         .iter()
-        .map(|name| text.lending.block(*name).unwrap().unwrap())
+        .map(|name| text.provider.block(*name).unwrap().unwrap())
         .map(|lent| (lent.head.len() + lent.bytes.len()) as u64)
         .sum();
     let ((wan_one, lan_one), (wan_two, lan_two)) = (one.fetched(), two.fetched());

@@ -42,13 +42,13 @@ fn bad_holder(
     bad: Bad,
 ) -> (Member, Arc<AtomicUsize>) {
     let (_, endpoint) = endpoint(authority, number);
-    let (member, lending) = (member(number, endpoint.local_addr().unwrap()), Arc::clone(&text.lending));
+    let (member, provider) = (member(number, endpoint.local_addr().unwrap()), Arc::clone(&text.provider));
     let asked = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&asked);
     tokio::spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
             let Ok(connection) = incoming.await else { continue };
-            let (lending, counting) = (Arc::clone(&lending), Arc::clone(&counting));
+            let (provider, counting) = (Arc::clone(&provider), Arc::clone(&counting));
             tokio::spawn(async move {
                 while let Ok((send, receive)) = connection.accept_bi().await {
                     let pull = PullRequest::read(send, receive, &ReceiveLimits::default()).await.unwrap();
@@ -57,7 +57,7 @@ fn bad_holder(
                         connection.close(0u32.into(), b"gone");
                     }
                     // The receiver hangs up after wrong data.
-                    let _ = answer_badly(pull, number, &lending, bad).await;
+                    let _ = answer_badly(pull, number, &provider, bad).await;
                 }
             });
         }
@@ -65,15 +65,20 @@ fn bad_holder(
     (member, asked)
 }
 
-async fn answer_badly(pull: PullRequest, number: u32, lending: &Lending, bad: Bad) -> anyhow::Result<()> {
+async fn answer_badly(
+    pull: PullRequest,
+    number: u32,
+    provider: &BlockProvider,
+    bad: Bad,
+) -> anyhow::Result<()> {
     let PullRequest { request, mut reply } = pull;
     let kind = if bad == Bad::OtherKind { FrameKind::Result } else { FrameKind::State };
     let frame = |index, body: Vec<u8>| {
         Frame::new(meta(kind, WorkerId(number), Round(0), FragmentId(index), 0), body.into()).unwrap()
     };
     let mut lent = match postcard::from_bytes(&request)? {
-        Request::Block { shard, block, .. } => lending.block(BlockName { shard, block })?.unwrap(),
-        Request::Catalogue => LentBlock { head: Vec::new(), bytes: lending.catalogue.to_vec() },
+        Request::Block { shard, block, .. } => provider.block(BlockName { shard, block })?.unwrap(),
+        Request::Catalogue => LentBlock { head: Vec::new(), bytes: provider.catalogue.to_vec() },
         other => panic!("{other:?}"),
     };
     match bad {
@@ -150,7 +155,7 @@ async fn who_says_what_there_is_is_believed_only_if_that_is_what_the_run_has_and
     worker.network.note_data_holders(&text.holders(&members, &[]));
     let searching = Arc::clone(&worker.network);
     let found = timeout(PATIENCE, spawn_blocking(move || searching.find_data(&[]))).await;
-    assert_eq!(found.unwrap().unwrap().unwrap().catalogue.to_bytes().unwrap(), *text.lending.catalogue);
+    assert_eq!(found.unwrap().unwrap().unwrap().catalogue.to_bytes().unwrap(), *text.provider.catalogue);
     for ((_, asked), bad) in bad.iter().zip(all) {
         assert_eq!(asked.load(Ordering::Relaxed), 1, "{bad:?}");
     }
@@ -182,7 +187,7 @@ async fn who_fetches_a_block_says_so_until_it_gives_it_and_who_does_not_gives_it
         let answer = fetch_block(&connection, &remote.supplier.stock, name, is_to_fetch);
         timeout(PATIENCE, answer).await.unwrap()
     };
-    assert!(ask(true).await.unwrap().bytes == text.lending.block(name).unwrap().unwrap().bytes);
+    assert!(ask(true).await.unwrap().bytes == text.provider.block(name).unwrap().unwrap().bytes);
     let refused = ask(false).await.unwrap_err();
     assert_eq!(refused.downcast_ref(), Some(&NotTheBlock::Head), "{refused:#}");
 }

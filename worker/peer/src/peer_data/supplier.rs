@@ -17,7 +17,7 @@ use super::super::Network;
 use super::donors::Donors;
 use super::fetch::{Fetched, StillFetching, fetch_block};
 use super::open::{Asked, Open};
-use super::route::{Ask, Place, route};
+use super::route::{Ask, PeerLocation, route};
 use super::told::Told;
 use super::turns::{Turns, Wish};
 
@@ -200,7 +200,7 @@ impl Supplier {
         name: BlockName,
         open: &Open,
     ) -> Result<(Member, Fetched), NotGiven> {
-        let place = Place { worker: network.own.worker, site: network.own.site };
+        let place = PeerLocation { worker: network.own.worker, site: network.own.site };
         let holders = network.peer_data.holders.borrow().clone();
         let asks = route(&holders, place, name, &self.donors.round_trips());
         let mut asks: VecDeque<(Ask, bool)> = asks.into_iter().map(|ask| (ask, false)).collect();
