@@ -2,7 +2,7 @@
 
     python cases.py OUT SEED COUNT
 
-Writes COUNT instances of each kind into folders of OUT, and `cases.json`: for each, its kind, its lines of `[data]`, the reader, and what the reader gives: texts, which are records; tokens; or whole files, with nothing after them. It is null where the reader refuses the file.
+Writes COUNT instances of each kind into folders of OUT, and `cases.json`: for each, its kind, its lines of `[data]` and of `[data.image]`, the reader, and what the reader gives: texts, which are records; tokens; whole files, with nothing after them; or images with their classes. It is null where the reader refuses the file.
 """
 
 import bz2
@@ -19,12 +19,11 @@ import pyarrow
 import pyarrow.parquet
 import tokenizers
 
+import cases_images
+from cases_images import Refused
+
 WORDS = "the of and to in a is that it was for on are with as his they be at one have this from or had by hot but some what there we can out other were all your when up use word how said".split()
 ODD = ["", " ", "é", "汉字", "🙂", "a\tb", "two  spaces", "comma, here", 'a "quoted" word', "back\\slash", "line\nbreak", "\u00a0", "e\u0301", "|", "'", "NaN", "null", "0123", "#", "﻿mark"]
-
-
-class Refused(Exception):
-    """The reader does not take the file."""
 
 
 def text(rng, odd=0.3):
@@ -328,6 +327,18 @@ def main():
             except Refused:
                 expected = None
             cases.append({"kind": kind, "folder": folder.name, "reader": reader, "data": data, "expected": expected})
+    for kind, (make, reader) in cases_images.READERS.items():
+        for number in range(count):
+            rng = random.Random(f"{seed} {kind} {number}")
+            folder = out / f"{kind.replace(' ', '-')}-{number}"
+            folder.mkdir(parents=True)
+            data, image, read = make(rng, folder)
+            case = {"kind": kind, "folder": folder.name, "reader": reader, "data": data, "image": image, "expected": None}
+            try:
+                case["expected" if image is None else "images"] = read()
+            except Refused:
+                pass
+            cases.append(case)
     (out / "cases.json").write_text(json.dumps(cases))
 
 

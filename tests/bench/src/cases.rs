@@ -1,16 +1,17 @@
 //! Typical files, intact and damaged, compared with the standard readers of their formats.
 //!
-//! The Python needs `tokenizers` and `pyarrow`. For each kind of file, JSON lines count the files read alike,
+//! The Python needs `tokenizers`, `pyarrow`, `numpy` and Pillow. For each kind of file, JSON lines count the files read alike,
 //! refused by both, refused only here, and read differently, which is a failure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::config::{DataConfig, read_toml};
-use longhaul_data::{Dataset, Tokenizer, Work};
+use longhaul_data::{Content, Dataset, Sample, Tokenizer, Work};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::kit::args::{Quick, Seed};
 use crate::kit::recorder::Recorder;
@@ -31,6 +32,12 @@ struct Case {
     data: BTreeMap<String, String>,
     /// Texts, tokens, or whole files; `None`: the reader refuses the file.
     expected: Option<Vec<Value>>,
+    /// The lines of `[data.image]`, for images.
+    #[serde(default)]
+    image: Option<BTreeMap<String, u64>>,
+    /// `None`: the reader refuses the file.
+    #[serde(default)]
+    images: Option<Vec<Image>>,
 }
 
 /// Our result for a file, compared with the reader's.
@@ -60,13 +67,16 @@ pub struct Args {
     quick: Quick,
     #[command(flatten)]
     seed: Seed,
-    /// A Python with `tokenizers` and `pyarrow`
+    /// A Python with `tokenizers`, `pyarrow`, `numpy` and Pillow
     #[arg(long, value_name = "PROGRAM")]
     python: PathBuf,
     /// Keeps the files in this folder, and names the refused ones
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 }
+
+/// A class, and pixels `[channels, height, width]`.
+type Image = (u32, Vec<u8>);
 
 /// By kind and reader: number of files per outcome.
 type Counts = BTreeMap<(String, String), BTreeMap<Outcome, u64>>;
@@ -114,7 +124,10 @@ fn report(counts: &Counts) -> u64 {
 }
 
 fn look(case: &Case, folder: &Path) -> Result<(Outcome, String)> {
-    let read = prepare(case, folder);
+    if case.image.is_some() {
+        return Ok(look_at_images(case, folder));
+    }
+    let read = prepare(case, folder).and_then(|(data, _cache)| Ok(data.peek(0, u64::MAX)?));
     Ok(match (read, &case.expected) {
         (Err(error), None) => (Outcome::BothRefuse, format!("{error:#}")),
         (Err(error), Some(_)) => (Outcome::RefusedMore, format!("{error:#}")),
@@ -139,7 +152,55 @@ fn look(case: &Case, folder: &Path) -> Result<(Outcome, String)> {
     })
 }
 
-fn prepare(case: &Case, folder: &Path) -> Result<Vec<u32>> {
+/// Pixels may differ by so much: Pillow rounds twice when it scales, and decoders of JPEG round otherwise.
+const LEVELS_MAX: u8 = 3;
+
+fn look_at_images(case: &Case, folder: &Path) -> (Outcome, String) {
+    let read = prepare(case, folder).and_then(|(data, _cache)| images_of(&data));
+    match (read, &case.images) {
+        (Err(error), None) => (Outcome::BothRefuse, format!("{error:#}")),
+        (Err(error), Some(_)) => (Outcome::RefusedMore, format!("{error:#}")),
+        (Ok(images), None) => {
+            (Outcome::Differs, format!("the reader refuses it, and here are {} images", images.len()))
+        }
+        (Ok(images), Some(expected)) => {
+            let are_near = |one: &[u8], other: &[u8]| {
+                one.len() == other.len()
+                    && one.iter().zip(other).all(|(one, other)| one.abs_diff(*other) <= LEVELS_MAX)
+            };
+            let is_same = |((class, pixels), (label, other)): (&Image, &Image)| {
+                class == label && are_near(pixels, other)
+            };
+            let at = images.iter().zip(expected).position(|pair| !is_same(pair));
+            match images.len() == expected.len() && at.is_none() {
+                true => (Outcome::Same, String::new()),
+                false => (
+                    Outcome::Differs,
+                    format!(
+                        "{} images where the reader gives {}, the first other one {at:?}",
+                        images.len(),
+                        expected.len()
+                    ),
+                ),
+            }
+        }
+    }
+}
+
+/// Returns the classes and pixels of all images, as they are stored.
+fn images_of(data: &Dataset) -> Result<Vec<Image>> {
+    let mut images = Vec::new();
+    for position in 0..data.samples() {
+        let Sample { index, content, .. } = data.sample(position, 1)?;
+        let Content::Image { pixels, class } = content else { bail!("tokens in place of an image") };
+        images.push((index, class, pixels));
+    }
+    images.sort();
+    Ok(images.into_iter().map(|(_, class, pixels)| (class, pixels)).collect())
+}
+
+/// Returns the prepared data, and the cache that they are in.
+fn prepare(case: &Case, folder: &Path) -> Result<(Dataset, TempDir)> {
     let tokenizer = folder.join("tokenizer.json");
     let (tokenizer, separator) = match tokenizer.exists() {
         true => (Tokenizer::load(&tokenizer.display().to_string())?, SEPARATOR_OF_CLASSES),
@@ -147,13 +208,14 @@ fn prepare(case: &Case, folder: &Path) -> Result<Vec<u32>> {
     };
     let keys: Vec<String> =
         case.data.iter().map(|(key, value)| format!("{key} = {}", json!(value))).collect();
+    let image = case.image.iter().flatten().map(|(key, value)| format!("image.{key} = {value}\n"));
     let config: DataConfig = read_toml(&format!(
-        "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"{separator}\"\nsources = [{{ {} }}]",
-        keys.join(", ")
+        "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"{separator}\"\nsources = [{{ {} }}]\n{}",
+        keys.join(", "),
+        image.collect::<String>()
     ))?;
     let cache = tempfile::tempdir()?;
-    let data = Dataset::open(&config.found_at(folder), &tokenizer, cache.path(), &Work::default())?;
-    Ok(data.peek(0, u64::MAX)?)
+    Ok((Dataset::open(&config.found_at(folder), &tokenizer, cache.path(), &Work::default())?, cache))
 }
 
 /// Concatenates the tokens: texts with their separator, in bytes; whole files without; tokens unchanged.
