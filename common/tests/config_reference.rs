@@ -29,19 +29,27 @@ fn the_page_of_all_keys_is_what_the_sources_say() {
 #[test]
 fn the_page_has_every_key_that_the_parser_takes_and_no_other() {
     let page = checked_in();
-    for table in
-        ["run", "model", "data", "data.image", "train", "train.sparse_backward", "train.selective_backward"]
-            .into_iter()
-            .chain([
-                "parallel",
-                "parallel.differences",
-                "sync",
-                "privacy",
-                "secure_aggregation",
-                "checkpoint",
-                "faults",
-            ])
-    {
+    for table in [
+        "run",
+        "model",
+        "model.decoder",
+        "model.decoder.rope_scaling",
+        "data",
+        "data.image",
+        "train",
+        "train.sparse_backward",
+        "train.selective_backward",
+    ]
+    .into_iter()
+    .chain([
+        "parallel",
+        "parallel.differences",
+        "sync",
+        "privacy",
+        "secure_aggregation",
+        "checkpoint",
+        "faults",
+    ]) {
         assert_eq!(listed(&page, &format!("## `[{table}]`")), taken(table), "{table}");
     }
     assert_eq!(listed(&page, "## `[[data.sources]]`"), taken("data.sources"));

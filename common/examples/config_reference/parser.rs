@@ -11,6 +11,8 @@ workers = 2
 steps = 100
 [model]
 kind = "gpt2"
+[model.decoder.rope_scaling]
+rope_type = "yarn"
 [data]
 [data.image]
 height = 8

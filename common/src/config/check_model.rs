@@ -126,11 +126,20 @@ impl ModelConfig {
                 return Err(ConfigError::value(key, value, format!("must be at most {max}")));
             }
         }
-        self.check_heads()
+        self.check_heads()?;
+        match &self.decoder {
+            None => Ok(()),
+            Some(_) if !self.kind.is_decoder() => {
+                let reason = "gpt2 has no such choices; remove it, or take another kind, such as \"llama\"";
+                Err(ConfigError::value("model.decoder", "{…}", reason))
+            }
+            Some(decoder) => decoder.check(self.layers, self.width / self.heads),
+        }
     }
 
     fn check_heads(&self) -> Result<(), ConfigError> {
-        if !self.width.is_multiple_of(self.heads) {
+        let head_dim = self.decoder.as_ref().and_then(|decoder| decoder.head_dim);
+        if head_dim.is_none() && !self.width.is_multiple_of(self.heads) {
             let reason = format!("must be a multiple of model.heads = {}", self.heads);
             return Err(ConfigError::value("model.width", self.width, reason));
         }
@@ -144,7 +153,7 @@ impl ModelConfig {
                 return Err(ConfigError::value("model.kv_heads", kv_heads, reason));
             }
         }
-        if self.kind == ModelKind::Llama && !(self.width / self.heads).is_multiple_of(2) {
+        if self.kind.is_decoder() && !head_dim.unwrap_or(self.width / self.heads).is_multiple_of(2) {
             let reason = "rotary positions need an even width of a head (model.width / model.heads)";
             return Err(ConfigError::value("model.heads", self.heads, reason));
         }

@@ -11,6 +11,7 @@ mod data_dialect;
 mod data_format;
 mod data_labels;
 mod data_url;
+mod decoder;
 mod error;
 mod fragments;
 mod image;
@@ -19,6 +20,7 @@ mod parallel;
 mod presets;
 mod privacy;
 mod renamed;
+mod rope;
 mod sections;
 mod secure_aggregation;
 mod selective_backward;
@@ -34,6 +36,7 @@ pub use data_dialect::Dialect;
 pub use data_format::DataFormat;
 pub use data_labels::DataLabels;
 pub use data_url::{DataUrl, ParseDataUrlError};
+pub use decoder::DecoderConfig;
 pub use error::{ConfigError, read_toml};
 pub(crate) use fragments::FRAGMENT_VALUES_MAX;
 pub use fragments::FRAGMENTS_MAX;
@@ -44,6 +47,7 @@ pub use parallel::{
 pub use privacy::PrivacyConfig;
 pub use renamed::renamed_keys;
 pub(crate) use renamed::with_new_names;
+pub use rope::{RopeScaling, RopeScalingConfig, RopeType};
 pub use sections::{
     CheckpointConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS,
     ShareRule, TrainConfig,

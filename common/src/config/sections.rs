@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::check::positive;
+use super::decoder::DecoderConfig;
 use super::{
     ArchiveLocation, ConfigError, DataConfig, ParallelConfig, Precision, PrivacyConfig, Retention,
     SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig,
@@ -74,6 +75,22 @@ pub enum ModelKind {
     Gpt2,
     /// Llama: rotary positions, RMSNorm, SwiGLU, grouped-query attention, no biases.
     Llama,
+    /// Mistral: Llama with an optional window.
+    Mistral,
+    /// Qwen2 and 2.5: biases of queries, keys and values.
+    Qwen2,
+    /// Qwen3: norms of each head's queries and keys.
+    Qwen3,
+    /// SmolLM3: every fourth layer without positions.
+    SmolLm3,
+    /// Phi-3 and 4: Llama whose files join queries, keys and values.
+    Phi3,
+    /// OLMo 2: norms behind, and of queries and keys.
+    Olmo2,
+    /// Gemma 2: norms on both sides, GELU, windows, soft caps.
+    Gemma2,
+    /// Gemma 3, its text model: norms of each head, five of six layers with a window.
+    Gemma3,
     /// Multi-layer perceptron that classifies images.
     Mlp,
     /// Convolutional image classifier: 3×3 convolutions, each with ReLU and 2×2 pooling, then a perceptron.
@@ -93,6 +110,14 @@ impl ModelKind {
         match self {
             Self::Gpt2 => "gpt2",
             Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::SmolLm3 => "smollm3",
+            Self::Phi3 => "phi3",
+            Self::Olmo2 => "olmo2",
+            Self::Gemma2 => "gemma2",
+            Self::Gemma3 => "gemma3",
             Self::Mlp => "mlp",
             Self::Cnn => "cnn",
         }
@@ -105,30 +130,33 @@ impl ModelKind {
 pub struct ModelConfig {
     /// Architecture.
     pub kind: ModelKind,
-    /// gpt2, llama (needed): transformer blocks.
+    /// Language models (needed): transformer blocks.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub layers: u32,
-    /// gpt2, llama (needed): residual stream width.
+    /// Language models (needed): residual stream width.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub width: u32,
-    /// gpt2, llama (needed): attention heads.
+    /// Language models (needed): attention heads.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub heads: u32,
-    /// llama: key and value heads. Default: `heads`.
+    /// All but gpt2: key and value heads. Default: `heads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_heads: Option<u32>,
-    /// gpt2, llama: inner feed-forward width. Default: 4 × width (gpt2); ⅔ of that, rounded up to a multiple of 64 (llama).
+    /// Language models: inner feed-forward width. Default: 4 × width (gpt2); ⅔ of that, rounded up to a multiple of 64 (others).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed_forward_width: Option<u32>,
-    /// gpt2, llama (needed): longest sequence in tokens.
+    /// Language models (needed): longest sequence in tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context: u32,
-    /// gpt2, llama: vocabulary size. Default: the tokenizer's (256 for bytes).
+    /// Language models: vocabulary size. Default: the tokenizer's (256 for bytes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<u32>,
-    /// gpt2, llama: use the token embedding as output projection. Default: yes (gpt2), no (llama).
+    /// Language models: use the token embedding as output projection. Default: yes (gpt2, gemma), no (others).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tied_embeddings: Option<bool>,
+    /// All but gpt2: further choices of the architecture. Default: those of the family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoder: Option<DecoderConfig>,
     /// mlp, cnn: hidden layer widths. Default: `[500, 500, 500]` (mlp), `[128]` (cnn).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<Vec<u32>>,
@@ -161,6 +189,7 @@ impl ModelConfig {
             context: 0,
             vocabulary: None,
             tied_embeddings: None,
+            decoder: None,
             hidden: None,
             channels: None,
         }

@@ -6,8 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ModelSpec;
-use super::parameters;
+use super::{ModelSpec, NormPlaces, parameters};
 use crate::config::{ModelKind, Precision, RunConfig, SparseMode};
 
 /// A part of a model that stages do not divide.
@@ -105,28 +104,32 @@ impl ModelSpec {
     }
 
     fn layer_cost(&self, layer: u32, sequence: u32, precision: Precision) -> BlockCost {
-        let [d, f, kv] = [self.width, self.feed_forward_width, self.kv_width()].map(u64::from);
-        let feed_forward_matrices = match self.kind {
-            ModelKind::Llama => 3,
-            _ => 2,
-        };
-        let products = 2 * d * d + 2 * d * kv + feed_forward_matrices * d * f;
+        let [d, f, q, kv] =
+            [self.width, self.feed_forward_width, self.query_width(), self.kv_width()].map(u64::from);
+        let feed_forward_matrices = if self.kind.is_decoder() { 3 } else { 2 };
+        let products = 2 * d * q + 2 * d * kv + feed_forward_matrices * d * f;
+        // What it attends to of the sequence.
+        let window = self.decoder.as_ref().and_then(|decoder| decoder.window_of(layer));
+        let seen = u64::from(window.map_or(sequence, |window| window.min(sequence)));
         let ways = u64::from(self.shard.ways());
         // Scores and the weighted sum of values: a multiply-add for each channel and earlier token, twice.
-        let forward = (2 * products + 4 * u64::from(sequence) * d) / ways;
+        let forward = (2 * products + 4 * seen * q) / ways;
         // In compute precision: the outputs of both norms, and of a share queries, keys, values, the output
         // of attention, and inside the feed-forward part the input and output of each element-wise operation.
-        let narrow = 2 * d + (2 * d + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways;
+        let narrow = 2 * d + (2 * q + 2 * kv + 2 * (feed_forward_matrices - 1) * f) / ways;
         // In f32: the residual stream before each norm, the norms' statistics, the softmax's logarithms.
-        let statistics = match self.kind {
-            ModelKind::Llama => 2,
-            _ => 4,
+        let statistics = if self.kind.is_decoder() { 2 } else { 4 };
+        let behind = if self.decoder.as_ref().is_some_and(|decoder| decoder.norms == NormPlaces::Both) {
+            // The outputs of attention and feed-forward part, and the statistics of their norms.
+            2 * d + 2
+        } else {
+            0
         };
-        let wide = 2 * d + statistics + u64::from(self.heads) / ways;
+        let wide = 2 * d + behind + statistics + u64::from(self.heads) / ways;
         // Inputs of products are the norms' outputs, and of a share the output of attention and the inside of
         // the feed-forward part. Outputs are the two additions to the stream, and of a share queries, keys
         // and values, and the inside of the feed-forward part before its operations.
-        let left = 4 * d + (2 * d + 2 * kv + feed_forward_matrices * f) / ways;
+        let left = 4 * d + (2 * q + 2 * kv + feed_forward_matrices * f) / ways;
         BlockCost {
             block: Block::Layer(layer),
             parameters: self.parameters_in(layer + 1),

@@ -2,7 +2,9 @@
 
 mod classifier;
 mod cost;
+mod decoder;
 mod evaluation;
+mod families;
 mod initial;
 mod meant;
 mod parameters;
@@ -14,6 +16,7 @@ pub mod tiny;
 
 pub use classifier::{Classifier, ImageLayer, LayerForm};
 pub use cost::{Block, BlockCost};
+pub use decoder::{Activation, Decoder, NormPlaces, QueryNorm, Rotary};
 pub use evaluation::Evaluation;
 pub use initial::{draw_normal, draw_parameters};
 pub(crate) use meant::is_meant;
@@ -21,4 +24,4 @@ pub use parameters::{Initial, ParameterSpec};
 pub use products::Product;
 pub use shard::{Cut, Shard};
 pub use share::SynchronisedLayout;
-pub use spec::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE, ModelSpec};
+pub use spec::{GPT2_NORM_EPSILON, ModelSpec};

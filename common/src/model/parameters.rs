@@ -2,7 +2,7 @@
 //! as in `classifier.rs`.
 
 use super::classifier;
-use super::{Cut, ModelSpec};
+use super::{Cut, Decoder, ModelSpec, QueryNorm};
 use crate::config::ModelKind;
 
 /// One parameter tensor.
@@ -82,7 +82,7 @@ impl ParameterSpec {
 }
 
 const GPT2_TOKENS: &str = "transformer.wte.weight";
-const LLAMA_TOKENS: &str = "model.embed_tokens.weight";
+const DECODER_TOKENS: &str = "model.embed_tokens.weight";
 /// Name of the output projection of language models, if untied.
 const OUTPUT: &str = "lm_head.weight";
 
@@ -90,8 +90,8 @@ const OUTPUT: &str = "lm_head.weight";
 pub(super) fn token_embedding(kind: ModelKind) -> Option<&'static str> {
     match kind {
         ModelKind::Gpt2 => Some(GPT2_TOKENS),
-        ModelKind::Llama => Some(LLAMA_TOKENS),
         ModelKind::Mlp | ModelKind::Cnn => None,
+        _ => Some(DECODER_TOKENS),
     }
 }
 
@@ -108,10 +108,10 @@ pub(super) type InBlock = (u32, ParameterSpec);
 
 /// Returns all tensors of this share, from the embedding to the output projection.
 pub(super) fn in_model_order(spec: &ModelSpec) -> Vec<InBlock> {
-    let whole = match (&spec.classifier, spec.kind) {
+    let whole = match (&spec.classifier, &spec.decoder) {
         (Some(classifier), _) => classifier.parameters(spec.vocabulary),
-        (None, ModelKind::Llama) => llama(spec),
-        (None, _) => gpt2(spec),
+        (None, Some(of)) => decoder(spec, of),
+        (None, None) => gpt2(spec),
     };
     whole.into_iter().map(|(block, tensor)| (block, tensor.of(spec.shard))).collect()
 }
@@ -152,26 +152,58 @@ fn gpt2(spec: &ModelSpec) -> Vec<InBlock> {
     list
 }
 
-/// Llama. Its linear layers are [out, in].
-fn llama(spec: &ModelSpec) -> Vec<InBlock> {
-    let (d, f, kv) = (u64::from(spec.width), u64::from(spec.feed_forward_width), u64::from(spec.kv_width()));
-    let mut list = vec![(0, matrix(LLAMA_TOKENS, u64::from(spec.vocabulary), d, DEVIATION))];
+/// A decoder. Its linear layers are [out, in].
+fn decoder(spec: &ModelSpec, of: &Decoder) -> Vec<InBlock> {
+    let [d, f, q, kv, head] =
+        [spec.width, spec.feed_forward_width, spec.query_width(), spec.kv_width(), of.head_width]
+            .map(u64::from);
+    let unit = if of.unit_norms { Initial::Zeros } else { Initial::Ones };
+    let mut list = vec![(0, matrix(DECODER_TOKENS, u64::from(spec.vocabulary), d, DEVIATION))];
     for layer in 0..spec.layers {
-        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let norm = |part: &str, width: u64| vector(name(&format!("{part}.weight")), width, unit);
+        let weight = |part: &str, out: u64, within: u64| {
+            matrix(name(&format!("{part}.weight")), out, within, DEVIATION)
+        };
+        let bias = |has_one: bool, part: &str, width: u64| {
+            has_one.then(|| vector(name(&format!("{part}.bias")), width, Initial::Zeros))
+        };
+        // A member of a tensor group has some of the outputs, or of the inputs.
+        let by_row = |of: ParameterSpec| Some(of.cut_along(0));
+        let by_column = |of: ParameterSpec| Some(of.cut_along(1));
+        let cut_bias = |of: Option<ParameterSpec>| of.map(|of| of.cut_along(0));
+        let [before, behind] = [of.norms.are_before(), of.norms.are_behind()];
+        let of_heads = |part: &str, width: u64| match of.query_norm {
+            None => None,
+            Some(QueryNorm::Head) => Some(norm(part, head)),
+            Some(QueryNorm::Width) => Some(norm(part, width)),
+        };
+        let feed_forward_norm = if behind { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
         let tensors = [
-            vector(name("input_layernorm"), d, Initial::Ones),
-            matrix(name("self_attn.q_proj"), d, d, DEVIATION).cut_along(0),
-            matrix(name("self_attn.k_proj"), kv, d, DEVIATION).cut_along(0),
-            matrix(name("self_attn.v_proj"), kv, d, DEVIATION).cut_along(0),
-            matrix(name("self_attn.o_proj"), d, d, DEVIATION).cut_along(1),
-            vector(name("post_attention_layernorm"), d, Initial::Ones),
-            matrix(name("mlp.gate_proj"), f, d, DEVIATION).cut_along(0),
-            matrix(name("mlp.up_proj"), f, d, DEVIATION).cut_along(0),
-            matrix(name("mlp.down_proj"), d, f, DEVIATION).cut_along(1),
+            before.then(|| norm("input_layernorm", d)),
+            by_row(weight("self_attn.q_proj", q, d)),
+            cut_bias(bias(of.qkv_bias, "self_attn.q_proj", q)),
+            by_row(weight("self_attn.k_proj", kv, d)),
+            cut_bias(bias(of.qkv_bias, "self_attn.k_proj", kv)),
+            by_row(weight("self_attn.v_proj", kv, d)),
+            cut_bias(bias(of.qkv_bias, "self_attn.v_proj", kv)),
+            of_heads("self_attn.q_norm", q),
+            of_heads("self_attn.k_norm", kv),
+            by_column(weight("self_attn.o_proj", d, q)),
+            bias(of.out_bias, "self_attn.o_proj", d),
+            behind.then(|| norm("post_attention_layernorm", d)),
+            before.then(|| norm(feed_forward_norm, d)),
+            by_row(weight("mlp.gate_proj", f, d)),
+            cut_bias(bias(of.mlp_bias, "mlp.gate_proj", f)),
+            by_row(weight("mlp.up_proj", f, d)),
+            cut_bias(bias(of.mlp_bias, "mlp.up_proj", f)),
+            by_column(weight("mlp.down_proj", d, f)),
+            bias(of.mlp_bias, "mlp.down_proj", d),
+            behind.then(|| norm("post_feedforward_layernorm", d)),
         ];
-        list.extend(tensors.map(|tensor| (layer + 1, tensor)));
+        list.extend(tensors.into_iter().flatten().map(|tensor| (layer + 1, tensor)));
     }
-    list.push((spec.head(), vector("model.norm.weight", d, Initial::Ones)));
+    list.push((spec.head(), vector("model.norm.weight", d, unit)));
     list.extend(output(spec).map(|tensor| (spec.head(), tensor)));
     list
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{ModelSpec, ParameterSpec};
+use super::{ModelSpec, ParameterSpec, QueryNorm};
 use crate::config::ConfigError;
 
 /// Share of each layer.
@@ -81,6 +81,12 @@ impl ModelSpec {
         let refused = |reason| Err(ConfigError::Value { key, value: ways.to_string(), reason });
         if ways == 0 {
             return refused("must be at least 1".to_owned());
+        }
+        let has_wide_norms = self.decoder.as_ref().is_some_and(|of| of.query_norm == Some(QueryNorm::Width));
+        if ways > 1 && has_wide_norms {
+            let reason =
+                format!("{} norms queries over all heads, which are divided: take 1", self.kind.name());
+            return refused(reason);
         }
         if let Some((key, value)) = divided.into_iter().find(|(_, value)| !value.is_multiple_of(ways)) {
             return refused(format!("each member has an equal share of {key}, so it must divide {value}"));

@@ -1,18 +1,14 @@
 //! The resolved shape of a model.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::parameters::{self, ParameterSpec};
-use super::{Classifier, Shard};
+use super::{Classifier, Decoder, Shard};
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
 /// Added to the variance in GPT-2's layer norms, which `config.json` calls `layer_norm_epsilon`.
 pub const GPT2_NORM_EPSILON: f64 = 1e-5;
-/// Added to the mean square in Llama's RMSNorm, which `config.json` calls `rms_norm_eps`.
-pub const LLAMA_NORM_EPSILON: f64 = 1e-5;
-/// Llama's base of rotary frequencies, which `config.json` calls `rope_theta`.
-pub const LLAMA_ROTARY_BASE: f64 = 10_000.0;
-
 /// The fields of [`ModelConfig`] with all defaults resolved, given the tokenizer or the images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSpec {
@@ -40,6 +36,8 @@ pub struct ModelSpec {
     /// Share of their layers: the whole, except in a member of a tensor group. The other fields are those of
     /// the whole model.
     pub shard: Shard,
+    /// Choices of a decoder; `None`: another family.
+    pub decoder: Option<Arc<Decoder>>,
     /// Structure of an image classifier; fields that do not apply to it are 1.
     pub classifier: Option<Classifier>,
 }
@@ -79,6 +77,7 @@ impl ModelSpec {
             tied_embeddings: false,
             chunks: all_blocks(layers),
             shard: Shard::WHOLE,
+            decoder: None,
             classifier: Some(classifier),
         })
     }
@@ -99,10 +98,11 @@ impl ModelSpec {
                 reason: format!("the tokenizer has {tokenizer_vocabulary} entries; take at least as many"),
             });
         }
-        let feed_forward_default = match config.kind {
-            ModelKind::Llama => (8 * config.width).div_ceil(3).next_multiple_of(FEED_FORWARD_MULTIPLE),
-            _ => 4 * config.width,
+        let feed_forward_default = match config.kind.is_decoder() {
+            true => (8 * config.width).div_ceil(3).next_multiple_of(FEED_FORWARD_MULTIPLE),
+            false => 4 * config.width,
         };
+        let are_usually_tied = matches!(config.kind, ModelKind::Gpt2 | ModelKind::Gemma2 | ModelKind::Gemma3);
         Ok(Self {
             kind: config.kind,
             layers: config.layers,
@@ -112,9 +112,10 @@ impl ModelSpec {
             feed_forward_width: config.feed_forward_width.unwrap_or(feed_forward_default),
             context: config.context,
             vocabulary,
-            tied_embeddings: config.tied_embeddings.unwrap_or(config.kind == ModelKind::Gpt2),
+            tied_embeddings: config.tied_embeddings.unwrap_or(are_usually_tied),
             chunks: all_blocks(config.layers),
             shard: Shard::WHOLE,
+            decoder: Decoder::of(config).map(Arc::new),
             classifier: None,
         })
     }
@@ -171,7 +172,13 @@ impl ModelSpec {
     /// Returns the width of one attention head.
     #[must_use]
     pub fn head_width(&self) -> u32 {
-        self.width / self.heads
+        self.decoder.as_ref().map_or(self.width / self.heads, |decoder| decoder.head_width)
+    }
+
+    /// Returns the width of all query heads together.
+    #[must_use]
+    pub fn query_width(&self) -> u32 {
+        self.heads * self.head_width()
     }
 
     /// Returns the width of all key heads together, equal to that of all value heads.

@@ -85,6 +85,7 @@ mod tests {
             context: 32,
             vocabulary: Some(256),
             tied_embeddings: None,
+            decoder: None,
             hidden: None,
             channels: None,
         };

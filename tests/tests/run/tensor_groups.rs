@@ -22,6 +22,7 @@ pub(super) fn model_of(width: u32) -> ModelSpec {
         context: 32,
         vocabulary: None,
         tied_embeddings: None,
+        decoder: None,
         hidden: None,
         channels: None,
     };

@@ -2,7 +2,9 @@
 
 mod archive;
 mod copies;
+mod decoder_config;
 mod error;
+mod hf_folder;
 mod listing;
 mod model_config;
 mod opening;
@@ -14,6 +16,7 @@ mod tensors;
 
 pub use archive::{RunArchive, Unusable};
 pub use copies::{CheckpointFile, FileToCopy, Incoming};
+pub use decoder_config::UnsupportedKey;
 pub use error::{CheckpointError, Instead};
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
 pub use opening::{OpenedModel, open_model};

@@ -4,7 +4,8 @@ use longhaul_common::config::{ModelConfig, ModelKind};
 use longhaul_common::model::{Classifier, ModelSpec};
 use serde_json::{Value, json};
 
-use longhaul_common::model::{GPT2_NORM_EPSILON, LLAMA_NORM_EPSILON, LLAMA_ROTARY_BASE};
+use super::decoder_config::{self, UnsupportedKey};
+use longhaul_common::model::GPT2_NORM_EPSILON;
 
 /// Returns the model's description. Without begin and end tokens: the engine trains on text without any.
 pub(super) fn to_json(spec: &ModelSpec) -> Value {
@@ -18,30 +19,10 @@ pub(super) fn to_json(spec: &ModelSpec) -> Value {
             "torch_dtype": "float32",
         });
     }
-    match spec.kind {
-        ModelKind::Llama => json!({
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "attention_bias": false,
-            "attention_dropout": 0.0,
-            "bos_token_id": null,
-            "eos_token_id": null,
-            "hidden_act": "silu",
-            "hidden_size": spec.width,
-            "intermediate_size": spec.feed_forward_width,
-            "max_position_embeddings": spec.context,
-            "mlp_bias": false,
-            "num_attention_heads": spec.heads,
-            "num_hidden_layers": spec.layers,
-            "num_key_value_heads": spec.kv_heads,
-            "rms_norm_eps": LLAMA_NORM_EPSILON,
-            "rope_theta": LLAMA_ROTARY_BASE,
-            "tie_word_embeddings": spec.tied_embeddings,
-            "torch_dtype": "float32",
-            "vocab_size": spec.vocabulary,
-        }),
+    match (&spec.decoder, spec.kind) {
+        (Some(decoder), _) => decoder_config::write(spec, decoder),
         // Classifiers are described above.
-        ModelKind::Gpt2 | ModelKind::Mlp | ModelKind::Cnn => json!({
+        (None, _) => json!({
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "activation_function": "gelu_new",
@@ -69,43 +50,44 @@ pub(super) fn is_of_images(json: &Value) -> bool {
     json.get("model_type").and_then(Value::as_str).is_some_and(|kind| kinds.contains(&kind))
 }
 
-/// Returns the language model of a description; `None` for other families and unsupported options.
-pub(super) fn from_json(json: &Value) -> Option<ModelSpec> {
-    let number = |key: &str| json.get(key)?.as_u64()?.try_into().ok();
-    let tied_embeddings = Some(json.get("tie_word_embeddings")?.as_bool()?);
-    let vocabulary = Some(number("vocab_size")?);
-    let config = match json.get("model_type")?.as_str()? {
-        "gpt2" => ModelConfig {
-            kind: ModelKind::Gpt2,
-            layers: number("n_layer")?,
-            width: number("n_embd")?,
-            heads: number("n_head")?,
-            kv_heads: None,
-            feed_forward_width: Some(number("n_inner")?),
-            context: number("n_positions")?,
-            vocabulary,
-            tied_embeddings,
-            hidden: None,
-            channels: None,
-        },
-        "llama" => ModelConfig {
-            kind: ModelKind::Llama,
-            layers: number("num_hidden_layers")?,
-            width: number("hidden_size")?,
-            heads: number("num_attention_heads")?,
-            kv_heads: Some(number("num_key_value_heads")?),
-            feed_forward_width: Some(number("intermediate_size")?),
-            context: number("max_position_embeddings")?,
-            vocabulary,
-            tied_embeddings,
-            hidden: None,
-            channels: None,
-        },
-        _ => return None,
+/// Returns the language model of a description.
+///
+/// # Errors
+/// Names the first key that is missing or cannot be honoured.
+pub(super) fn from_json(json: &Value) -> Result<ModelSpec, UnsupportedKey> {
+    let refused =
+        |key: &str, reason: String| UnsupportedKey::new(key, json.get(key).unwrap_or(&Value::Null), reason);
+    let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let config = match (json.as_object(), decoder_config::family(name)) {
+        (Some(keys), Some(kind)) => decoder_config::read(keys, kind)?,
+        (Some(_), None) if name == "gpt2" => gpt2(json)?,
+        _ => {
+            let known = decoder_config::names().join(", ");
+            return Err(refused("model_type", format!("gpt2, {known} are supported")));
+        }
     };
-    config.check().ok()?;
-    // The tokenizer is compared later.
-    ModelSpec::resolve(&config, 0).ok()
+    let checked = config.check().and_then(|()| ModelSpec::resolve(&config, 0));
+    checked.map_err(|error| refused("model_type", error.to_string()))
+}
+
+fn gpt2(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
+    let number = |key: &str| {
+        let value = json.get(key).unwrap_or(&Value::Null);
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.ok_or_else(|| UnsupportedKey::new(key, value, "it must be a whole number below 2^32"))
+    };
+    let width = number("n_embd")?;
+    let inner = json.get("n_inner").is_some_and(|inner| !inner.is_null()).then(|| number("n_inner"));
+    Ok(ModelConfig {
+        layers: number("n_layer")?,
+        width,
+        heads: number("n_head")?,
+        feed_forward_width: Some(inner.unwrap_or(Ok(width.saturating_mul(4)))?),
+        context: number("n_positions")?,
+        vocabulary: Some(number("vocab_size")?),
+        tied_embeddings: Some(json.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(true)),
+        ..ModelConfig::of(ModelKind::Gpt2)
+    })
 }
 
 #[cfg(test)]
@@ -116,13 +98,13 @@ mod tests {
     #[test]
     fn a_description_leads_back_to_its_model() {
         for spec in [tiny_gpt2(), tiny_llama()] {
-            assert_eq!(from_json(&to_json(&spec)), Some(spec));
+            assert_eq!(from_json(&to_json(&spec)), Ok(spec));
         }
-        assert_eq!(from_json(&json!({"model_type": "mamba"})), None);
+        assert!(from_json(&json!({"model_type": "mamba"})).is_err());
         for (spec, kind) in [(tiny_mlp(), "mlp"), (tiny_cnn(), "cnn")] {
             let json = to_json(&spec);
             assert_eq!((json["model_type"].as_str(), json["num_labels"].as_u64()), (Some(kind), Some(3)));
-            assert!(is_of_images(&json) && from_json(&json).is_none(), "{json}");
+            assert!(is_of_images(&json) && from_json(&json).is_err(), "{json}");
         }
     }
 
@@ -138,7 +120,7 @@ mod tests {
         ] {
             let mut description = to_json(&spec);
             description[key] = value;
-            assert_eq!(from_json(&description), None, "{key}");
+            assert!(from_json(&description).is_err(), "{key}");
         }
     }
 }

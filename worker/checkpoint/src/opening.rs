@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
-use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, model_config};
+use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, hf_folder, model_config};
 
 /// A model with everything needed to use it.
 #[derive(Debug)]
@@ -33,6 +33,9 @@ pub struct OpenedModel {
 pub fn open_model(path: &Path) -> Result<OpenedModel> {
     ensure!(path.exists(), "there is no folder {}", path.display());
     ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
+    if hf_folder::has_weights(path) && !path.join(MANIFEST).is_file() {
+        return open_hf(path);
+    }
     let folders = newest(path)?;
     let folder = &folders[0];
     let config = folder.join(MODEL_CONFIG);
@@ -47,8 +50,9 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
         "{} is of a classifier of images, which cannot continue text: give a checkpoint of a language model",
         folder.display()
     );
-    let spec = json.and_then(|json| model_config::from_json(&json));
-    let spec = spec.with_context(|| format!("{} does not describe a supported model", config.display()))?;
+    let json = json.with_context(|| format!("{} is no JSON", config.display()))?;
+    let spec = model_config::from_json(&json)
+        .with_context(|| format!("{} does not describe a supported model", config.display()))?;
     let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
         Ok(error) => damaged(error).into(),
         Err(error) => error,
@@ -56,6 +60,19 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     let tokenizer = folder.join(TOKENIZER);
     let tokenizer = Some(tokenizer).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
+}
+
+/// Opens a folder that `save_pretrained` wrote.
+fn open_hf(folder: &Path) -> Result<OpenedModel> {
+    let config = folder.join(MODEL_CONFIG);
+    let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
+    let json = serde_json::from_str(&text).with_context(|| format!("read {}", config.display()))?;
+    let spec = model_config::from_json(&json);
+    let spec =
+        spec.with_context(|| format!("{} describes a model that is not supported", config.display()))?;
+    let parameters = hf_folder::read(folder, &spec)?;
+    let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
+    Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer })
 }
 
 /// Assembles the parameters of the whole model, in its order, from its parts and the shares of its layers.

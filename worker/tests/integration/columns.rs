@@ -92,6 +92,7 @@ fn spec() -> ModelSpec {
         context: 8,
         vocabulary: Some(64),
         tied_embeddings: None,
+        decoder: None,
         hidden: None,
         channels: None,
     };

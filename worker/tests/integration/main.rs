@@ -6,6 +6,7 @@ mod columns;
 mod data_command;
 #[cfg(feature = "remote-data")]
 mod data_in_s3;
+mod decoders;
 mod deploy;
 mod doctor;
 mod for_libtorch;

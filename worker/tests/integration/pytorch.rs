@@ -62,6 +62,7 @@ fn language_model(kind: ModelKind) -> ModelConfig {
         context: CONTEXT as u32,
         vocabulary: None,
         tied_embeddings: None,
+        decoder: None,
         hidden: None,
         channels: None,
     }

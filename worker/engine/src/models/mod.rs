@@ -1,14 +1,16 @@
 //! The models, over one flat parameter vector.
 
+mod attention;
 mod cache;
 mod cnn;
+mod decoder;
 mod deferred;
 mod gpt2;
-mod llama;
 mod mlp;
 mod parameters;
 mod pixels;
 mod precision;
+mod rotary;
 mod sparse;
 mod tensor_group;
 
@@ -16,9 +18,9 @@ use std::ops::Range;
 
 pub use cache::Cache;
 pub use cnn::Cnn;
+pub use decoder::Decoder;
 pub(crate) use deferred::{Columns, Deferred, Left};
 pub use gpt2::Gpt2;
-pub use llama::Llama;
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 pub use mlp::Mlp;
@@ -37,8 +39,8 @@ pub use tensor_group::{MEMBERS_MAX, TensorGroup};
 pub enum Model {
     /// See [`Gpt2`].
     Gpt2(Gpt2),
-    /// See [`Llama`].
-    Llama(Llama),
+    /// See [`Decoder`].
+    Decoder(Decoder),
     /// See [`Mlp`].
     Mlp(Mlp),
     /// See [`Cnn`].
@@ -67,11 +69,13 @@ impl Model {
         if !products.are_of(spec.shard) {
             return Err(TchError::Shape("a share of a model computes with its tensor group only".to_owned()));
         }
-        Ok(match (&spec.classifier, spec.kind) {
-            (Some(classifier), ModelKind::Cnn) => Self::Cnn(Cnn::new(classifier, parameters, products)),
+        Ok(match (&spec.classifier, &spec.decoder) {
+            (Some(classifier), _) if spec.kind == ModelKind::Cnn => {
+                Self::Cnn(Cnn::new(classifier, parameters, products))
+            }
             (Some(classifier), _) => Self::Mlp(Mlp::new(classifier, parameters, products)),
-            (None, ModelKind::Llama) => Self::Llama(Llama::new(spec, chunk, parameters, products)?),
-            (None, _) => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
+            (None, Some(of)) => Self::Decoder(Decoder::new(spec, of, chunk, parameters, products)?),
+            (None, None) => Self::Gpt2(Gpt2::new(spec, chunk, parameters, products)),
         })
     }
 
@@ -160,7 +164,7 @@ impl Model {
     pub fn embed(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
         let x = match self {
             Self::Gpt2(model) => model.embed(tokens, None),
-            Self::Llama(model) => model.embed(tokens),
+            Self::Decoder(model) => model.embed(tokens),
             Self::Mlp(model) => Some(model.embed(tokens)),
             Self::Cnn(model) => Some(model.embed(tokens)),
         };
@@ -174,7 +178,7 @@ impl Model {
     pub fn layer(&self, at: usize, x: &Tensor) -> Result<Tensor, TchError> {
         let x = match self {
             Self::Gpt2(model) => model.layer(at, x),
-            Self::Llama(model) => model.layer(at, x),
+            Self::Decoder(model) => model.layer(at, x),
             Self::Mlp(model) => model.layer(at, x),
             Self::Cnn(model) => model.layer(at, x),
         };
@@ -184,7 +188,7 @@ impl Model {
     fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         match self {
             Self::Gpt2(model) => model.hidden(input, cache),
-            Self::Llama(model) => model.hidden(input, cache),
+            Self::Decoder(model) => model.hidden(input, cache),
             Self::Mlp(model) => model.hidden(input),
             Self::Cnn(model) => model.hidden(input),
         }
@@ -193,7 +197,7 @@ impl Model {
     fn project(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let logits = match self {
             Self::Gpt2(model) => model.logits(x),
-            Self::Llama(model) => model.logits(x),
+            Self::Decoder(model) => model.logits(x),
             Self::Mlp(model) => Some(model.logits(x)),
             Self::Cnn(model) => Some(model.logits(x)),
         };

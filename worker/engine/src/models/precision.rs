@@ -7,7 +7,6 @@ use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::{ModelSpec, Shard};
 use tch::{Kind, TchError, Tensor};
 
-use super::cache::Past;
 use super::deferred::Deferred;
 use super::parameters::Parameters;
 use super::sparse::{Layout, Selection, selections, sparse_product};
@@ -155,35 +154,6 @@ impl Products {
             (None, None) => x.f_matmul(&self.cast(weight)?)?, // [B, T, out]
         };
         group.leave(&product.f_to_kind(Kind::Float)?)?.f_add(bias)
-    }
-
-    /// softmax(Q·Kᵀ/√E, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E]. The queries attend to the tokens of
-    /// the past too, which stores K and V.
-    pub(super) fn attention(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        past: Option<Past<'_>>,
-    ) -> Result<Tensor, TchError> {
-        let [batch, heads, length, width] = q.size()[..] else {
-            return Err(TchError::Shape(format!("queries must have four dimensions, not {q:?}")));
-        };
-        let (q, k, v) = (self.cast(q)?, self.cast(k)?, self.cast(v)?);
-        let [k, v] = match past {
-            Some(past) => past.extended(&k, &v)?,
-            None => [k, v],
-        }; // [B, G, S, E]
-        let (grouped, seen) = (k.size()[1] != heads, k.size()[2]);
-        // libtorch's own causal mask takes the first query for the first token: behind a past, an explicit one is needed. A single query, the newest, attends
-        // to everything.
-        let mask = match (length, seen - length) {
-            (1, _) | (_, 0) => None,
-            (_, before) => Some(Tensor::f_ones([length, seen], (Kind::Bool, q.device()))?.f_tril(before)?), // [T, S]
-        };
-        let causal = length > 1 && mask.is_none();
-        let mixed = Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, None, grouped)?; // [B, H, T, E]
-        mixed.f_transpose(1, 2)?.f_reshape([batch, length, heads * width])
     }
 }
 

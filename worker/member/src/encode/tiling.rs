@@ -88,6 +88,7 @@ mod tests {
             context,
             vocabulary: Some(70),
             tied_embeddings: None,
+            decoder: None,
             hidden: None,
             channels: None,
         };

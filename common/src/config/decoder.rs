@@ -1,0 +1,107 @@
+//! `[model.decoder]`: a causal decoder's choices beyond its sizes, by the names of Hugging Face's `config.json`.
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+use super::rope::RopeScalingConfig;
+
+/// `[model.decoder]`. What is left out is as the family has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DecoderConfig {
+    /// Width of a head. Default: width / heads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head_dim: Option<u32>,
+    /// Added to the mean square in RMSNorm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rms_norm_eps: Option<f64>,
+    /// Base of the rotary frequencies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_theta: Option<f64>,
+    /// The same of layers with a window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_local_base_freq: Option<f64>,
+    /// Scaling of the rotary frequencies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_scaling: Option<RopeScalingConfig>,
+    /// Biases of queries, keys and values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qkv_bias: Option<bool>,
+    /// Bias of the attention's output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out_bias: Option<bool>,
+    /// Biases of the feed-forward part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_bias: Option<bool>,
+    /// Tokens that a layer with a window attends to, the own one included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sliding_window: Option<u32>,
+    /// Layers with a window, from 0. Default: as the family has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_layers: Option<Vec<u32>>,
+    /// Layers without rotary positions, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_rope_layers: Option<Vec<u32>>,
+    /// Scores are divided by the root of this. Default: the width of a head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_pre_attn_scalar: Option<f64>,
+    /// Soft cap of scores; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attn_logit_softcapping: Option<f64>,
+    /// Soft cap of logits; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_logit_softcapping: Option<f64>,
+}
+
+impl DecoderConfig {
+    /// Checks the values for a model of so many layers, whose heads have this width unless told otherwise.
+    ///
+    /// # Errors
+    /// Names the first invalid value, and the reason.
+    pub(super) fn check(&self, layers: u32, head_width: u32) -> Result<(), ConfigError> {
+        if let Some(head_dim) = self.head_dim
+            && (head_dim == 0 || head_dim > HEAD_WIDTH_MAX)
+        {
+            let reason = format!("must be from 2 to {HEAD_WIDTH_MAX}");
+            return Err(ConfigError::value("model.decoder.head_dim", head_dim, reason));
+        }
+        let positive = [
+            ("model.decoder.rms_norm_eps", self.rms_norm_eps),
+            ("model.decoder.rope_theta", self.rope_theta),
+            ("model.decoder.rope_local_base_freq", self.rope_local_base_freq),
+            ("model.decoder.query_pre_attn_scalar", self.query_pre_attn_scalar),
+        ];
+        for (key, value) in positive {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err(ConfigError::value(key, value, "must be above zero"));
+            }
+        }
+        let caps = [
+            ("model.decoder.attn_logit_softcapping", self.attn_logit_softcapping),
+            ("model.decoder.final_logit_softcapping", self.final_logit_softcapping),
+        ];
+        for (key, value) in caps {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value >= 0.0)) {
+                return Err(ConfigError::value(key, value, "must be above zero, or 0 for none"));
+            }
+        }
+        if self.sliding_window == Some(0) {
+            return Err(ConfigError::value("model.decoder.sliding_window", 0, "must be at least 1"));
+        }
+        let listed = [
+            ("model.decoder.window_layers", &self.window_layers),
+            ("model.decoder.no_rope_layers", &self.no_rope_layers),
+        ];
+        for (key, list) in listed {
+            if let Some(layer) = list.iter().flatten().find(|layer| **layer >= layers) {
+                let reason = format!("layers are counted from 0, and there are {layers}");
+                return Err(ConfigError::value(key, layer, reason));
+            }
+        }
+        let half = self.head_dim.unwrap_or(head_width) / 2;
+        self.rope_scaling.as_ref().map_or(Ok(()), |scaling| scaling.resolved(half).map(drop))
+    }
+}
+
+/// Maximum width of a head: four times the widest in use.
+const HEAD_WIDTH_MAX: u32 = 1 << 10;

@@ -1,0 +1,115 @@
+use std::path::Path;
+
+use super::*;
+use crate::model_config::{from_json, to_json};
+
+/// The descriptions that transformers wrote of each family.
+fn descriptions() -> Vec<(String, Value)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/decoders");
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        let json = std::fs::read_to_string(path.join("config.json")).unwrap();
+        (path.file_name().unwrap().to_string_lossy().into_owned(), serde_json::from_str(&json).unwrap())
+    };
+    std::fs::read_dir(folder).unwrap().map(read).collect()
+}
+
+#[test]
+fn each_description_of_transformers_is_read_and_leads_back_to_its_model() {
+    let all = descriptions();
+    assert!(all.len() > 13, "{}", all.len());
+    for (name, json) in all {
+        let spec = from_json(&json).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(from_json(&to_json(&spec)).as_ref(), Ok(&spec), "{name}");
+    }
+}
+
+#[test]
+fn a_key_that_cannot_be_honoured_is_refused_by_its_name() {
+    let all: std::collections::BTreeMap<_, _> = descriptions().into_iter().collect();
+    for (name, key, value, words) in [
+        ("llama", "hidden_size", Value::Null, "hidden_size = null: it is missing"),
+        ("llama", "num_hidden_layers", json!("3"), "num_hidden_layers = \"3\": it must be a whole number"),
+        ("llama", "hidden_act", json!("relu"), "hidden_act = \"relu\": silu is supported"),
+        ("llama", "attention_dropout", json!(0.1), "attention_dropout = 0.1: dropout is not supported"),
+        (
+            "llama",
+            "rope_scaling",
+            json!({"rope_type": "ntk"}),
+            "rope_scaling.rope_type = \"ntk\": linear, llama3",
+        ),
+        ("llama", "rope_scaling", json!({"type": "linear"}), "rope_scaling.factor = nothing"),
+        (
+            "llama",
+            "rope_scaling",
+            json!({"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}),
+            "rope_scaling.mscale = 1.0: this key is not known",
+        ),
+        ("llama", "partial_rotary_factor", json!(0.5), "partial_rotary_factor = 0.5: all channels"),
+        (
+            "llama",
+            "quantization_config",
+            json!({"bits": 4}),
+            "quantization_config = {\"bits\":4}: this key is not known",
+        ),
+        ("llama", "num_key_value_heads", json!(3), "model.kv_heads = 3: must divide"),
+        (
+            "qwen3",
+            "layer_types",
+            json!(["full_attention"]),
+            "layer_types = [\"full_attention\"]: each of the 3 layers",
+        ),
+        (
+            "gemma3",
+            "use_bidirectional_attention",
+            json!(true),
+            "use_bidirectional_attention = true: attention is causal",
+        ),
+        ("gemma2", "head_dim", json!(7), "rotary positions need an even width"),
+        ("llama", "model_type", json!("mamba"), "model_type = \"mamba\": gpt2, llama, mistral"),
+    ] {
+        let mut json = all[name].clone();
+        json[key] = value;
+        let message = from_json(&json).unwrap_err().to_string();
+        assert!(message.contains(words), "{name}, {key}: {message}");
+    }
+}
+
+/// As transformers 4 writes them, with less.
+#[test]
+fn descriptions_of_older_versions_are_read() {
+    let sizes = json!({
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
+        "max_position_embeddings": 128, "vocab_size": 100,
+    });
+    let with = |more: Value| {
+        let mut json = sizes.clone();
+        json.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        from_json(&json).unwrap()
+    };
+    let decoder = |more: Value| with(more).decoder.unwrap();
+    let llama = decoder(json!({"model_type": "llama", "rope_theta": 500_000.0, "rope_scaling": {
+        "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64, "rope_type": "llama3"
+    }}));
+    let scaling = RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64 };
+    assert_eq!(
+        (llama.rotary.base, llama.rotary.scaling.clone(), llama.norm_epsilon),
+        (500_000.0, Some(scaling), 1e-6)
+    );
+    let qwen = decoder(
+        json!({"model_type": "qwen3", "use_sliding_window": false, "sliding_window": null, "max_window_layers": 1}),
+    );
+    assert_eq!((qwen.head_width, qwen.window_of(1)), (128, None));
+    let mistral = decoder(json!({"model_type": "mistral", "sliding_window": 32}));
+    assert_eq!((mistral.window_of(0), mistral.window_of(1)), (Some(32), Some(32)));
+    let gemma = decoder(
+        json!({"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 2, "head_dim": 16}),
+    );
+    assert_eq!((gemma.window_of(0), gemma.window_of(1)), (Some(4096), None));
+    let phi = decoder(
+        json!({"model_type": "phi3", "rope_scaling": {"type": "yarn", "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]}, "original_max_position_embeddings": 32}),
+    );
+    assert!(matches!(phi.rotary.scaling, Some(RopeScaling::LongRope { original: 32, .. })));
+    assert!(with(json!({"model_type": "smollm3"})).tied_embeddings);
+    assert!(!with(json!({"model_type": "qwen2"})).tied_embeddings);
+}

@@ -1,0 +1,254 @@
+//! The weights of a folder that `save_pretrained` wrote, in one file or several, in f32, f16 or bf16.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use longhaul_common::config::ModelKind;
+use longhaul_common::model::{ModelSpec, ParameterSpec};
+use longhaul_proto::little_endian::extend_f32;
+use memmap2::Mmap;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize;
+
+/// The weights, where there is one file.
+const WEIGHTS: &str = "model.safetensors";
+/// The files of the weights, where there are several.
+const INDEX: &str = "model.safetensors.index.json";
+/// Weights as Python's pickles, which may run code.
+const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+/// Most bytes of the index: a hundred times that of the largest models.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
+/// Most files.
+const FILES_MAX: usize = 10_000;
+/// Ends of the names of buffers that follow from the configuration.
+const BUFFERS: [&str; 3] = [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"];
+/// Tensors named in a message.
+const NAMED_MAX: usize = 3;
+
+/// Whether a folder has weights as `save_pretrained` writes them.
+pub(super) fn has_weights(folder: &Path) -> bool {
+    [WEIGHTS, INDEX].iter().chain(&PICKLES).any(|name| folder.join(name).is_file())
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The rows of a stored tensor that are a parameter.
+struct Stored {
+    name: String,
+    rows: Option<Range<usize>>,
+}
+
+/// Returns the parameters of a whole model, in the order of the flat vector.
+///
+/// # Errors
+/// Names the file or the tensor that is missing, of another shape or type, or not known.
+pub(super) fn read(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
+    let maps = files(folder)?.into_iter().map(|path| map(&path).map(|map| (path, map)));
+    let maps: Vec<(PathBuf, Mmap)> = maps.collect::<Result<_>>()?;
+    let open = |(path, map): &'_ (PathBuf, Mmap)| {
+        let read = SafeTensors::deserialize(map);
+        read.map(drop).with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))
+    };
+    maps.iter().try_for_each(open)?;
+    let mut tensors = BTreeMap::new();
+    for (path, map) in &maps {
+        for (name, tensor) in SafeTensors::deserialize(map)?.tensors() {
+            ensure!(
+                tensors.insert(name.clone(), tensor).is_none(),
+                "{}: {name} is in another file as well: remove one of the two",
+                path.display()
+            );
+        }
+    }
+    let weights = Weights { folder, spec, tensors };
+    let mut flat = Vec::with_capacity(usize::try_from(spec.parameter_count())?);
+    let mut read = BTreeSet::new();
+    for parameter in spec.parameters() {
+        let stored = weights.find(&parameter)?;
+        weights.append(&parameter, &stored, &mut flat)?;
+        read.insert(stored.name);
+    }
+    weights.check_rest(&read)?;
+    Ok(flat)
+}
+
+/// Returns the files of the weights.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let (single, index) = (folder.join(WEIGHTS), folder.join(INDEX));
+    if !index.is_file() {
+        if !single.is_file() && PICKLES.iter().any(|name| folder.join(name).is_file()) {
+            bail!(
+                "{} has weights as pickles only, which may run code: load it in Python where you trust it, and write it with `model.save_pretrained(OUT)`",
+                folder.display()
+            );
+        }
+        return Ok(vec![single]);
+    }
+    let bytes = std::fs::metadata(&index)?.len();
+    ensure!(bytes <= INDEX_BYTES_MAX, "{} has {bytes} bytes, which is no index of weights", index.display());
+    let text = std::fs::read_to_string(&index).with_context(|| format!("read {}", index.display()))?;
+    let Index { weight_map } =
+        serde_json::from_str(&text).with_context(|| format!("read {}", index.display()))?;
+    let names: BTreeSet<String> = weight_map.into_values().collect();
+    ensure!(names.len() <= FILES_MAX, "{} names more than {FILES_MAX} files", index.display());
+    let path = |name: String| {
+        ensure!(
+            Path::new(&name).components().count() == 1 && !name.starts_with('.'),
+            "{} names {name}, which is not a file beside it",
+            index.display()
+        );
+        let path = folder.join(name);
+        ensure!(path.is_file(), "{} is missing, and {} names it: fetch it", path.display(), index.display());
+        Ok(path)
+    };
+    names.into_iter().map(path).collect()
+}
+
+#[allow(unsafe_code, reason = "maps a file")]
+fn map(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    // SAFETY: as with all maps, a file that is cut while it is read ends the process; values may be any bytes.
+    unsafe { Mmap::map(&file) }.with_context(|| format!("map {}", path.display()))
+}
+
+struct Weights<'a> {
+    folder: &'a Path,
+    spec: &'a ModelSpec,
+    tensors: BTreeMap<String, TensorView<'a>>,
+}
+
+impl Weights<'_> {
+    /// Returns where a parameter is stored.
+    fn find(&self, parameter: &ParameterSpec) -> Result<Stored> {
+        let whole = |name: &str| Stored { name: name.to_owned(), rows: None };
+        let name = parameter.name.as_str();
+        // Models saved without their head have no prefix.
+        let bare = name.strip_prefix("model.").or_else(|| name.strip_prefix("transformer.")).unwrap_or(name);
+        for name in [name, bare] {
+            if self.tensors.contains_key(name) {
+                return Ok(whole(name));
+            }
+        }
+        if self.spec.kind == ModelKind::Phi3
+            && let Some(stored) = self.fused(name).filter(|stored| self.tensors.contains_key(&stored.name))
+        {
+            return Ok(stored);
+        }
+        bail!(
+            "{} has no tensor {name}: its config.json is of another model, or a file of its weights is missing",
+            self.folder.display()
+        )
+    }
+
+    /// Returns the rows of Phi-3's matrices that have queries, keys and values, or gate and up.
+    fn fused(&self, name: &str) -> Option<Stored> {
+        let (spec, f) = (self.spec, self.spec.feed_forward_width as usize);
+        let (q, kv) = (spec.query_width() as usize, spec.kv_width() as usize);
+        let parts = [
+            ("self_attn.q_proj", "self_attn.qkv_proj", 0..q),
+            ("self_attn.k_proj", "self_attn.qkv_proj", q..q + kv),
+            ("self_attn.v_proj", "self_attn.qkv_proj", q + kv..q + 2 * kv),
+            ("mlp.gate_proj", "mlp.gate_up_proj", 0..f),
+            ("mlp.up_proj", "mlp.gate_up_proj", f..2 * f),
+        ];
+        let found = parts.into_iter().find(|(part, ..)| name.contains(part));
+        found.map(|(part, whole, rows)| Stored { name: name.replace(part, whole), rows: Some(rows) })
+    }
+
+    fn append(&self, parameter: &ParameterSpec, stored: &Stored, into: &mut Vec<f32>) -> Result<()> {
+        let Some(tensor) = self.tensors.get(&stored.name) else { return Ok(()) };
+        let mut shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
+        let mut data = tensor.data();
+        if let (Some(rows), Some(all)) = (&stored.rows, shape.first().copied()) {
+            let row_bytes = data.len() / usize::try_from(all)?.max(1);
+            let part = data.get(rows.start * row_bytes..rows.end * row_bytes);
+            data = part.with_context(|| format!("{} has only {all} rows", stored.name))?;
+            shape[0] = rows.len() as u64;
+        }
+        ensure!(
+            shape == parameter.shape,
+            "{} has the shape {shape:?}, and config.json describes {:?}",
+            stored.name,
+            parameter.shape
+        );
+        match tensor.dtype() {
+            Dtype::F32 => extend_f32(into, data),
+            Dtype::BF16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_bf16(*bytes))),
+            Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_f16(*bytes))),
+            other => bail!(
+                "{} has values of {other:?}; f32, bf16 and f16 are read: convert the model (`model.to(torch.bfloat16).save_pretrained(OUT)`)",
+                stored.name
+            ),
+        }
+        Ok(())
+    }
+
+    /// Refuses tensors that the model does not have.
+    fn check_rest(&self, read: &BTreeSet<String>) -> Result<()> {
+        let is_buffer = |name: &str| BUFFERS.iter().any(|end| name.ends_with(end));
+        // A tied output projection, which some writers store as well.
+        let is_tied = |name: &str| name == "lm_head.weight" && self.spec.tied_embeddings;
+        let left = self.tensors.keys().filter(|name| !read.contains(*name));
+        let left: Vec<&str> =
+            left.map(String::as_str).filter(|name| !is_buffer(name) && !is_tied(name)).collect();
+        ensure!(
+            left.is_empty(),
+            "{} has {} tensors that its config.json does not describe, such as {}",
+            self.folder.display(),
+            left.len(),
+            left[..left.len().min(NAMED_MAX)].join(", ")
+        );
+        Ok(())
+    }
+}
+
+fn of_bf16(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
+}
+
+/// IEEE 754 binary16.
+fn of_f16(bytes: [u8; 2]) -> f32 {
+    let bits = u32::from(u16::from_le_bytes(bytes));
+    let (sign, exponent, mantissa) = ((bits & 0x8000) << 16, bits >> 10 & 0x1f, bits & 0x3ff);
+    let magnitude = match exponent {
+        // Subnormal: multiples of 2⁻²⁴.
+        0 => (mantissa as f32 * f32::from_bits(0x3380_0000)).to_bits(),
+        0x1f => 0x7f80_0000 | mantissa << 13,
+        _ => (exponent + 112) << 23 | mantissa << 13,
+    };
+    f32::from_bits(sign | magnitude)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_what_they_stand_for() {
+        for (bits, value) in [
+            (0x0000_u16, 0.0_f32),
+            (0x8000, -0.0),
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65_504.0),
+            (0x0400, 2.0_f32.powi(-14)),
+            (0x0001, 2.0_f32.powi(-24)),
+            (0x03ff, 1023.0 * 2.0_f32.powi(-24)),
+            (0x3555, 0.333_251_95),
+            (0x7c00, f32::INFINITY),
+            (0xfc00, f32::NEG_INFINITY),
+        ] {
+            assert_eq!(of_f16(bits.to_le_bytes()).to_bits(), value.to_bits(), "{bits:#x}");
+        }
+        assert!(of_f16(0x7e00_u16.to_le_bytes()).is_nan());
+        assert_eq!(of_bf16(0x3f80_u16.to_le_bytes()), 1.0);
+        assert_eq!(of_bf16(0xc049_u16.to_le_bytes()), -3.140_625);
+    }
+}

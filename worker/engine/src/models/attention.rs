@@ -1,0 +1,110 @@
+//! Causal attention.
+
+use tch::{Kind, TchError, Tensor};
+
+use super::cache::Past;
+use super::precision::Products;
+
+/// A layer's way of attending.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Attending {
+    /// Factor of scores.
+    pub(super) scale: f64,
+    /// Tokens attended to, the own one included; `None`: all.
+    pub(super) window: Option<i64>,
+    /// Soft cap of scores.
+    pub(super) cap: Option<f64>,
+}
+
+impl Products {
+    /// softmax(Q·Kᵀ/√E, causal)·V: see [`Self::attention_by`].
+    pub(super) fn attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        past: Option<Past<'_>>,
+    ) -> Result<Tensor, TchError> {
+        let width = q.size().last().copied().unwrap_or(1);
+        let attending = Attending { scale: (width as f64).sqrt().recip(), window: None, cap: None };
+        self.attention_by(q, k, v, past, &attending)
+    }
+
+    /// softmax(scale·Q·Kᵀ, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E]. The queries attend to the tokens of
+    /// the past too, which stores K and V.
+    pub(super) fn attention_by(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        past: Option<Past<'_>>,
+        attending: &Attending,
+    ) -> Result<Tensor, TchError> {
+        let [batch, heads, length, width] = q.size()[..] else {
+            return Err(TchError::Shape(format!("queries must have four dimensions, not {q:?}")));
+        };
+        let (q, k, v) = (self.cast(q)?, self.cast(k)?, self.cast(v)?);
+        let [k, v] = match past {
+            Some(past) => past.extended(&k, &v)?,
+            None => [k, v],
+        }; // [B, G, S, E]
+        let seen = k.size()[2];
+        let mask = attending.mask(length, seen, q.device())?;
+        let mixed = match attending.cap {
+            Some(cap) => capped(&q, &k, &v, mask.as_ref(), attending.scale, cap)?,
+            None => {
+                // libtorch's own causal mask takes the first query for the first token.
+                let is_causal = length > 1 && mask.is_none();
+                let is_grouped = k.size()[1] != heads;
+                Tensor::f_scaled_dot_product_attention(
+                    &q,
+                    &k,
+                    &v,
+                    mask,
+                    0.0,
+                    is_causal,
+                    Some(attending.scale),
+                    is_grouped,
+                )?
+            }
+        }; // [B, H, T, E]
+        mixed.f_transpose(1, 2)?.f_reshape([batch, length, heads * width])
+    }
+}
+
+impl Attending {
+    /// Returns the tokens [T, S] that each query sees; `None`: those before it and itself, with nothing before the first query, or all for
+    /// a single query.
+    fn mask(&self, length: i64, seen: i64, device: tch::Device) -> Result<Option<Tensor>, TchError> {
+        let before = seen - length;
+        let window = self.window.filter(|window| *window < seen);
+        if window.is_none() && (length == 1 || before == 0) && self.cap.is_none() {
+            return Ok(None);
+        }
+        let seen = Tensor::f_ones([length, seen], (Kind::Bool, device))?.f_tril(before)?;
+        match window {
+            Some(window) => Ok(Some(seen.f_triu(before - window + 1)?)),
+            None => Ok(Some(seen)),
+        }
+    }
+}
+
+/// Attention whose scores are bounded smoothly, as in Gemma 2: softmax in f32.
+fn capped(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    scale: f64,
+    cap: f64,
+) -> Result<Tensor, TchError> {
+    let groups = q.size()[1] / k.size()[1];
+    let [k, v] = [k, v].map(|of| of.f_repeat_interleave_self_int(groups, 1, None));
+    let scores = q.f_matmul(&k?.f_transpose(-2, -1)?)?.f_mul_scalar(scale)?; // [B, H, T, S]
+    let scores = scores.f_div_scalar(cap)?.f_tanh()?.f_mul_scalar(cap)?;
+    let scores = match mask {
+        Some(mask) => scores.f_masked_fill(&mask.f_logical_not()?, f64::NEG_INFINITY)?,
+        None => scores,
+    };
+    scores.f_softmax(-1, Kind::Float)?.f_to_kind(q.kind())?.f_matmul(&v?)
+}

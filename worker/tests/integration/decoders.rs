@@ -1,0 +1,140 @@
+//! Decoders of every family against transformers: see `fixtures/make_decoders.py`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use longhaul_checkpoint::{OpenedModel, open_model};
+use longhaul_common::config::Precision;
+use longhaul_engine::models::{Cache, Model, Parameters};
+use serde::Deserialize;
+use tch::{Device, Kind, Tensor};
+
+/// Families with their variants, and whether they have to be here.
+const CASES: [&str; 14] = [
+    "gemma2",
+    "gemma3",
+    "llama",
+    "llama-biases",
+    "llama-linear",
+    "llama-llama3",
+    "llama-yarn",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "phi3-longrope",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+];
+
+/// What transformers computes in f32, for the stored weights.
+#[derive(Deserialize)]
+struct Expected {
+    tokens: Vec<i64>,
+    /// `[T, V]`
+    logits: Vec<f32>,
+    loss: f64,
+    /// Of the logits in bf16: the norm of their difference over their norm.
+    bf16_error: f64,
+    /// By parameter: the norm of its gradient, and its first three values.
+    gradients: BTreeMap<String, Vec<f64>>,
+}
+
+fn folder(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoders").join(case)
+}
+
+fn expected(case: &str) -> Expected {
+    serde_json::from_slice(&std::fs::read(folder(case).join("expected.json")).unwrap()).unwrap()
+}
+
+fn model(opened: &OpenedModel, precision: Precision) -> (Model, Parameters) {
+    let parameters = Parameters::new(&opened.spec, &opened.parameters, Device::Cpu).unwrap();
+    (Model::of_all(&opened.spec, &parameters, precision).unwrap(), parameters)
+}
+
+fn logits(model: &Model, tokens: &Tensor) -> Tensor {
+    tch::no_grad(|| model.logits(tokens)).unwrap().squeeze_dim(0).to_kind(Kind::Float)
+}
+
+/// The largest difference, over the largest value.
+fn off(found: &Tensor, expected: &Tensor) -> f64 {
+    let largest = expected.abs().max().double_value(&[]);
+    (found - expected).abs().max().double_value(&[]) / largest
+}
+
+#[test]
+fn every_fixture_is_compared() {
+    let found = std::fs::read_dir(folder("")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut found: Vec<String> = found.map(|name| name.into_string().unwrap()).collect();
+    found.sort();
+    assert_eq!(found, CASES);
+}
+
+#[test]
+fn logits_losses_and_gradients_are_those_of_transformers() {
+    for case in CASES {
+        let (opened, expected) = (open_model(&folder(case)).unwrap(), expected(case));
+        let (model, parameters) = model(&opened, Precision::F32);
+        let tokens = Tensor::from_slice(&expected.tokens).unsqueeze(0); // [1, T + 1]
+        let length = tokens.size()[1] - 1;
+        let reference = Tensor::from_slice(&expected.logits).view([length, -1]);
+        let found = logits(&model, &tokens.narrow(1, 0, length));
+        assert!(off(&found, &reference) < 1e-5, "{case}: logits are off by {}", off(&found, &reference));
+        let loss = model.mean_loss(&tokens).unwrap();
+        let difference = (loss.double_value(&[]) - expected.loss).abs() / expected.loss;
+        assert!(difference < 1e-5, "{case}: the loss is off by {difference}");
+        loss.backward();
+        check_gradients(case, &opened, &parameters, &expected);
+    }
+}
+
+fn check_gradients(case: &str, opened: &OpenedModel, parameters: &Parameters, expected: &Expected) {
+    let specs = opened.spec.parameters();
+    assert_eq!(expected.gradients.len(), specs.len(), "{case}");
+    for (spec, view) in specs.iter().zip(parameters.views()) {
+        let reference = &expected.gradients[&spec.name];
+        let gradient = view.grad().flatten(0, -1);
+        let (norm, scale) = (gradient.norm().double_value(&[]), reference[0]);
+        assert!((norm - scale).abs() < 1e-4 * scale, "{case}, {}: norm {norm}, expected {scale}", spec.name);
+        for (at, value) in reference[1..].iter().enumerate() {
+            let found = gradient.double_value(&[at as i64]);
+            let off = (found - value).abs();
+            assert!(off < 1e-4 * scale, "{case}, {} [{at}]: {found}, expected {value}", spec.name);
+        }
+    }
+}
+
+#[test]
+fn in_bf16_the_logits_are_as_near_to_those_of_f32_as_in_transformers() {
+    for case in CASES {
+        let (opened, expected) = (open_model(&folder(case)).unwrap(), expected(case));
+        let (model, _) = model(&opened, Precision::Bf16);
+        let length = expected.tokens.len() as i64 - 1;
+        let tokens = Tensor::from_slice(&expected.tokens).narrow(0, 0, length).unsqueeze(0);
+        let reference = Tensor::from_slice(&expected.logits).view([length, -1]);
+        let difference = (logits(&model, &tokens) - &reference).norm() / reference.norm();
+        let (difference, usual) = (difference.double_value(&[]), expected.bf16_error);
+        assert!(difference < 1.5 * usual, "{case}: {difference}, and {usual} in transformers");
+    }
+}
+
+/// Generation reads keys and values from a cache, with windows and without.
+#[test]
+fn with_a_cache_the_logits_are_those_of_the_whole_pass() {
+    for case in CASES {
+        let (opened, expected) = (open_model(&folder(case)).unwrap(), expected(case));
+        let (model, _) = model(&opened, Precision::F32);
+        // Longer sequences have other frequencies there.
+        let length = if case == "phi3-longrope" { 16 } else { expected.tokens.len() as i64 - 1 };
+        let tokens = Tensor::from_slice(&expected.tokens).narrow(0, 0, length).unsqueeze(0);
+        let whole = logits(&model, &tokens);
+        let mut cache = Cache::new(&opened.spec, Precision::F32, Device::Cpu).unwrap();
+        for piece in [9, 1, 1, 4, 1] {
+            let next = tokens.narrow(1, cache.len() as i64, piece);
+            let found = model.next_logits(&next, &mut cache).unwrap().squeeze_dim(0);
+            let reference = whole.get(cache.len() as i64 - 1);
+            assert!(off(&found, &reference) < 1e-5, "{case} at {}: {}", cache.len(), off(&found, &reference));
+        }
+    }
+}
