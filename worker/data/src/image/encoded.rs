@@ -9,8 +9,8 @@ use longhaul_common::config::ImageConfig;
 
 use super::super::pointers::pointer;
 use super::decode::fitted;
-use super::jpeg;
 use super::resize::Picture;
+use super::{jpeg, jpeg_scan};
 use crate::unwound::unwound;
 
 /// Upper bound of an image's decoded pixels in bytes: 178 million pixels in colour, more than cameras have. A file of a few kilobytes can declare
@@ -59,7 +59,9 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
     let format = image::guess_format(bytes).ok();
     match format {
         Some(ImageFormat::Png) => {}
-        Some(ImageFormat::Jpeg) if jpeg::has_end(bytes) => {}
+        Some(ImageFormat::Jpeg) if jpeg::has_end(bytes) => {
+            jpeg_scan::check(bytes).map_err(str::to_owned)?;
+        }
         Some(ImageFormat::Jpeg) => return Err("it is cut off: fetch it again".to_owned()),
         _ => {
             let told = pointer(bytes).map(|told| format!("it is {told}"));

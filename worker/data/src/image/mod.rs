@@ -11,6 +11,8 @@ mod encoded;
 mod encoded;
 #[cfg(feature = "images")]
 mod jpeg;
+#[cfg(feature = "images")]
+mod jpeg_scan;
 mod resize;
 
 use longhaul_common::config::ImageConfig;

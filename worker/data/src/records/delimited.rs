@@ -11,7 +11,7 @@ use longhaul_common::config::{Column, DataFormat, Dialect};
 use super::delimiters::{self, HEAD_BYTES_MAX};
 use super::encoding::NotUtf8;
 use super::head_like::HeadLike;
-use super::input::{Input, Packing, Position, command};
+use super::input::{Input, MARK, Packing, Position, command};
 use super::known::{example, listed, meant, shown};
 use super::remedies::Remedies;
 use super::rows::{Row, Rows};
@@ -169,7 +169,7 @@ impl Delimited {
                 "it has {values}, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
             ));
         }
-        if self.head.as_ref() == Some(&self.row) {
+        if self.head.as_ref().is_some_and(|head| are_same(head, &self.row)) {
             return Err(HEAD_AGAIN.to_owned());
         }
         let (text, error) = match str::from_utf8(cell) {
@@ -210,6 +210,13 @@ fn unescaped(values: &ByteRecord, row: Row, escape: u8) -> ByteRecord {
         text
     };
     values.iter().enumerate().map(without).collect()
+}
+
+/// Whether two rows are the same, but for a byte order mark before the second.
+fn are_same(head: &ByteRecord, row: &ByteRecord) -> bool {
+    let mark = MARK.to_string();
+    let first = row.get(0).map(|first| first.strip_prefix(mark.as_bytes()).unwrap_or(first));
+    head.len() == row.len() && head.get(0) == first && head.iter().skip(1).eq(row.iter().skip(1))
 }
 
 const HEAD_AGAIN: &str = "it is the head again: were tables joined with `cat`?";

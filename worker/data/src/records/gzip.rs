@@ -28,7 +28,7 @@ impl<R: BufRead> Read for Members<R> {
             match error.kind() {
                 ErrorKind::InvalidInput | ErrorKind::UnexpectedEof if is_behind => io::Error::new(
                     ErrorKind::InvalidData,
-                    "behind the end of its gzip data there is something else, or a further part of it that is cut off: get it anew, or unpack it (`gzip -dc`), which leaves that out",
+                    "behind the end of its gzip data there is something else (such as zeros), or a further part of it that is cut off: get it anew, or unpack it (`gzip -dc`), which leaves that out",
                 ),
                 _ => error,
             }

@@ -23,6 +23,9 @@ pub(super) struct Tar<R> {
 /// Upper bound of zero blocks after an archive: 64 KiB. Tools pad to 10 KiB by default; an incomplete download in a preallocated file has more.
 const ZEROS_MAX: u64 = 1 << 7;
 
+const SPARSE: &str =
+    "a file is stored without its zeros (`tar -S`), which is not read: pack it anew without -S";
+
 /// A file in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TarFile {
@@ -65,6 +68,7 @@ impl<R: Read> Tar<R> {
                         "{name} is a link: pack it anew with what links lead to (`tar --dereference --hard-dereference`)"
                     )));
                 }
+                b'S' => return Err(damaged(SPARSE)),
                 // Folders, and entries about the archive as a whole.
                 _ => {
                     long_name = None;
@@ -205,6 +209,9 @@ fn path_of(records: &[u8]) -> io::Result<Option<String>> {
         if let Some(name) = record.strip_prefix(b"path=") {
             path = Some(text(name)?);
         }
+        if record.starts_with(b"GNU.sparse.") {
+            return Err(damaged(SPARSE));
+        }
         if record.starts_with(b"size=") {
             return Err(damaged(
                 "a file's size is told in pax's own way, which is not read: pack it anew in GNU's format",
@@ -295,6 +302,9 @@ mod tests {
         let refused = |records: &[u8]| read(&packed(records)).unwrap_err().to_string();
         assert!(refused(&record(b"path=name \xff in no text")).contains("not UTF-8"));
         assert!(refused(&record(b"size=123456789")).contains("GNU's format"));
+        for sparse in [b"GNU.sparse.major=1".as_slice(), b"GNU.sparse.size=900000"] {
+            assert!(refused(&record(sparse)).contains("without -S"));
+        }
         assert!(refused(b"99 path=a\n").contains("is damaged"));
         assert!(refused(&vec![b' '; 2 << 20]).contains("without extended attributes"));
     }

@@ -214,7 +214,7 @@ impl Parts {
     ) -> Result<RawImage, String> {
         if let Some(name) = self.twice {
             return Err(format!(
-                "{name} is there twice, or another image or class of this sample beside it: each sample has a name of its own"
+                "{name} is there twice, or is one of two images or classes of this sample: each sample has a name of its own"
             ));
         }
         if let Some((before, end)) = self.another_pair().filter(|_| self.image.is_some()) {

@@ -72,6 +72,8 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
         ("a.csv", "id,text\n1,one\n2,\"", "line 3", "never closed"),
         ("a.csv", "id,text\n1,one\nid,text\n2,two\n", "line 3", "it is the head again"),
         ("a.csv", "text\none\n\"text\"\n", "line 3", "it is the head again"),
+        ("a.csv", "\u{feff}id,text\n1,one\n\u{feff}id,text\n2,two\n", "line 3", "it is the head again"),
+        ("a.csv", "text\none\n\u{feff}text\ntwo\n", "line 3", "it is the head again"),
         ("a.csv", "id,text\n1,a\n\n2,b,c\n", "line 4", "it has 3 values"),
         ("a.csv", "id,text\n1,\"a\nb\",c", "lines 2 to 3", "it has 3 values"),
         ("a.csv", "id,text\r\n1,\"o\"\"ne\"\r\n2,two,\r\n", "line 3", "it has 3 values"),

@@ -81,6 +81,7 @@ pub(super) fn contradicted(json: &[u8], path: &Path) -> Option<String> {
     let why = lacking(&whole, ADDED, added.iter().flat_map(Map::keys).map(String::as_str))
         .or_else(|| lacking(&whole, SPECIAL, special.iter().flat_map(named)))
         .or_else(|| lacking(&whole, SETTINGS, named(settings)))
+        .or_else(|| other_version(settings, folder))
         .or_else(|| decoder(&whole, settings))
         .or_else(|| other_setting(&whole, settings, &taken))?;
     if why.contains(SPLITS) {
@@ -123,6 +124,18 @@ fn lacking<'t>(whole: &Whole, file: &str, mut tokens: impl Iterator<Item = &'t s
     let is_there = |token: &str| whole.added_tokens.iter().any(|added| added.content == token);
     let token = tokens.find(|token| !token.is_empty() && !is_there(token))?;
     Some(format!("{file} beside it adds the token {token:?}, which would be text"))
+}
+
+/// Returns a message if `transformers` reads a file for its own version in place of this one.
+fn other_version(settings: &Map<String, Value>, folder: &Path) -> Option<String> {
+    let names = settings.get("fast_tokenizer_files")?.as_array()?;
+    let is_one = |name: &&str| {
+        let version = name.strip_prefix("tokenizer.").and_then(|name| name.strip_suffix(".json"));
+        version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+            && folder.join(name).is_file()
+    };
+    let name = names.iter().filter_map(Value::as_str).find(is_one)?;
+    Some(format!("{SETTINGS} beside it names {name} in fast_tokenizer_files, which is read in its place"))
 }
 
 /// Returns a message for the first of `added_tokens_decoder` that differs.
@@ -258,6 +271,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         files.iter().for_each(|(name, content)| std::fs::write(folder.path().join(name), content).unwrap());
         contradicted(WHOLE_FILE.as_bytes(), &folder.path().join(WHOLE))
+    }
+
+    #[test]
+    fn a_file_for_other_versions_is_told_where_it_is_there_and_named() {
+        let settings = |name: &str| format!(r#"{{"fast_tokenizer_files": ["{name}", "tokenizer.json"]}}"#);
+        for (named, there, is_told) in [
+            ("tokenizer.4.0.0.json", "tokenizer.4.0.0.json", true),
+            ("tokenizer.5.json", "tokenizer.5.json", true),
+            ("tokenizer.4.0.0.json", "tokenizer.4.0.1.json", false),
+            ("tokenizer.json", "tokenizer.4.0.0.json", false),
+            ("tokenizer.old.json", "tokenizer.old.json", false),
+        ] {
+            let told = told(&[(SETTINGS, &settings(named)), (there, "{}")]);
+            assert_eq!(told.is_some_and(|told| told.contains(named)), is_told, "{named}, {there}");
+        }
     }
 
     /// Each makes other tokens with `transformers` 5.24.

@@ -105,6 +105,14 @@ impl Described {
         added.into_iter().filter(|(_, token)| token.special).map(|(_, token)| token.content).collect()
     }
 
+    /// Returns the added token at the start of a separator that takes the blanks before it.
+    pub(super) fn strips_before(&self, separator: &str) -> Option<String> {
+        let added = self.tokenizer.get_added_tokens_decoder().into_values();
+        let mut added =
+            added.filter(|token| token.lstrip && separator.trim_start().starts_with(&token.content));
+        added.next().map(|token| token.content)
+    }
+
     /// Whether a name is a token, or each of these parts of it becomes one, regardless of the text between them.
     pub(super) fn has_as_tokens(&self, name: &str, parts: &[&str]) -> Result<bool, String> {
         if self.tokenizer.token_to_id(name).is_some() {

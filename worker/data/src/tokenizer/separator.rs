@@ -28,6 +28,13 @@ impl Tokenizer {
                 "the tokenizer makes no token of it, so that records would run into each other; name one that it has a token for (its special tokens: {special}), or separator = \"\" if they should"
             )));
         }
+        if let Self::Json { tokenizer, .. } = self
+            && let Some(token) = tokenizer.strips_before(separator)
+        {
+            return Err(refused(format!(
+                "its token {token} takes the blanks before it (`lstrip` in the tokenizer's file), which texts may end with: take another separator, or set it to false"
+            )));
+        }
         let name = separator.trim();
         let parts = special_parts(name);
         if parts.is_empty() {
@@ -154,6 +161,26 @@ mod tests {
         {
             let message = words.check_separator(separator).unwrap_err().to_string();
             assert!(message.contains("its special tokens are <|end|>"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_separator_whose_token_takes_the_blanks_before_it_is_refused() {
+        for (flag, separator, is_refused) in [
+            ("lstrip", "<|end|>", true),
+            ("lstrip", " <|end|>\n", true),
+            ("lstrip", "<|end|><|end|>", true),
+            ("lstrip", "one", false),
+            ("rstrip", "<|end|>", false),
+            ("single_word", "<|end|>", false),
+        ] {
+            let special = r#"{"id":8,"content":"<|end|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}"#;
+            let special = special.replace(&format!("\"{flag}\":false"), &format!("\"{flag}\":true"));
+            let json = WORDS.replace("\"added_tokens\":[]", &format!("\"added_tokens\":[{special}]"));
+            let words = Tokenizer::of_json(json.into_bytes(), Path::new("tokenizer.json")).unwrap();
+            let refused = words.check_separator(separator).map_err(|error| error.to_string());
+            let is_so = refused.is_err_and(|message| message.contains("takes the blanks before it"));
+            assert_eq!(is_so, is_refused, "{flag}, {separator:?}");
         }
     }
 

@@ -186,6 +186,9 @@ fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error
         Some((_, codec)) => {
             format!("it is compressed with {codec}, which is not read: write it with zstd or snappy")
         }
+        None if words.contains("metadata versions mismatch") => format!(
+            "{words}: it is of an old version: write it anew (`pyarrow.feather.write_feather(pyarrow.feather.read_table(IN), OUT)`)"
+        ),
         None => format!("{words}; fetch it again, or write it anew"),
     };
     DataError::Malformed { path: path.to_owned(), format, place, reason }

@@ -401,7 +401,7 @@ fn samples_of_an_archive_that_are_there_twice_or_cut_otherwise_are_named() {
         ),
         (
             vec![("a.png", &png), ("a.cls", b"0"), ("a.jpg", &jpg)],
-            "sample a: a.jpg is there twice, or another image",
+            "sample a: a.jpg is there twice, or is one of two images",
         ),
         (vec![("a.png", &png), ("a.cls", b"0"), ("a.cls", b"0")], "sample a: a.cls is there twice"),
         (
