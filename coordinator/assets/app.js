@@ -1,4 +1,4 @@
-// The page: one record, and parts that show it. `coordinator/docs/dashboard.md` is the design.
+// The page: one record, and the parts that show it. Design: `coordinator/docs/dashboard.md`.
 
 import { byId, setAttribute, setText } from "./elements.js";
 import { clock } from "./words.js";
@@ -25,7 +25,7 @@ const parts = {
   events: new EventsPart(),
 };
 
-/** Opens a site, or all with null. */
+/** Opens a site; null opens all. */
 function choose(name) {
   site = name || null;
   render();
@@ -46,12 +46,12 @@ function render() {
   parts.timeline.update(record, workers, site);
   parts.links.update(record);
   parts.events.update(record);
-  // For whoever wants to know what an update costs.
+  // Measures the cost of updates.
   performance.measure("longhaul-update", { start: began, end: performance.now() });
   if (performance.getEntriesByName("longhaul-update").length > 100) performance.clearMeasures("longhaul-update");
 }
 
-/** Draws at most once in a frame. */
+/** Draws at most once per frame. */
 function renderSoon() {
   if (isDue) return;
   isDue = true;
@@ -90,10 +90,10 @@ async function begin() {
   const known = embedded() ?? (await recorded());
   if (known) take("record", known);
   if (!known || known.live) await follow(known?.next ?? "", take, say, askToRead);
-  else say("", `not live: last heard ${known.at_ms ? clock(known.at_ms) : "never"}`);
+  else say("", `not live: last update ${known.at_ms ? clock(known.at_ms) : "never"}`);
 }
 
-/** What is served; null where nobody answers yet, or wants a token first. */
+/** Returns the served record; null without an answer or a valid token. */
 async function recorded() {
   try {
     return await whole();

@@ -1,11 +1,11 @@
-// One chart: a figure around uPlot that can be zoomed by dragging and by keys, and says its values.
+// A chart: a figure around uPlot, with zoom by dragging and by keys, that announces its values.
 
 import { colour, el, keyed, onWidth, setText, table } from "./elements.js";
 import { number, rate } from "./words.js";
 import { latest } from "./series.js";
 
 const HEIGHT = 190;
-/** Between ticks of times, in seconds, of bytes, and of what is counted. */
+/** Tick intervals of times (seconds), bytes and counts. */
 const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 const BINARY = [1, 1024, 1024 ** 2, 1024 ** 3, 1024 ** 4].flatMap((unit) => [1, 2, 5, 10, 20, 50, 100, 200, 500].map((count) => count * unit));
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
@@ -19,7 +19,7 @@ export function lineColour(at) {
 }
 
 export class Chart {
-  /** `format` makes a text of a value; `axis` says what x is: "step" or "time"; `isWhole`: of values there are no halves. */
+  /** `format` formats a value; `axis` is "step" or "time"; `isWhole`: values are whole numbers. */
   constructor(parent, title, format, zoomed, isWhole = false) {
     this.title = title;
     this.format = format;
@@ -41,7 +41,7 @@ export class Chart {
     });
   }
 
-  /** `lines`: `{ name, x, y, dashed, faint }`, the first of which is the one that counts. */
+  /** `lines`: `{ name, x, y, dashed, faint }`; the first is the principal one. */
   show(axis, lines) {
     this.axis = axis;
     this.lines = lines;
@@ -72,7 +72,7 @@ export class Chart {
     if (this.isZoomed) this.noteZoom(false);
   }
 
-  /** Drawn anew, as colours are others. */
+  /** Redraws after a change of colours. */
   redraw() {
     this.shape = "";
     this.draw();
@@ -157,7 +157,7 @@ export class Chart {
   }
 }
 
-/** What an axis shows of values: never so little that all of its ticks have the same words. */
+/** The range of an axis, wide enough that its ticks have different labels. */
 function rangeOf(min, max, isWhole) {
   if (min == null) return [0, 1];
   const least = isWhole ? 2 : Math.max(0.02 * Math.max(Math.abs(min), Math.abs(max)), 1e-12);
@@ -165,7 +165,7 @@ function rangeOf(min, max, isWhole) {
   return uPlot.rangeNum(min - more, max + more, 0.1, true);
 }
 
-/** The values of all lines of charts, `{ title, format, lines }`, in a table, where that is open: for those who read rather than look. */
+/** Fills the table, if open, with the values of all lines of charts `{ title, format, lines }`: the text form of the curves. */
 export function tabulate(node, axis, charts) {
   if (!node.closest("details").open) return;
   const known = charts.flatMap(({ title, format, lines }) => lines.filter((line) => line.x.length > 0)
@@ -176,7 +176,7 @@ export function tabulate(node, axis, charts) {
   const place = (row) => (axis === "step" ? number(Math.round(row.x)) : shortTime(row.x));
   const columns = [{ name: axis === "step" ? "step" : "time", number: true, of: place }];
   for (const { name, format, line } of known) columns.push({ name, number: true, of: (row) => format(before(line, row.x)) });
-  table(node, `Values at ${ROWS} places along the run, smoothed as the curves are`, columns, rows, (row) => row.at);
+  table(node, `Values at ${ROWS} points of the run, smoothed like the curves`, columns, rows, (row) => row.at);
 }
 
 /** The value of a line at a place, or the last one before it. */
@@ -190,7 +190,7 @@ function before(line, x) {
   return low > 0 ? line.y[low - 1] : null;
 }
 
-/** Of joined lines each has values where it has points. */
+/** The value at an index, or a near one before it: a joined line has values only at its own points. */
 function nearest(values, at) {
   for (let off = 0; off < 12; off += 1) if (values[at - off] != null) return values[at - off];
   return null;

@@ -1,14 +1,14 @@
-// The curves of a run, with those of others beside them.
+// The curves of a run, compared with those of other runs.
 
 import { byId, el, keyed, setText } from "./elements.js";
 import { clock, number, percent, rate } from "./words.js";
 import { alongRounds, alongSamples, bitsPerValue, DONE, perSecond, shareOf, smoothed, TIMES } from "./series.js";
 import { Chart, tabulate } from "./chart.js";
 
-/** Lines of other runs at a time. */
+/** Limit of lines of other runs. */
 const COMPARED_MAX = 4;
 
-/** `lines(curves, axis)` answers `[name, [x, y]]` of each line; the first one is drawn of other runs as well. */
+/** `lines(curves, axis)` returns `[name, [x, y]]` for each line; the first is also drawn for other runs. */
 const CHARTS = [
   { title: "Loss", format: (value) => number(value), smooth: true, lines: (c, a) => [
     ["training", alongRounds(c, a, (round) => round.loss)],
@@ -19,29 +19,29 @@ const CHARTS = [
     ["accuracy", alongRounds(c, a, (round) => round.validation_accuracy), true],
   ] },
   { title: "Learning rate", format: (value) => number(value, 3), lines: (c, a) => [["learning rate", alongRounds(c, a, (round) => round.learning_rate)]] },
-  { title: "Norm of gradients, before clipping", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
+  { title: "Gradient norm, before clipping", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
     ["norm", alongRounds(c, a, (round) => round.gradient_norm)],
   ] },
-  { title: "Time of devices", format: (value) => percent(value), smooth: true, lines: (c, a) => [
+  { title: "Device time", format: (value) => percent(value), smooth: true, lines: (c, a) => [
     ["computing", alongSamples(c, a, shareOf(TIMES.compute))],
-    ["encoding, waited for", whereAny(alongSamples(c, a, shareOf(TIMES.encode)))],
-    ["bubbles of pipelines", whereAny(alongSamples(c, a, shareOf(TIMES.bubble)))],
+    ["waiting for encoding", whereAny(alongSamples(c, a, shareOf(TIMES.encode)))],
+    ["pipeline bubbles", whereAny(alongSamples(c, a, shareOf(TIMES.bubble)))],
     ["waiting for others", alongSamples(c, a, shareOf(TIMES.wait))],
     ["waiting for data", alongSamples(c, a, shareOf(TIMES.data))],
     ["checkpoints", alongSamples(c, a, shareOf(TIMES.checkpoint))],
   ] },
   { title: "Sent between sites", format: rate, smooth: true, optional: true, lines: (c, a) => [["sent", alongSamples(c, a, perSecond(DONE.wan))]] },
-  { title: "Bits sent for each value (dense: 32)", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
+  { title: "Bits sent per value (dense: 32)", format: (value) => number(value, 3), smooth: true, optional: true, lines: (c, a) => [
     ["bits", alongSamples(c, a, bitsPerValue())],
   ] },
   { title: "Steps between rounds", isWhole: true, format: (value) => number(value), lines: (c, a) => [["steps", alongRounds(c, a, (round) => round.every)]] },
-  { title: "Exchanges that wait in error feedback", format: (value) => number(value, 3), optional: true, smooth: true, lines: (c, a) => [
+  { title: "Exchanges pending in error feedback", format: (value) => number(value, 3), optional: true, smooth: true, lines: (c, a) => [
     ["exchanges", alongRounds(c, a, (round) => round.residual_ratio)],
   ] },
-  { title: "Workers that train", isWhole: true, format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
+  { title: "Training workers", isWhole: true, format: (value) => number(value), lines: (c, a) => [["workers", alongSamples(c, a, (_, after) => after.training)]] },
 ];
 
-/** No line, where all of it would be zero. */
+/** Returns no line if all values are zero. */
 function whereAny([x, y]) {
   return y.some((value) => value > 0) ? [x, y] : [[], []];
 }
@@ -86,7 +86,7 @@ export class CurvesPart {
       }
       if (!chart) {
         const unit = this.record.meta.images ? "images" : "tokens";
-        chart = new Chart(byId("curves"), spec.unit ? `${spec.title} (${unit} a second)` : spec.title, spec.format, () => this.noteZoom(), spec.isWhole);
+        chart = new Chart(byId("curves"), spec.unit ? `${spec.title} (${unit} per second)` : spec.title, spec.format, () => this.noteZoom(), spec.isWhole);
         this.charts.set(spec.title, chart);
       }
       chart.figure.hidden = false;
@@ -99,7 +99,7 @@ export class CurvesPart {
   linesOf(spec, axis, weight, others) {
     const own = spec.lines(this.record, axis).map(([name, points, isRare]) => ({ name, ...drawn(points, spec.smooth && !isRare ? weight : 0) }));
     const lines = own.filter((line, at) => at === 0 || line.y.length > 0);
-    // A first line that has nothing yet is no better than one that has.
+    // Drops an empty first line if another has points.
     if (lines.length > 1 && lines[0].y.length === 0) lines.shift();
     for (const curves of others) {
       const [[name, points]] = spec.lines(curves, axis);
@@ -128,7 +128,7 @@ export class CurvesPart {
         } catch (error) {
           this.chosen.delete(meta.run);
           box.checked = false;
-          setText(byId("curves-note"), `The curves of ${meta.name} cannot be had: ${error.message}`);
+          setText(byId("curves-note"), `Cannot load the curves of ${meta.name}: ${error.message}`);
         }
       }
     }
@@ -140,7 +140,7 @@ export class CurvesPart {
   }
 }
 
-/** The points that are known, smoothed. */
+/** The known points, smoothed. */
 function drawn([xs, ys], weight) {
   const known = xs.map((x, at) => [x, ys[at]]).filter(([, y]) => y != null);
   return { x: known.map(([x]) => x), y: smoothed(known.map(([, y]) => y), weight) };

@@ -1,4 +1,4 @@
-// Elements of the page. What comes from a run is only ever put in as text.
+// Elements of the page. Data of a run is only inserted as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -24,25 +24,25 @@ export function svg(tag, attributes, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Changes a text where it is another one, so that readers of the screen hear of nothing else. */
+/** Sets a text only if it differs, so that screen readers announce only changes. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Changes an attribute likewise. */
+/** Sets an attribute likewise. */
 export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
 /**
- * Makes the children of `parent` those of `items`, in order: one element for each key, which is kept as long as its key is there,
- * with what has the focus in it.
+ * Makes the children of `parent` match `items`, in order: one element per key, which persists as long as its key, along with the focus
+ * inside it.
  */
 export function keyed(parent, items, keyOf, make, update) {
   const known = parent.known ?? (parent.known = new Map());
   const wanted = new Set(items.map(keyOf));
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  // Those that go are gone before the others are put in order, so that these stay where they are.
+  // Old elements are removed before the others are ordered, so that these need not move.
   for (const [key, node] of known) {
     if (!wanted.has(key)) {
       node.remove();
@@ -64,13 +64,13 @@ export function keyed(parent, items, keyOf, make, update) {
   if (focused && document.activeElement !== focused) keepFocus(parent, focused);
 }
 
-/** What was moved has lost the focus; of what is gone, the place where it was gets it. */
+/** Restores the focus of a moved element; for a removed one, the enclosing region gets it. */
 function keepFocus(parent, focused) {
   const to = focused.isConnected ? focused : parent.closest("[tabindex]");
   to?.focus({ preventScroll: true });
 }
 
-/** A table with these columns, `{ name, number, of: (row) => text or node }`, whose rows are kept by key. */
+/** A table with these columns, `{ name, number, of: (row) => text or node }`; rows persist by key. */
 export function table(node, caption, columns, rows, keyOf) {
   const names = JSON.stringify(columns.map((column) => column.name));
   if (node.columns !== names) {
@@ -92,12 +92,12 @@ export function table(node, caption, columns, rows, keyOf) {
   keyed(node.tBodies[0], rows, keyOf, make, update);
 }
 
-/** A colour of the style sheet, for what is drawn on a canvas. */
+/** A colour of the style sheet, for drawing on a canvas. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Calls back when an element has another width. */
+/** Calls back when the width of an element changes. */
 export function onWidth(node, then) {
   let width = 0;
   new ResizeObserver(([entry]) => {

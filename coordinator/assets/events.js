@@ -3,7 +3,7 @@
 import { byId, el, keyed, table } from "./elements.js";
 import { clock, DASH, number, plural } from "./words.js";
 
-/** Events that are shown at a time, the newest. */
+/** Limit of shown events, the newest. */
 const SHOWN_MAX = 200;
 const RANK = { info: 0, warning: 1, error: 2 };
 const MARKS = { info: "", warning: "Warning: ", error: "Error: " };
@@ -29,7 +29,7 @@ export class EventsPart {
       return RANK[event.severity] >= least && words.every((word) => text.includes(word));
     };
     const shown = this.events.filter(fits).slice(-SHOWN_MAX).reverse();
-    const rows = shown.length > 0 ? shown : [{ number: "none", severity: "info", text: this.events.length > 0 ? "no event fits" : "nothing yet" }];
+    const rows = shown.length > 0 ? shown : [{ number: "none", severity: "info", text: this.events.length > 0 ? "no matching event" : "nothing yet" }];
     keyed(byId("events"), rows, (event) => event.number, makeEvent, () => {});
   }
 }
@@ -45,6 +45,6 @@ function showCheckpoints(checkpoints) {
     { name: "Before round", number: true, of: (row) => number(row.next_round) },
     { name: "Worker", class: "s", of: (row) => row.worker },
     { name: "State", of: (row) => row.state_hash?.slice(0, 12) ?? DASH },
-    { name: "Where, on its machine", class: "why", of: (row) => (row.error ? `${row.path}: not written: ${row.error}` : row.path) },
+    { name: "Path on its machine", class: "why", of: (row) => (row.error ? `${row.path}: not written: ${row.error}` : row.path) },
   ], rows, (row) => row.key);
 }

@@ -1,19 +1,19 @@
-// Where the record comes from: this file, or the coordinator that serves it.
+// The source of the record: this file, or the coordinator that serves it.
 
 import { byId } from "./elements.js";
 
-/** What a tab keeps of what a person typed: a token that may look, and one that may also change something. */
+/** Session keys of the typed tokens: one reads, the other also writes. */
 export const [READ, WRITE] = ["longhaul-read", "longhaul-write"];
-/** Between tries to reach a coordinator, in milliseconds: at first, and at most. */
+/** Interval between attempts to reach a coordinator, in milliseconds: first, and largest. */
 const [AGAIN_MS, AGAIN_MS_MAX] = [1000, 10000];
-/** A stream that went on for so long has ended as it should, and the next one is asked for at once. */
+/** A stream that lasted this long ended regularly: the next one starts at once. */
 const LASTED_MS = 10000;
-/** A stream that says nothing for so long is broken: an update comes each second. */
+/** A stream silent for this long is broken: updates come every second. */
 const QUIET_MS = 8000;
-/** A call takes no longer, in milliseconds; one for whole curves may go over a slow line. */
+/** Timeout of a call, in milliseconds; one for whole curves may use a slow link. */
 const [CALL_MS, CURVES_MS] = [10000, 60000];
 
-/** The token of a kind that was typed in this tab. */
+/** The token of this kind, typed in this tab. */
 export function tokenOf(kind) {
   return sessionStorage.getItem(kind);
 }
@@ -22,20 +22,20 @@ export function keepToken(kind, text) {
   sessionStorage.setItem(kind, text);
 }
 
-/** The token that was typed to change something only reads: it is good for that. */
+/** The token typed for writing only reads: keeps it for reading. */
 export function isOnlyForReading() {
   const token = tokenOf(WRITE);
   sessionStorage.removeItem(WRITE);
   if (token && !tokenOf(READ)) keepToken(READ, token);
 }
 
-/** What an exported page has in it; null: it is served. */
+/** The record in an exported page; null: the page is served. */
 export function embedded() {
   const node = byId("record");
   return node ? JSON.parse(node.textContent) : null;
 }
 
-/** A failure as the API says it: `{ status, message }`. */
+/** A failure reported by the API: `{ status, message }`. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -43,7 +43,7 @@ export class Refused extends Error {
   }
 }
 
-/** Calls the API; answers once there is a beginning, and reads no longer than `withinMs` unless there is a `signal`. */
+/** Calls the API; returns when the response begins, and reads for at most `withinMs` unless a `signal` is given. */
 export async function call(path, { method = "GET", signal, withinMs = CALL_MS } = {}) {
   const kinds = method === "GET" ? [READ, WRITE] : [WRITE];
   const kind = kinds.find(tokenOf);
@@ -53,13 +53,13 @@ export async function call(path, { method = "GET", signal, withinMs = CALL_MS } 
     throw new Refused(0, error.name === "TimeoutError" ? `the coordinator has not answered within ${withinMs / 1000} s` : "no coordinator answers");
   });
   if (answer.ok) return answer;
-  // Only this says that a token is wrong; the others, that it was the wrong one, or came at a wrong time.
+  // Only this status means an invalid token; the others mean another token's scope, or bad timing.
   if (answer.status === 401 && kind) sessionStorage.removeItem(kind);
   const said = await answer.json().catch(() => ({}));
   throw new Refused(answer.status, said.error ?? `the coordinator answers ${answer.status}`);
 }
 
-/** All that is served. */
+/** The whole record. */
 export async function whole() {
   return (await call("api/v1/history", { withinMs: CURVES_MS })).json();
 }
@@ -71,8 +71,8 @@ export async function curvesOf(record, run) {
 }
 
 /**
- * Follows a run from a place on, to its end, while the page can be seen. `take(kind, data)` gets "record" and "update"; `say(state, text)` how it
- * goes; `ask()` resolves when a person has given a token.
+ * Follows a run from a position to its end while the page is visible. `take(kind, data)` gets "record" and "update"; `say(state, text)` the state of
+ * the connection; `ask()` resolves once a person has entered a token.
  */
 export async function follow(after, take, say, ask) {
   let wait = AGAIN_MS;
@@ -91,7 +91,7 @@ export async function follow(after, take, say, ask) {
       if (isOver) break;
       if (performance.now() - began < LASTED_MS) await pause(AGAIN_MS);
     } catch (error) {
-      // Nothing comes after the end, whoever is gone now.
+      // Nothing follows the end.
       if (isOver) break;
       if (document.hidden) continue;
       if (error.status === 401) {
@@ -111,12 +111,12 @@ function pause(ms) {
   return new Promise((done) => setTimeout(done, ms));
 }
 
-/** Resolves as soon as somebody can see the page. Browsers have few connections to one place for all of their tabs. */
+/** Resolves when the page is visible. Browsers limit the connections of all tabs to one server. */
 async function isSeen() {
   while (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
 }
 
-/** Reads one stream of server-sent events to its end, or until nobody sees the page. */
+/** Reads one stream of server-sent events to its end, or until the page is hidden. */
 async function listen(after, take) {
   const stop = new AbortController();
   const quiet = () => setTimeout(() => stop.abort(), QUIET_MS);

@@ -1,4 +1,4 @@
-// What sites send to each other, and what the ways between them carry.
+// Traffic between sites, and the throughput of their links.
 
 import { byId, table } from "./elements.js";
 import { bytes, DASH, duration, number, percent, rate } from "./words.js";
@@ -10,10 +10,10 @@ const LINES_MAX = 8;
 
 const CHARTS = [
   { title: "Sent by each site", format: rate, of: (place) => perSecond(DONE.wan, place) },
-  { title: "Of what a site's fastest way carries", format: (value) => percent(value, 2), of: (place, record) => useOf(place, record) },
-  { title: "Bits sent for each value, by site", format: (value) => number(value, 3), of: (place) => bitsPerValue(place) },
-  { title: "Density: values sent of those there are, by site", format: (value) => percent(value, 3), of: (place) => (_, after) => encodingOf(after, place)?.[0] ?? null },
-  { title: "Bits of each value that is sent, by site", format: (value) => number(value, 3), of: (place) => (_, after) => encodingOf(after, place)?.[1] ?? null },
+  { title: "Use of a site's fastest link", format: (value) => percent(value, 2), of: (place, record) => useOf(place, record) },
+  { title: "Bits sent per value, by site", format: (value) => number(value, 3), of: (place) => bitsPerValue(place) },
+  { title: "Density: share of values sent, by site", format: (value) => percent(value, 3), of: (place) => (_, after) => encodingOf(after, place)?.[0] ?? null },
+  { title: "Bits of each sent value, by site", format: (value) => number(value, 3), of: (place) => (_, after) => encodingOf(after, place)?.[1] ?? null },
 ];
 
 export class LinksPart {
@@ -38,10 +38,10 @@ export class LinksPart {
       const carries = (_, after) => after.ways[place]?.[0] || null;
       return line(`${from} → ${to}`, alongSamples(record, "time", carries), 0);
     });
-    this.show("What ways carry, as traffic shows it", rate, ways);
+    this.show("Link throughput, from traffic", rate, ways);
     tabulate(byId("links-table"), "time", this.table);
     showUplinks(record, links);
-    table(byId("ways"), "Ways, in one direction each", [
+    table(byId("ways"), "Links, one direction each", [
       { name: "From", class: "s", of: (link) => link.from },
       { name: "To", class: "s", of: (link) => link.to },
       { name: "Carries", number: true, of: (link) => rate(link.bytes_per_s) },
@@ -70,12 +70,12 @@ export class LinksPart {
   }
 }
 
-/** How a site encoded what it sent by the time of a sample: density, and bits of a value; histories of earlier releases have none. */
+/** Encoding of a site up to a sample: density, and bits per value; absent in histories of earlier releases. */
 function encodingOf(sample, place) {
   return sample?.encodings?.[place];
 }
 
-/** The share that a site uses of the fastest of its ways, as each was known then. */
+/** A site's use of its fastest link, as measured then. */
 function useOf(place, record) {
   const own = record.ways.map(([from], way) => (from === record.sites[place] ? way : null)).filter((way) => way != null);
   const sent = perSecond(DONE.wan, place);
@@ -90,7 +90,7 @@ function line(name, [xs, ys], weight = 0.6) {
   return { name, x: known.map(([x]) => x), y: smoothed(known.map(([, y]) => y), weight) };
 }
 
-/** A site has one way out to all others, as far as anybody measures: the fastest of those that are known says what it carries. */
+/** A site is taken to have one uplink: the fastest known link gives its rate. */
 function showUplinks(record, links) {
   const last = newestOf(record);
   const rows = record.sites.map((name, place) => {
@@ -111,15 +111,15 @@ function showUplinks(record, links) {
     };
   });
   const ofNow = record.live ? "lately" : "at the end";
-  table(byId("uplinks"), "What each site sends to others, since this page's curves began", [
+  table(byId("uplinks"), "Traffic from each site to others, since the start of these curves", [
     { name: "Site", class: "s", of: (row) => row.name },
     { name: `Sends ${ofNow}`, number: true, of: (row) => rate(row.goodput) },
-    { name: "Of what its fastest way carries", number: true, of: (row) => percent(row.use, 2) },
+    { name: "Use of its fastest link", number: true, of: (row) => percent(row.use, 2) },
     { name: "Sent", number: true, of: (row) => bytes(row.sent) },
     { name: "Saved against dense f32", number: true, of: (row) => bytes(row.saved) },
-    { name: "Bits a value", number: true, of: (row) => (row.bits == null ? DASH : number(row.bits, 3)) },
+    { name: "Bits per value", number: true, of: (row) => (row.bits == null ? DASH : number(row.bits, 3)) },
     { name: ofNow, number: true, of: (row) => (row.now == null ? DASH : number(row.now, 3)) },
     { name: "Density", number: true, of: (row) => percent(row.density, 3) },
-    { name: "Bits of each", number: true, of: (row) => (row.valueBits == null ? DASH : number(row.valueBits, 3)) },
+    { name: "Bits per sent value", number: true, of: (row) => (row.valueBits == null ? DASH : number(row.valueBits, 3)) },
   ], rows, (row) => row.name);
 }

@@ -1,12 +1,12 @@
-// Sites with their workers, and the ways between them. The table beneath says the same.
+// Sites with their workers and links. The table below has the same content.
 
 import { byId, el, keyed, onWidth, setAttribute, setText, svg } from "./elements.js";
 import { plural, rate } from "./words.js";
 
-/** Beyond so many, a site shows shares of states in the place of single workers. */
+/** Beyond this number, a site shows shares of states instead of single workers. */
 const SQUARES_MAX = 60;
 const SQUARE = 16;
-/** The marks of states, in a square of 13: each shape is another tone, so that colour alone tells nothing. */
+/** Marks of states, in a square of 13: shapes differ with the colours, so that no meaning depends on colour alone. */
 const MARKS = {
   circle: "M6.5 .5A6 6 0 1 1 6.5 12.5A6 6 0 1 1 6.5 .5Z",
   diamond: "M6.5 0L13 6.5L6.5 13L0 6.5Z",
@@ -18,14 +18,14 @@ const MARK_OF = {
   training: "circle", ready: "circle", waiting: "circle", left: "circle", healing: "diamond", preparing: "diamond", finished: "square",
   slow: "triangle", silent: "triangle", awaited: "triangle", gone: "cross", kicked: "cross",
 };
-/** Ways that are told apart by their rates in the map. */
+/** Limit of links labelled with their rates. */
 const WAYS_SAID_MAX = 6;
-/** A map of less pixels is that of a phone. */
+/** A narrower map is that of a phone, in pixels. */
 const NARROW = 640;
 const STATES = ["training", "ready", "preparing", "healing", "waiting", "finished", "left", "slow", "silent", "awaited", "gone", "kicked"];
 
 export class MapPart {
-  /** `choose(site)` opens a site, or all with null. */
+  /** `choose(site)` opens a site; null opens all. */
   constructor(choose) {
     this.choose = choose;
     this.links = svg("g");
@@ -72,7 +72,7 @@ export class MapPart {
       pairs.set(key, [...(pairs.get(key) ?? []), link]);
     }
     const all = [...pairs].map(([key, both]) => ({ key, both, a: at.get(key.split("\n")[0]), b: at.get(key.split("\n")[1]) }));
-    // Of many, those of the site that is open.
+    // With many links, those of the open site.
     const isMany = all.length > WAYS_SAID_MAX;
     const drawn = isMany && this.site != null ? all.filter(({ a, b }) => a.name === this.site || b.name === this.site) : all;
     const say = drawn.length <= WAYS_SAID_MAX && this.width >= NARROW;
@@ -106,7 +106,7 @@ export function sitesOf(workers) {
   return [...sites].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
 }
 
-/** How many of them do what, in words. */
+/** Counts of their states, in words. */
 export function inWords(members) {
   const counts = STATES.map((state) => [members.filter((worker) => worker.word === state).length, state]);
   return counts.filter(([count]) => count > 0).map(([count, state]) => `${count} ${state}`).join(", ");
@@ -118,7 +118,7 @@ function sizeOf(members) {
   return { columns, width: Math.max(150, columns * SQUARE + 24), height: 56 + rows * SQUARE };
 }
 
-/** On an ellipse where there is room, else in rows. Answers the height. */
+/** Places sites on an ellipse, or in rows if space is short. Returns the height. */
 function place(groups, width) {
   const widest = Math.max(150, ...groups.map((group) => group.width));
   const tallest = Math.max(60, ...groups.map((group) => group.height));
@@ -143,7 +143,7 @@ function place(groups, width) {
   return Math.max(1, Math.round(height));
 }
 
-/** The middle of a way, bent a little outwards so that ways do not lie on each other. */
+/** The middle of a link, bent slightly outwards so that links do not overlap. */
 function bend(a, b) {
   const [dx, dy] = [b.cx - a.cx, b.cy - a.cy];
   const [qx, qy] = [(a.cx + b.cx) / 2 - dy * 0.08, (a.cy + b.cy) / 2 + dx * 0.08];
@@ -168,7 +168,7 @@ function drawSite(node, group, isOpen) {
   keyed(squares, marks, (mark) => mark.key, make, drawMark);
 }
 
-/** A worker, or a bar for many with the mark in its middle. */
+/** A worker, or a bar for many, with the mark in its middle. */
 function drawMark(node, mark) {
   const path = node.lastChild.tagName === "path" ? node.lastChild : node;
   setAttribute(path, "class", `worker ${mark.word}`);

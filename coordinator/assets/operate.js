@@ -1,19 +1,19 @@
-// The hands of an operator. Each button asks first, and shows the write token to the coordinator.
+// Operator actions. Each button asks for confirmation and sends the write token to the coordinator.
 
 import { byId, setText } from "./elements.js";
 import { call, isOnlyForReading, keepToken, READ, tokenOf, WRITE } from "./feed.js";
 
 const ACTS = {
-  pause: ["Pause the run?", "Rounds that are begun are finished; then nobody trains until the run is resumed.", "api/v1/pause"],
+  pause: ["Pause the run?", "Open rounds finish; then training stops until the run is resumed.", "api/v1/pause"],
   resume: ["Resume the run?", "Training goes on.", "api/v1/resume"],
-  stop: ["Stop the run?", "Rounds that are begun are finished, a checkpoint is written, and the run ends. It cannot be begun again.", "api/v1/stop"],
-  drain: ["Drain WHO?", "It leaves in an orderly way; the others go on without it. It may join again.", "api/v1/workers/WHO/drain"],
-  kick: ["Kick WHO?", "It is out for good: its certificate is revoked. A join token that is still good would let the same machine in as another worker.", "api/v1/workers/WHO/kick"],
+  stop: ["Stop the run?", "Open rounds finish, a checkpoint is written, and the run ends. It cannot be resumed.", "api/v1/stop"],
+  drain: ["Drain WHO?", "It leaves in an orderly way; the others continue without it. It can rejoin.", "api/v1/workers/WHO/drain"],
+  kick: ["Kick WHO?", "It is removed for good: its certificate is revoked. With a valid join token, its machine can still join as another worker.", "api/v1/workers/WHO/kick"],
 };
 
-/** What takes the answer of the one question that is asked. */
+/** Receives the answer to the open question. */
 let answer = null;
-/** The conversations that were begun: one dialog is open at a time. */
+/** The queue of conversations: one dialog is open at a time. */
 let turn = Promise.resolve();
 
 function inTurn(talk) {
@@ -22,7 +22,7 @@ function inTurn(talk) {
   return mine;
 }
 
-/** Asks a person; resolves with the token that was typed, or null. */
+/** Asks a person; resolves with the typed token, or null. */
 function askPerson({ title, text, needsToken, error, go }) {
   setText(byId("ask-title"), title);
   setText(byId("ask-text"), text);
@@ -48,7 +48,7 @@ export function prepareDialog() {
   });
 }
 
-/** Does one of the acts, once a person has agreed, with a token that the coordinator accepts. */
+/** Performs an action after confirmation, with a token that the coordinator accepts. */
 export function act(kind, worker) {
   return inTurn(() => talk(kind, worker));
 }
@@ -58,7 +58,7 @@ async function talk(kind, worker) {
   let error = null;
   for (;;) {
     const needsToken = !tokenOf(WRITE);
-    const hint = needsToken ? " It needs the contents of api-token in the coordinator's state directory; this tab keeps it until it is closed." : "";
+    const hint = needsToken ? " This needs the contents of api-token in the coordinator's state directory; this tab keeps them until it is closed." : "";
     const typed = await askPerson({ title, text: text + hint, needsToken, error, go: title.split(" ")[0] });
     if (typed == null) return;
     if (needsToken && !typed) {
@@ -76,9 +76,9 @@ async function talk(kind, worker) {
   }
 }
 
-/** Asks for a token to read with, until one was typed. Who does not want to is asked again with a button. */
+/** Asks for a read token until one is typed. After a cancel, a button asks again. */
 export async function askToRead(why) {
-  const text = "It is the contents of api-read-token, or of api-token, in the coordinator's state directory. This tab keeps it until it is closed.";
+  const text = "Enter the contents of api-read-token, or of api-token, in the coordinator's state directory. This tab keeps them until it is closed.";
   let error = byId("enter").wasTyped ? why : null;
   for (;;) {
     const question = { title: "This dashboard needs a token", text, needsToken: true, error, go: "Show the run" };

@@ -1,9 +1,9 @@
-// From a record to lines: what was kept are sums, and what is shown are differences of them.
+// From a record to lines: the record holds sums, and lines show their differences.
 
 /** The numbers of a sum, as the coordinator writes them. */
 export const DONE = { tokens: 0, compute: 1, wait: 2, data: 3, checkpoint: 4, wan: 5, dense: 6, encode: 7, encodeWait: 8, bubble: 9 };
 
-/** What the time of devices goes into, of sums or their differences: no moment counts twice. */
+/** Kinds of device time, of sums or their differences: no moment counts twice. */
 export const TIMES = {
   compute: (done) => done[DONE.compute],
   encode: (done) => done[DONE.encodeWait],
@@ -13,10 +13,10 @@ export const TIMES = {
   checkpoint: (done) => done[DONE.checkpoint],
 };
 
-/** Samples as they were taken that are kept: half a minute of them. */
+/** Limit of recent samples at full resolution: half a minute. */
 const RECENT_KEPT = 16;
 
-/** Takes an update into a record. */
+/** Merges an update into a record. */
 export function merge(record, update) {
   record.next = update.next;
   record.sites = update.sites;
@@ -30,13 +30,13 @@ export function merge(record, update) {
   record.events = record.events.concat(update.events).slice(-1024);
 }
 
-/** The samples of a curve: those that are kept, and the newest one, which waits for others to be kept with. */
+/** The samples of a curve: the kept ones, and the newest, still to be combined with others. */
 export function samplesOf(curves) {
   const newest = newestOf(curves);
   return newest === curves.samples[curves.samples.length - 1] ? curves.samples : [...curves.samples, newest];
 }
 
-/** The newest sample; undefined where there is none. */
+/** The newest sample, or undefined. */
 export function newestOf(curves) {
   const [kept, taken] = [curves.samples[curves.samples.length - 1], curves.recent[curves.recent.length - 1]];
   return taken && (!kept || taken.at_ms > kept.at_ms) ? taken : kept;
@@ -47,14 +47,14 @@ function roundsOf(curves) {
   return curves.open_round ? [...curves.rounds, curves.open_round] : curves.rounds;
 }
 
-/** When training began: the time of the first sample or round that shows some, in Unix milliseconds. */
+/** The start of training: the time of the first sample or round with some, in Unix milliseconds. */
 export function origin(curves) {
   const sample = samplesOf(curves).find((one) => one.training > 0 || one.step > 0);
   const round = roundsOf(curves).find((one) => one.at_ms != null);
   return Math.min(sample?.at_ms ?? Infinity, round?.at_ms ?? Infinity);
 }
 
-/** Values of rounds along an axis; of some, nobody knows when they were. */
+/** Values of rounds along an axis; some have no known time. */
 export function alongRounds(curves, axis, valueOf) {
   const from = origin(curves);
   const rounds = axis === "step" ? roundsOf(curves) : roundsOf(curves).filter((round) => round.at_ms != null);
@@ -62,7 +62,7 @@ export function alongRounds(curves, axis, valueOf) {
   return split(rising(points));
 }
 
-/** What became of sums between samples, along an axis: `valueOf(before, after, seconds)`. */
+/** Values from the change of sums between samples, along an axis: `valueOf(before, after, seconds)`. */
 export function alongSamples(curves, axis, valueOf) {
   const from = origin(curves);
   const points = [];
@@ -72,7 +72,7 @@ export function alongSamples(curves, axis, valueOf) {
       before = sample;
       continue;
     }
-    // Along steps, a point is where some were made.
+    // Along steps, a point needs new steps.
     if (axis === "step" && sample.step <= before.step) {
       if (sample.step < before.step) before = sample;
       continue;
@@ -90,7 +90,7 @@ function split(points) {
   return [points.map((point) => point[0]), points.map((point) => point[1])];
 }
 
-/** A run that went back to a checkpoint goes over the same steps again: the later ones count. */
+/** A run that returned to a checkpoint repeats steps: the later ones count. */
 function rising(points) {
   const kept = [];
   for (const point of points) {
@@ -109,7 +109,7 @@ export function perSecond(kind, place) {
   return (before, after, seconds) => (sumOf(after, place)[kind] - sumOf(before, place)[kind]) / seconds;
 }
 
-/** The share of one of the [`TIMES`] in the time of devices. */
+/** The share of one of the [`TIMES`] in device time. */
 export function shareOf(time) {
   return (before, after) => {
     const done = after.run.map((value, at) => value - before.run[at]);
@@ -118,7 +118,7 @@ export function shareOf(time) {
   };
 }
 
-/** Bits that a value costs which would have been 32 as dense f32. */
+/** Bits sent per value, against 32 as dense f32. */
 export function bitsPerValue(place) {
   return (before, after) => {
     const dense = sumOf(after, place)[DONE.dense] - sumOf(before, place)[DONE.dense];
@@ -126,7 +126,7 @@ export function bitsPerValue(place) {
   };
 }
 
-/** An exponential mean that begins unbiased, as TensorBoard's; what is not known stays so. */
+/** A debiased exponential mean, like TensorBoard's; unknown values stay unknown. */
 export function smoothed(values, weight) {
   if (weight <= 0) return values;
   let [sum, norm] = [0, 0];
@@ -138,15 +138,15 @@ export function smoothed(values, weight) {
   });
 }
 
-/** The last value that is known. */
+/** The last known value. */
 export function latest(values) {
   for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] != null) return values[at];
   return null;
 }
 
-/** What a site's workers, or all, have sent in the last seconds. */
+/** The recent traffic of a site's workers, or of all. */
 export function lately(record, place, seconds = 20) {
-  // Those of the curve may be far apart by now.
+  // Samples of the curve may be far apart.
   const samples = record.recent.length > 1 ? record.recent : samplesOf(record);
   const last = samples[samples.length - 1];
   const first = samples.findLast((sample) => last && sample.at_ms <= last.at_ms - 1000 * seconds) ?? samples[0];
@@ -156,12 +156,12 @@ export function lately(record, place, seconds = 20) {
   return { seconds: passed, done };
 }
 
-/** How a worker does, in one word: the state, or how well it keeps up where that is remarkable. */
+/** The state of a worker in one word, or its health if unusual. */
 export function stateOf(member) {
   return member.state === "training" && member.health !== "steady" ? member.health : member.state;
 }
 
-/** All workers, here or gone, as rows. */
+/** All workers, present or absent, as rows. */
 export function workersOf(status) {
   if (!status) return [];
   const role = (member) => {

@@ -1,4 +1,4 @@
-// What a person wants to know first: how far the run is, how fast, and what is wrong.
+// The summary of a run: progress, speed and problems.
 
 import { byId, el, keyed, setAttribute, setText } from "./elements.js";
 import { bytes, clock, DASH, duration, number, percent, plural, rate } from "./words.js";
@@ -44,7 +44,7 @@ function showProblems(problems, plan) {
   const lines = problems.slice(0, 8);
   if (problems.length > lines.length) lines.push(`and ${problems.length - lines.length} more`);
   byId("problems").hidden = lines.length === 0;
-  // What appears together with its text is not read out; what was there already is. Numbers alone are no news.
+  // Screen readers announce changes of an existing element only. A change of numbers alone is no news.
   const news = lines.join(" ").replace(/[0-9][0-9.,]*/g, "#");
   if (byId("heard").news !== news) setText(byId("heard"), lines.join(" "));
   byId("heard").news = news;
@@ -58,13 +58,13 @@ function showTiles(record, status) {
   const training = status.members.filter((member) => member.state === "training").length;
   const tiles = [
     ["Loss", number(status.loss), `held-out ${number(status.validation_loss)}`],
-    ["Speed", record.live ? number(status.tokens_per_s, 3) : number(status.tokens_per_s_mean, 3), record.live ? `${unit} a second, ${number(status.tokens_per_s_mean, 3)} on average` : `${unit} a second, on average`],
+    ["Speed", record.live ? number(status.tokens_per_s, 3) : number(status.tokens_per_s_mean, 3), record.live ? `${unit} per second, ${number(status.tokens_per_s_mean, 3)} on average` : `${unit} per second, on average`],
     ["Of local speed", percent(status.share_of_local_speed_mean), "computing, not waiting for others"],
-    ["Data wait", percent(status.data_wait_share, 2), `${duration(status.data_wait_ms / 1000)} of devices in all`],
+    ["Data wait", percent(status.data_wait_share, 2), `${duration(status.data_wait_ms / 1000)} in total, over all devices`],
     ["Sent between sites", bytes(status.wan_bytes), record.live && recent ? `${rate(recent.done[DONE.wan] / recent.seconds)} lately` : `dense: ${bytes(status.dense_bytes)}`],
     ["Saved", status.bytes_ratio == null ? DASH : `${number(status.bytes_ratio, 3)} ×`, status.bytes_ratio == null ? "nothing to compare with" : `${bytes(Math.max(0, status.dense_bytes - status.wan_bytes))} less than dense f32`],
-    ["Workers", number(training), `${plural(status.members.length, "is", "are")} here, ${plural(status.gone.length, "is", "are")} not any more`],
-    ["Samples", number(status.samples_counted), status.samples_pending ? `${number(status.samples_pending)} to be given out again` : `${number(status.tokens)} ${unit} worked on`],
+    ["Workers", number(training), `${number(status.members.length)} present, ${number(status.gone.length)} absent`],
+    ["Samples", number(status.samples_counted), status.samples_pending ? `${number(status.samples_pending)} to reassign` : `${number(status.tokens)} ${unit} processed`],
   ];
   if (status.validation_accuracy != null) tiles.splice(1, 0, ["Accuracy", percent(status.validation_accuracy, 4), "on held-out images"]);
   if (status.parity) {

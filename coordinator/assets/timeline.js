@@ -1,28 +1,28 @@
-// What each worker did in the last minutes: a column for each interval, divided by kinds of time.
+// Recent activity of each worker: a column per interval, divided by kinds of time.
 
 import { byId, colour, el, onWidth, setText, table } from "./elements.js";
 import { clock, percent, plural } from "./words.js";
 import { sitesOf } from "./map.js";
 import { isBySite } from "./workers.js";
 
-/** From the foot of a column upwards: the colour's name, the place in a worker's numbers, and words. */
+/** From the bottom of a column upwards: name of the colour, index in a worker's numbers, and label. */
 const KINDS = [
   ["compute", 0, "computing"],
-  ["encode", 4, "encoding, waited for"],
-  ["bubble", 5, "bubbles of pipelines"],
+  ["encode", 4, "waiting for encoding"],
+  ["bubble", 5, "pipeline bubbles"],
   ["wait", 1, "waiting for others"],
   ["data", 2, "waiting for data"],
   ["checkpoint", 3, "checkpoints"],
 ];
-/** The place of what was encoded while the device did something else, and words. */
-const BESIDE = [6, "encoding meanwhile, below the line"];
+/** Index and label of encoding overlapped with other device work. */
+const BESIDE = [6, "overlapped encoding, below the line"];
 const NONE = [0, 0, 0, 0, 0, 0, 0];
 const ROW = 30;
-/** Of a row: what is above its line, and what is below it. */
+/** Heights of a row above and below its line. */
 const ABOVE = 20;
 const BELOW = 6;
 const ROWS_MAX = 64;
-/** Columns that are drawn: twelve minutes. */
+/** Columns: twelve minutes. */
 const COLUMNS = 240;
 const MINUTE_MS = 60_000;
 
@@ -33,7 +33,7 @@ export class TimelinePart {
     for (const [kind, , words] of [...KINDS, ["encode low", ...BESIDE]]) {
       byId("kinds").append(el("li", { class: kind }, el("span", { class: "swatch" }), el("span", { class: "text" }, words)));
     }
-    byId("kinds").append(el("li", null, el("span", { class: "text" }, "blank: nothing of these, or not here")));
+    byId("kinds").append(el("li", null, el("span", { class: "text" }, "blank: none of these, or absent")));
     onWidth(byId("timeline"), (width) => {
       this.width = width;
       this.draw();
@@ -52,10 +52,10 @@ export class TimelinePart {
     this.rows = active.slice(0, ROWS_MAX);
     const [first, last] = [this.activity[0], this.activity[this.activity.length - 1]];
     const span = first ? `${clock(first.at_ms)} to ${clock(last.at_ms)}, ${isBySite(workers, site) ? "by site" : "by worker"}` : "nothing yet";
-    const beyond = last?.left_out ? `; ${plural(last.left_out, "more worker")} cannot be told apart here` : "";
+    const beyond = last?.left_out ? `; ${plural(last.left_out, "more worker")} not shown separately` : "";
     const few = this.rows.length < active.length ? `, the first ${this.rows.length} of ${active.length}` : "";
     setText(byId("time-note"), span + few + beyond);
-    this.canvas.setAttribute("aria-label", "Kinds of time of each row over the last minutes; the table below has them in numbers, minute by minute");
+    this.canvas.setAttribute("aria-label", "Kinds of time of each row over the last minutes; the table below shows the numbers, minute by minute");
     this.draw();
     this.tabulate();
   }
@@ -86,7 +86,7 @@ export class TimelinePart {
     });
   }
 
-  /** Above the line what the device did, from there upwards, and below it what was encoded meanwhile. */
+  /** Draws device time above the line, upwards, and overlapped encoding below it. */
   drawColumn(context, parts, column, line) {
     if (!parts) return;
     const x = this.left + column * this.step;
@@ -123,13 +123,13 @@ export class TimelinePart {
       }
     }
     const rows = [...minutes].reverse().flatMap(([minute, workers]) => this.rows.map(({ name, ids }) => ({ minute, name, parts: shares({ workers }, ids) })));
-    const columns = [{ name: "From", class: "s", of: (row) => clock(row.minute) }, { name: "Who", class: "s", of: (row) => row.name }];
+    const columns = [{ name: "From", class: "s", of: (row) => clock(row.minute) }, { name: "Name", class: "s", of: (row) => row.name }];
     for (const [place, name] of told()) columns.push({ name, number: true, of: (row) => percent(row.parts?.[place], 3) });
     table(byId("time-table"), "Shares of each minute", columns, rows, (row) => `${row.minute} ${row.name}`);
   }
 }
 
-/** As much of a name as there is room for. */
+/** A name, cut to the width. */
 function fitting(context, name, width) {
   if (context.measureText(name).width <= width) return name;
   let count = name.length - 1;
@@ -137,12 +137,12 @@ function fitting(context, name, width) {
   return `${name.slice(0, count)}…`;
 }
 
-/** Places and words of all that is told of a column. */
+/** Indices and labels of all values of a column. */
 function told() {
-  return [...KINDS.map(([, place, words]) => [place, words]), [BESIDE[0], "encoding meanwhile"]];
+  return [...KINDS.map(([, place, words]) => [place, words]), [BESIDE[0], "overlapped encoding"]];
 }
 
-/** What each kind has of the time of these workers; null where they said nothing of any. */
+/** The share of each kind in the time of these workers; null without any report. */
 function shares(interval, ids) {
   const sums = [...NONE];
   for (const id of ids) (interval.workers[id] ?? []).forEach((ms, place) => (sums[place] += ms));

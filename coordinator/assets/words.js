@@ -1,8 +1,8 @@
-// Numbers and times as people read them. A value that is not known is null, and shown as a dash.
+// Numbers and times for people. An unknown value is null, shown as a dash.
 
 export const DASH = "–";
 
-/** Up to four digits that matter: 3.142, 0.0123, 1,234,567. */
+/** Up to four significant digits: 3.142, 0.0123, 1,234,567. */
 export function number(value, digits = 4) {
   if (value == null || !Number.isFinite(value)) return DASH;
   const size = Math.abs(value);
@@ -20,7 +20,7 @@ export function bytes(value) {
   return `${Number(value.toPrecision(3))} ${units[at]}`;
 }
 
-/** Bytes a second. */
+/** Bytes per second. */
 export function rate(value) {
   return value == null ? DASH : `${bytes(value)}/s`;
 }
@@ -40,7 +40,7 @@ export function duration(seconds) {
   return `${m} min ${s} s`;
 }
 
-/** The time of day, with the date where it is not today's. */
+/** The time of day, with the date unless it is today. */
 export function clock(ms, now = Date.now()) {
   const at = new Date(ms);
   const time = at.toLocaleTimeString("en-GB");

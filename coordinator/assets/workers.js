@@ -1,10 +1,10 @@
-// The table of workers: by site, or those of one site.
+// The table of workers: by site, or of one site.
 
 import { byId, el, keyed, setAttribute, setText, table } from "./elements.js";
 import { duration, DASH, number, plural } from "./words.js";
 import { inWords, sitesOf } from "./map.js";
 
-/** So many workers are shown one by one without a site being opened. */
+/** Up to this number, workers are listed one by one without opening a site. */
 const ALONE_MAX = 24;
 /** Rows of one site. */
 const ROWS_MAX = 500;
@@ -14,7 +14,7 @@ export function isBySite(workers, site) {
   return site == null && workers.length > ALONE_MAX;
 }
 
-/** `act(what, worker)` is for buttons; null: there are none. */
+/** `act(what, worker)` handles buttons; null: no buttons. */
 export function showWorkers(workers, site, choose, act) {
   offerSites(workers, site);
   if (isBySite(workers, site)) return showSites(workers, choose);
@@ -27,14 +27,14 @@ export function showWorkers(workers, site, choose, act) {
     { name: "Role", class: "s", of: (worker) => worker.role || DASH },
     { name: "Step", number: true, of: (worker) => number(worker.step) },
     { name: "Speed", number: true, of: (worker) => number(worker.tokens_per_s, 3) },
-    { name: "Heard", number: true, of: (worker) => (worker.last_seen_s == null ? DASH : `${duration(worker.last_seen_s)} ago`) },
+    { name: "Last heard", number: true, of: (worker) => (worker.last_seen_s == null ? DASH : `${duration(worker.last_seen_s)} ago`) },
     { name: "Device", class: "why", of: (worker) => (worker.why ? `${worker.device}: ${worker.why}` : worker.device) },
   ];
   if (act) columns.push({ name: "", of: (worker) => (cell) => showButtons(cell, worker, act) });
   table(byId("workers"), counted(rows, all) + (site == null ? "" : ` of ${site}`), columns, rows, (worker) => worker.id);
 }
 
-/** How many there are, and how many of them are shown. */
+/** The numbers of all and of shown workers. */
 function counted(rows, all) {
   return rows.length < all.length ? `The first ${number(rows.length)} of ${plural(all.length, "worker")}` : plural(all.length, "worker");
 }

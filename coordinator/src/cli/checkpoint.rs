@@ -10,15 +10,15 @@ use super::{CheckpointArgs, CliError, Client, print};
 use longhaul_run::{CheckpointStatus, Phase, Status};
 
 pub(super) const HELP: &str = "\
-Have all workers write a checkpoint after the next round, and train on.
+Make all workers write a checkpoint after the next round and continue training.
 
-Besides those that `checkpoint.every_rounds` asks for: before an upgrade or a risky change, or to look
-at the model as it is now. With --wait, waits until all have written it, and says where; fails if one
-could not.
+It is in addition to those of `checkpoint.every_rounds`: before an upgrade or a risky change, or to
+inspect the current model. --wait waits for all workers and prints the paths; it fails if one cannot
+write.
 
     coordinator checkpoint --wait";
 
-const WHAT: &str = "have a checkpoint written";
+const WHAT: &str = "request a checkpoint";
 
 pub(super) fn run(args: &CheckpointArgs) -> Result<(), CliError> {
     let client = Client::find(&args.at).context(WHAT)?;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<(), CliError> {
     let _: Value = client.post("/api/v1/checkpoint", &json!({})).context(WHAT)?;
     if !args.wait {
         print(
-            "all workers write a checkpoint after the next round, and train on; `coordinator status --json` lists checkpoints",
+            "all workers write a checkpoint after the next round and continue training; `coordinator status --json` lists checkpoints",
         );
         return Ok(());
     }
@@ -61,7 +61,7 @@ impl From<Status> for Seen {
 /// Those of all who trained before and still do, if each has written one since, in the order of their names. An error: somebody could not, or nobody trains any more.
 fn written_by_all(before: &Seen, now: &Seen) -> Result<Option<Vec<CheckpointStatus>>, CliError> {
     if now.phase != Phase::Training {
-        return Err(anyhow!("nobody trains any more").context(WHAT).into());
+        return Err(anyhow!("training has stopped").context(WHAT).into());
     }
     let new: Vec<&CheckpointStatus> =
         now.checkpoints.iter().filter(|checkpoint| !before.checkpoints.contains(checkpoint)).collect();
@@ -71,7 +71,7 @@ fn written_by_all(before: &Seen, now: &Seen) -> Result<Option<Vec<CheckpointStat
             return Ok(None);
         };
         if let Some(error) = &checkpoint.error {
-            let text = format!("{worker} could not write it at {}: {error}", checkpoint.path);
+            let text = format!("{worker} could not write {}: {error}", checkpoint.path);
             return Err(anyhow!(text).context(WHAT).into());
         }
         written.push((*checkpoint).clone());

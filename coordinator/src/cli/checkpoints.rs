@@ -17,7 +17,7 @@ use longhaul_run::{CheckpointStatus, Status};
 /// `coordinator checkpoints`
 #[derive(Clone, Debug, Subcommand)]
 pub enum CheckpointsCommand {
-    /// List checkpoints: those in a place, or, where none is named, the newest ones that the workers of a running run have told of.
+    /// List checkpoints at a location, or by default the newest ones that the workers of a running run reported.
     List {
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
@@ -26,13 +26,13 @@ pub enum CheckpointsCommand {
         #[allow(missing_docs, reason = "clap would show it as help")]
         at: Where,
     },
-    /// Read checkpoints through and compare each byte with the recorded hashes. Exits with 1 if something is damaged or missing. A damaged piece of an archive is removed,
-    /// so that the next checkpoint with the same values writes it anew.
+    /// Compare every byte of checkpoints with the recorded hashes. Exits with 1 if anything is damaged or missing. Removes damaged pieces of an archive, so that the
+    /// next checkpoint with the same values writes them again.
     Verify {
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
         place: CheckpointLocation,
-        /// Only those before this round.
+        /// Only checkpoints written before this round.
         #[arg(long)]
         round: Option<u64>,
     },
@@ -41,20 +41,20 @@ pub enum CheckpointsCommand {
 /// Which checkpoints.
 #[derive(Clone, Debug, Args)]
 pub struct CheckpointLocation {
-    /// A folder of checkpoints (`checkpoint.dir` of a worker) or an archive (`checkpoint.to`): a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials are
-    /// taken from the environment.
+    /// A folder of checkpoints (`checkpoint.dir` of a worker) or an archive (`checkpoint.to`): a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come
+    /// from the environment.
     #[arg(long, value_name = "DIR|URL", conflicts_with = "config")]
     pub dir: Option<ArchiveLocation>,
-    /// Where s3:// is, if not at AWS.
+    /// Endpoint of s3://. Default: AWS.
     #[arg(long, value_name = "URL", requires = "dir")]
     pub endpoint: Option<String>,
-    /// Take the place from a run's configuration: its `checkpoint.to`, or else its `checkpoint.dir`.
+    /// Take the location from a run's configuration: `checkpoint.to`, or else `checkpoint.dir`.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Only this run's.
+    /// Only checkpoints of this run.
     #[arg(long)]
     pub run: Option<RunId>,
-    /// Print all of it as JSON, for programs.
+    /// Print all details as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -93,7 +93,7 @@ pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
         CheckpointsCommand::Verify { place, round } => {
             let Some((location, endpoint)) = place.location()? else {
                 let reason =
-                    "say which checkpoints: --dir with a folder, s3:// or gs://, or --config with a run.toml";
+                    "name the checkpoints: --dir with a folder, s3:// or gs://, or --config with a run.toml";
                 return Err(CliError::Misuse(reason.to_owned()));
             };
             let is_wanted = |next_round: Round| round.is_none_or(|round| round == next_round.0);
@@ -104,7 +104,7 @@ pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
                 (0, _) => Err(anyhow!("{location} has no such checkpoint").into()),
                 (_, 0) => Ok(()),
                 (all, damaged) => Err(anyhow!(
-                    "{damaged} of {all} are damaged; the run goes on from the newest one that is whole"
+                    "{damaged} of {all} are damaged; the run resumes from the newest undamaged one"
                 )
                 .into()),
             }

@@ -47,7 +47,7 @@ pub enum ClientError {
     #[error("{0}")]
     Refused(String),
     /// It says something else than this release expects.
-    #[error("what answers at {address} does not speak as a coordinator of this release does: {reason}")]
+    #[error("the server at {address} does not answer like a coordinator of this release: {reason}")]
     Foreign {
         /// Where.
         address: String,

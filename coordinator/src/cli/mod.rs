@@ -57,41 +57,40 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Start the coordinator of a run, or continue it.
+    /// Start or continue the coordinator of a run.
     ///
-    /// Everything that the run must remember is in the state directory: started again on the same one, the coordinator goes
-    /// on with the same workers. While it is away, workers train on. Ctrl-C stops the coordinator, not the run: `coordinator
-    /// stop` ends the run.
+    /// The state directory holds all state of the run: a coordinator restarted on it continues with the same workers. Workers
+    /// train on in its absence. Ctrl-C stops the coordinator, not the run: `coordinator stop` ends the run.
     Up(Up),
-    /// Predict speed, memory and traffic of a run on given machines and links, before any is rented.
+    /// Predict speed, memory and traffic of a run on given machines and links, before renting any.
     #[command(long_about = plan::HELP)]
     Plan(PlanArgs),
     /// Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.
     #[command(long_about = simulate::HELP)]
     Simulate(SimulateArgs),
-    /// Show how the run goes.
+    /// Show the state of the run.
     #[command(long_about = watch::HELP)]
     Status(StatusArgs),
-    /// Show all workers, those that are gone included.
+    /// Show all workers, including absent ones.
     ///
-    /// For each: its number, host and device, site, what it has of the model, what it does, when it was last heard, the step that
-    /// it computes, and its speed. Who is gone since this coordinator was started is shown with the reason.
+    /// For each: number, host and device, site, part of the model, state, time of its last message, current step, and speed.
+    /// Workers lost since this coordinator started are shown with the reason.
     Members(AskArgs),
-    /// Let a worker leave in an orderly way.
+    /// Drain a worker: it leaves in an orderly way.
     #[command(long_about = operate::DRAIN_HELP)]
     Drain(WorkerArgs),
-    /// Take a worker out of the run for good.
+    /// Remove a worker from the run for good.
     #[command(long_about = operate::KICK_HELP)]
     Kick(WorkerArgs),
-    /// Have all workers write a checkpoint, and train on.
+    /// Make all workers write a checkpoint and continue training.
     #[command(long_about = checkpoint::HELP)]
     Checkpoint(CheckpointArgs),
-    /// Let nobody train until `coordinator resume`.
+    /// Pause training until `coordinator resume`.
     #[command(long_about = operate::PAUSE_HELP)]
     Pause(AskArgs),
-    /// Let training go on after `coordinator pause`.
+    /// Resume training after `coordinator pause`.
     Resume(AskArgs),
-    /// Show what has happened: who came and went, generations, checkpoints, changes of pace.
+    /// Show events: joins and departures, generations, checkpoints, changes of pace.
     #[command(long_about = operate::EVENTS_HELP)]
     Events(EventsArgs),
     /// Show the dashboard of a run from its state directory, without a coordinator.
@@ -100,30 +99,30 @@ pub enum Command {
     /// Replay the decisions of a coordinator from its record, and compare them with the recorded ones.
     #[command(long_about = replay::HELP)]
     Replay(ReplayArgs),
-    /// Make, list and revoke join tokens.
+    /// Create, list and revoke join tokens.
     Token {
-        /// What to do with tokens.
+        /// The operation.
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// List checkpoints, and verify them.
+    /// List and verify checkpoints.
     #[command(subcommand)]
     Checkpoints(CheckpointsCommand),
-    /// End the run in an orderly way, or stop it for now: the rounds that are begun are finished, and a checkpoint is written.
+    /// End the run in an orderly way, or stop it for now: open rounds finish, and a checkpoint is written.
     #[command(long_about = stop::HELP)]
     Stop(Stop),
-    /// Print what makes a shell complete the words of this command.
+    /// Print the completion script for a shell.
     ///
     /// For bash: `coordinator completions bash > ~/.local/share/bash-completion/completions/coordinator`. For zsh, write it to `_coordinator` in a folder of
     /// `fpath`; for fish, to `~/.config/fish/completions/coordinator.fish`.
     Completions {
-        /// Whose.
+        /// The shell.
         shell: Shell,
     },
     /// Write the manual, a page for each subcommand, into a folder.
     #[command(hide = true)]
     Man {
-        /// Where: `man/man1`, say.
+        /// The folder, such as `man/man1`.
         folder: PathBuf,
     },
 }
@@ -131,43 +130,43 @@ pub enum Command {
 /// `coordinator up`
 #[derive(Clone, Debug, Args)]
 pub struct Up {
-    /// The run: what is trained, on what, and how (see examples/demo.toml).
+    /// Configuration of the run (see examples/demo.toml).
     #[arg(long, value_name = "FILE", env = "LONGHAUL_CONFIG")]
     pub config: PathBuf,
-    /// Where workers connect (UDP). Port 0 takes any free one. `[::]` is for IPv6 and IPv4, and for IPv4 alone where there is no IPv6.
+    /// Address for workers (UDP). Port 0 takes any free port. `[::]` serves IPv6 and IPv4, or only IPv4 on a machine without IPv6.
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:4800")]
     pub listen: SocketAddr,
-    /// Where the HTTP API listens. Elsewhere than on loopback it wants a bearer token for everything.
+    /// Address of the HTTP API. Except on loopback, every request needs a bearer token.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4880")]
     pub http: SocketAddr,
-    /// What the run must remember, its certificate authority included: keep it private, and keep it.
+    /// State of the run, including its certificate authority: keep it, and keep it private.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
     pub state_dir: PathBuf,
     /// Keep the run's records in etcd, so that another coordinator with the same --state can take over:
     /// `etcd://HOST:PORT[,HOST:PORT]/PREFIX`, or etcds:// for TLS. User, password and certificates: LONGHAUL_ETCD_USER, _PASSWORD, _CA, _CERT, _KEY.
     #[arg(long, value_name = "URL", env = "LONGHAUL_STATE", hide_env_values = true, value_parser = StateUrl::keep)]
     pub state: Option<StateUrl>,
-    /// Write the join line to this file (mode 0600). Where what is printed does not go to a terminal, it is then in this file alone: a token does not belong into a log.
+    /// Write the join line to this file (mode 0600). Unless standard output is a terminal, the line is then only in this file: a token does not belong in a log.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// What workers are told to dial. Default: this machine's address and the port of --listen. Where coordinators take over from each other: the addresses of
-    /// all of them, with commas between them and this one's own first.
+    /// Addresses that workers dial. Default: this machine's address and the port of --listen. With standby coordinators: the addresses of all, separated by commas,
+    /// this one's first.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT]", value_parser = addresses::parse)]
     pub advertise: Option<String>,
-    /// Write the run's curves into a folder of this one, as event files of TensorBoard.
+    /// Write the run's curves as TensorBoard event files into a subfolder of this folder.
     #[arg(long, value_name = "DIR", env = "LONGHAUL_TENSORBOARD")]
     pub tensorboard: Option<PathBuf>,
-    /// Train a run that is over further: one that was stopped to its end, and one that came to its end to a larger `run.steps`. It goes on from its last
-    /// checkpoints; the learning rate follows the new number of steps.
+    /// Train a finished run further: a stopped run to its end, a completed run to a larger `run.steps`. It continues from its last checkpoints; the learning rate
+    /// follows the new number of steps.
     #[arg(long)]
     pub extend: bool,
-    /// Print the configuration with every default spelled out, and exit.
+    /// Print the configuration with all defaults, and exit.
     #[arg(long)]
     pub print_config: bool,
     /// Keep the HTTP API up after the run has finished, instead of exiting.
     #[arg(long)]
     pub stay: bool,
-    /// How messages are written to standard error: all of them, greetings and errors included.
+    /// Format of all messages on standard error, including errors.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
@@ -229,20 +228,20 @@ pub struct SimulateArgs {
 /// How messages are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// One plain line each.
+    /// One plain line per message.
     Text,
-    /// One JSON object each.
+    /// One JSON object per message.
     Json,
 }
 
 /// Where the running coordinator is.
 #[derive(Clone, Debug, Args)]
 pub struct Where {
-    /// The state directory of the running coordinator, which says where its HTTP API is and holds its token.
+    /// The state directory of the running coordinator, with the address and the token of its HTTP API.
     #[arg(long, value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
     pub state_dir: PathBuf,
-    /// The HTTP API, if not as the state directory says. The token is then taken from LONGHAUL_API_TOKEN, or from the state
-    /// directory.
+    /// Address of the HTTP API. Default: the one in the state directory. The token then comes from LONGHAUL_API_TOKEN, or from
+    /// the state directory.
     #[arg(long, value_name = "ADDR:PORT")]
     pub http: Option<String>,
 }
@@ -250,7 +249,7 @@ pub struct Where {
 /// `coordinator members`, `pause` and `resume`; others take this and more.
 #[derive(Clone, Debug, Args)]
 pub struct AskArgs {
-    /// Print JSON, with all that is known, for programs.
+    /// Print all details as JSON.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -261,7 +260,7 @@ pub struct AskArgs {
 /// `coordinator drain` and `kick`
 #[derive(Clone, Debug, Args)]
 pub struct WorkerArgs {
-    /// Its number, as `coordinator members` shows it: w3.
+    /// The worker, such as w3 (see `coordinator members`).
     pub worker: String,
     #[command(flatten)]
     #[allow(missing_docs, reason = "clap would show it as help")]
@@ -271,7 +270,7 @@ pub struct WorkerArgs {
 /// `coordinator events`
 #[derive(Clone, Debug, Args)]
 pub struct EventsArgs {
-    /// Go on as more happens.
+    /// Keep printing new events.
     #[arg(long, short)]
     pub follow: bool,
     #[command(flatten)]
@@ -288,7 +287,7 @@ pub struct ReplayArgs {
     /// Also show events without a decision.
     #[arg(long)]
     pub all: bool,
-    /// Print a JSON object a line, for programs.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -296,12 +295,12 @@ pub struct ReplayArgs {
 /// `coordinator token`
 #[derive(Clone, Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a join token and print the `worker join` line for it.
+    /// Create a join token and print its `worker join` line.
     Create {
-        /// How long it is good for: 90s, 30m, 24h or 7d.
+        /// Validity: 90s, 30m, 24h or 7d, for example.
         #[arg(long, default_value = "24h", value_parser = token::parse_life)]
         life: std::time::Duration,
-        /// How many workers it lets in. Default: any number.
+        /// Number of workers that can join with it. Default: any number.
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         uses: Option<u32>,
         #[command(flatten)]
@@ -314,9 +313,9 @@ pub enum TokenCommand {
         #[allow(missing_docs, reason = "clap would show it as help")]
         at: Where,
     },
-    /// Take a join token back. Workers that have joined with it stay.
+    /// Revoke a join token. Workers that joined with it stay.
     Revoke {
-        /// The id, as `coordinator token list` shows it.
+        /// The token id (see `coordinator token list`).
         id: String,
         #[command(flatten)]
         #[allow(missing_docs, reason = "clap would show it as help")]
@@ -327,7 +326,7 @@ pub enum TokenCommand {
 /// `coordinator checkpoint`
 #[derive(Clone, Debug, Args)]
 pub struct CheckpointArgs {
-    /// Wait until all have written it.
+    /// Wait until all workers have written it.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -338,10 +337,10 @@ pub struct CheckpointArgs {
 /// `coordinator stop`
 #[derive(Clone, Debug, Args)]
 pub struct Stop {
-    /// Have all write a checkpoint and leave: with the same commands, the run goes on.
+    /// Stop for now: all workers write a checkpoint and leave, and the same commands continue the run.
     #[arg(long)]
     pub resumable: bool,
-    /// Wait until the run has ended, or stopped for now, and the coordinator with it unless it stays.
+    /// Wait until the run, and the coordinator unless it runs with --stay, has ended or stopped.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]

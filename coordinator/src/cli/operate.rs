@@ -11,51 +11,49 @@ use crate::journal::NumberedEvent;
 use longhaul_run::Severity;
 
 pub(super) const DRAIN_HELP: &str = "\
-Let a worker leave in an orderly way.
+Drain a worker: it leaves in an orderly way.
 
-As SIGTERM on its machine does: its process ends, the others settle the open round and go on without
-it, and its samples are given out again. Where it alone has the model, or a part of it, it goes when
-its checkpoint is written, and copied if another worker stays: in ten minutes at most. Its certificate
-stays good, so it may join again with the same command.
+Like SIGTERM on its machine: its process ends, the others settle the open round and continue without
+it, and its samples are reassigned. If it holds the only copy of the model or of a part, it leaves once
+its checkpoint is written, and copied if another worker stays: within ten minutes. Its certificate
+stays valid, so it can rejoin with the same command.
 
     coordinator drain w3";
 
 pub(super) const KICK_HELP: &str = "\
-Take a worker out of the run for good.
+Remove a worker from the run for good.
 
-Its certificate is revoked. The coordinator and all other workers close their connections with it at
-once, and refuse new ones; it is not certified again. Whoever has a join token can still enrol as
-another worker: `coordinator token revoke` takes the token back that had let it in, which is named.
-For a worker that is only to leave, there is `coordinator drain`.
+Its certificate is revoked. The coordinator and all other workers close their connections to it at
+once and refuse new ones; it gets no new certificate. Its machine can still enrol as another worker
+with a join token: `coordinator token revoke` revokes the token it used, which the output names.
+For an orderly departure, use `coordinator drain`.
 
     coordinator kick w3";
 
 pub(super) const PAUSE_HELP: &str = "\
-Let nobody train until `coordinator resume`.
+Pause training until `coordinator resume`.
 
-Who computes a round finishes it, and begins no other. Workers stay connected and keep all they have
-in memory; who joins meanwhile waits. A coordinator that is started again remembers the pause. No
-checkpoint is written for it; before all machines are switched off, `coordinator stop --resumable` has
-one written.";
+Workers finish the open rounds and begin no others. They stay connected and keep their state in
+memory; joining workers wait. The pause survives a restart of the coordinator. It writes no
+checkpoint; before switching off all machines, use `coordinator stop --resumable`, which writes one.";
 
 pub(super) const EVENTS_HELP: &str = "\
-Show what has happened: who came and went, generations, checkpoints, changes of pace.
+Show events: joins and departures, generations, checkpoints, changes of pace.
 
-The newest thousand or so are kept. Where no coordinator answers, those in the state directory are
-shown: the last of them included if the run is over, and all but those of the last minute if the
-coordinator was killed.
+About a thousand of the newest are kept. If no coordinator answers, those in the state directory are
+shown: all of them if the run is over; without those of the last minute if the coordinator was killed.
 
-With --follow, goes on as more happens, also over a restart of the coordinator, until it is interrupted
-or the run is finished.";
+--follow prints new events, also across a restart of the coordinator, until it is interrupted or the
+run is finished.";
 
 pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
-    let what = || format!("let {} leave", args.worker);
+    let what = || format!("drain {}", args.worker);
     let client = Client::find(&args.ask.at).with_context(what)?;
     let answer: Value = client.post(&path_of(&args.worker, "drain"), &json!({})).with_context(what)?;
     match args.ask.json {
         true => print(&answer.to_string()),
         false => print(&format!(
-            "{} leaves, and its process ends; with the same command it may join again",
+            "{} leaves, and its process ends; it can rejoin with the same command",
             args.worker
         )),
     }
@@ -63,7 +61,7 @@ pub(super) fn drain(args: &WorkerArgs) -> Result<(), CliError> {
 }
 
 pub(super) fn kick(args: &WorkerArgs) -> Result<(), CliError> {
-    let what = || format!("take {} out of the run", args.worker);
+    let what = || format!("kick {}", args.worker);
     let client = Client::find(&args.ask.at).with_context(what)?;
     let kicked: Kicked = client.post(&path_of(&args.worker, "kick"), &json!({})).with_context(what)?;
     if args.ask.json {
@@ -71,10 +69,12 @@ pub(super) fn kick(args: &WorkerArgs) -> Result<(), CliError> {
         return Ok(());
     }
     let Kicked { id, token, token_is_valid } = kicked;
-    print(&format!("{id} is out of the run for good: its certificate is revoked, and all others hang up"));
+    print(&format!(
+        "{id} is out of the run for good: its certificate is revoked, and all connections to it are closed"
+    ));
     if token_is_valid {
         print(&format!(
-            "whoever has the join token that had let it in can enrol as another worker: `coordinator token revoke {token}` takes it back"
+            "its machine can still enrol as another worker with its join token: `coordinator token revoke {token}` revokes that token"
         ));
     }
     Ok(())
@@ -85,12 +85,12 @@ pub(super) fn pause(args: &AskArgs) -> Result<(), CliError> {
         args,
         "/api/v1/pause",
         "pause the run",
-        "the run pauses: rounds that are begun are finished, and then nobody trains; `coordinator resume` goes on",
+        "the run pauses once the open rounds are finished; `coordinator resume` continues it",
     )
 }
 
 pub(super) fn resume(args: &AskArgs) -> Result<(), CliError> {
-    ask(args, "/api/v1/resume", "resume the run", "the run goes on")
+    ask(args, "/api/v1/resume", "resume the run", "the run continues")
 }
 
 fn ask(args: &AskArgs, path: &str, what: &'static str, done: &str) -> Result<(), CliError> {

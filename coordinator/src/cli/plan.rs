@@ -18,7 +18,7 @@ use longhaul_plan::{
 };
 
 pub(super) const HELP: &str = "\
-Predict speed, memory and traffic of a run on given machines and links, before any is rented.
+Predict speed, memory and traffic of a run on given machines and links, before renting any.
 
 Prints the part of the model that each worker would have, and predicts seconds per step, tokens per
 second, memory and bytes between sites. A file describes the machines and the links:
@@ -81,13 +81,13 @@ fn chosen(config: &RunConfig, topology: Topology, spec: &ModelSpec) -> Result<(T
         return Ok(choose_with_groups(topology, &divisions, false).context("plan the run")?);
     }
     let groups = topology.in_groups(members).map_err(|_| {
-        let reason = format!("parallel.tensor = {members}: no site of the topology has as many workers, and a tensor group is within one");
+        let reason = format!("parallel.tensor = {members}: no site of the topology has that many workers, and a tensor group stays within one site");
         CliError::Misuse(reason)
     })?;
     let (stages, count) = (config.parallel.stages as usize, groups.devices().count());
     if count < stages {
         let reason = format!(
-            "parallel.stages = {stages}, with parallel.tensor = {members}: the topology has {count} groups of {members} workers of one site, and a copy takes {stages}"
+            "parallel.stages = {stages}, with parallel.tensor = {members}: the topology has {count} groups of {members} workers of one site, and a copy of the model needs {stages}"
         );
         return Err(CliError::Misuse(reason));
     }
@@ -106,7 +106,7 @@ pub(super) fn read_topology(path: &Path) -> Result<Topology, CliError> {
 /// The model: its vocabulary is known here only where the tokenizer is none or the configuration says so.
 pub(super) fn spec_of(config: &RunConfig) -> Result<ModelSpec, CliError> {
     let vocabulary = config.vocabulary().ok_or_else(|| {
-        let reason = "the tokenizer is a file on the workers' machines: write model.vocabulary, at least as many as it has entries";
+        let reason = "the tokenizer is a file on the workers' machines: set model.vocabulary to at least its number of entries";
         CliError::Misuse(reason.to_owned())
     })?;
     ModelSpec::of(config, vocabulary).map_err(|error| CliError::Misuse(error.to_string()))
@@ -122,10 +122,7 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
             topology.devices().count(),
             topology.sites.len()
         ),
-        format!(
-            "of the ways to divide it that were looked at, {} fit and {} do not",
-            choice.considered, choice.unfit
-        ),
+        format!("of the divisions examined, {} fit and {} do not", choice.considered, choice.unfit),
         String::new(),
         format!(
             "  {:<22}{:>9}{:>12}{:>9}{:>12}{:>16}",
@@ -137,7 +134,7 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
     lines.push(String::new());
     if choice.tensor > 1 {
         lines.push(format!(
-            "A device is a tensor group of {} workers here, as parallel.tensor has it; memory is that of its first member, which has the most to keep.",
+            "Each device above is a tensor group of {} workers (parallel.tensor); memory is that of its first member, which holds the most.",
             choice.tensor
         ));
     }
@@ -153,24 +150,26 @@ fn describe(config: &RunConfig, spec: &ModelSpec, topology: &Topology, choice: &
     let around = prediction.host_memory_bytes.iter().copied().fold(0.0, f64::max);
     if around > 0.0 {
         lines.push(format!(
-            "Memory is that of the devices. What is exchanged and written takes up to {} besides, for each GPU, in the machine around it.",
+            "Memory is device memory. Exchanges and checkpoints also need up to {} of host memory per GPU.",
             Bytes(around as u64)
         ));
     }
     if used < all {
         lines.push(format!(
-            "{} of {all} devices are left over: of the plans that were looked at, none with them is faster.",
+            "{} of {all} devices are unused: no plan examined is faster with them.",
             all - used
         ));
     }
     if plan.pipeline.schedule == PipelineSchedule::ZeroBubble {
         lines.push(
-            "“in two”: backward passes are in two parts, as `parallel.schedule = \"zero-bubble\"` has it."
-                .to_owned(),
+            "“in two”: backward passes are split in two (`parallel.schedule = \"zero-bubble\"`).".to_owned(),
         );
     }
     if plan.recompute {
-        lines.push("“again”: activations are computed again for the backward pass, as `train.recompute = true` has it.".to_owned());
+        lines.push(
+            "“again”: activations are recomputed for the backward pass (`train.recompute = true`)."
+                .to_owned(),
+        );
     }
     if plan.pipeline.ranks > 1 {
         lines.push(String::new());
@@ -339,7 +338,7 @@ mod tests {
         let (config, topology, choice) = choice(&gpus, &small());
         let told = describe(&config, &spec_of(&config).unwrap(), &topology, &choice).join("\n");
         let bytes = choice.best.1.host_memory_bytes[0];
-        assert!(told.contains(&format!("takes up to {} besides", Bytes(bytes as u64))), "{told}");
+        assert!(told.contains(&format!("need up to {} of host memory", Bytes(bytes as u64))), "{told}");
         assert_eq!(as_json(&topology, &choice)["best"]["host_memory_bytes"][0], bytes);
     }
 

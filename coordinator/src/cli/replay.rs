@@ -34,14 +34,14 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let (events, commands, differences) = (summary.events, summary.commands, summary.differences);
     if let Some(at) = first {
         let text = format!(
-            "of {events} events, {differences} were decided otherwise than was recorded, the first at {:.3} s: was the record written by \
-             another build of the coordinator?",
+            "decisions on {differences} of {events} events differ from the record, the first at {:.3} s: was the record written by another \
+             build of the coordinator?",
             at.as_secs_f64()
         );
         return Err(anyhow::Error::msg(text).context("replay").into());
     }
     if !args.json {
-        print(&format!("all as it was recorded: {events} events, {commands} commands"));
+        print(&format!("all decisions match the record: {events} events, {commands} commands"));
     }
     Ok(())
 }
@@ -82,28 +82,28 @@ fn event_words(event: &Event) -> String {
         Event::Opened { connection, worker, address } => {
             format!("{connection} is opened by {worker} from {address}")
         }
-        Event::Message { connection, message } => format!("{connection} says {}", clip(message)),
+        Event::Message { connection, message } => format!("{connection} sends {}", clip(message)),
         Event::Closed { connection } => format!("{connection} is closed"),
-        Event::Moved { connection, address } => format!("{connection} goes on from {address}"),
+        Event::Moved { connection, address } => format!("{connection} moves to {address}"),
         Event::Planned(answer) => format!("planned: {}", clip(answer)),
-        Event::Timer => "the time has come".to_owned(),
+        Event::Timer => "the timer fires".to_owned(),
         Event::Drain => "asked to stop".to_owned(),
         Event::Checkpoint => "asked for a checkpoint".to_owned(),
         Event::Suspend => "asked to stop for now".to_owned(),
         Event::Pause => "asked to pause".to_owned(),
-        Event::Resume => "asked to go on".to_owned(),
-        Event::Dismiss { worker } => format!("asked to let {worker} leave"),
+        Event::Resume => "asked to resume".to_owned(),
+        Event::Dismiss { worker } => format!("asked to drain {worker}"),
         Event::Kick { worker } => format!("{worker} is revoked"),
     }
 }
 
 fn command_words(command: &Command) -> String {
     match command {
-        Command::Send { connection, message } => format!("tell {connection} {}", clip(message)),
+        Command::Send { connection, message } => format!("send {connection} {}", clip(message)),
         Command::Close { connection, reason } => format!("close {connection}: {reason}"),
-        Command::Persist(Record::State(_)) => "write down the state".to_owned(),
-        Command::Persist(Record::Round(summary)) => format!("write down {}", summary.round),
-        Command::Plan(_) => "work out a plan".to_owned(),
+        Command::Persist(Record::State(_)) => "persist the state".to_owned(),
+        Command::Persist(Record::Round(summary)) => format!("persist {}", summary.round),
+        Command::Plan(_) => "compute a plan".to_owned(),
         Command::Report(notice) => {
             let worker = notice.worker.map_or_else(String::new, |worker| format!("{worker} "));
             format!("notice: {worker}{}", notice.text)

@@ -58,7 +58,7 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
             or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
         ),
         format!(
-            "data       {:.0} ms waited for, {} of the devices' time",
+            "data       {:.0} ms of waiting, {} of device time",
             status.data_wait_ms,
             or_dash(status.data_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
         ),
@@ -66,14 +66,14 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
     ];
     if status.encode_ms > 0.0 {
         lines.push(format!(
-            "encoding   {:.0} ms of workers in all, {} of the devices' time waited for",
+            "encoding   {:.0} ms in total, {} of device time waiting for it",
             status.encode_ms,
             or_dash(status.encode_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
         ));
     }
     if let Some(share) = status.bubble_share.filter(|share| *share > 0.0) {
         let all = duration(status.bubble_ms / 1e3);
-        lines.push(format!("bubbles    {:.2} % of the devices' time, {all} in all", 100.0 * share));
+        lines.push(format!("bubbles    {:.2} % of device time, {all} in total", 100.0 * share));
     }
     if status.data_wan_bytes + status.data_lan_bytes > 0 {
         let (wan, lan) = (Bytes(status.data_wan_bytes), Bytes(status.data_lan_bytes));
@@ -89,7 +89,7 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         lines.push(format!("gradient   norm {norm:.3} before clipping"));
     }
     if let Some(ratio) = status.residual_ratio {
-        lines.push(format!("waiting    the changes of about {ratio:.1} exchanges, in error feedback"));
+        lines.push(format!("waiting    about {ratio:.1} exchanges in error feedback"));
     }
     if let Some(parity) = &status.parity {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
@@ -100,23 +100,22 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         format!("refused    {count} updates of {site} ({}), the last for r{round} by {by}", reason.name())
     }));
     if status.refused_unnamed > 0 {
-        lines.push(format!("refused    {} updates more", status.refused_unnamed));
+        lines.push(format!("refused    {} more updates", status.refused_unnamed));
     }
     let ResidualsLost { contributions, results, factors } = status.residuals_lost;
     if contributions + results + factors > 0 {
         lines.push(format!(
-            "lost       with workers that left, what was yet to be sent of {contributions} contributed and {results} published fragments, and what factors left \
-             out of {factors}"
+            "lost       residuals with workers that left: of {contributions} contributed and {results} published fragments, and of the factors of {factors}"
         ));
     }
     if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.privacy {
         lines.push(format!(
-            "privacy    ε {epsilon:.3} of {epsilon_at_the_end:.3} is spent at δ {delta:e}: each site has contributed {releases} times at most"
+            "privacy    ε {epsilon:.3} of {epsilon_at_the_end:.3} spent at δ {delta:e}: at most {releases} contributions per site"
         ));
     }
     lines.extend(status.links.iter().map(|link| {
         let seen = link.seen_s.map_or_else(
-            || "measured before the plan was made".to_owned(),
+            || "measured before planning".to_owned(),
             |seconds| format!("seen {} ago", duration(seconds)),
         );
         let (rate, round_trip_ms) = (Bytes(link.bytes_per_s as u64), 1e3 * link.round_trip_s);
@@ -240,7 +239,7 @@ mod tests {
             story.say(worker, ToCoordinator::RoundApplied(report));
         }
         let page = describe(&story.run.status(0));
-        assert!(page.iter().any(|line| line.contains("the changes of about 3.5 exchanges")), "{page:#?}");
+        assert!(page.iter().any(|line| line.contains("about 3.5 exchanges in error feedback")), "{page:#?}");
         assert!(page.iter().any(|line| line == "gradient   norm 3.536 before clipping"), "{page:#?}");
     }
 }

@@ -20,8 +20,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 pub(super) const HELP: &str = "\
 Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.
 
-Reports the shares of machine time for computing and for waiting, the time to go on without a lost
-worker and to take it in again, and the load of the coordinator. The same seed gives the same numbers.
+Reports the shares of machine time for computing and for waiting, the times to continue without a lost
+worker and to readmit it, and the load of the coordinator. The same seed gives the same numbers.
 Machines and links are as for `coordinator plan`. A file describes the faults:
 
     [churn]               # of each worker by itself; both are means of exponential distributions
@@ -80,7 +80,7 @@ fn watch(control: &Arc<Control>, steps: u64, tells: bool) -> Result<(), CliError
 pub(super) fn parse_hours(text: &str) -> Result<f64, String> {
     /// A year.
     const MOST: f64 = 366.0 * 24.0;
-    let hours = text.parse().map_err(|_| "a number is wanted".to_owned())?;
+    let hours = text.parse().map_err(|_| "give a number".to_owned())?;
     if hours > 0.0 && hours <= MOST { Ok(hours) } else { Err(format!("must be above 0, and at most {MOST}")) }
 }
 
@@ -104,23 +104,23 @@ fn describe(report: &Report) -> Vec<String> {
         line("the warm-up took", format!("{}, {steps} steps", time(took)));
     }
     line(
-        "of local speed, the whole run",
-        report.share_of_local_speed.map_or("nobody knows".to_owned(), percent),
+        "share of local speed, whole run",
+        report.share_of_local_speed.map_or("unknown".to_owned(), percent),
     );
-    line("of the last nine tenths, a step took", report.step_s.map_or("nobody knows".to_owned(), time));
-    line("tokens a second", format!("{:.0}", report.tokens_per_s));
-    line("of the machines' time, computing", percent(report.utilisation));
-    line("of computing and waiting, waiting", percent(report.stalled));
+    line("time per step, last nine tenths", report.step_s.map_or("unknown".to_owned(), time));
+    line("tokens per second", format!("{:.0}", report.tokens_per_s));
+    line("machine time spent computing", percent(report.utilisation));
+    line("waiting, of computing and waiting", percent(report.stalled));
     line("generations", report.generations.to_string());
     if report.killed > 0 {
         line("workers killed", report.killed.to_string());
         let both = |[mean, most]: [f64; 2]| format!("{} on average, {} at most", time(mean), time(most));
-        line("to go on without one", report.settled_s.map_or("never".to_owned(), both));
-        line("from its start to taking part", report.back_s.map_or("never".to_owned(), both));
+        line("time to continue without one", report.settled_s.map_or("never".to_owned(), both));
+        line("time from its restart to training", report.back_s.map_or("never".to_owned(), both));
     }
     let [heard, told] = report.messages;
     line("messages to and from coordinator", format!("{heard} and {told}"));
-    line("of a core, the coordinator took", percent(report.coordinator_share));
+    line("coordinator, share of a core", percent(report.coordinator_share));
     line("simulated in", time(report.wall_s));
     if !report.warnings.is_empty() {
         lines.push("the last warnings:".to_owned());

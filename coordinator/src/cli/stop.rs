@@ -11,14 +11,14 @@ use longhaul_run::{Phase, Status, Suspended};
 pub(super) const HELP: &str = "\
 End the run, or stop it for now.
 
-The rounds that are begun are finished, all workers write a checkpoint, and their processes end. Then
-the coordinator ends. A run that has ended is finished; `coordinator up --extend` trains it further. To
-stop such a run once more is no error.
+Open rounds finish, all workers write a checkpoint, and their processes end. Then the coordinator
+ends. The run is then finished; `coordinator up --extend` trains it further. Stopping it once more is
+no error.
 
-With --resumable it only pauses: run the same commands again to continue. That is for machines that are
-switched off at night, and for time limits of a batch system; nothing that was trained is lost.
-Anything that restarts processes when they end, as Kubernetes or systemd may, restarts the run as
-well, and a second coordinator that waits to take over leads it: end those first.
+With --resumable the run stops for now: run the same commands again to continue. Use it for machines
+that are switched off at night and for time limits of a batch system; no training is lost. A supervisor
+that restarts processes, such as Kubernetes or systemd, restarts the run too, and a standby coordinator
+takes it over: end those first.
 
     coordinator stop --wait
     coordinator stop --resumable --wait";
@@ -28,10 +28,10 @@ const POLL: Duration = Duration::from_millis(300);
 /// What `stop --wait` says in the end.
 const FINISHED: &str = "the run is finished";
 const STOPPED: &str = "the run has stopped for now; to continue, run the same commands again";
-const SHORT: &str = "the run stops for now, and not all that it had learnt could be written: it goes on from an older checkpoint. The coordinator's log says who could not";
+const SHORT: &str = "the run stops for now, but not all of its state could be written: it goes on from an older checkpoint. The coordinator's log names the workers";
 /// How a run ends whose coordinator is not there.
 const REMEDY: &str =
-    "to end it, start its coordinator with the same `coordinator up` line, and stop the run then";
+    "to end it, start its coordinator with the same `coordinator up` line, then stop the run";
 
 const RESUME: &str = "to continue, start its coordinator with the same `coordinator up` line";
 
@@ -52,9 +52,9 @@ pub(super) fn run(args: &Stop) -> Result<(), CliError> {
         }
     };
     match (args.wait, args.resumable) {
-        (false, false) => print("the run drains; `coordinator status` shows how far it is"),
+        (false, false) => print("the run drains; `coordinator status` shows its progress"),
         (false, true) => print(
-            "all workers write a checkpoint and leave, then the coordinator ends; with --wait this command waits for that",
+            "all workers write a checkpoint and leave, then the coordinator ends; --wait waits for that",
         ),
         (true, _) => say(&wait_for_the_end(args, &client)?),
     }
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Stop) -> Result<(), CliError> {
 }
 
 /// Between two looks at another process, for a person who waits.
-#[allow(clippy::disallowed_methods, reason = "polling another process is all that such a command does")]
+#[allow(clippy::disallowed_methods, reason = "such a command only polls another process")]
 pub(super) fn wait_to_look_again() {
     std::thread::sleep(POLL);
 }
@@ -111,7 +111,7 @@ fn stopped_before(args: &Stop, error: ClientError) -> anyhow::Result<String> {
             };
             let remedy = if args.resumable { RESUME } else { REMEDY };
             Err(anyhow!(
-                "the run is not over, and {silence}: {}. Workers that are still there wait for the coordinator; {remedy}",
+                "the run is not over, and {silence}: {}. Remaining workers wait for the coordinator; {remedy}",
                 run.standing()
             ))
         }

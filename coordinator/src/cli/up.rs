@@ -116,7 +116,7 @@ async fn coordinate(up: &Up, mut wanted: RequestedRun, exports: &Exports) -> Res
             }
             Err(Ending::Deposed(why)) => {
                 exports.rest();
-                up.log_format.say(&format!("{why}; waiting for another turn"));
+                up.log_format.say(&format!("{why}; waiting to lead again"));
             }
             Err(Ending::Failed(error)) => return Err(error),
         }
@@ -134,9 +134,8 @@ fn state_address(up: &Up) -> Result<Option<EtcdAddress>, CliError> {
     let address = EtcdAddress::read(&url.0, |name| std::env::var(name).ok())
         .map_err(|error| CliError::Misuse(error.to_string()))?;
     if address.is_in_the_clear() {
-        up.log_format.say(
-            "the run's keys travel to etcd in the clear: on a network that others use, write etcds:// in --state",
-        );
+        up.log_format
+            .say("the run's keys travel to etcd unencrypted: on a shared network, use etcds:// in --state");
     }
     Ok(Some(address))
 }
@@ -217,7 +216,7 @@ impl Turn<'_> {
         let config = &wanted.config;
         let (name, another) = (&config.run.name, store.place().another);
         let finished = state.phase == Phase::Finished;
-        let mut run = Run::new(config.clone(), state, clock.now()).context("take up the run")?;
+        let mut run = Run::new(config.clone(), state, clock.now()).context("load the run")?;
         if let Taken::Extended { done } = taken {
             run.note_extension(done);
             Folder::renew_last(&up.state_dir, clock.unix_ms(), run.status(clock.started_unix_ms()))
@@ -231,7 +230,7 @@ impl Turn<'_> {
                 .with_context(|| format!("write curves into {} (--tensorboard)", dir.display()))?;
         }
         if finished {
-            up.log_format.say(&format!("run {name} is finished: `coordinator status` and `coordinator view` show how it went. To train it further, give it more run.steps (one that was stopped needs none) and --extend; to begin another, give it {another}"));
+            up.log_format.say(&format!("run {name} is finished: `coordinator status` and `coordinator view` show its course. To train it further, use --extend with more run.steps (a stopped run needs no more); to begin another, use {another}"));
         } else {
             let token = join_token(&mut owner)?;
             if let Some(file) = &up.token_file {
@@ -268,7 +267,7 @@ impl Turn<'_> {
             Ended::Suspended(Suspended::Whole) => suspended(up, name),
             Ended::Suspended(Suspended::Short) => {
                 let text = format!(
-                    "run {name} stops for now, and not all that it had learnt could be written: it goes on from an older checkpoint. The log says who could not"
+                    "run {name} stops for now, but not all of its state could be written: it goes on from an older checkpoint. The log names the workers"
                 );
                 return Err(anyhow::anyhow!(text).into());
             }
@@ -283,19 +282,19 @@ fn suspended(up: &Up, name: &str) -> String {
         None => format!(" (--state-dir {})", up.state_dir.display()),
     };
     format!(
-        "run {name} stops for now: all that it had learnt is in checkpoints, and its workers have left. To continue, run the same commands again, here{state} and on each machine"
+        "run {name} stops for now: its state is in checkpoints, and its workers have left. To continue, run the same commands again, here{state} and on each machine"
     )
 }
 
 fn stopped(up: &Up, name: &str) -> String {
     if up.state.is_some() {
         return format!(
-            "the coordinator stops, and run {name} does not: its workers train on, and another coordinator takes over. \
+            "the coordinator stops, but run {name} does not: its workers train on, and another coordinator takes over. \
              `coordinator stop` ends the run"
         );
     }
     format!(
-        "the coordinator stops, and run {name} does not: its workers train on and wait for it. Continue with the same command \
+        "the coordinator stops, but run {name} does not: its workers train on and wait for it. Continue with the same command \
          (--state-dir {}); `coordinator stop` ends the run",
         up.state_dir.display()
     )

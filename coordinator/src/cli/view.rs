@@ -17,10 +17,9 @@ use crate::http::{ALL_TIMES, Curves, EARLIER_MAX, Record, exported, listen, reco
 pub(super) const HELP: &str = "\
 Show the dashboard of a run from its state directory, without a coordinator.
 
-The coordinator notes down how its run goes, in `history/` of its state directory. This serves the same
-page over it that a running coordinator serves, or writes it to one HTML file that any browser opens and
-that loads nothing. Curves can be compared with those of earlier runs that are there, and in other state
-directories.
+A coordinator records the history of its run in `history/` of its state directory. This command serves
+the page of a running coordinator from it, or writes a self-contained HTML file. Curves can be compared
+with those of earlier runs there and in other state directories.
 
     coordinator view longhaul-state --compare ../last-week/longhaul-state
     coordinator view longhaul-state --export run.html";
@@ -31,19 +30,19 @@ pub struct ViewArgs {
     /// The state directory of the run's coordinator.
     #[arg(value_name = "DIR", default_value = STATE_DIR, env = "LONGHAUL_STATE_DIR")]
     state_dir: PathBuf,
-    /// The same, as other commands take it.
+    /// The same, in the form of other commands.
     #[arg(long = "state-dir", value_name = "DIR", conflicts_with = "state_dir")]
     named_state_dir: Option<PathBuf>,
-    /// Which run, by the beginning of its id. Default: the newest.
+    /// The run, by the beginning of its id. Default: the newest.
     #[arg(long, value_name = "ID")]
     pub run: Option<String>,
-    /// Another state directory, whose runs this one is to be compared with; can be given more than once.
+    /// Another state directory with runs to compare; repeatable.
     #[arg(long, value_name = "DIR")]
     pub compare: Vec<PathBuf>,
-    /// Write the page to this file, with all that it shows, and exit.
+    /// Write the page with all its data to this file, and exit.
     #[arg(long, value_name = "FILE.html")]
     pub export: Option<PathBuf>,
-    /// Where to serve the page: a loopback address. Port 0 takes any free one.
+    /// Loopback address of the page. Port 0 takes any free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:4881")]
     pub http: SocketAddr,
 }
@@ -69,7 +68,7 @@ fn read(args: &ViewArgs) -> Result<Record, CliError> {
     let runs = Folder::runs(args.state_dir()).map_err(anyhow::Error::new)?;
     let newest = runs.first().ok_or_else(|| {
         CliError::Misuse(format!(
-            "no run has left a history in {}: name the --state-dir that its coordinator had",
+            "no run has left a history in {}: give the --state-dir of its coordinator",
             args.state_dir().join(FOLDER).display()
         ))
     })?;
@@ -80,7 +79,7 @@ fn read(args: &ViewArgs) -> Result<Record, CliError> {
     let history = read_one(args.state_dir(), run)?;
     // The curves are there without it.
     let last = Folder::read_last(args.state_dir(), &run.run).unwrap_or_else(|error| {
-        say(&format!("{error}; the curves are shown without what was there last"));
+        say(&format!("{error}; the curves are shown without the last status and events"));
         None
     });
     let mut compared = Vec::new();
@@ -123,11 +122,11 @@ fn chosen<'a>(runs: &'a [Meta], wanted: &str, state_dir: &Path) -> Result<&'a Me
     match fit[..] {
         [one] => Ok(one),
         [] => Err(CliError::Misuse(format!(
-            "{} has no history of a run {wanted}; it has {}",
+            "{} has no history of run {wanted}; it has {}",
             state_dir.display(),
             ids(&runs.iter().collect::<Vec<_>>())
         ))),
-        _ => Err(CliError::Misuse(format!("{wanted} can be any of {}: give more of its id", ids(&fit)))),
+        _ => Err(CliError::Misuse(format!("{wanted} matches {}: give more of its id", ids(&fit)))),
     }
 }
 
@@ -149,7 +148,7 @@ fn export(record: &Record, file: &PathBuf) -> Result<(), CliError> {
 fn serve(address: SocketAddr, record: Record) -> Result<(), CliError> {
     if !address.ip().is_loopback() {
         return Err(CliError::Misuse(format!(
-            "--http {address}: a history is shown on loopback alone, as no token guards it; --export FILE.html makes a file that can be given away"
+            "--http {address}: a history is served only on loopback, because no token protects it; --export FILE.html writes a file to share"
         )));
     }
     let runtime =
@@ -158,7 +157,7 @@ fn serve(address: SocketAddr, record: Record) -> Result<(), CliError> {
         let interrupted = interrupted().context("listen for signals")?;
         let bound = TcpListener::bind(address).await;
         let listener = bound.with_context(|| {
-            format!("listen on {address}: choose another with --http, or stop what uses it")
+            format!("listen on {address}: choose another with --http, or stop the program that uses it")
         })?;
         let address = listener.local_addr().context("find the address")?;
         say(&format!("run {}, without a coordinator; Ctrl-C ends this", record.curves.meta.name));

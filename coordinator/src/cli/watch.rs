@@ -15,11 +15,11 @@ use crate::http::WAIT_S_MAX;
 use longhaul_run::{Phase, Status};
 
 pub(super) const HELP: &str = "\
-Show how the run goes.
+Show the state of the run.
 
-With --watch, again and again: on a terminal in its place, elsewhere below each other with an empty line
-between, and with --json an object a line. That goes on over a restart of the coordinator, and ends when
-the run is finished, or with Ctrl-C.
+--watch repeats it: a terminal is redrawn in place, other output is separated by empty lines, and --json
+prints one object per line. It survives restarts of the coordinator, and ends with the run or with
+Ctrl-C.
 
     coordinator status --watch
     coordinator status --watch --every 60 --json >> status.jsonl";
@@ -32,10 +32,10 @@ const SIZE: (u16, u16) = (80, 24);
 /// `coordinator status`
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
-    /// Show it again and again, until the run is finished.
+    /// Repeat until the run is finished.
     #[arg(long, short)]
     pub watch: bool,
-    /// With --watch: how often.
+    /// Interval of --watch.
     #[arg(long, value_name = "SECONDS", default_value_t = 2, requires = "watch", value_parser = value_parser!(u64).range(1..=86_400))]
     pub every: u64,
     #[command(flatten)]
@@ -195,7 +195,7 @@ fn size() -> (u16, u16) {
 fn frame(lines: &[String], (columns, rows): (u16, u16)) -> String {
     let room = usize::from(rows).saturating_sub(1).max(1);
     let shown = if lines.len() > room { room - 1 } else { lines.len() };
-    let more = (shown < lines.len()).then(|| format!("… {} lines more", lines.len() - shown));
+    let more = (shown < lines.len()).then(|| format!("… {} more lines", lines.len() - shown));
     let mut text = String::from("\x1b[H");
     for line in lines[..shown].iter().chain(&more) {
         // In the last column a terminal would clear what has just been written there.
@@ -236,7 +236,7 @@ mod tests {
     fn what_is_higher_or_wider_than_the_terminal_is_cut_and_that_is_said() {
         let all = lines(&["a line that is long", "2", "3", "4", "5", "6"]);
         let text = frame(&all, (15, 5));
-        assert_eq!(shown(15, &text), (lines(&["a line that is", "2", "3", "… 3 lines more"]), 4));
+        assert_eq!(shown(15, &text), (lines(&["a line that is", "2", "3", "… 3 more lines"]), 4));
         let text = frame(&all[..4], (7, 5));
         assert_eq!(shown(7, &text), (lines(&["a line", "2", "3", "4"]), 4));
     }

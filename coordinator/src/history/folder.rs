@@ -38,7 +38,7 @@ pub enum HistoryError {
         source: io::Error,
     },
     /// The file has another format.
-    #[error("{} is no history that this release can read ({reason}); the release that wrote it shows it", path.display())]
+    #[error("this release cannot read the history {} ({reason}); use the release that wrote it", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

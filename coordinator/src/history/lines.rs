@@ -13,7 +13,7 @@ use super::thinned::Thinned;
 /// No line is longer, in bytes: a sample with all sites and ways has a few thousand.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Name of a site whose line cannot be read.
-const LOST: &str = "(its name is lost)";
+const LOST: &str = "(name lost)";
 
 /// A line.
 #[derive(Serialize, Deserialize)]

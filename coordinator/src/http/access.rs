@@ -47,16 +47,13 @@ pub async fn locals(request: Request, next: Next) -> Response {
     if is_local(request.headers()) {
         return next.run(request).await;
     }
-    failure(StatusCode::FORBIDDEN, "this listens on loopback: ask for it by a loopback address")
+    failure(StatusCode::FORBIDDEN, "this server listens on loopback: use a loopback address")
 }
 
 /// Lets everybody read on loopback, and holders of either token elsewhere.
 pub async fn readers(State(api): State<Api>, request: Request, next: Next) -> Response {
     if api.loopback && !is_local(request.headers()) {
-        return failure(
-            StatusCode::FORBIDDEN,
-            "this API listens on loopback: ask for it by a loopback address",
-        );
+        return failure(StatusCode::FORBIDDEN, "this API listens on loopback: use a loopback address");
     }
     let scope = api.tokens.scope_of(request.headers());
     if api.loopback || matches!(scope, Scope::Read | Scope::Write) {
@@ -87,7 +84,7 @@ pub async fn writers(State(api): State<Api>, request: Request, next: Next) -> Re
 /// Delays the answer to a wrong token, so that guessing is slow. A missing token is answered at once.
 async fn turn_away(slowdown: &Slowdown, scope: Scope, hint: &str) -> Response {
     if scope == Scope::Unknown && slowdown.wait().await.is_err() {
-        let text = "too many wrong tokens are being tried; try again in a minute";
+        let text = "too many wrong tokens; try again in a minute";
         let mut answer = failure(StatusCode::TOO_MANY_REQUESTS, text);
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"));
         return answer;

@@ -58,7 +58,7 @@ pub async fn create_token(State(api): State<Api>, body: Bytes) -> Response {
     let TokenRequest { life_s, uses } = match request {
         Ok(request) => request,
         Err(error) => {
-            return failure(StatusCode::BAD_REQUEST, &format!("the request is not understood: {error}"));
+            return failure(StatusCode::BAD_REQUEST, &format!("invalid request: {error}"));
         }
     };
     let life_s = life_s.unwrap_or(TOKEN_LIFE_S);
@@ -86,13 +86,13 @@ pub async fn revoke_token(State(api): State<Api>, Path(id): Path<String>) -> Res
     };
     match ask(&api, |reply| ApiCall::RevokeToken(id, reply)).await {
         Ok(true) => empty(),
-        Ok(false) => failure(StatusCode::NOT_FOUND, "there is no such token"),
+        Ok(false) => failure(StatusCode::NOT_FOUND, "no such token"),
         Err(failed) => failed,
     }
 }
 
 pub async fn not_found() -> Response {
-    failure(StatusCode::NOT_FOUND, "there is nothing here; GET /api/v1/status tells how the run goes")
+    failure(StatusCode::NOT_FOUND, "not found; GET /api/v1/status returns the state of the run")
 }
 
 pub(super) async fn ask<T>(

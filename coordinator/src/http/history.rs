@@ -237,7 +237,7 @@ pub async fn earlier(State(api): State<Api>, Path(run): Path<String>) -> Respons
     let state_dir = Arc::clone(api.recorded.runs.state_dir());
     match api.recorded.in_turn(move || curves_of(&state_dir, &run.to_string())).await {
         Some(Ok(Some(text))) => json(text),
-        Some(Ok(None)) => failure(StatusCode::NOT_FOUND, "there is no history of such a run here"),
+        Some(Ok(None)) => failure(StatusCode::NOT_FOUND, "no history of such a run"),
         Some(Err(error)) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         None => busy(),
     }
@@ -257,7 +257,7 @@ fn json(text: serde_json::Result<String>) -> Response {
 }
 
 fn busy() -> Response {
-    failure(StatusCode::SERVICE_UNAVAILABLE, "many ask for whole histories at once; try again in a moment")
+    failure(StatusCode::SERVICE_UNAVAILABLE, "too many requests for whole histories; try again in a moment")
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub async fn status(
     let wait_s = match query {
         Ok(Query(StatusQuery { wait_s })) => wait_s,
         Err(error) => {
-            let text = format!("the question is not understood ({error}); it is ?wait_s=SECONDS");
+            let text = format!("invalid query ({error}): use ?wait_s=SECONDS");
             return failure(StatusCode::BAD_REQUEST, &text);
         }
     };
@@ -65,7 +65,7 @@ pub async fn status(
         let Ok(_place) = api.followers.try_acquire() else {
             return failure(
                 StatusCode::TOO_MANY_REQUESTS,
-                "too many follow the run already; ask without wait_s",
+                "too many clients follow the run; ask without wait_s",
             );
         };
         let mut status = api.status.clone();
@@ -89,8 +89,7 @@ pub async fn events(
     let Query(EventsQuery { after, wait_s }) = match query {
         Ok(query) => query,
         Err(error) => {
-            let text =
-                format!("the question is not understood ({error}); it is ?after=NUMBER&wait_s=SECONDS");
+            let text = format!("invalid query ({error}): use ?after=NUMBER&wait_s=SECONDS");
             return failure(StatusCode::BAD_REQUEST, &text);
         }
     };
@@ -101,7 +100,7 @@ pub async fn events(
         let Ok(_place) = api.followers.try_acquire() else {
             return failure(
                 StatusCode::TOO_MANY_REQUESTS,
-                "too many follow the events already; ask without wait_s",
+                "too many clients follow the events; ask without wait_s",
             );
         };
         let at_most = Duration::from_secs(wait_s.min(WAIT_S_MAX));
@@ -175,7 +174,7 @@ fn refused(refusal: &CallRefusal) -> Response {
 
 fn no_worker(text: &str) -> Response {
     let shown: String = text.chars().filter(|c| !c.is_control()).take(32).collect();
-    let text = format!("{shown:?} names no worker: `coordinator members` shows them, as in w3");
+    let text = format!("{shown:?} is no worker id such as w3: `coordinator members` lists them");
     failure(StatusCode::BAD_REQUEST, &text)
 }
 

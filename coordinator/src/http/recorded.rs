@@ -20,7 +20,7 @@ use super::{access, page};
 pub fn router(record: &Record) -> serde_json::Result<Router> {
     let record = Bytes::from(serde_json::to_vec(record)?);
     let reading = Router::new().route("/api/v1/history", get(history)).route_layer(from_fn(access::locals));
-    let nothing = async || failure(StatusCode::NOT_FOUND, "there is nothing here; GET / shows the run");
+    let nothing = async || failure(StatusCode::NOT_FOUND, "not found; GET / shows the run");
     Ok(Router::new().merge(page::routes()).merge(reading).fallback(nothing).with_state(record))
 }
 

@@ -42,13 +42,10 @@ pub async fn stream(
     query: Result<Query<StreamQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     let Ok(Query(StreamQuery { after })) = query else {
-        return failure(StatusCode::BAD_REQUEST, "the question is not understood; it is ?after=NEXT");
+        return failure(StatusCode::BAD_REQUEST, "invalid query: use ?after=NEXT");
     };
     let Ok(place) = api.listeners.clone().try_acquire_owned() else {
-        return failure(
-            StatusCode::TOO_MANY_REQUESTS,
-            "too many look at the dashboard already; try again later",
-        );
+        return failure(StatusCode::TOO_MANY_REQUESTS, "too many open dashboards; try again later");
     };
     // One frame waits to be taken; the next one is built after that.
     let (frames, mut taken) = mpsc::channel::<String>(1);

@@ -21,7 +21,7 @@ async fn elsewhere(State(leader): State<watch::Receiver<Option<String>>>) -> Res
             "this coordinator waits to take over; the one that leads is at {advertised} (UDP): ask it, or use the command \
              line on its machine"
         ),
-        None => "this coordinator waits to take over; nobody leads yet".to_owned(),
+        None => "this coordinator waits to take over; no coordinator leads yet".to_owned(),
     };
     failure(StatusCode::SERVICE_UNAVAILABLE, &text)
 }

@@ -21,7 +21,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// It is something else.
-    #[error("{0} is no record of decisions: those are the files `decisions/*.log` of a state directory")]
+    #[error("{0} is not a record of decisions, a file `decisions/*.log` in a state directory")]
     Foreign(PathBuf),
     /// Another release wrote it.
     #[error(
@@ -106,7 +106,7 @@ impl Reader {
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ReadError> {
         let Some(bytes) = self.next_bytes()? else { return Ok(None) };
         if bytes.first() != Some(&DECIDED) {
-            return Err(self.damaged("an entry is of no kind that is known".to_owned()));
+            return Err(self.damaged("an entry is of an unknown kind".to_owned()));
         }
         let (now, event, decided) =
             postcard::from_bytes(&bytes[1..]).map_err(|error| self.damaged(error.to_string()))?;

@@ -26,11 +26,11 @@ pub enum Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Send => "tell a worker",
+            Self::Send => "send to a worker",
             Self::Close => "close a connection",
-            Self::State => "write down the state",
-            Self::Round => "write down a round",
-            Self::Plan => "work out a plan",
+            Self::State => "persist the state",
+            Self::Round => "persist a round",
+            Self::Plan => "compute a plan",
             Self::Report => "notice",
         })
     }

@@ -181,7 +181,7 @@ impl Recorder {
             let folder = self.folder.display();
             tracing::warn!(
                 %error, %folder,
-                "decisions are not recorded for now; the run goes on, and it is tried again each minute. Is the disk full?"
+                "decisions cannot be recorded; the run goes on, and recording is retried every minute. Is the disk full?"
             );
         }
     }

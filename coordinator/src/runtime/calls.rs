@@ -63,16 +63,16 @@ impl Owner {
         let why = match (&event, state.phase) {
             (_, Phase::Finished) => Some("the run is finished"),
             (Event::Pause, _) if state.drain => {
-                Some("the run was asked to stop: it ends by itself, and is not paused")
+                Some("the run is already stopping: it ends by itself, and cannot be paused")
             }
             (Event::Checkpoint, _) if state.paused => Some(
-                "the run is paused, and writes none before it goes on: `coordinator resume`, or `coordinator stop --resumable`, which has all write one and leave",
+                "the run is paused and writes no checkpoint until it resumes: use `coordinator resume`, or `coordinator stop --resumable`, with which all workers write one and leave",
             ),
             (Event::Checkpoint, phase) if phase != Phase::Training || state.drain => {
-                Some("nobody trains, or the run ends and writes one anyway")
+                Some("no worker trains, or the run ends and writes a checkpoint anyway")
             }
             (Event::Suspend, _) if state.drain => {
-                Some("the run was asked to stop for good already: it ends by itself")
+                Some("the run is already stopping for good: it ends by itself")
             }
             _ => None,
         };
@@ -201,7 +201,10 @@ fn unknown(worker: WorkerId, here: &BTreeSet<WorkerId>, what: &str) -> CallRefus
     if here.len() > NAMED_MAX {
         names.push(format!("and {} more", here.len() - NAMED_MAX));
     }
-    let who =
-        if names.is_empty() { "nobody is here".to_owned() } else { format!("here are {}", names.join(", ")) };
+    let who = if names.is_empty() {
+        "no worker is here".to_owned()
+    } else {
+        format!("here are {}", names.join(", "))
+    };
     CallRefusal::Unknown(format!("{worker} {what}; {who} (`coordinator members` shows all)"))
 }

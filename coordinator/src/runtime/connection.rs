@@ -41,7 +41,7 @@ impl Reception {
         match self.acceptor.admit(incoming).await {
             Ok(AuthenticatedPeer::Worker { worker, connection }) => self.converse(worker, connection).await,
             Ok(AuthenticatedPeer::Applicant(applicant)) => self.enrol(address, applicant).await,
-            Err(error) => tracing::debug!(%address, %error, "turned a connection away"),
+            Err(error) => tracing::debug!(%address, %error, "rejected a connection"),
         }
     }
 
@@ -66,7 +66,7 @@ impl Reception {
             Err(ServeEnrolError::Control(error)) if error.is_other_version() => {
                 other_version(address, &error)
             }
-            Err(error) => tracing::debug!(%error, "an enrolment came to nothing"),
+            Err(error) => tracing::debug!(%error, "an enrolment failed"),
         }
     }
 
@@ -74,7 +74,9 @@ impl Reception {
         let (sender, mut receiver) = match accept::<ToWorker, ToCoordinator>(&quic).await {
             Ok(halves) => halves,
             Err(error) if error.is_other_version() => return other_version(quic.remote_address(), &error),
-            Err(error) => return tracing::debug!(%worker, %error, "a control connection did not come about"),
+            Err(error) => {
+                return tracing::debug!(%worker, %error, "a control connection could not be established");
+            }
         };
         let connection = ConnectionId(self.numbers.fetch_add(1, Ordering::Relaxed));
         let address = quic.remote_address().ip().to_canonical();
@@ -136,5 +138,5 @@ fn is_wrong(reply: &EnrolReply) -> bool {
 
 /// Only the reader of the log can mend this.
 fn other_version(address: SocketAddr, error: &ControlError) {
-    tracing::warn!(%address, reason = %error, "turned a worker of another release away");
+    tracing::warn!(%address, reason = %error, "rejected a worker of another release");
 }

@@ -61,7 +61,7 @@ pub enum FoundError {
     #[error("the run's certificate authority cannot be used: {0}")]
     Authority(#[from] AuthorityError),
     /// The system gives no random numbers.
-    #[error("the system gives no random numbers")]
+    #[error("the system's random number generator failed")]
     NoRandomness,
     /// The configuration cannot be written down.
     #[error("a path in the configuration is not UTF-8: {0}")]
@@ -69,7 +69,7 @@ pub enum FoundError {
     /// The state is that of another run.
     #[error(
         "{} holds a run with another configuration: {differences}. To go on with that run, undo the change (a run that is over may have more \
-         run.steps, with --extend); to begin another, give it {}", place.name, place.another
+         run.steps, with --extend); to begin another, use {}", place.name, place.another
     )]
     OtherConfig {
         /// Where the state is.
@@ -79,7 +79,7 @@ pub enum FoundError {
     },
     /// There is nothing to extend.
     #[error(
-        "no run in {}, so there is none to extend: give the coordinator {} (that of the run), or leave --extend out to begin a run",
+        "no run in {}, so --extend does not apply: use {} (that of the run), or omit --extend to begin a run",
         place.name, place.another
     )]
     NoRun {
@@ -87,7 +87,7 @@ pub enum FoundError {
         place: StoreName,
     },
     /// The run is over, and cannot go on.
-    #[error("{} holds a run that cannot be extended: {reason}. To begin another, give it {}", place.name, place.another)]
+    #[error("{} holds a run that cannot be extended: {reason}. To begin another, use {}", place.name, place.another)]
     NotExtended {
         /// Where the state is.
         place: StoreName,
@@ -191,10 +191,10 @@ fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<P
     }
     let refused = |reason| FoundError::NotExtended { place: store.place().clone(), reason };
     if !is_over {
-        return Err(refused("it is not over yet, so its steps stay as they are".to_owned()));
+        return Err(refused("it is not over yet, so its steps cannot change".to_owned()));
     }
     if is_longer && wanted.config.privacy.is_some() {
-        return Err(refused("the budget of its [privacy] was for the steps that it had".to_owned()));
+        return Err(refused("its [privacy] budget covers only its original steps".to_owned()));
     }
     let done = state.schedule.steps_of(state.ledger.through()).start;
     state.extend(wanted.config.run.steps).map_err(refused)?;

@@ -82,7 +82,7 @@ impl Drop for FreshFolder {
             && let Err(error) = self.take_away()
         {
             let folder = self.folder.display();
-            tracing::warn!(%error, "not all that was made in the state directory {folder} could be taken away again");
+            tracing::warn!(%error, "could not remove all new files from the state directory {folder}");
         }
         // Folders that are not empty belong to others.
         let _ = self.missing.iter().try_for_each(fs::remove_dir);

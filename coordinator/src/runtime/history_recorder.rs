@@ -166,7 +166,7 @@ fn found(state_dir: &Path, run: &str, now_ms: u64) -> (Option<Found>, bool) {
                 HistoryError::Foreign { path, .. } => (None, vec![path]),
                 // It may be read again tomorrow.
                 HistoryError::Io { path, .. } => {
-                    tracing::warn!(file = %path.display(), "it stays as it is, and no history is written until the coordinator is started again");
+                    tracing::warn!(file = %path.display(), "the file is left as it is, and no history is written until the coordinator restarts");
                     return (None, false);
                 }
             }
@@ -175,9 +175,9 @@ fn found(state_dir: &Path, run: &str, now_ms: u64) -> (Option<Found>, bool) {
     for file in damaged {
         let shown = file.display();
         match Folder::put_aside(&file, now_ms) {
-            Ok(kept) => tracing::warn!("not all of {shown} could be read: it is kept as {}", kept.display()),
+            Ok(kept) => tracing::warn!("{shown} is damaged: it is kept as {}", kept.display()),
             Err(error) => {
-                tracing::warn!(%error, "not all of {shown} could be read, and it cannot be renamed: it stays as it is, and no history is written");
+                tracing::warn!(%error, "{shown} is damaged and cannot be renamed: it is left as it is, and no history is written");
                 return (found, false);
             }
         }

@@ -87,7 +87,7 @@ impl HistoryThread {
         });
         if let Err(error) = written {
             let folder = self.state_dir.display();
-            tracing::warn!(%error, %folder, "the dashboard's history is not written any more; the run goes on. Is the disk full?");
+            tracing::warn!(%error, %folder, "the dashboard's history is no longer written; the run goes on. Is the disk full?");
         }
     }
 

@@ -37,7 +37,7 @@ const CONNECTIONS_MAX: usize = 16_384;
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
     /// Nothing may be decided that cannot be written down.
-    #[error("{0}. Workers train on; start the coordinator again with the same command when that is mended")]
+    #[error("{0}. Workers train on; fix this and start the coordinator again with the same command")]
     Store(StoreError),
     /// Another coordinator may lead now.
     #[error("{0}")]
@@ -160,7 +160,7 @@ impl Owner {
                     self.recorder.flush();
                 }
                 Some(answer) = self.plans.join_next() => {
-                    let failed = |error| Answer::Stay(format!("the plan stays, as no other could be worked out: {error}"));
+                    let failed = |error| Answer::Stay(format!("the plan stays, because no other could be computed: {error}"));
                     self.step(Event::Planned(Box::new(answer.unwrap_or_else(failed))))?;
                 }
                 Some(_) = self.farewells.join_next() => {}
@@ -301,8 +301,8 @@ impl Owner {
 fn tell_calendar(moved_ms: i64) {
     let (hours, way) = (moved_ms as f64 / 3_600_000.0, if moved_ms < 0 { "back" } else { "forward" });
     tracing::warn!(
-        "this machine's calendar has moved {way} by {:.1} h: it slept, or its clock was set. Certificates and join tokens \
-         count by it from now on; a token that has expired meanwhile is replaced by `coordinator token create`",
+        "this machine's clock has moved {way} by {:.1} h: it slept, or its clock was set. Certificates and join tokens \
+         follow it from now on; `coordinator token create` replaces an expired token",
         hours.abs()
     );
 }

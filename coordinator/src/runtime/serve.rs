@@ -41,11 +41,11 @@ const HTTP_SHUTDOWN_S: u64 = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The workers' port.
-    #[error("{0}: choose another with --listen, or stop what uses it")]
+    #[error("{0}: choose another with --listen, or stop the program that uses it")]
     Bind(#[from] BindError),
     /// The HTTP port.
     #[error(
-        "the HTTP API cannot listen on {address} ({source}): choose another with --http, or stop what uses it"
+        "the HTTP API cannot listen on {address} ({source}): choose another with --http, or stop the program that uses it"
     )]
     Http {
         /// Where.

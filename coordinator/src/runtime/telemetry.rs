@@ -42,7 +42,7 @@ impl Exports {
     pub fn start() -> Self {
         let started = Telemetry::start(&Settings::of_the_environment(), "longhaul-coordinator");
         let telemetry = started.unwrap_or_else(|error| {
-            tracing::warn!("{error}; the run goes on without");
+            tracing::warn!("{error}; the run goes on without telemetry");
             None
         });
         Self(telemetry.map(|telemetry| Exporting { telemetry, newest: Arc::default() }))

@@ -46,7 +46,7 @@ pub enum StoreError {
         known: u64,
     },
     /// A record is longer than a place takes.
-    #[error("{place} takes no record of {bytes} bytes, as {record} has now: {bytes_max} are the most")]
+    #[error("{place} cannot store {record}, now {bytes} bytes: the limit is {bytes_max}")]
     TooLong {
         /// Where.
         place: String,
@@ -74,7 +74,7 @@ pub enum StoreError {
         why: String,
     },
     /// Another process may write now.
-    #[error("this coordinator does not lead any more: {why}")]
+    #[error("this coordinator no longer leads: {why}")]
     Deposed {
         /// How that shows.
         why: String,

@@ -42,7 +42,7 @@ impl EventFile {
         let (has_ended, ended) = sync_channel(1);
         thread::Builder::new().name("tensorboard".to_owned()).spawn(move || {
             if let Err(error) = write_all(&mut file, &queue) {
-                tracing::warn!(%error, file = %path.display(), "TensorBoard's curves are not written any more; the run goes on. Is the disk full?");
+                tracing::warn!(%error, file = %path.display(), "TensorBoard's curves are no longer written; the run goes on. Is the disk full?");
             }
             drop::<SyncSender<()>>(has_ended);
         })?;

@@ -66,7 +66,7 @@ fn tokens_are_made_listed_and_revoked() {
     assert!(list.lines().any(|row| row.starts_with(id) && row.ends_with("revoked")), "{list}");
     let unknown = site.ask(&["token", "revoke", "0000000000000000"]);
     assert_eq!(unknown.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no such token"));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no such token"));
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn on_a_terminal_a_watched_status_stays_in_its_place_and_within_its_height() {
     let mut watching = coordinator();
     watching.args(["status", "--watch", "--every", "1", "--state-dir"]).arg(site.state_dir());
     let Some(mut terminal) = Terminal::start(&watching) else { return };
-    let shown = terminal.until(" lines more");
+    let shown = terminal.until(" more lines");
     assert!(shown.contains("\x1b[H") && shown.contains("run        tested ("), "{shown:?}");
     site.told(&["stop", "--wait"]);
     let (code, rest) = terminal.end();
@@ -203,7 +203,7 @@ fn on_a_terminal_a_watched_status_stays_in_its_place_and_within_its_height() {
         assert!(lines[0].starts_with("run        tested ("), "{lines:#?}");
         if frames.peek().is_some() {
             assert_eq!((screen.scrolled(), lines.len()), (0, usize::from(Terminal::ROWS) - 1), "{lines:#?}");
-            assert!(lines.last().unwrap().ends_with(" lines more"), "{lines:#?}");
+            assert!(lines.last().unwrap().ends_with(" more lines"), "{lines:#?}");
         }
     }
     let last = screen.lines();
@@ -256,13 +256,15 @@ fn a_record_is_replayed_and_something_else_is_refused_by_name() {
     let output = replay(&[record.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        output.status.success() && said.contains("asked to pause") && said.contains("all as it was recorded"),
+        output.status.success()
+            && said.contains("asked to pause")
+            && said.contains("all decisions match the record"),
         "{said}"
     );
     let config = site.folder.path().join("run.toml");
     let output = replay(&[config.to_str().unwrap()]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is no record of decisions"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not a record of decisions"));
 }
 
 /// What it is asked with is the run's write token.

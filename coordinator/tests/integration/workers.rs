@@ -281,7 +281,7 @@ async fn a_drained_worker_is_dismissed_and_an_unknown_one_is_named_with_those_wh
         assert_eq!(unknown.status.code(), Some(1));
         assert!(said.contains("w77") && said.contains("here are w0, w1"), "{said}");
         let odd = site.ask(&[what, "../stop"]);
-        assert!(String::from_utf8_lossy(&odd.stderr).contains("names no worker"));
+        assert!(String::from_utf8_lossy(&odd.stderr).contains("is no worker id"));
     }
     site.told(&["drain", &two.identity.worker().to_string()]);
     assert!(matches!(second.hear().await, ToWorker::Dismiss { reason } if reason.contains("operator")));

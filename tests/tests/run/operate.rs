@@ -56,7 +56,10 @@ pub fn replay_all(scenario: &Scenario) {
         let output = Command::new(binary("coordinator").unwrap()).arg("replay").arg(&file).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         let failed = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains("all as it was recorded"), "{failed}\n{said}");
+        assert!(
+            output.status.success() && said.contains("all decisions match the record"),
+            "{failed}\n{said}"
+        );
     }
 }
 

@@ -47,7 +47,7 @@ fn a_coordinator_whose_machine_has_slept_lets_workers_in_with_a_new_token() {
     cluster.set_head_calendar(SLEPT_S).unwrap();
     (0..2).for_each(|worker| cluster.set_calendar(worker, SLEPT_S).unwrap());
     let head = cluster.coordinator().unwrap();
-    head.wait_for_words("calendar has moved forward by 30.0 h", RUN_MAX).unwrap();
+    head.wait_for_words("clock has moved forward by 30.0 h", RUN_MAX).unwrap();
 
     let create = |command: &mut std::process::Command| {
         command.args(["token", "create", "--state-dir", "state"]);

@@ -73,7 +73,7 @@ fn survival_of_a_frozen_leader_it_leads_no_more_when_it_thaws() {
     pair.signal(0, "STOP").unwrap();
     pair.wait_for(1, "the second coordinator to lead", RUN_MAX, |status| !status.is_null()).unwrap();
     pair.signal(0, "CONT").unwrap();
-    pair.wait_for_words(0, "does not lead any more").unwrap();
+    pair.wait_for_words(0, "no longer leads").unwrap();
     pair.wait_for_words(0, "another coordinator leads").unwrap();
     assert!(pair.status(0).is_null(), "it answers for a run that it does not lead");
     goes_on_to_its_end(&mut pair, &before);
@@ -122,7 +122,7 @@ fn over_tls_another_coordinator_takes_over_and_who_has_not_the_right_certificate
         (
             "key-of-another",
             state(&right, good, bad_key),
-            &["wrong-client.key is not that of the certificate in", "right-client.pem"],
+            &["wrong-client.key does not match the certificate in", "right-client.pem"],
         ),
         ("swapped", state(&right, good_key, good), &["right-client.key holds no certificate in PEM"]),
         ("without-tls", format!("etcd://{}/test", etcd.endpoint), &["write etcds://"]),

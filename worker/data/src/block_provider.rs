@@ -6,23 +6,23 @@ use std::sync::Arc;
 use super::lent::{BlockName, LentBlock, ListedSource};
 use super::{DataError, Dataset, Tokenizer};
 
-/// A dataset that others may have blocks of.
+/// A dataset whose blocks are lent to other workers.
 #[derive(Debug)]
 pub struct BlockProvider {
     data: Arc<Dataset>,
-    /// Part of the data and shard of that, by the shard's hash.
+    /// Index of the part and of its shard, by the shard's hash.
     places: HashMap<[u8; 32], (usize, usize)>,
-    /// The catalogue, as it is sent.
+    /// The encoded catalogue.
     pub catalogue: Arc<[u8]>,
-    /// The `tokenizer.json`; none: tokens are bytes.
+    /// The `tokenizer.json`; `None`: tokens are bytes.
     pub tokenizer: Option<Arc<[u8]>>,
 }
 
 impl BlockProvider {
-    /// Of data that was made with this tokenizer.
+    /// Creates the provider of data made with this tokenizer.
     ///
     /// # Errors
-    /// When there is no memory for the catalogue.
+    /// There is not enough memory for the catalogue.
     pub fn new(data: Arc<Dataset>, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let catalogue = data.catalogue(tokenizer);
         let of_source = |(part, source): (usize, &ListedSource)| {
@@ -34,7 +34,7 @@ impl BlockProvider {
         Ok(Self { data, places, catalogue: bytes.into(), tokenizer: tokenizer.json() })
     }
 
-    /// BLAKE3 of the catalogue.
+    /// Returns the BLAKE3 of the catalogue.
     #[must_use]
     pub fn catalogue_hash(&self) -> [u8; 32] {
         *blake3::hash(&self.catalogue).as_bytes()
@@ -44,7 +44,7 @@ impl BlockProvider {
     /// disk: not for threads that must not block.
     ///
     /// # Errors
-    /// It is damaged, and cannot be made again.
+    /// It is damaged and cannot be rebuilt.
     pub fn block(&self, name: BlockName) -> Result<Option<LentBlock>, DataError> {
         let Some(&(part, index)) = self.places.get(&name.shard) else { return Ok(None) };
         self.data.lend(part, index, name.block as usize)

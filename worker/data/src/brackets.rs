@@ -26,7 +26,7 @@ pub(super) fn literally(pattern: &str) -> Option<String> {
 /// Refuses a path that does not exist and looks like a pattern.
 ///
 /// # Errors
-/// The path is such a one.
+/// It does.
 pub(super) fn check_path(path: &Path) -> Result<(), DataError> {
     let pattern = path.to_string_lossy();
     let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -48,13 +48,13 @@ pub(super) fn of_a_shell(path: &str) -> Option<&'static str> {
     let braces = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     match () {
         () if path == "~" || path.starts_with("~/") || path.contains("/~/") => {
-            Some("`~` is a name as any other here: write the whole path of that folder")
+            Some("`~` is not expanded here: write the full path of that folder")
         }
         () if braces.is_some_and(|(within, _)| within.contains([',', '.'])) => {
-            Some("braces are letters as any others here: name each file or pattern by a source of its own")
+            Some("braces are not expanded here: give each file or pattern its own source")
         }
         () if path.starts_with('$') || path.contains("/$") => {
-            Some("variables are not replaced here: write the whole path")
+            Some("variables are not expanded here: write the full path")
         }
         () => None,
     }
@@ -98,11 +98,11 @@ mod tests {
     #[test]
     fn what_a_shell_would_have_replaced_is_told() {
         for (path, words) in [
-            ("~/a.txt", "`~` is a name"),
-            ("/place/~/a.txt", "`~` is a name"),
-            ("{a,b}.txt", "braces are letters"),
-            ("a-{00..07}.txt", "braces are letters"),
-            ("$HOME/a.txt", "variables are not replaced"),
+            ("~/a.txt", "`~` is not expanded"),
+            ("/place/~/a.txt", "`~` is not expanded"),
+            ("{a,b}.txt", "braces are not expanded"),
+            ("a-{00..07}.txt", "braces are not expanded"),
+            ("$HOME/a.txt", "variables are not expanded"),
         ] {
             let message = check_path(Path::new(path)).unwrap_err().to_string();
             assert!(message.contains(words), "{message}");

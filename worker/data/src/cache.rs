@@ -23,7 +23,7 @@ pub(super) const FOLDER: &str = "data";
 /// Its subfolders.
 const PARTS: [&str; 6] = ["stamps", "lists", "shards", "fetched", "drafts", "uses"];
 
-/// Whether a folder holds prepared data, in whichever cache.
+/// Whether a folder holds prepared data of any cache.
 pub(super) fn is_laid_out(folder: &Path) -> bool {
     PARTS.iter().all(|part| folder.join(part).is_dir())
 }
@@ -31,7 +31,7 @@ pub(super) fn is_laid_out(folder: &Path) -> bool {
 /// Files beside these.
 const FILES: [&str; 2] = ["lock", "size"];
 
-/// Whether a name in such a folder is of this program.
+/// Whether this program creates a file of this name in such a folder.
 pub(super) fn has_made(name: &str) -> bool {
     PARTS.contains(&name) || FILES.contains(&name)
 }

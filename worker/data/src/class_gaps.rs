@@ -1,4 +1,4 @@
-//! Classes of which no image is trained on, or none is held out.
+//! Classes with images only in training, or only held out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 use super::empty_classes::NamedClasses;
 use super::piece::Classes;
 
-/// Images of each class on both sides.
+/// Training and held-out images per class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassSides {
     pub(super) trained: Classes,
     pub(super) held_out: Classes,
 }
 
-/// Classes that are on one side alone.
+/// Classes on one side only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassGaps {
     untrained: NamedClasses,
@@ -37,19 +37,19 @@ impl ClassSides {
     }
 }
 
-/// One image more of a class.
+/// Counts an image of a class.
 pub(super) fn count(classes: &mut BTreeMap<u32, u64>, class: u32) {
     *classes.entry(class).or_default() += 1;
 }
 
 impl ClassGaps {
-    /// Whether each class is on both sides, as far as that is known here.
+    /// Whether each class is on both sides, as far as known here.
     #[must_use]
     pub fn are_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether there are images of a class, and none of them is trained on.
+    /// Whether a class has images, but none in training.
     #[must_use]
     pub fn has_untrained(&self) -> bool {
         self.untrained.count() > 0

@@ -24,8 +24,8 @@ use super::source_size::SourceSize;
 use super::{ClassGaps, DataError, HostBatch, Sample, Tokenizer, Work, built};
 use crate::counted::{counted, were};
 
-/// Sources as samples: sample i of a source is the T tokens from i·T on, and the one after them as the last target; or its image i. A part of each
-/// source, or other sources, are held out for validation.
+/// Sources as samples: sample i of a source is the T tokens from i·T and the next one as the last target, or its image i. A part of each
+/// source, or whole sources, are held out for validation.
 #[derive(Debug)]
 pub struct Dataset {
     training: Vec<SourcePart>,
@@ -42,26 +42,26 @@ pub struct SourceSummary {
     pub name: String,
     /// Its size.
     pub size: SourceSize,
-    /// Samples of it that are trained on.
+    /// Its training samples.
     pub samples: u64,
-    /// Share of the run's samples that come from it; `None`: it is held out.
+    /// Its share of the run's samples; `None`: it is held out.
     pub share: Option<f64>,
 }
 
 /// The sample at a position of the stream, and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// Its number among all samples that are trained on, from 0.
+    /// Its number among all training samples, from 0.
     pub sample: u64,
     /// Completed passes over its source.
     pub epoch: u64,
 }
 
 impl Dataset {
-    /// The data of a run. What is not prepared yet is prepared, and kept in the worker's folder `cache`.
+    /// Opens the data of a run, and prepares missing data in the worker's folder `cache`.
     ///
     /// # Errors
-    /// [`DataError`] names the file and what to do.
+    /// [`DataError`] names the file and the remedy.
     pub fn open(
         config: &DataConfig,
         tokenizer: &Tokenizer,
@@ -182,7 +182,7 @@ impl Dataset {
         let is_asked_for = share > 0.0 || !validation.is_empty();
         if is_asked_for && held_out.iter().all(|part| part.samples() == 0) {
             tracing::warn!(
-                "what is held out is less than a sample, so that nothing is evaluated: raise data.validation_share, or say 0"
+                "the held-out data is less than one sample, so nothing is evaluated: raise data.validation_share, or set it to 0"
             );
         }
         let mixture = mixture(sources, &data)?;
@@ -235,7 +235,7 @@ impl Dataset {
         Ok(batch)
     }
 
-    /// Returns up to `batches` batches of `sequences` held-out samples, spread evenly; the same at each call, without augmentation. Empty when less
+    /// Returns up to `batches` batches of `sequences` held-out samples, spread evenly: equal at each call, without augmentation. Empty if less
     /// than a sample is held out. Batches are read lazily, as all of them may exceed memory.
     ///
     /// # Errors
@@ -419,7 +419,7 @@ fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, D
         let names: Vec<&str> = training.iter().map(|part| part.source.name.as_str()).collect();
         let mixture = Mixture::by_samples(&samples).ok_or_else(|| too_short(names.join(", "), training))?;
         for (source, _) in names.iter().zip(&samples).filter(|(_, samples)| **samples == 0) {
-            tracing::warn!(source, "a source is shorter than one sample, and none of it is trained on");
+            tracing::warn!(source, "a source is shorter than one sample and is not trained on");
         }
         return Ok(mixture);
     }

@@ -52,15 +52,15 @@ const PAGES: [Page; 4] = [
     },
 ];
 
-/// Whether a text has characters in place of the bytes of others.
+/// Whether a text contains characters in place of the bytes of others.
 pub(super) fn is_decoded_twice(text: &str) -> bool {
     !text.is_ascii() && PAGES.iter().zip(tables()).any(|(page, table)| page.is_in(text, table))
 }
 
-/// The byte of each character below [`TABLE_LEN`] in a page; 0: none.
+/// The byte of each character below [`TABLE_LEN`] in a page; 0: no byte.
 type Table = Vec<u8>;
 
-/// Characters behind the last one of all pages that bytes of UTF-8 may be.
+/// Exclusive upper bound of the characters of all pages.
 const TABLE_LEN: usize = 0x2600;
 
 fn tables() -> &'static [Table; 4] {
@@ -89,7 +89,7 @@ impl Page {
             };
             // A three-byte character is stronger evidence.
             in_row += found.behind.min(self.run / 2);
-            // Box drawings consist of such rows alone.
+            // Box drawings consist only of such rows.
             has_mark |= !is_drawn(found.first) || !is_drawn(found.second);
             if in_row >= self.run && has_mark || (self.is_plain)(&found, before, behind.clone().next()) {
                 return true;
@@ -145,18 +145,18 @@ fn is_letter(character: Option<char>) -> bool {
     character.is_some_and(|character| character.is_ascii_alphabetic())
 }
 
-/// `Ã©`, `â€™`, `Â°`, a picture, a byte order mark; and a letter within a word that is made of a capital and a sign (`MaÅ‚gorzata`).
+/// `Ã©`, `â€™`, `Â°`, a pictograph, a byte order mark; and a capital and a sign in place of a letter within a word (`MaÅ‚gorzata`).
 fn is_plain_of_windows(found: &Found, before: Option<char>, behind: Option<char>) -> bool {
     let is_small =
         |character: Option<char>| character.is_some_and(|character| character.is_ascii_lowercase());
     match (found.first, found.character) {
-        // Not dots, dashes and quotes, which may follow such a capital at a word's end.
+        // Dots, dashes and quotes may follow such a capital at a word's end.
         ('Ã', _) => found.byte >= 0xa0 || "€ƒ†‡ˆ‰ŠŒŽ˜šœžŸ".contains(found.second),
         ('Â', character) => {
             matches!(character, '\u{a0}' | '£' | '§' | '©' | '®' | '°'..='³' | '·' | '¼'..='¾')
         }
         ('â', '\u{2010}'..='\u{203a}' | '€' | '™') | ('ï', '\u{feff}') | ('ð', '\u{1f300}'..) => true,
-        // `Viá»‡t`; quotes and dashes may follow a word that ends so.
+        // `Viá»‡t`; quotes and dashes may follow a word with this end.
         ('á', _) if found.behind == 2 => {
             let is_sign = "–—‘’“”…".contains(found.last);
             matches!(found.second, 'º' | '»') && !is_sign && is_small(before) && is_small(behind)
@@ -190,7 +190,7 @@ fn is_plain_of_mac(found: &Found, before: Option<char>, behind: Option<char>) ->
     match found.first {
         '√' => (is_letter(before) || is_letter(behind)) && !OF_FORMULAS.contains(found.second),
         '·' => is_letter(before) && is_letter(behind) && matches!(found.second, '∫' | 'ª'),
-        // A word in such quotes may begin with that letter.
+        // A word in such quotes may begin with this letter.
         '‚' => matches!(found.character, '\u{2010}'..='\u{203a}'),
         _ => false,
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Classes that are named, at most.
+/// Limit of named classes.
 const NAMED_MAX: usize = 5;
 
-/// The number of classes of some kind, and the first of them.
+/// Number of classes of some kind, and the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NamedClasses {
     count: u64,
@@ -14,7 +14,7 @@ pub(super) struct NamedClasses {
 }
 
 impl NamedClasses {
-    /// Of these.
+    /// Counts these.
     pub(super) fn of(classes: impl Iterator<Item = u64> + Clone) -> Self {
         Self { count: classes.clone().count() as u64, first: classes.take(NAMED_MAX).collect() }
     }
@@ -38,12 +38,12 @@ impl fmt::Display for NamedClasses {
     }
 }
 
-/// The number of classes without images, and the first of them.
+/// Number of classes without images, and the first of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmptyClasses(NamedClasses);
 
 impl EmptyClasses {
-    /// Of so many classes, numbered from 0 on, those that have no image.
+    /// Counts the classes without images among `classes`, numbered from 0.
     pub(super) fn of(images: &BTreeMap<u32, u64>, classes: u64) -> Self {
         let has_images = |class: u64| {
             let class = u32::try_from(class).ok();

@@ -151,7 +151,7 @@ pub enum DataError {
     },
     /// Files of a source that would be left out.
     #[error(
-        "data source {name}: of what is there, {lost}; mend it, or take what can be read alone with data.strict_files = false"
+        "data source {name}: {lost}; fix this, or read only the other files with data.strict_files = false"
     )]
     PassedOver {
         /// The source.
@@ -236,7 +236,7 @@ pub enum DataError {
     },
     /// An unusable catalogue of the run's data from another worker.
     #[error(
-        "the catalogue of the run's data that another worker has sent is none of this run: {reason}; is the same release installed there?"
+        "the data catalogue sent by another worker is not this run's: {reason}; does that worker run the same release?"
     )]
     Catalogue {
         /// The cause.

@@ -308,7 +308,7 @@ pub(super) fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError
     Ok((hasher.finalize(), hasher.count()))
 }
 
-/// Whether a file begins as an image of a common format does, whatever its name is.
+/// Whether a file begins like an image of a common format, regardless of its name.
 fn is_image(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(content::HEAD_BYTES as u64).read_to_end(&mut head));

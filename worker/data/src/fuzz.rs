@@ -9,7 +9,7 @@ use super::{Catalogue, image_sample};
 /// Range of the hash in a shard's head, which covers the rest of the head.
 const HASH: std::ops::Range<usize> = 32..64;
 
-/// Takes any bytes as a catalogue, and as the head of a shard.
+/// Parses any bytes as a catalogue, and as the head of a shard.
 pub fn lent(bytes: &[u8]) {
     if let Ok(catalogue) = Catalogue::from_bytes(bytes) {
         let written = catalogue.to_bytes().expect("what was read can be written");
@@ -27,7 +27,7 @@ pub fn lent(bytes: &[u8]) {
     }
 }
 
-/// All of its blocks, which are as many as hashes behind its first bytes, are one behind the other, and have a hash.
+/// Checks that the blocks of a head are consecutive, as many as its hashes.
 fn head(bytes: &[u8]) {
     let Some(head) = Head::parse(bytes) else { return };
     let blocks = (bytes.len() - HASH.end) / HASH.len();
@@ -42,7 +42,7 @@ fn head(bytes: &[u8]) {
     assert_eq!(head.file_bytes(), (bytes.len() + end) as u64);
 }
 
-/// Takes any bytes as a file with an image.
+/// Decodes any bytes as an image file.
 pub fn image(bytes: &[u8]) {
     for channels in [1, 3] {
         let shape = ImageConfig { channels, height: 5, width: 7, classes: 3, shift: 0, flip: false };

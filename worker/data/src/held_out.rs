@@ -1,4 +1,4 @@
-//! Which images of a source are held out, whatever order its files have them in.
+//! Choice of a source's held-out images, independent of their order in its files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(super) struct HeldOut(Arc<[u64]>);
 
 impl HeldOut {
-    /// So many images, of each class its share of them (the largest remainders give one more), and never the only one of a class.
+    /// Chooses `count` images: of each class its share (largest-remainder method), but never the only image of a class.
     pub(super) fn of_classes(labels: &[u32], count: u64) -> Self {
         let mut left_of = shares(labels, count);
         let mut places = Vec::new();
@@ -23,7 +23,7 @@ impl HeldOut {
         Self(places.into())
     }
 
-    /// As they are listed for others: how far each is behind the one before, and the first behind the beginning.
+    /// Encodes them for the catalogue: the distance of each from the previous one, and of the first from the start.
     pub(super) fn steps(&self) -> Vec<u32> {
         let mut last = 0;
         let step = |place: &u64| {
@@ -35,7 +35,7 @@ impl HeldOut {
         self.0.iter().map(step).collect()
     }
 
-    /// The same of a source of so many images; none: there is no such image, or one comes twice.
+    /// Decodes [`Self::steps`] for a source of `images` images; `None`: an image out of range, or a repeated one.
     pub(super) fn of_steps(steps: &[u32], images: u64) -> Option<Self> {
         let (mut places, mut next) = (Vec::with_capacity(steps.len()), 0);
         for step in steps {
@@ -49,19 +49,19 @@ impl HeldOut {
         Some(Self(places.into()))
     }
 
-    /// How many there are.
+    /// Returns their number.
     pub(super) fn len(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// The image at a place among those that are held out.
+    /// Returns the index of the held-out image at a place.
     pub(super) fn at(&self, place: u64) -> u64 {
         self.0[place as usize]
     }
 
-    /// The image at a place among those that are trained on.
+    /// Returns the index of the training image at a place.
     pub(super) fn trained_at(&self, place: u64) -> u64 {
-        // Behind as many that are held out as have no more trained ones before them.
+        // Binary search for the number of held-out images before it.
         let (mut before, mut end) = (0, self.0.len());
         while before < end {
             let middle = before + (end - before) / 2;
@@ -70,13 +70,13 @@ impl HeldOut {
         place + before as u64
     }
 
-    /// Names them.
+    /// Hashes their indices.
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         self.0.iter().for_each(|place| _ = hasher.update(&place.to_le_bytes()));
     }
 }
 
-/// How many images of each class are held out.
+/// Returns the number of held-out images per class.
 fn shares(labels: &[u32], count: u64) -> BTreeMap<u32, u64> {
     let mut classes = BTreeMap::<u32, u64>::new();
     labels.iter().for_each(|label| *classes.entry(*label).or_default() += 1);
@@ -99,7 +99,7 @@ fn shares(labels: &[u32], count: u64) -> BTreeMap<u32, u64> {
                 left -= 1;
             }
         }
-        // Each class has but one left.
+        // Each class has only one left.
         if left == before {
             break;
         }

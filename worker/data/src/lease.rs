@@ -10,16 +10,16 @@ use super::DataError;
 use super::cache::{Cache, files, open_to_lock, remove_left_behind};
 use super::owned::Owned;
 
-/// Names of stamps, lists and shards in a file that is locked as long as they are used: one for a whole dataset, which may have more files than a process may open.
+/// A locked file that names the stamps, lists and shards in use: one per dataset, which may have more files than a process may open.
 #[derive(Debug)]
 pub(super) struct Lease {
     cache: Cache,
-    // Goes before its lock does.
+    // Dropped before its lock.
     owned: Owned,
     file: Mutex<File>,
 }
 
-/// What all leases name.
+/// The files named by all leases.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     pub(super) stamps: HashSet<String>,
@@ -28,14 +28,14 @@ pub(super) struct Used {
 }
 
 impl Lease {
-    /// One that names nothing yet.
+    /// Creates an empty lease.
     pub(super) fn new(cache: &Cache) -> Result<Self, DataError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let _alone = cache.alone()?;
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = cache.uses().join(format!("{}-{number}", std::process::id()));
-            // Another machine or container may have the same folder and number, and then it has this name locked.
+            // Another machine or container may share the folder and hold this name.
             if !remove_left_behind(&path)? {
                 continue;
             }
@@ -47,22 +47,22 @@ impl Lease {
         }
     }
 
-    /// From now on these stamps stay, where they are there or come to be.
+    /// Protects these stamps, existing or future.
     pub(super) fn stamps(&self, names: &[String]) -> Result<(), DataError> {
         self.write(&names.iter().map(|name| format!("stamp {name}\n")).collect::<String>())
     }
 
-    /// So does the list.
+    /// Protects this list.
     pub(super) fn list(&self, name: &str) -> Result<(), DataError> {
         self.note("list", name)
     }
 
-    /// So does the shard.
+    /// Protects this shard.
     pub(super) fn shard(&self, name: &str) -> Result<(), DataError> {
         self.note("shard", name)
     }
 
-    /// So do all these shards.
+    /// Protects these shards.
     pub(super) fn shards(&self, names: impl IntoIterator<Item = String>) -> Result<(), DataError> {
         let lines: String = names.into_iter().map(|name| format!("shard {name}\n")).collect();
         self.write(&lines)

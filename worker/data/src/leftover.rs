@@ -1,13 +1,13 @@
-//! What other programs keep beside their data, and that no pattern means.
+//! Files of other programs beside their data, which patterns skip.
 
 use std::path::Path;
 
 /// Folders of unfinished jobs of Spark and Hadoop, and of Spark's streams. Their files are incomplete, duplicates, or no data.
 const FOLDERS: [&str; 2] = ["_temporary", "_spark_metadata"];
-/// As names begin of what `datasets` of Hugging Face has made of a data set (`map`, `filter`), beside it: `cache-0123456789abcdef.arrow`.
+/// Prefix of files that Hugging Face's `datasets` derives from a data set (`map`, `filter`), beside it: `cache-0123456789abcdef.arrow`.
 pub(super) const CACHE: &str = "cache-";
 
-/// Whether a folder is one that such a program keeps, and that this pattern does not name.
+/// Whether such a program keeps this folder, and the pattern does not name it.
 pub(super) fn is_folder(path: &Path, pattern: &str) -> bool {
     let known = FOLDERS.iter().find(|known| path.file_name().is_some_and(|name| name == **known));
     known.is_some_and(|known| !pattern.contains(known))
@@ -21,7 +21,7 @@ pub(super) fn is_mark(path: &Path) -> bool {
         || job.is_some_and(|job| !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether a file is a data set made of the others beside it.
+/// Whether a file is a data set derived from the others beside it.
 pub(super) fn is_cache(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(CACHE));
     let Some((fingerprint, rest)) = name.and_then(|name| name.split_at_checked(FINGERPRINT)) else {

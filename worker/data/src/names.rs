@@ -1,13 +1,13 @@
-//! What the shards of a source are called.
+//! Names of a source's shards.
 
 use super::filling::Preparing;
 use super::named::Named;
 
-/// Of all shards of a source.
+/// Names of all shards of a source.
 #[derive(Debug)]
 pub(super) enum Names {
     Known(Vec<Named>),
-    /// As long as they are made, of some none.
+    /// In preparation: some have no name yet.
     Coming(Preparing),
 }
 

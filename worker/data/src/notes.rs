@@ -17,11 +17,11 @@ const EXAMPLE_CHARACTERS_MAX: usize = 200;
 pub(super) enum Note {
     /// A line of a plain text ends with CR alone.
     LoneReturns,
-    /// A text has the separator within.
+    /// A text contains the separator.
     Separators,
-    /// A first line is a record, and looks like names of columns.
+    /// A first line counts as a record, but looks like column names.
     HeadTaken,
-    /// A row of a table with tabs goes over several lines.
+    /// A row of a tab-separated table spans several lines.
     LongRows,
     /// An image has more than eight bits in a channel.
     DeepImages,
@@ -29,24 +29,24 @@ pub(super) enum Note {
     TurnedImages,
     /// A text had an escape before a letter or a digit.
     Escapes,
-    /// An archive has no mark of its end.
+    /// An archive lacks its end mark.
     NoEnd,
 }
 
-/// How often each is there, with the first place.
+/// Count of each kind, with its first place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes(BTreeMap<Note, Noted>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Noted {
     count: u64,
-    /// Nothing, where there is none to name.
+    /// Empty without a place to name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     first: String,
 }
 
 impl Notes {
-    /// So many more, the first of them there.
+    /// Adds `count` of a kind; `first`: the place of the first.
     pub(super) fn note(&mut self, note: Note, count: u64, first: impl FnOnce() -> String) {
         if count > 0 {
             let noted = self.0.entry(note).or_default();
@@ -63,13 +63,13 @@ impl Notes {
         }
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether nothing is noted.
     #[must_use]
     pub fn are_none(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are of a kind.
+    /// Returns the count of a kind.
     #[cfg(test)]
     pub(super) fn count(&self, note: Note) -> u64 {
         self.0.get(&note).map_or(0, |noted| noted.count)

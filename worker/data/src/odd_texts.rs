@@ -1,4 +1,4 @@
-//! Texts that are hardly meant to be trained on: blank, a number, a word for a missing value, or decoded twice.
+//! Texts that are probably unintended: blank, a number, a word for a missing value, or decoded twice.
 
 use std::fmt;
 
@@ -8,36 +8,36 @@ use serde::{Deserialize, Serialize};
 use super::decoded_twice::is_decoded_twice;
 use crate::counted::{are, counted};
 
-/// Words for a missing value, in lower case, as pandas, R, SQL, Python and Excel write them, and errors of the latter.
+/// Words for a missing value in pandas, R, SQL, Python and Excel, and Excel's errors; in lower case.
 #[rustfmt::skip]
 const MISSING: [&str; 27] = [
     "nan", "-nan", "+nan", "nat", "\\n", "null", "none", "na", "n/a", "#na", "#n/a", "#n/a n/a", "<na>", "nil",
     "undefined", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#ref!", "#value!", "#div/0!", "#name?", "#null!", "#num!",
     "(null)", "<null>",
 ];
-/// A longer text is none of these words and no number.
+/// Longer texts are neither such a word nor a number.
 const WORD_BYTES_MAX: usize = 32;
-/// One in so many texts of a source is worth a warning.
+/// More than one odd text in this many causes a warning.
 const MANY_IN: u64 = 20;
 
-/// How many texts of a piece, a file or a source are odd.
+/// Counts of odd texts of a piece, a file or a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OddTexts {
-    /// Without a character but blanks.
+    /// Only white space.
     blank: u64,
-    /// One number.
+    /// A number.
     numbers: u64,
-    /// One of [`MISSING`].
+    /// A word of [`MISSING`].
     missing: u64,
-    /// With characters of UTF-8 that was read as text of one byte a character, and written as UTF-8 again.
+    /// With UTF-8 that was decoded as a single-byte encoding and encoded again.
     decoded_twice: u64,
-    /// All of the source.
+    /// All texts of the source.
     #[serde(skip)]
     texts: u64,
 }
 
 impl OddTexts {
-    /// Looks at a text, without its separator.
+    /// Counts a text, given without its separator.
     pub(super) fn see(&mut self, text: &str) {
         let word = text.trim();
         if word.is_empty() {
@@ -53,12 +53,12 @@ impl OddTexts {
         self.decoded_twice += u64::from(is_decoded_twice(text));
     }
 
-    /// A part of a text that goes on.
+    /// Counts a part of a longer text.
     pub(super) fn see_part(&mut self, text: &str) {
         self.decoded_twice += u64::from(is_decoded_twice(text));
     }
 
-    /// The same of one text that was read in so many parts.
+    /// Converts the counts of `parts` parts to those of one text.
     pub(super) fn of_one_text(self, parts: u64) -> Self {
         let decoded_twice = self.decoded_twice.min(1);
         if parts > 1 { Self { decoded_twice, ..Self::default() } } else { Self { decoded_twice, ..self } }
@@ -71,17 +71,17 @@ impl OddTexts {
         self.decoded_twice += other.decoded_twice;
     }
 
-    /// The same of a source with so many texts.
+    /// Sets the number of all texts of the source.
     pub(super) fn among(self, texts: u64) -> Self {
         if self.are_none() { Self::default() } else { Self { texts, ..self } }
     }
 
-    /// Whether a list has nothing of them to keep.
+    /// Whether all counts are zero.
     pub(super) fn are_none(&self) -> bool {
         self.count() == 0
     }
 
-    /// How many there are.
+    /// Returns the number of odd texts.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.blank + self.numbers + self.missing + self.decoded_twice
@@ -94,7 +94,7 @@ impl OddTexts {
     }
 }
 
-/// With digits: `inf` and `nan` are words.
+/// Requires digits: `inf` and `nan` are words.
 fn is_number(word: &str) -> bool {
     let plain = word.trim_start_matches(['+', '-', '$', '€', '£']).trim_end_matches('%');
     plain.starts_with(|c: char| c.is_ascii_digit() || c == '.')
@@ -140,7 +140,7 @@ mod tests {
         for text in ["0", "-1.5", "1e9", "1,234.50", "$12", "99%", " 7\n", ".5", "2024"] {
             assert_eq!(of(&[text]).numbers, 1, "{text:?}");
         }
-        // The first 18 are those of pandas.
+        // The first 18 are from pandas.
         for text in [
             "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
             "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", " null ", "\\N", "NaT", "#DIV/0!",

@@ -1,4 +1,4 @@
-//! Files and folders that this program keeps itself, and that no pattern means.
+//! Files and folders of this program, which patterns skip.
 
 use std::ffi::OsStr;
 use std::fs::ReadDir;
@@ -8,7 +8,7 @@ use super::cache;
 
 /// Files that identify a coordinator's state directory: its records, or, if these are elsewhere, the files read by its commands.
 const STATE_FILES: [&[&str]; 2] = [&["coordinator.redb"], &["api-token", "http-address"]];
-/// All that a coordinator keeps in its state directory.
+/// Entries of a coordinator's state directory.
 const STATE: [&str; 7] = [
     "coordinator.redb",
     "coordinator.redb.new",
@@ -21,12 +21,12 @@ const STATE: [&str; 7] = [
 /// File with the workers' identities, beside prepared data in a worker's cache.
 const WORKERS: &str = "workers";
 
-/// Whether a folder is a worker's cache, the prepared data in one, or a coordinator's state directory, whichever is in use. It is known by its content, and may have other files, too.
+/// Whether a folder is a worker's cache, its prepared data, or a coordinator's state directory, judged by content; it may hold other files, too.
 pub(super) fn is_folder(folder: &Path) -> bool {
     is_cache(folder) || cache::is_laid_out(&folder.join(cache::FOLDER)) || is_state(folder)
 }
 
-/// Whether a folder holds prepared data, and nothing else: with `--cache-dir .`, it may be a folder of the user's data, too.
+/// Whether a folder holds only prepared data: with `--cache-dir .`, it may also hold the user's data.
 fn is_cache(folder: &Path) -> bool {
     let is_ours = |name: &OsStr| name.to_str().is_some_and(cache::has_made);
     let only_ours =
@@ -34,7 +34,7 @@ fn is_cache(folder: &Path) -> bool {
     cache::is_laid_out(folder) && std::fs::read_dir(folder).is_ok_and(only_ours)
 }
 
-/// Whether a file or a folder is kept by this program, whatever else is beside it.
+/// Whether a file or a folder belongs to this program, regardless of its neighbours.
 pub(super) fn is_kept(path: &Path, is_folder: bool) -> bool {
     let (Some(name), Some(parent)) = (path.file_name().and_then(|name| name.to_str()), path.parent()) else {
         return false;

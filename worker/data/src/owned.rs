@@ -1,4 +1,4 @@
-//! Files that are of no use to anybody once this process has ended: they are removed with it.
+//! Temporary files of this process, removed when it ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,17 +7,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::DataError;
 
-/// All of this process. None: it is about to end.
+/// All such files of this process; `None`: it is about to end.
 static OWNED: Mutex<Option<BTreeSet<PathBuf>>> = Mutex::new(Some(BTreeSet::new()));
 
-/// A file that is removed when this is dropped.
+/// A file that is removed on drop.
 #[derive(Debug)]
 pub(super) struct Owned {
     path: PathBuf,
 }
 
 impl Owned {
-    /// Takes a file that is there.
+    /// Takes ownership of an existing file.
     pub(super) fn new(path: &Path) -> Result<Self, DataError> {
         match &mut *all() {
             Some(owned) => {
@@ -25,7 +25,7 @@ impl Owned {
                 Ok(Self { path: path.to_owned() })
             }
             None => {
-                // It is this process that made it, just now.
+                // This process has just created it.
                 let _ = std::fs::remove_file(path);
                 Err(DataError::Stopped)
             }
@@ -36,10 +36,10 @@ impl Owned {
         &self.path
     }
 
-    /// Gives it another name, under which it stays.
+    /// Renames it and keeps it.
     pub(super) fn rename(self, to: &Path) -> io::Result<()> {
         let mut all = all();
-        // It was removed, and another process owns the file of this name.
+        // It was removed, and another process may own the file of this name.
         let Some(owned) = &mut *all else { return Err(io::Error::other("the process is about to end")) };
         std::fs::rename(&self.path, to)?;
         owned.remove(&self.path);
@@ -49,7 +49,7 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // Under its name there may be another's by now, where it was renamed or the process is about to end.
+        // After a rename or an abandon, the name may belong to another process's file.
         if let Some(owned) = &mut *all()
             && owned.remove(&self.path)
         {

@@ -58,7 +58,7 @@ impl Reason {
     fn words(self, count: u64) -> &'static str {
         let [one, several] = match self {
             Self::DanglingLink => ["link that leads nowhere", "links that lead nowhere"],
-            Self::Unreadable => ["not to be looked at (permissions)"; 2],
+            Self::Unreadable => ["unreadable (permissions)"; 2],
             Self::Folder => [
                 "folder (`**` in a pattern takes what is in it)",
                 "folders (`**` in a pattern takes what is in them)",

@@ -1,15 +1,15 @@
-//! Small files that stand in place of large ones, as tools for data in git leave them where the data was not fetched.
+//! Pointer files: placeholders for data that git LFS, git-annex or DataLad has not fetched.
 
-/// No pointer is longer.
+/// Maximum length of a pointer.
 const BYTES_MAX: usize = 4096;
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/v";
-/// The line behind it.
+/// The second line of a pointer.
 const LFS_HASH: &[u8] = b"\noid sha256:";
-/// Of DataLad, too: the place of the content, and its key.
+/// git-annex and DataLad: the place of the content, and its key.
 const ANNEX: [&[u8]; 2] = [b"/annex/objects/", b"../.git/annex/objects/"];
 const XET: &[u8] = b"# xet version ";
 
-/// What these bytes of a whole file point to, with what brings that; none: they are no pointer.
+/// Describes the target of a pointer and the command that fetches it, given the bytes of a whole file; `None`: no pointer.
 pub(super) fn pointer(file: &[u8]) -> Option<&'static str> {
     if file.len() >= BYTES_MAX {
         return None;

@@ -189,7 +189,7 @@ impl<'a> Maker<'a> {
     /// Rebuilds a missing or damaged shard of a file.
     pub(super) fn make_again(&self, file: &Origin, recipe: &Recipe, name: &str) -> Result<Shard, DataError> {
         let path = self.cache.shard(name);
-        tracing::warn!(shard = %path.display(), file = %file.path().display(), "prepared data is damaged or missing: making it again");
+        tracing::warn!(shard = %path.display(), file = %file.path().display(), "prepared data is damaged or missing: rebuilding it");
         let (mut pieces, hash) = (Pieces::open(file, recipe, self.cache)?, recipe.hash(file.path()));
         while let Some(piece) = pieces.next_piece()? {
             if piece.name(&hash) == name {

@@ -45,7 +45,7 @@ impl Cache {
             tracing::info!(
                 removed_bytes = pruned.removed_bytes,
                 left_bytes = pruned.left_bytes,
-                "what was used longest ago was thrown away for what is prepared"
+                "evicted the least recently used data to make room"
             );
         }
         Ok(pruned.left_bytes)

@@ -1,4 +1,4 @@
-//! Files of a source that have the content of others.
+//! Files of a source with equal content.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::counted::counted;
 
-/// Files that are named, at most.
+/// Limit of named files.
 const NAMED_MAX: usize = 5;
 
 /// The number of files with the same items as an earlier one, and the first of them with their originals.

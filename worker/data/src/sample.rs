@@ -1,4 +1,4 @@
-//! What a model is given at a time.
+//! Samples of a run.
 
 use std::ops::Range;
 
@@ -11,32 +11,32 @@ use super::image::class_of;
 /// A sample as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The source that it is of.
+    /// Its source.
     pub source: String,
-    /// Which one of the source.
+    /// Its index in the source.
     pub index: u64,
-    /// What the model is given.
+    /// Its content.
     pub content: Content,
 }
 
-/// What a model is given of a sample.
+/// Content of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// T + 1 tokens.
     Tokens(Vec<u32>),
     /// An image.
     Image {
-        /// `[channels, height, width]`, one after the other.
+        /// `[channels, height, width]`.
         pixels: Vec<u8>,
         /// Its class.
         class: u32,
     },
 }
 
-/// What all samples of a run are.
+/// The form of a run's samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SampleShape {
-    /// So many tokens T, and one more.
+    /// T + 1 tokens, with this T.
     Tokens(u64),
     /// An image and its class.
     Image(ImageConfig),
@@ -48,7 +48,7 @@ impl SampleShape {
         config.image.clone().map_or_else(tokens, Self::Image)
     }
 
-    /// Whole samples in so many items of a source.
+    /// Returns the number of whole samples in `items` items of a source.
     pub(super) fn samples(&self, items: u64) -> u64 {
         match self {
             Self::Tokens(length) => items.saturating_sub(1) / length,
@@ -56,7 +56,7 @@ impl SampleShape {
         }
     }
 
-    /// The items of a sample.
+    /// Returns the items of a sample.
     pub(super) fn items(&self, sample: u64) -> Range<u64> {
         match self {
             Self::Tokens(length) => sample * length..(sample + 1) * length + 1,
@@ -64,7 +64,7 @@ impl SampleShape {
         }
     }
 
-    /// Without samples.
+    /// Returns an empty batch.
     pub(super) fn batch(&self) -> HostBatch {
         match self {
             Self::Tokens(length) => HostBatch::new(*length as usize),
@@ -72,7 +72,7 @@ impl SampleShape {
         }
     }
 
-    /// Adds a sample, as a shard has it, to a batch.
+    /// Adds a sample in the form of a shard to a batch.
     pub(super) fn push(&self, sample: &[u8], item_bytes: usize, batch: &mut HostBatch) {
         match self {
             Self::Tokens(_) => push_tokens(sample, item_bytes, batch),
@@ -80,7 +80,7 @@ impl SampleShape {
         }
     }
 
-    /// A sample, as a shard has it, for people.
+    /// Converts a sample in the form of a shard for display.
     pub(super) fn content(&self, mut sample: Vec<u8>, item_bytes: usize) -> Content {
         match self {
             Self::Tokens(_) => Content::Tokens(tokens(&sample, item_bytes)),
@@ -106,7 +106,7 @@ impl SampleShape {
     }
 }
 
-/// Adds tokens of so many bytes. Where their size is known when this is compiled, none of them is copied by a call.
+/// Adds tokens of `token_bytes` bytes each. A size known at compile time avoids a copy call per token.
 fn push_tokens(sample: &[u8], token_bytes: usize, batch: &mut HostBatch) {
     match token_bytes {
         2 => batch.push(sample.as_chunks().0.iter().map(|token| u16::from_le_bytes(*token).into())),

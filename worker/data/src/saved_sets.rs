@@ -1,4 +1,4 @@
-//! Data sets written by `save_to_disk` of Hugging Face's `datasets`, whose `state.json` lists their files: older files stay beside them.
+//! Data sets of Hugging Face's `save_to_disk`: `state.json` lists their files; older files stay beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 const STATE: &str = "state.json";
-/// Bytes of it, at most: it has a name for each file.
+/// Upper bound of its bytes: it has a name for each file.
 const STATE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 struct State {
     #[serde(rename = "_data_files")]
     files: Vec<DataFile>,
-    /// A selection of rows, which earlier versions kept beside all of them.
+    /// A selection of rows, stored beside all rows by earlier versions.
     #[serde(rename = "_indices_files", alias = "_indices_data_files", default)]
     selected: Option<Vec<DataFile>>,
 }
@@ -23,10 +23,10 @@ struct DataFile {
     filename: PathBuf,
 }
 
-/// Files that such a data set has and that are not among these, though this pattern matches them.
+/// Returns files of such data sets that the pattern matches but that are absent from `files`.
 ///
 /// # Errors
-/// Why others of these are none of it.
+/// The reason why some of `files` do not belong to their data set.
 pub(super) fn missing(files: &[PathBuf], is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, String> {
     let mut folders = BTreeMap::<&Path, BTreeSet<&Path>>::new();
     for path in files {
@@ -57,7 +57,7 @@ pub(super) fn missing(files: &[PathBuf], is_wanted: impl Fn(&Path) -> bool) -> R
     Ok(missing)
 }
 
-/// What a folder's data set has; none: there is no such one.
+/// Returns the state of a folder's data set; `None`: it holds none.
 fn state_of(folder: &Path) -> Option<State> {
     let path = folder.join(STATE);
     let is_one = std::fs::metadata(&path).is_ok_and(|file| file.is_file() && file.len() <= STATE_BYTES_MAX);

@@ -10,7 +10,7 @@ const NAMED_MAX: usize = 5;
 /// Entries of a folder to examine: a message does not wait for a folder of millions.
 const ENTRIES_MAX: usize = 1 << 12;
 
-/// The pattern, its folder, and the first names there, or in the nearest folder above it that is there.
+/// Describes the pattern, its folder, and the first names there or in the nearest existing folder above.
 pub(super) fn searched(folder: &Path, below: &str) -> String {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let shown = folder.display();
@@ -25,13 +25,13 @@ pub(super) fn searched(folder: &Path, below: &str) -> String {
     format!("`{below}` was looked for in {shown}, which {there}{}", above.unwrap_or_default())
 }
 
-/// What a folder has, as far as it was looked at.
+/// Names in a folder, as far as examined.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Names {
-    /// The first of them in order, of folders with a stroke behind them.
+    /// The first names in order; those of folders end with a slash.
     first: BTreeSet<String>,
     count: usize,
-    /// Whether something was not looked at.
+    /// Whether entries were skipped.
     has_more: bool,
 }
 
@@ -49,7 +49,7 @@ fn names_in(folder: &Path) -> io::Result<Names> {
     Ok(names_of(std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| name_of(&entry)))))
 }
 
-/// Those that can be had, of as many as are looked at.
+/// Returns the readable names among the examined entries.
 fn names_of(entries: impl Iterator<Item = io::Result<String>>) -> Names {
     let mut names = Names::default();
     for (index, entry) in entries.enumerate() {
@@ -65,7 +65,7 @@ fn names_of(entries: impl Iterator<Item = io::Result<String>>) -> Names {
     names
 }
 
-/// A link to a folder has no stroke: where it leads to is not looked at.
+/// Returns a name. A link to a folder gets no slash: links are not followed.
 fn name_of(entry: &DirEntry) -> String {
     let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
     format!("{}{}", entry.file_name().to_string_lossy(), if is_folder { "/" } else { "" })

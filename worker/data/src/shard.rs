@@ -78,7 +78,7 @@ impl Shard {
         Ok(Some(Self { map, header, checked, expected }))
     }
 
-    /// Items in it.
+    /// Returns the number of items.
     pub(super) fn len(&self) -> u64 {
         self.header.items
     }
@@ -123,7 +123,7 @@ impl Shard {
         blocks_of(&bytes).map(expect).sum()
     }
 
-    /// The same of those blocks alone that were checked.
+    /// The same for checked blocks only.
     pub(super) fn expect_sound(&self, range: Range<u64>) -> u64 {
         let bytes = self.bytes_of(range);
         let expect = |block| {
@@ -135,7 +135,7 @@ impl Shard {
         blocks_of(&bytes).filter(|&block| self.checked.get(block)).map(expect).sum()
     }
 
-    /// Header and table.
+    /// Returns header and table.
     pub(super) fn head(&self) -> &[u8] {
         &self.map[..self.header.body()]
     }

@@ -121,7 +121,7 @@ impl<'a> Plan<'a> {
         let (recipe, bad) = (maker.recipe(source, config), BadBudget::new(config.bad_records_max));
         let Found { files, images, passed } = files_of(source, config.strict_files, maker.cache)?;
         if passed.count() > 0 {
-            tracing::info!(%source, %passed, "not all that is there is read");
+            tracing::info!(%source, %passed, "some files are left out");
         }
         if let (DataFormat::TokensU16, Some(file)) = (recipe.format, files.first()) {
             check_width(file, recipe.vocabulary)?;
@@ -236,18 +236,18 @@ pub(super) fn prepare(
 fn tell(source: &DataSource, size: &SourceSize) {
     let SourceSize { empty_classes: empty, unknown, marks, same, notes, .. } = size;
     if same.count() > 0 {
-        tracing::warn!(%source, %same, "a source has files twice");
+        tracing::warn!(%source, %same, "a source has duplicate files");
     }
     if empty.count() > 0 {
         tracing::warn!(%source, %empty, "a source has no image of some classes");
     }
     if unknown.are_many() {
-        tracing::warn!(%source, %unknown, "the tokenizer does not know much of a source");
+        tracing::warn!(%source, %unknown, "the tokenizer lacks tokens for much of a source");
     } else if unknown.count() > 0 {
-        tracing::info!(%source, %unknown, "the tokenizer does not know some of a source");
+        tracing::info!(%source, %unknown, "the tokenizer lacks tokens for some of a source");
     }
     if !notes.are_none() {
-        tracing::info!(%source, %notes, "a source has peculiarities, and is taken as it is");
+        tracing::info!(%source, %notes, "a source has peculiarities, and is used unchanged");
     }
     if marks.count() > 0 {
         tracing::info!(%source, %marks, "a source has byte order marks within its text");

@@ -1,4 +1,4 @@
-//! Counts of a source, for people.
+//! Reported counts of a source.
 
 use std::collections::BTreeMap;
 
@@ -16,32 +16,32 @@ pub struct SourceSize {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Records that are good.
+    /// Good records.
     pub records: u64,
-    /// Records that were left out.
+    /// Skipped records.
     pub bad_records: u64,
     /// The first of these, with their places.
     pub bad_examples: Vec<String>,
     /// Tokens, or images.
     pub items: u64,
-    /// Of tokens, those that are the tokenizer's unknown one.
+    /// Unknown tokens.
     pub unknown: UnknownTokens,
-    /// Of text, byte order marks that are characters of it.
+    /// Byte order marks within texts.
     pub marks: ByteOrderMarks,
-    /// Of plain text, lines that end with CR LF.
+    /// Lines of plain texts that end with CR LF.
     pub carriage_returns: CarriageReturns,
     /// Other peculiarities.
     pub notes: Notes,
-    /// Texts that are hardly meant.
+    /// Probably unintended texts.
     pub odd: OddTexts,
-    /// Of images, how many each class has.
+    /// Images of each class.
     pub classes: BTreeMap<u32, u64>,
-    /// Of images, classes that have none, as far as that is known here.
+    /// Classes without images, as far as known here.
     pub empty_classes: EmptyClasses,
-    /// Files that have the content of others.
+    /// Files with equal content.
     pub same: SameContent,
     /// Shards.
     pub shards: u64,
-    /// What else is there, and is not taken.
+    /// Files left out.
     pub passed: PassedOver,
 }

@@ -130,7 +130,7 @@ fn splits_of(path: &Path) -> Vec<(String, Vec<String>)> {
     places.into_iter().map(around).collect()
 }
 
-/// Whether the classes of a folder of images are splits, of which each has classes in it: `train` and `val`, `training_set` and `test_set`, `seg_train` and `seg_test`.
+/// Whether the classes of an image folder are splits that contain the classes: `train` and `val`, `training_set` and `test_set`, `seg_train` and `seg_test`.
 pub(super) fn are_splits(names: &[String]) -> bool {
     let has = |name: &String, is_one: fn(&str) -> bool| words(name).any(is_one);
     names.len() > 1

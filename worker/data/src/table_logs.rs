@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Where Delta Lake and Hudi keep their logs, in the folder of the table.
+/// Folders of logs of Delta Lake and Hudi, in the folder of the table.
 const LOGS: [(&str, &str, &str); 2] = [
     (
         "_delta_log",
@@ -12,11 +12,11 @@ const LOGS: [(&str, &str, &str); 2] = [
     ),
     (".hoodie", "a table of Hudi", "write what its reader gives as Parquet"),
 ];
-/// Iceberg's, beside the folder of its data.
+/// Iceberg's folder of logs, beside the folder of data.
 const ICEBERG: &str = "metadata";
 const ICEBERG_END: &str = ".metadata.json";
 
-/// What the first of these files is of, if it is of such a table.
+/// Describes such a table that contains one of these files, with a remedy.
 pub(super) fn table_of(files: &[PathBuf]) -> Option<String> {
     let folders: BTreeSet<&Path> = files.iter().flat_map(|file| file.ancestors().skip(1)).collect();
     folders.into_iter().find_map(|folder| {

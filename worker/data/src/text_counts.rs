@@ -84,7 +84,7 @@ impl UnknownTokens {
         are_many(self.count, self.all) || are_many(self.text.unknown, self.text.characters)
     }
 
-    /// Returns the number of those that cover part of a separator.
+    /// Returns the number of tokens that cover part of a separator.
     fn at_separators(&self) -> u64 {
         self.text.at_separators.min(self.count)
     }

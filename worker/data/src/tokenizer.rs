@@ -93,7 +93,7 @@ impl Tokenizer {
         }
         if !settings.is_empty() {
             let (path, settings) = (path.display(), settings.join(", "));
-            tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are not taken over");
+            tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are ignored");
         }
         Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings, notices: Vec::new() })
     }
@@ -240,7 +240,7 @@ impl Tokenizer {
             left_out.iter().map(|character| format!("{character:?} (U+{:04X})", u32::from(*character)));
         let named: Vec<String> = named.collect();
         Err(format!(
-            "the tokenizer has no token for {}, and neither an unknown token nor bytes in its place, so its library would leave it out without a word: give it `unk_token` or `byte_fallback`, or train it on texts that have all characters",
+            "the tokenizer has no token for {}, and neither an unknown token nor bytes in its place, so its library would drop it silently: give it `unk_token` or `byte_fallback`, or train it on texts that have all characters",
             named.join(", ")
         ))
     }
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(Tokenizer::Bytes.vocabulary(), 256);
     }
 
-    /// Each setting as Hugging Face writes it after its use, together and alone.
+    /// Each setting in Hugging Face's form after its use, together and alone.
     #[cfg(feature = "tokenizers")]
     #[test]
     fn settings_of_a_file_s_last_use_change_no_token_and_are_named() {

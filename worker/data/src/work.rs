@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::DataError;
 
-/// Counts of a preparation that goes on.
+/// Counts of a preparation in progress.
 #[derive(Debug, Default)]
 pub struct Work {
     stopped: AtomicBool,
@@ -24,26 +24,26 @@ pub struct Work {
 pub struct WorkDone {
     /// Files.
     pub files: u64,
-    /// Those of them that are prepared.
+    /// Prepared files.
     pub files_done: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Those of them that are hashed, which comes before they are read.
+    /// Hashed bytes; files are hashed before they are read.
     pub hashed_bytes: u64,
-    /// Those of them that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Those of them that were prepared before.
+    /// Bytes of files prepared before.
     pub found_bytes: u64,
-    /// Tokens or images in the shards that were made or found.
+    /// Tokens or images in made or found shards.
     pub items: u64,
-    /// Shards that were made.
+    /// Newly made shards.
     pub made: u64,
-    /// Shards that were there.
+    /// Existing shards.
     pub found: u64,
 }
 
 impl Work {
-    /// Asks for a stop: no record is begun after that.
+    /// Requests a stop: no further record is begun.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -69,7 +69,7 @@ impl Work {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// An error once a stop was asked for.
+    /// Fails after a stop was requested.
     pub(super) fn goes_on(&self) -> Result<(), DataError> {
         if self.is_stopped() { Err(DataError::Stopped) } else { Ok(()) }
     }
@@ -90,7 +90,7 @@ impl Work {
 #[derive(Debug)]
 pub(super) struct FileWork<'a> {
     pub(super) work: &'a Work,
-    /// Whether another file has failed, and this one is of no use.
+    /// Whether another file has failed, which makes this one useless.
     has_failed: &'a AtomicBool,
     bytes: u64,
     hashed: u64,
@@ -102,22 +102,22 @@ impl<'a> FileWork<'a> {
         Self { work, has_failed, bytes, hashed: 0, read: 0 }
     }
 
-    /// An error once another file has failed, or a stop was asked for.
+    /// Fails after another file has failed or a stop was requested.
     pub(super) fn goes_on(&self) -> Result<(), DataError> {
         if self.has_failed.load(Ordering::Relaxed) { Err(DataError::Stopped) } else { self.work.goes_on() }
     }
 
-    /// So much of it is hashed.
+    /// Counts hashed bytes.
     pub(super) fn has_hashed(&mut self, bytes: u64) {
         advance(&self.work.hashed_bytes, &mut self.hashed, bytes.min(self.bytes));
     }
 
-    /// So much of it is read.
+    /// Counts read bytes.
     pub(super) fn has_read(&mut self, bytes: u64) {
         advance(&self.work.read_bytes, &mut self.read, bytes.min(self.bytes));
     }
 
-    /// It is prepared; `was_found`: it was before.
+    /// Counts the file as prepared; `was_found`: it already was.
     pub(super) fn finish(mut self, was_found: bool) {
         self.has_hashed(self.bytes);
         self.has_read(self.bytes);

@@ -50,12 +50,12 @@ pub enum AddressError {
     Scheme,
     /// A member of the cluster is not named as it should be.
     #[error(
-        "--state: name the members of the etcd cluster as HOST:PORT, at most {ENDPOINTS_MAX}, with commas between them"
+        "--state: name the members of the etcd cluster as HOST:PORT, at most {ENDPOINTS_MAX}, separated by commas"
     )]
     Endpoint,
     /// There is no prefix.
     #[error(
-        "--state: end the address with /PREFIX, a name of the run's own, of letters, digits and any of - _ . /"
+        "--state: end the address with /PREFIX, a name unique to the run, of letters, digits and any of - _ . /"
     )]
     Prefix,
     /// There is a name without a password, or the other way round.
@@ -73,7 +73,7 @@ pub enum AddressError {
     )]
     Tls,
     /// Options of TLS without TLS.
-    #[error("--state: etcd:// is without TLS, so that it takes no certificates: write etcds://")]
+    #[error("--state: etcd:// has no TLS and takes no certificates: use etcds://")]
     NotTls,
 }
 

@@ -115,7 +115,7 @@ impl Candidate {
         }
         let found = answer.responses.into_iter().filter_map(|response| response.response_range);
         let Some(found) = found.flat_map(|range| range.kvs).next() else {
-            return Err(self.reader.corrupt("the leader's key is there and is not"));
+            return Err(self.reader.corrupt("the leader's key both exists and does not"));
         };
         // An answer that was lost made this process ask again.
         let own = found.lease == granted.lease;

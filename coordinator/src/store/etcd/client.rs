@@ -140,7 +140,7 @@ impl Client {
                 answered => return answered,
             }
         }
-        Err(CallError::Refused("etcd does not accept the token that it has just given".to_owned()))
+        Err(CallError::Refused("etcd rejects the token that it has just issued".to_owned()))
     }
 
     fn log_in(&self, login: &Login, limit: Duration) -> Result<String, CallError> {
@@ -173,7 +173,7 @@ impl Client {
         let bytes = read.map_err(failed)?;
         if status.is_success() {
             let odd = |error: serde_json::Error| {
-                CallError::Refused(format!("{member} does not speak as etcd does: {error}"))
+                CallError::Refused(format!("{member} does not answer like etcd: {error}"))
             };
             return serde_json::from_slice(&bytes).map_err(odd);
         }
@@ -229,7 +229,7 @@ fn failure(member: &str, status: u16, bytes: &[u8]) -> CallError {
             CallError::Unreachable(format!("{member}: {said}"))
         }
         UNAUTHENTICATED | PERMISSION_DENIED => CallError::Refused(format!(
-            "{said}; LONGHAUL_ETCD_USER and LONGHAUL_ETCD_PASSWORD name a user, who must be allowed to read and write keys with this prefix"
+            "{said}; the user of LONGHAUL_ETCD_USER and LONGHAUL_ETCD_PASSWORD needs permission to read and write keys with this prefix"
         )),
         _ if said.contains("space exceeded") => CallError::Refused(format!(
             "{said}; compact and defragment it, disarm the alarm, and start it with --auto-compaction-retention (docs/book: coordinators that take over)"

@@ -94,9 +94,9 @@ impl Lead {
         };
         match self.client.call::<Transacted>("/v3/kv/txn", &transaction, patience) {
             Ok(Transacted { succeeded: true, .. }) => Ok(()),
-            Ok(_) => Err(self.end("its lease in etcd has run out, so that it may not write".to_owned())),
+            Ok(_) => Err(self.end("its lease in etcd has expired, so it may not write".to_owned())),
             Err(CallError::Unreachable(why)) => {
-                Err(self.end(format!("etcd could not be reached while the lease lived ({why})")))
+                Err(self.end(format!("etcd was unreachable until the lease expired ({why})")))
             }
             Err(CallError::Refused(why)) => Err(StoreError::Refused {
                 place: format!("the state in etcd at {}", self.client.address()),
@@ -109,7 +109,7 @@ impl Lead {
     pub fn judge(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Unreachable { why, .. } => {
-                self.end(format!("etcd could not be reached while the lease lived ({why})"))
+                self.end(format!("etcd was unreachable until the lease expired ({why})"))
             }
             error => error,
         }
@@ -123,7 +123,7 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        lock(&self.term).over.get_or_insert_with(|| "it has given the lead back".to_owned());
+        lock(&self.term).over.get_or_insert_with(|| "it has given up the lead".to_owned());
         let lease = OfLease { lease: self.lease.to_string() };
         // If it does not arrive, the lease runs out by itself.
         let _ = self.client.call::<Done>("/v3/lease/revoke", &lease, RESIGN_MAX);
@@ -149,10 +149,10 @@ impl Renewer {
                     term.until = Term::end(sent, answer.result.ttl_s);
                 }
                 Ok(_) => {
-                    term.over.get_or_insert_with(|| "its lease in etcd has run out".to_owned());
+                    term.over.get_or_insert_with(|| "its lease in etcd has expired".to_owned());
                 }
                 Err(CallError::Unreachable(why) | CallError::Refused(why)) => {
-                    tracing::warn!(why, "could not renew the lease that is the right to lead");
+                    tracing::warn!(why, "could not renew the leader's lease");
                 }
             }
             if term.over.is_some() {

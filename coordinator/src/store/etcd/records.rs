@@ -79,7 +79,7 @@ impl Reader {
             Some(Stored::Whole(bytes)) => Ok(Some(bytes)),
             Some(Stored::Parts { slot, parts, bytes }) => {
                 if bytes > RECORD_BYTES_MAX as u64 {
-                    return Err(self.corrupt("a record says that it is longer than any may be"));
+                    return Err(self.corrupt("a record's length is above the limit"));
                 }
                 let mut record = Vec::with_capacity(bytes as usize);
                 for part in 0..parts {
@@ -145,7 +145,7 @@ impl Etcd {
             Some(found) => {
                 let text = String::from_utf8(reader.value(&found)?).ok();
                 let version = text.and_then(|text| text.parse::<u64>().ok());
-                Some(version.ok_or_else(|| reader.corrupt("the layout's number is no number"))?)
+                Some(version.ok_or_else(|| reader.corrupt("the layout's number is not a number"))?)
             }
         };
         match found {
@@ -247,7 +247,7 @@ impl Backend for Etcd {
                 all.push(self.reader.value(round)?);
             }
             let Some(last) = page.last().filter(|_| page.len() == ROUNDS_IN_A_PAGE) else { return Ok(all) };
-            let odd = || self.reader.corrupt("a round's key is no text");
+            let odd = || self.reader.corrupt("a round's key is not text");
             from = decode(&last.key).and_then(|key| String::from_utf8(key).ok()).ok_or_else(odd)?;
             from.push('\0');
         }

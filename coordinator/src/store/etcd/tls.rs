@@ -19,7 +19,8 @@ pub const GATEWAY_IS_CUT_OFF: &str = "etcd's JSON gateway cannot reach etcd itse
 /// How this client is given a certificate.
 const OWN_CERTIFICATE: &str = "LONGHAUL_ETCD_CERT and LONGHAUL_ETCD_KEY, or ?cert=FILE&key=FILE";
 /// Which one etcd accepts.
-const ACCEPTED: &str = "etcd takes those for clients that an authority in its --trusted-ca-file has signed";
+const ACCEPTED: &str =
+    "etcd accepts certificates for clients signed by an authority in its --trusted-ca-file";
 
 /// Builds the TLS configuration of a client for etcd.
 ///
@@ -35,7 +36,7 @@ pub fn config(files: &TlsFiles) -> Result<TlsConfig, String> {
             let (certificate, shown) = (certificate.display(), key.display());
             // The HTTP client takes a pair that fits for granted.
             CertifiedKey::from_der(chain.clone(), secret, &provider).map_err(|error| {
-                format!("the key in {shown} is not that of the certificate in {certificate}: {error}")
+                format!("the key in {shown} does not match the certificate in {certificate}: {error}")
             })?;
             let key = PrivateKey::from_pem(&read(key)?)
                 .map_err(|error| format!("read the key in {shown}: {error}"))?;
@@ -71,25 +72,20 @@ pub fn explain(error: &ureq::Error, files: &TlsFiles) -> Option<String> {
         }),
         Cause::Tls(rustls::Error::AlertReceived(alert)) if is_about_certificates(*alert) => {
             Some(if lacks_own {
-                format!(
-                    "etcd asks for a certificate of this client's own: name it with its key ({OWN_CERTIFICATE})"
-                )
+                format!("etcd requires a client certificate: name it and its key ({OWN_CERTIFICATE})")
             } else {
-                format!(
-                    "etcd does not take the certificate in {} ({error}): {ACCEPTED}",
-                    shown(&files.certificate)
-                )
+                format!("etcd rejects the certificate in {} ({error}): {ACCEPTED}", shown(&files.certificate))
             })
         }
         Cause::Tls(rustls::Error::InvalidMessage(_)) => Some(format!(
-            "what answers there does not speak TLS ({error}): write etcd:// in --state, or give etcd a --cert-file"
+            "the server does not speak TLS ({error}): write etcd:// in --state, or give etcd a --cert-file"
         )),
         // A peer that hangs up has sent the reason, but it may be lost with the connection.
         Cause::HungUp if lacks_own => Some(format!(
-            "{error}; is etcd running, and does it ask for certificates of clients? Then name this one's, with its key ({OWN_CERTIFICATE})"
+            "{error}; is etcd running, and does it require client certificates? If so, name one and its key ({OWN_CERTIFICATE})"
         )),
         Cause::HungUp => Some(format!(
-            "{error}; is etcd running, and does it take the certificate in {}? {ACCEPTED}",
+            "{error}; is etcd running, and does it accept the certificate in {}? {ACCEPTED}",
             shown(&files.certificate)
         )),
         Cause::Tls(_) | Cause::Other => None,

@@ -200,7 +200,7 @@ async fn curves_along_another_axis_show_the_whole_run_and_the_button_knows() {
                      axis.value = [...axis.options].find((option) => !option.selected).value; axis.dispatchEvent(new Event('input'))";
         browser.value(&format!("(() => {{ {other} }})()"));
         browser.until("document.getElementById('unzoom').disabled", 10_000).unwrap();
-        let workers = "window.charts.find((chart) => chart.root.isConnected && chart.root.closest('figure').textContent.startsWith('Workers that train'))";
+        let workers = "window.charts.find((chart) => chart.root.isConnected && chart.root.closest('figure').textContent.startsWith('Training workers'))";
         browser.wait(&format!("{workers}?.data[1].length > 0"), 10_000);
         let ticks = browser.value(&format!("{workers}.axes[1]._values"));
         assert!(

@@ -174,7 +174,7 @@ async fn events_are_filtered_by_how_much_they_matter_and_by_words() {
         let of_it = browser.number(shown);
         assert!(of_it >= 2.0 && of_it < all, "{of_it} of {all} events are about {victim}");
         set(&mut browser, "words", "no such words");
-        browser.wait("document.getElementById('events').textContent === 'no event fits'", REACTS_MS);
+        browser.wait("document.getElementById('events').textContent === 'no matching event'", REACTS_MS);
         set(&mut browser, "words", "");
         browser.wait(&format!("{shown} >= {all}"), REACTS_MS);
         complains_of_nothing(&browser);
@@ -273,13 +273,13 @@ async fn the_timeline_shows_computing_encoding_bubbles_and_waiting_apart_and_tel
             browser.value("[...document.querySelectorAll('#kinds .text')].map((name) => name.textContent)");
         let named = [
             "computing",
-            "encoding, waited for",
-            "bubbles of pipelines",
+            "waiting for encoding",
+            "pipeline bubbles",
             "waiting for others",
             "waiting for data",
             "checkpoints",
-            "encoding meanwhile, below the line",
-            "blank: nothing of these, or not here",
+            "overlapped encoding, below the line",
+            "blank: none of these, or absent",
         ];
         assert_eq!(names, serde_json::json!(named));
         let label = browser.value("document.querySelector('#timeline canvas').getAttribute('aria-label')");
@@ -306,9 +306,9 @@ async fn the_timeline_shows_computing_encoding_bubbles_and_waiting_apart_and_tel
         );
         let heads = "[...document.querySelectorAll('#time-table thead th')].map((head) => head.textContent)";
         browser.wait(&format!("{heads}.length > 2"), REACTS_MS);
-        let mut columns = vec!["From", "Who"];
+        let mut columns = vec!["From", "Name"];
         columns.extend(&named[..6]);
-        columns.push("encoding meanwhile");
+        columns.push("overlapped encoding");
         assert_eq!(browser.value(heads), serde_json::json!(columns));
         let shares = "[...document.querySelectorAll('#time-table tbody tr')].map((row) => [...row.cells].slice(2).map((cell) => parseFloat(cell.textContent)))";
         browser

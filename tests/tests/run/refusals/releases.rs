@@ -91,6 +91,6 @@ fn a_coordinator_tells_a_newer_worker_and_its_own_log_which_releases_met() {
     let words = [NEWER, &ours(), REMEDY, "the older one is on this side"];
     assert_says(&String::from_utf8_lossy(&close.reason), &words);
     let coordinator = scenario.cluster.coordinator().unwrap();
-    coordinator.wait_for_words("turned a worker of another release away", RUN_MAX).unwrap();
+    coordinator.wait_for_words("rejected a worker of another release", RUN_MAX).unwrap();
     assert_says(&coordinator.log(), &words);
 }

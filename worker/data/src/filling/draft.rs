@@ -221,7 +221,7 @@ impl Draft {
         Ok(is_there)
     }
 
-    /// The same if the sample matches its checksum, whichever process wrote it.
+    /// The same if the sample, from any process, matches its checksum.
     pub(super) fn read_checked(
         &self,
         image: u64,

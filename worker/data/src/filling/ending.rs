@@ -10,22 +10,22 @@ use super::super::piece::BadRecords;
 /// The outcome.
 #[derive(Clone, Debug, Default)]
 pub(super) enum End {
-    /// It goes on.
+    /// In progress.
     #[default]
     Open,
-    /// All is in shards.
+    /// Everything is in shards.
     Complete,
-    /// Nobody wants it any more.
+    /// It was stopped.
     Stopped,
-    /// More is bad than may be.
+    /// Too many bad images.
     Bad(BadRecords),
-    /// An image is another one than when the folder was listed.
+    /// An image has changed since the folder was listed.
     Changed(PathBuf),
-    /// It cannot go on for another reason.
+    /// Another failure.
     Failed(Arc<str>),
 }
 
-/// The end, for the thread that fills and those that wait for it.
+/// The end, shared by the filling thread and those that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     end: Mutex<End>,
@@ -35,7 +35,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// The first end counts.
+    /// Sets the end; only the first counts.
     pub(super) fn set(&self, with: End) {
         let mut end = self.lock();
         if matches!(*end, End::Open) {
@@ -45,7 +45,7 @@ impl Ending {
         }
     }
 
-    /// Whether there is one.
+    /// Whether it has ended.
     pub(super) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
     }
@@ -55,12 +55,12 @@ impl Ending {
         self.lock().clone()
     }
 
-    /// Returns once there is an end.
+    /// Waits for the end.
     pub(super) fn wait(&self) {
         drop(self.ended.wait_while(self.lock(), is_open).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The same, after `at_most` without one.
+    /// Waits for the end, at most this long.
     pub(super) fn wait_for(&self, at_most: Duration) {
         drop(self.ended.wait_timeout_while(self.lock(), at_most, is_open));
     }

@@ -30,7 +30,7 @@ pub(super) fn run(filling: &Filling) {
             Err(error) if is_passing(&error) => {
                 let reason = error.to_string();
                 if reason != told {
-                    tracing::warn!(%error, "a folder of images cannot be prepared further: it is tried again");
+                    tracing::warn!(%error, "a folder of images cannot be prepared further: retrying");
                 }
                 told = reason;
             }
@@ -193,7 +193,7 @@ impl Filling {
         if FileState::of(folder).ok().as_ref() != Some(&seen.state) {
             tracing::warn!(
                 folder = %folder.display(),
-                "it is another one than when it was begun, so the next start prepares it again; this run has all that it needs of it"
+                "it has changed since the preparation began, so the next start prepares it again; this run has all its data"
             );
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A folder of images used for training while it is prepared: see `docs/data.md`, *While it is trained on*.
+//! A folder of images used for training while it is prepared: see `docs/data.md`, *Training during preparation*.
 
 mod draft;
 mod ending;
@@ -140,7 +140,7 @@ impl Filling {
     pub(super) fn open(begun: Begun, cache: &Cache, lease: &Arc<Lease>) -> Result<Self, DataError> {
         let Begun { origin, images, recipe, bad_records_max } = begun;
         let Some(shape) = recipe.image.clone() else {
-            let reason = "there is no [data.image] that says what images become".to_owned();
+            let reason = "[data.image], with the shape of images, is missing".to_owned();
             return Err(DataError::Folder { path: origin.path().to_owned(), reason });
         };
         let starts = cut(&images, &recipe, &shape);
@@ -428,7 +428,7 @@ impl Filling {
 
     fn warn_once(&self, error: &DataError) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "a decoded image cannot be kept: it is decoded again when it is wanted");
+            tracing::warn!(%error, "a decoded image cannot be stored: it is decoded again on demand");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Training images that are moved and mirrored at random.
+//! Random shifts and mirroring of training images.
 
 use longhaul_common::config::ImageConfig;
 use rand::{Rng, SeedableRng};
@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 /// at a position, and each epoch another one. The shift is equivalent to a random crop with padding.
 ///
 /// # Panics
-/// If the shape is one that its check refuses: of no rows or columns, or moved by more than there are.
+/// The shape is invalid: without rows or columns, or shifted by more than these.
 pub fn augment(pixels: &mut [u8], shape: &ImageConfig, seed: u64, position: u64) {
     if shape.shift == 0 && !shape.flip {
         return;
@@ -31,7 +31,7 @@ pub fn augment(pixels: &mut [u8], shape: &ImageConfig, seed: u64, position: u64)
     }
 }
 
-/// Moves to the right, or by less than nothing to the left, after mirroring.
+/// Mirrors a row and shifts it to the right, or to the left if negative.
 fn move_row(to: &mut [u8], from: &[u8], right: isize, is_mirrored: bool) {
     let (width, off) = (to.len(), right.unsigned_abs());
     let kept = width - off;
@@ -67,7 +67,7 @@ mod tests {
         pixels
     }
 
-    /// By its meaning, pixel for pixel.
+    /// The reference, pixel by pixel.
     fn moved(down: i64, right: i64, is_mirrored: bool) -> Vec<u8> {
         let pixel = |(plane, row, column): (i64, i64, i64)| {
             let (row, column) = (row - down, column - right);
@@ -82,7 +82,7 @@ mod tests {
     fn images_are_mirrored_or_not_and_as_often() {
         let seen: Vec<_> = (0..1000).map(|position| augmented(&shape(0, true), position)).collect();
         let count = seen.iter().filter(|image| **image == moved(0, 0, true)).count();
-        // Five standard deviations about the half.
+        // Five standard deviations around one half.
         assert!((420..580).contains(&count), "{count}");
         assert_eq!(seen.iter().filter(|image| ***image == IMAGE).count(), 1000 - count);
     }

@@ -1,4 +1,4 @@
-//! From a file's bytes to pixels of the size that is wanted.
+//! Decoding of a file's bytes to pixels of the configured size.
 
 use longhaul_common::config::ImageConfig;
 
@@ -7,7 +7,7 @@ use super::{Pixels, RawImage, encoded};
 use crate::batch::CLASS_BYTES;
 use crate::bounds::RECORD_BYTES_MAX;
 
-/// Appends the sample that an image becomes: `[channels, height, width]` of bytes, and the class.
+/// Appends the sample of an image: bytes `[channels, height, width]`, and the class.
 ///
 /// # Errors
 /// The decoder's error; nothing is appended then.
@@ -22,7 +22,7 @@ pub fn decode(image: RawImage, shape: &ImageConfig, into: &mut Vec<u8>) -> Resul
         }
     };
     for channel in 0..shape.channels as usize {
-        // A grey picture has the same in all of them.
+        // A grey picture has equal channels.
         into.extend(values.iter().skip(channel.min(channels - 1)).step_by(channels));
     }
     into.extend(&image.class.to_le_bytes()[..CLASS_BYTES]);
@@ -83,7 +83,7 @@ mod tests {
             other[at] ^= 0x41;
             sample(Pixels::Encoded(other)).unwrap_err()
         };
-        // Of its header: sides, bits, kinds, and its checksum; of the pixels: a name, content, a checksum.
+        // Header: sides, bits, kinds, checksum; pixels: name, content, checksum.
         let data = png.windows(4).position(|name| name == b"IDAT").unwrap();
         for at in [19, 23, 24, 25, 26, 27, 28, 29, 32, data + 3, data + 4, data + 30, png.len() - 17] {
             let message = with(at);
@@ -101,7 +101,7 @@ mod tests {
     #[cfg(all(feature = "gzip", feature = "images"))]
     #[test]
     fn a_few_bytes_that_say_they_are_many_pixels_are_not_decoded() {
-        // Signature, and a header of 60,000 × 60,000 pixels with its checksum: the rest is not looked at.
+        // Signature, and a header of 60,000 × 60,000 pixels with its checksum: the rest is not read.
         let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\xea\x60\0\0\xea\x60\x08\x02\0\0\0".to_vec();
         let mut crc = flate2::Crc::new();
         crc.update(&file[12..]);

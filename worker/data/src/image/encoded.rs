@@ -40,7 +40,7 @@ pub(super) fn is_large(bytes: &[u8]) -> bool {
     unwound(|| Ok::<_, String>(needed()), |words| words).is_ok_and(|needed| needed > Some(LARGE_BYTES))
 }
 
-/// Whether EXIF metadata say that the picture is to be turned or mirrored; `false` if it cannot be decoded.
+/// Whether EXIF metadata turn or mirror the picture; `false` if it cannot be decoded.
 pub(super) fn is_turned(bytes: &[u8]) -> bool {
     /// In JPEG and in PNG.
     const NAMES: [&[u8]; 2] = [b"Exif\0\0", b"eXIf"];
@@ -96,13 +96,13 @@ fn told(error: ImageError) -> String {
             format!("it is damaged: fetch it again, write it anew, or take it out ({error})")
         }
         ImageError::Unsupported(error) => {
-            format!("it is of a kind that is not read: convert it, for example to PNG ({error})")
+            format!("it is of an unsupported kind: convert it, for example to PNG ({error})")
         }
         other => other.to_string(),
     }
 }
 
-/// Converts an image to one value per pixel if it is grey or is to be, else to three. Ignores opacity.
+/// Converts an image to one value per pixel if it or the shape is grey, else to three. Ignores opacity.
 fn picture(image: DynamicImage, shape: &ImageConfig) -> Picture {
     let (height, width) = (image.height() as usize, image.width() as usize);
     if !image.color().has_color() {

@@ -1,4 +1,4 @@
-//! In place of JPEG and PNG files, where the worker is built without the feature `images`.
+//! Stand-in for JPEG and PNG files in builds without the feature `images`.
 
 use longhaul_common::config::ImageConfig;
 
@@ -13,7 +13,7 @@ pub(super) fn read(_: &[u8], _: &ImageConfig) -> Result<Picture, String> {
     Err(built::IMAGES.missing().to_string())
 }
 
-/// None is decoded at all.
+/// Returns false: nothing is decoded.
 pub(super) fn is_turned(_: &[u8]) -> bool {
     false
 }

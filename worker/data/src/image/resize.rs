@@ -12,7 +12,7 @@ pub(super) struct Picture {
     pub(super) values: Vec<u8>,
 }
 
-/// Of one new pixel along a side: the first old one that it is made of, and the weights of that and those after it, which sum to one.
+/// Taps of a new pixel along a side: its first old pixel, and the weights of that and of the following ones, which sum to one.
 #[derive(Debug)]
 struct Taps {
     first: usize,
@@ -20,7 +20,7 @@ struct Taps {
 }
 
 impl Picture {
-    /// Returns it with so many rows and columns.
+    /// Returns it scaled and cropped to `height` rows and `width` columns.
     pub(super) fn fit(self, height: usize, width: usize) -> Self {
         if (self.height, self.width) == (height, width) {
             return self;
@@ -40,7 +40,7 @@ impl Picture {
             {
                 sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * value);
             }
-            // A float outside of what a byte holds becomes the nearest one.
+            // The cast saturates.
             values.extend(sum.iter().map(|value| (value + 0.5) as u8));
         }
         Self { height, width, channels: self.channels, values }
@@ -48,7 +48,7 @@ impl Picture {
 
     /// Returns the height and width of the smallest scaled picture that covers a size.
     fn covering(&self, height: usize, width: usize) -> (usize, usize) {
-        // Which of the sides needs the larger scale, without dividing.
+        // Finds the side that needs the larger scale, without dividing.
         if width * self.height >= height * self.width {
             (self.height * width / self.width, width)
         } else {
@@ -56,7 +56,7 @@ impl Picture {
         }
     }
 
-    /// Some rows, each with the new columns: `[rows, new columns, channels]`.
+    /// Returns some rows with the new columns: `[rows, new columns, channels]`.
     fn lines(&self, rows: std::ops::Range<usize>, columns: &[Taps]) -> Vec<f32> {
         let stride = self.width * self.channels;
         let mut lines = Vec::with_capacity(rows.len() * columns.len() * self.channels);
@@ -70,7 +70,7 @@ impl Picture {
     }
 }
 
-/// A new pixel of a row.
+/// Returns a new pixel of a row.
 fn pixel<const CHANNELS: usize>(row: &[u8], taps: &Taps) -> [f32; CHANNELS] {
     let mut sum = [0.0; CHANNELS];
     for (weight, pixel) in taps.weights.iter().zip(row[taps.first * CHANNELS..].chunks_exact(CHANNELS)) {
@@ -117,7 +117,7 @@ mod tests {
             let white = grey(40, 30, |_, _| 255).fit(height, width);
             assert!(white.values.iter().all(|value| *value == 255), "{height} × {width}");
         }
-        // Twice as large, away from the borders: half a pixel on is half a step of four on.
+        // Twice as large: away from the borders, a new pixel adds half the ramp's step of eight.
         let ramp = grey(16, 16, |_, column| 8 * column as u8).fit(32, 32);
         let row = &ramp.values[10 * 32..11 * 32];
         assert!((2..28).all(|at| row[at + 1] - row[at] == 4), "{row:?}");
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_middle_is_kept_where_the_proportions_are_others() {
-        // Of three squares side by side the middle one; of as many below each other too.
+        // The middle one of three squares, side by side or stacked.
         let wide = grey(10, 30, |_, column| [0, 200, 0][column / 10]).fit(4, 4);
         let high = grey(30, 10, |row, _| [0, 200, 0][row / 10]).fit(4, 4);
         assert_eq!(wide.values[5], 200);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(high.values.iter().filter(|value| **value > 150).count(), 16, "{high:?}");
     }
 
-    /// Crops alone keep pixels as they are: from the columns that torchvision's `CenterCrop` takes.
+    /// A crop alone keeps pixels unchanged, in the columns of torchvision's `CenterCrop`.
     #[test]
     fn an_odd_excess_is_cropped_at_whole_pixels() {
         for (from, to, begin) in [

@@ -24,7 +24,7 @@ pub enum NotTheBlock {
     #[error("the run's data has no such block")]
     Unknown,
     /// The head does not match the catalogue's hash.
-    #[error("its head is not the one that the catalogue names")]
+    #[error("its head differs from the one in the catalogue")]
     Head,
     /// It is too short or too long.
     #[error("it has {found} bytes, and not {wanted}")]
@@ -38,7 +38,7 @@ pub enum NotTheBlock {
     #[error("its bytes have another hash")]
     Bytes,
     /// It is the right block, but no model can use its items.
-    #[error("it has tokens beyond the vocabulary, or classes that there are not")]
+    #[error("it has tokens beyond the vocabulary, or classes that do not exist")]
     Items,
 }
 

@@ -85,7 +85,7 @@ impl Catalogue {
         let (catalogue, rest): (Self, _) =
             postcard::take_from_bytes(bytes).map_err(|error| Self::refused(&error.to_string()))?;
         if !rest.is_empty() {
-            return Err(Self::refused("there is something behind it"));
+            return Err(Self::refused("extra bytes follow it"));
         }
         if catalogue.shards().any(|shard| shard.items > SHARD_BYTES_MAX) {
             return Err(Self::refused("it has a shard that is longer than any"));

@@ -1,4 +1,4 @@
-//! What items of a run's data may be.
+//! Valid items of a run's data.
 
 use longhaul_common::config::DataConfig;
 use longhaul_proto::little_endian::tokens;
@@ -13,7 +13,7 @@ use super::super::recipe::item_bytes;
 pub(in super::super) struct Items {
     /// Bytes of each.
     pub bytes: usize,
-    /// Tokens or classes, whichever they have, are below this.
+    /// Exclusive upper bound of tokens or classes.
     below: u32,
     are_images: bool,
 }
@@ -28,7 +28,7 @@ impl Items {
         }
     }
 
-    /// Whether a model can be given them: bytes of a shard, the first of which has so many before it. The class of an image that is cut within its class is not looked at.
+    /// Whether a model can use these bytes of a shard, which begin at offset `before`. The class of an image cut within its class is not checked.
     pub fn are_sound(&self, before: usize, bytes: &[u8]) -> bool {
         if !self.are_images {
             return tokens(bytes, self.bytes).into_iter().all(|token| token < self.below);

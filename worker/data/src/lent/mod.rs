@@ -1,4 +1,4 @@
-//! Data that one worker has and others train on: see `docs/data.md`, *From other workers*.
+//! Data lent from one worker to others: see `docs/data.md`, *From other workers*.
 
 mod block_store;
 mod catalogue;
@@ -13,16 +13,16 @@ pub(super) use catalogue::{ListedShard, ListedSource};
 
 use super::DataError;
 
-/// A block of a shard, by the hash of the shard's head: so it is the same one wherever it is.
+/// A block of a shard, named by the hash of the shard's head: equal on every worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockName {
     /// Hash of the shard's fields and table.
     pub shard: [u8; 32],
-    /// Which of its blocks.
+    /// Index of the block.
     pub block: u32,
 }
 
-/// For people.
+/// For messages.
 impl fmt::Display for BlockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = blake3::Hash::from_bytes(self.shard).to_hex();
@@ -30,21 +30,21 @@ impl fmt::Display for BlockName {
     }
 }
 
-/// A block to be sent to another worker.
+/// A block for another worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LentBlock {
-    /// Of its shard: header and table.
+    /// Header and table of its shard.
     pub head: Vec<u8>,
     /// The items.
     pub bytes: Vec<u8>,
 }
 
-/// Who fetches blocks that are not in the cache into it.
+/// Fetches missing blocks into the cache.
 pub trait Supply: Send + Sync + fmt::Debug {
-    /// A block will be read soon. Returns at once: whether it was not on its way yet.
+    /// Announces the read of a block. Returns at once, with whether the block was not in flight yet.
     fn expect(&self, block: BlockName) -> bool;
 
-    /// Returns when a block is in the cache, however long that takes.
+    /// Waits until a block is in the cache, without a timeout.
     ///
     /// # Errors
     /// The cache cannot take it, or the session is over.

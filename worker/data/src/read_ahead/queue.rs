@@ -128,7 +128,7 @@ mod tests {
         ReadRequest { positions: (position..position + 4).collect(), micro_batch: 2 }
     }
 
-    /// Does all pending work, with so many bytes per step, and returns the positions announced and read.
+    /// Does all pending work, with `bytes` per step, and returns the positions announced and read.
     fn work(queue: &mut Queue<u64>, bytes: u64) -> (Vec<u64>, Vec<u64>) {
         let (mut expected, mut read) = (Vec::new(), Vec::new());
         loop {

@@ -69,7 +69,7 @@ pub(super) fn check(head: &[u8], format: DataFormat, is_said: bool) -> Result<()
             check_text(head)?;
             match format {
                 DataFormat::Jsonl => check_page(head),
-                // A value of a table may be one.
+                // A value of a table may be a text.
                 _ => Ok(()),
             }
         }
@@ -375,7 +375,7 @@ mod tests {
             let message = check(head, DataFormat::TokensU16, false).unwrap_err();
             assert!(message.contains("format = \"tokens-u16\"") || words.contains("chunk"), "{message}");
         }
-        // Bytes that numbers may begin with.
+        // Possible first bytes of numbers.
         for head in
             [&b"\x1f\x8b\x08\0\0\0"[..], b"\0\0\x08\x03", b"\xff\xd8\xff\xe0", b"letters of a text", b""]
         {

@@ -3,11 +3,11 @@
 use crate::bounds::AROUND_BYTES;
 use crate::{DataError, Tokenizer};
 
-/// Line ends that are tried, from the last one on, and then changes between letters, white space and the rest.
+/// Line ends to try, last one first, before changes between letters, white space and the rest.
 const LINES_TRIED: usize = 64;
 const CHANGES_TRIED: usize = 192;
-/// Contexts that must agree about what follows, in thousandths of the longest one: where that depends on how far back a tokenizer begins, they do not. Unequal steps, so that
-/// in a text that repeats itself they have odd and even numbers of repetitions.
+/// Context lengths that must give the same following tokens, in thousandths of the longest: they do not if the tokens depend on where a tokenizer begins.
+/// Unequal steps, so that in a repetitive text they have odd and even numbers of repetitions.
 const CONTEXTS: [usize; 7] = [909, 831, 739, 661, 587, 443, 333];
 
 /// The cuts of one text.
@@ -17,7 +17,7 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// Those for a tokenizer; none where every cut is as good as another.
+    /// Returns the cuts for a tokenizer; `None`: any cut is permitted.
     pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         Self::around(tokenizer, AROUND_BYTES)
     }
@@ -40,7 +40,7 @@ impl Cuts {
     /// The tokenizer's error, or a tokenizer that looks too far ahead.
     pub(super) fn last(&self, before: &str, text: &str) -> Result<Option<usize>, String> {
         self.tokenizer.check_reach()?;
-        // So much has to stand before it and behind it.
+        // A cut needs this much text on either side.
         let end = text.floor_char_boundary(text.len().saturating_sub(self.around_bytes));
         let lines = text[..end].rmatch_indices('\n').map(|(at, _)| at + 1).take(LINES_TRIED);
         let changes = changes(&text[..end]).take(CHANGES_TRIED);
@@ -55,7 +55,7 @@ impl Cuts {
 
     fn is_one(&self, context: &str, behind: &str) -> Result<bool, String> {
         let shorter = CONTEXTS.map(|part| tail(context, (context.len() * part / 1000) | 1));
-        // White space may be left out of the ends of a text, and other characters anywhere.
+        // A tokenizer may drop white space at the ends of a text, and other characters anywhere.
         let shortest = shorter.last().copied().unwrap_or_default();
         if shortest.trim().is_empty() || self.tokenizer.encode(shortest)?.is_empty() {
             return Ok(false);
@@ -70,7 +70,7 @@ impl Cuts {
     }
 }
 
-/// The last characters of a text, of so many bytes at most.
+/// Returns the last characters of a text, at most `bytes` bytes.
 fn tail(text: &str, bytes: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }
@@ -82,13 +82,13 @@ pub(super) fn nowhere(path: &std::path::Path, offset: u64, bytes: usize) -> Data
         format: "text",
         place: format!("byte {offset}"),
         reason: format!(
-            "the tokenizer takes {} and more for one word, and so much is not tokenised at a time: break it into lines, or leave it out",
+            "the tokenizer treats {} or more as one word, which is too long to tokenise: break it into lines, or leave it out",
             indicatif::BinaryBytes(bytes as u64)
         ),
     }
 }
 
-/// Places between characters of different kinds, from the last one on.
+/// Returns the places between characters of different kinds, last one first.
 fn changes(text: &str) -> impl Iterator<Item = usize> {
     let kind = |character: char| (character.is_alphanumeric(), character.is_whitespace());
     let behind = text.char_indices().rev();
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::Recipe;
 
-    /// One of each class: see `make_tokenizers.py`.
+    /// Returns a tokenizer of each class: see `make_tokenizers.py`.
     fn tokenizers() -> Vec<(String, Tokenizer, String)> {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
         let all: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
@@ -123,7 +123,7 @@ mod tests {
         made.collect()
     }
 
-    /// Its chunks of so many bytes.
+    /// Returns the chunks of a text, of `bytes` bytes.
     fn chunks(text: &str, tokenizer: &Tokenizer, bytes: usize) -> Vec<Record> {
         let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap();
         let input = input.checked(&Recipe::plain(DataFormat::Text)).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn tokens_of_a_text_that_is_cut_are_those_of_the_whole() {
         for (name, tokenizer, text) in tokenizers() {
-            // Of lines, and of one.
+            // Several lines, and one.
             for text in [text.repeat(9), text.repeat(9).replace('\n', " ")] {
                 let whole = tokenizer.encode(&text).unwrap();
                 for bytes in [600, 701, 1024] {
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// `tests/fixtures/tokenizers.json` has the class.
+    /// Returns a tokenizer of this class in `tests/fixtures/tokenizers.json`.
     fn of_class(class: &str) -> Tokenizer {
         tokenizers().into_iter().find(|(name, ..)| name.contains(class)).unwrap().1
     }
@@ -166,7 +166,7 @@ mod tests {
         assert!(parts.collect::<Vec<_>>().concat() == whole);
     }
 
-    /// White space that a normalizer strips at the ends of a text, and merges of line ends that go by pairs.
+    /// White space stripped by a normalizer at the ends of a text, and merges of pairs of line ends.
     #[test]
     fn runs_of_white_space_beyond_what_the_tokenizer_is_asked_about_are_not_cut() {
         let words = "some words of a text\n".repeat(40);
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// As many characters to a word wherever they are, from each line's beginning on: in a run of one character no context shows it.
+    /// Words of a fixed number of characters, counted from each line's start: no context shows this in a run of one character.
     #[test]
     fn a_tokenizer_that_counts_characters_is_refused_though_it_begins_anew_with_each_line() {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Each of these is one word to a tokenizer of bytes.
+    /// Each is one word to a tokenizer of bytes.
     #[test]
     fn a_word_without_an_end_makes_a_chunk_larger_and_no_cut_goes_through_it() {
         let (_, tokenizer, _) = tokenizers().swap_remove(0);

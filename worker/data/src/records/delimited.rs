@@ -44,7 +44,7 @@ pub(super) struct Delimited {
     noticed: Noticed,
 }
 
-/// What was seen in the rows so far.
+/// Findings in the rows so far.
 #[derive(Default)]
 struct Noticed {
     /// Whether a text had characters beyond ASCII.
@@ -381,11 +381,11 @@ fn malformed(path: &Path, line: u64, reason: String) -> DataError {
     DataError::Malformed { path: path.to_owned(), format: "a table", place: format!("line {line}"), reason }
 }
 
-/// Refuses to read more than it may, and has rows looked at.
+/// A reader with a limit, which passes its bytes to [`Rows`].
 struct Watched {
     reader: Box<dyn Read>,
     left: Rc<Cell<u64>>,
-    /// Whether there is no more.
+    /// Whether the end is reached.
     at_end: Rc<Cell<bool>>,
     rows: Rc<RefCell<Rows>>,
 }

@@ -102,7 +102,7 @@ mod tests {
         }
         let tabs = Dialect { delimiter: b'\t', ..COMMAS };
         assert_eq!(with_name(b"id,text\n", tabs, "text"), Some(b','));
-        // A quote is no delimiter.
+        // A quote cannot be a delimiter.
         let bars = Dialect { quote: Some(b'|'), ..COMMAS };
         assert_eq!(with_name(b"id|text\n", bars, "text"), None);
     }

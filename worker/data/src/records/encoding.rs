@@ -21,17 +21,17 @@ pub(super) struct NotUtf8 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// No text at all.
+    /// Binary data.
     Binary,
     /// UTF-8 that ends within a character.
     CutOff,
     /// UTF-8 with other bytes in it.
     Mixed,
-    /// Text in another encoding, whose letters beyond ASCII stand between others, as in Western European languages.
+    /// Text in another encoding, with letters beyond ASCII among ASCII letters, as in Western European languages.
     Other,
-    /// The same, whose letters beyond ASCII follow each other.
+    /// The same, with consecutive letters beyond ASCII.
     Foreign,
-    /// The same, with letters where Windows-1252 has signs or nothing.
+    /// The same, with letters in place of Windows-1252's signs and gaps.
     Elder,
 }
 
@@ -41,7 +41,7 @@ impl NotUtf8 {
         Self::of_part(bytes, error, has_characters, true)
     }
 
-    /// The same of a part of a file, which may end where the file does.
+    /// The same for a part of a file; `is_last`: the file ends with it.
     pub(super) fn of_part(bytes: &[u8], error: Utf8Error, has_characters: bool, is_last: bool) -> Self {
         let offset = error.valid_up_to();
         let (mut characters, mut others) = (usize::from(has_characters), 0);
@@ -52,7 +52,7 @@ impl NotUtf8 {
         let is_mixed = has_characters || characters > others;
         let kind = match error.error_len() {
             _ if is_binary_around(bytes, offset) => Kind::Binary,
-            // It may be the last letter of a text in another encoding: of one byte alone, or where the file goes on.
+            // It may be the last letter of a text in another encoding: a single byte, or any before the file's end.
             None if is_mixed || is_last && bytes.len() - offset > 1 => Kind::CutOff,
             _ if is_mixed => Kind::Mixed,
             _ if is_foreign(bytes) => Kind::Foreign,
@@ -92,17 +92,17 @@ impl NotUtf8 {
     }
 }
 
-/// Fewer bytes beyond ASCII say nothing of a script.
+/// Minimum of bytes beyond ASCII to judge a script.
 const FOREIGN_BYTES_MIN: usize = 4;
 
-/// Whether two of three bytes beyond ASCII are beside another one: words of a script that is not Latin, or characters of two bytes.
+/// Whether two of three bytes beyond ASCII are adjacent to another one: words of a non-Latin script, or two-byte characters.
 fn is_foreign(bytes: &[u8]) -> bool {
     let beyond = bytes.iter().filter(|byte| !byte.is_ascii()).count();
     let beside = bytes.windows(2).filter(|pair| pair.iter().all(|byte| !byte.is_ascii())).count();
     beyond >= FOREIGN_BYTES_MIN && 3 * beside >= 2 * beyond
 }
 
-/// Whether most bytes from 0x80 to 0x9f stand within words and are no letters of Windows-1252 or its apostrophe, or there is one that it does not have.
+/// Whether most bytes from 0x80 to 0x9f are within words but are neither letters nor the apostrophe of Windows-1252, or any is undefined there.
 fn is_elder(bytes: &[u8]) -> bool {
     const LETTERS: [u8; 8] = [0x8a, 0x8c, 0x8e, 0x92, 0x9a, 0x9c, 0x9e, 0x9f];
     const NOTHING: [u8; 5] = [0x81, 0x8d, 0x8f, 0x90, 0x9d];
@@ -115,7 +115,7 @@ fn is_elder(bytes: &[u8]) -> bool {
     bytes.iter().any(|byte| NOTHING.contains(byte)) || low > 0 && 2 * within.count() > low
 }
 
-/// Whether the bytes around a place have more control characters than a text has.
+/// Whether the bytes around a place have too many control characters for a text.
 fn is_binary_around(bytes: &[u8], place: usize) -> bool {
     let around = &bytes[place.saturating_sub(AROUND_BYTES)..bytes.len().min(place + AROUND_BYTES)];
     let is_control = |byte: &&u8| matches!(byte, 0..=8 | 0x0e..=0x1a | 0x1c..=0x1f);

@@ -1,16 +1,15 @@
 //! Content absent from valid texts: zeros of an incompletely written file, and letters of a seven-bit encoding, which are also valid UTF-8.
 
-/// So many zeros in a row are no text.
+/// Consecutive zeros that rule out text.
 const ZEROS: [u8; 16] = [0; 16];
-const ZEROS_TOLD: &str =
-    "it has zeros in a row, as a download leaves them that is not complete: fetch it again";
+const ZEROS_TOLD: &str = "it has zeros in a row, as in an incomplete download: fetch it again";
 
-/// As ISO 2022 changes to characters of two bytes.
+/// Message for ISO 2022, found by its shifts to two-byte characters.
 const ISO_2022: &str = "text in ISO-2022, an encoding of seven bits: convert it, for Japanese with `iconv -f ISO-2022-JP -t UTF-8 IN > OUT`";
 const HZ: &str = "text in HZ, an encoding of seven bits for Chinese: convert it (`iconv -f HZ -t UTF-8 IN > OUT`), or say format = \"text\" if it is UTF-8 all the same";
 const UTF_7: &str = "text in UTF-7: convert it (`iconv -f UTF-7 -t UTF-8 IN > OUT`), or say format = \"text\" if it is UTF-8 all the same";
 
-/// Letters in such an encoding, at least: a few signs may look like one.
+/// Minimum of letters in such an encoding: a few signs may look like one.
 const SHIFTS_MIN: usize = 4;
 
 /// Returns the place of such content, and the reason.
@@ -22,7 +21,7 @@ pub(super) fn found_in(text: &str) -> Option<(usize, &'static str)> {
     memchr::memchr_iter(0x1b, bytes).find(|&at| is_shift(&bytes[at + 1..])).map(|at| (at, ISO_2022))
 }
 
-/// A record's text that has nothing of that.
+/// Returns a record's text, or refuses such content.
 pub(super) fn checked<E: From<String>>(text: String) -> Result<String, E> {
     match found_in(&text) {
         Some((_, reason)) => Err(format!("its text cannot be one: {reason}").into()),
@@ -30,12 +29,12 @@ pub(super) fn checked<E: From<String>>(text: String) -> Result<String, E> {
     }
 }
 
-/// Behind an escape: `$B`, `$@`, `$A`, `$(D`, `$)C`.
+/// Whether a shift follows the escape: `$B`, `$@`, `$A`, `$(D`, `$)C`.
 fn is_shift(bytes: &[u8]) -> bool {
     matches!(bytes, [b'$', b'@' | b'A' | b'B', ..] | [b'$', b'(' | b')' | b'*' | b'+', b'@'..=b'Z', ..])
 }
 
-/// The encoding of seven bits in which a text seems to be. One that is not all ASCII is in none.
+/// Returns the message for a text that is probably in a seven-bit encoding; `None`: it is not, as any with bytes beyond ASCII.
 pub(super) fn seven_bits(text: &str) -> Option<&'static str> {
     if !text.is_ascii() {
         return None;
@@ -46,7 +45,7 @@ pub(super) fn seven_bits(text: &str) -> Option<&'static str> {
     is_utf_7(text).then_some(UTF_7)
 }
 
-/// RFC 1843: each `~` stands before `{`, `}`, another one or the end of a line; between `~{` and `~}` are pairs of bytes.
+/// RFC 1843: each `~` precedes `{`, `}`, `~` or a line end; `~{` and `~}` enclose pairs of bytes.
 fn is_hz(text: &str) -> bool {
     let (mut shifts, mut rest) = (0, text);
     while let Some((_, behind)) = rest.split_once('~') {
@@ -88,7 +87,7 @@ fn is_utf_7(text: &str) -> bool {
     shifts >= SHIFTS_MIN
 }
 
-/// Whether base64 without its padding is UTF-16 of letters that are not ASCII alone, with zeros behind the last.
+/// Whether unpadded base64 is UTF-16 of letters, some beyond ASCII, followed by zero bits.
 fn is_beyond_ascii(base64: &str) -> bool {
     let (mut units, mut bits, mut count) = (Vec::new(), 0_u32, 0);
     for byte in base64.bytes() {
@@ -137,7 +136,7 @@ mod tests {
         }
     }
 
-    /// As Python's codecs write them.
+    /// In the form of Python's codecs.
     #[test]
     fn encodings_of_seven_bits_are_told_from_signs() {
         for (text, words) in [

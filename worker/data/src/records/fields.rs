@@ -61,7 +61,7 @@ struct Made {
 /// Confidence that these are the intended texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
-    /// They have the wanted name.
+    /// Texts with the wanted name.
     Wanted,
     /// A conversation.
     Talk,
@@ -90,13 +90,13 @@ fn within(object: &Map<String, Value>, field: &str) -> Option<Made> {
     value.is_string().then_some(Made { program, does: A_TEXT, sort: Sort::Wanted })
 }
 
-/// Of an object whose values are records.
+/// Returns the conversion of an object whose values are records.
 fn each_of(object: &Map<String, Value>, field: &str) -> Option<Made> {
     let records = object.values().filter(|value| value.get(field).is_some_and(Value::is_string));
     (records.count() > 1).then(|| Made { program: ".[]".to_owned(), does: A_LINE_EACH, sort: Sort::Wanted })
 }
 
-/// Of a field with a list or an object.
+/// Returns the conversion of a field with a list or an object.
 fn made_of(name: &str, value: &Value, field: &str) -> Option<Made> {
     let place = path(&[name])?;
     let first = match value {
@@ -126,7 +126,7 @@ fn made_of(name: &str, value: &Value, field: &str) -> Option<Made> {
     has(field).then(|| Made { program: format!("{place}[]"), does: A_LINE_EACH, sort: Sort::Wanted })
 }
 
-/// A place in an object, as jq has it; none: a shell would not take it as it stands.
+/// Returns jq's path of a place in an object; `None`: it needs shell escapes.
 fn path(names: &[&str]) -> Option<String> {
     let mut path = ".".to_owned();
     for name in names {
@@ -135,7 +135,7 @@ fn path(names: &[&str]) -> Option<String> {
     Some(path)
 }
 
-/// A name, as jq has it within a shell's quotes; none: a shell would not take it as it stands.
+/// Returns a name in jq's form within shell quotes; `None`: it needs shell escapes.
 pub(super) fn key(name: &str) -> Option<String> {
     (!name.contains('\'') && shown(name) == name).then(|| Value::from(name).to_string())
 }
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// With a name that needs quotes, and one that a shell would not take.
+    /// Including a name that needs quotes, and one that needs shell escapes.
     #[test]
     fn texts_within_lists_and_objects_are_told_with_what_makes_records_of_them() {
         let messages = json!([{"role": "user", "content": "a"}]);

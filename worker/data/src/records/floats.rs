@@ -7,9 +7,9 @@ struct Float {
     fraction: u32,
     /// The exponent of 1.
     bias: u64,
-    /// As numpy calls it.
+    /// Its name in numpy.
     name: &'static str,
-    /// Numbers without which a beginning is too short: tokens hardly come so that often.
+    /// Minimum of numbers for a decision: so many tokens hardly look like this by chance.
     count_min: usize,
     remedy: &'static str,
 }
@@ -27,13 +27,14 @@ const FLOATS: [Float; 3] = [
         remedy: "make the tokens anew as whole numbers, since this format does not hold every one above 2,048",
     },
 ];
-/// One in so many is small enough that its fraction tells whether it is whole: larger ones of two bytes, from 1,024 on, all are, and tokens of a text may all be such.
+/// At least one in this many must be small enough to have a fraction: two-byte numbers from 1,024 on are always whole, and tokens of a text may all be such.
 const TELLING_IN: usize = 32;
 const TELLING_MIN: usize = 4;
-/// Different numbers, at least: few tokens that come again and again may all be such.
+/// Minimum of different numbers: a few repeated tokens may all look like this.
 const DIFFERENT_MIN: usize = 4;
 
-/// Refuses a beginning of floating-point numbers that are all whole, and hardly ever 0. Tokens of two bytes would all be above 15,359, and most of those are no whole number either.
+/// Refuses a file that begins with whole floating-point numbers, mostly not 0. As two-byte tokens, all would be above 15,359,
+/// and few of those are whole numbers.
 pub(super) fn check(head: &[u8]) -> Result<(), String> {
     match FLOATS.iter().find(|float| float.is_of(head)) {
         Some(Float { bytes, name, remedy, .. }) => Err(format!(
@@ -63,12 +64,12 @@ impl Float {
         different.len() == DIFFERENT_MIN
     }
 
-    /// Whether not every number of its size is whole.
+    /// Whether numbers of this size may have a fraction.
     fn is_telling(&self, bits: u64) -> bool {
         bits != 0 && bits >> self.fraction < self.bias + u64::from(self.fraction)
     }
 
-    /// Whether its bits are 0 or a whole number from 1 on, of those that a vocabulary may have.
+    /// Whether the bits are 0 or a whole number from 1 on within any vocabulary.
     fn is_whole(&self, bits: u64) -> bool {
         if bits == 0 {
             return true;
@@ -83,7 +84,7 @@ impl Float {
     }
 }
 
-/// Of up to eight bytes.
+/// Decodes up to eight bytes.
 fn number(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
@@ -98,7 +99,7 @@ mod tests {
     use super::super::content::HEAD_BYTES;
     use super::*;
 
-    /// A whole number in a format, rounded towards 0.
+    /// Encodes a whole number in a format, rounded towards 0.
     fn bits(float: &Float, number: u64) -> Vec<u8> {
         let bits = match number {
             0 => 0,
@@ -126,7 +127,7 @@ mod tests {
             for vocabulary in [16_u64, 64, 256, 1000, 30_522, 32_000, 50_257, 65_000] {
                 let few = if vocabulary < 8000 { float.count_min * float.bytes } else { HEAD_BYTES };
                 for bytes in [few, HEAD_BYTES] {
-                    // As in texts, low ones are frequent.
+                    // Low numbers are frequent, as in texts.
                     let mut token = || (0..3).map(|_| random.random_range(0..vocabulary)).min().unwrap_or(0);
                     let head: Vec<u8> = (0..bytes / float.bytes).flat_map(|_| bits(float, token())).collect();
                     let message = check(&head).unwrap_err();
@@ -149,7 +150,7 @@ mod tests {
                 }
             }
         }
-        // As Llama 2 has Chinese characters: every such number of two bytes is whole.
+        // Like Llama 2's Chinese characters: every such two-byte number is whole.
         let head: Vec<u8> =
             (0..256).flat_map(|_| random.random_range(29_871_u16..31_700).to_le_bytes()).collect();
         assert_eq!(check(&head), Ok(()));

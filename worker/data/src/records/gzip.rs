@@ -6,24 +6,24 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::DataError;
 
-/// A file's content. Tools append members to such files, and each is a part of it.
+/// Returns a file's content: that of all its members, since tools append members.
 pub(super) fn decompressed(file: impl BufRead + 'static) -> Result<Box<dyn Read>, DataError> {
     let decoder = MultiGzDecoder::new(file);
     let has_begun = decoder.header().is_some();
     Ok(Box::new(Members { decoder, has_begun }))
 }
 
-/// The members of a file, one after the other.
+/// The members of a file, in order.
 struct Members<R> {
     decoder: MultiGzDecoder<R>,
-    /// Whether the first one's header was read.
+    /// Whether the first header was read.
     has_begun: bool,
 }
 
 impl<R: BufRead> Read for Members<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.decoder.read(buffer).map_err(|error| {
-            // Within a member its header is known; between two of them there is none.
+            // The header is known only within a member.
             let is_behind = self.has_begun && self.decoder.header().is_none();
             match error.kind() {
                 ErrorKind::InvalidInput | ErrorKind::UnexpectedEof if is_behind => io::Error::new(

@@ -1,16 +1,16 @@
-//! Whether the first line of a table whose column has a number looks like the names of its columns.
+//! Detection of column names in the first line of a table whose column is given by number.
 
 use csv::ByteRecord;
 
 use super::known::is_of_texts;
 
-/// Rows that are looked at before a first line is taken for one like all others.
+/// Rows to examine before the first line counts as data.
 const ROWS_MAX: u32 = 1000;
 /// Upper bounds of a name's bytes and words.
 const NAME_BYTES_MAX: usize = 48;
 const NAME_WORDS_MAX: usize = 4;
 
-/// The first line, as long as it is not known.
+/// The first line, until it is decided.
 #[derive(Debug, Default)]
 pub(super) struct HeadLike {
     first: Option<ByteRecord>,
@@ -19,8 +19,8 @@ pub(super) struct HeadLike {
 }
 
 impl HeadLike {
-    /// Takes the next row. The first line's value in the column, once it looks like a name: it is one that columns of texts usually have, or beside such names, a later row has a number
-    /// where the first has none.
+    /// Takes the next row. Returns the first line's value in the column once it looks like a name: a usual name of a text column, or a name among
+    /// names, one of which stands above a number in a later row.
     pub(super) fn see(&mut self, row: &ByteRecord, column: usize) -> Option<String> {
         if self.is_known {
             return None;
@@ -48,12 +48,12 @@ impl HeadLike {
         None
     }
 
-    /// Nothing more is looked at: the first line is a row as all others, or was none.
+    /// Ends the detection: the first line is data, or absent.
     pub(super) fn give_up(&mut self) {
         self.is_known = true;
     }
 
-    /// Whether there was a first line.
+    /// Whether the first line was seen.
     pub(super) fn is_begun(&self) -> bool {
         self.is_known || self.first.is_some()
     }
@@ -64,7 +64,7 @@ impl HeadLike {
     }
 }
 
-/// A word or a few, that are no number and no sentence.
+/// Whether a cell has one or a few words, and is neither a number nor a sentence.
 fn is_name(cell: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(cell) else { return false };
     let name = text.trim();

@@ -1,4 +1,4 @@
-//! Images and their classes in two IDX files, as MNIST and its relatives come: <http://yann.lecun.com/exdb/mnist/>.
+//! Images and their classes in two IDX files, the format of MNIST: <http://yann.lecun.com/exdb/mnist/>.
 
 use std::io::{self, Read};
 
@@ -9,13 +9,13 @@ use crate::bounds::RECORD_BYTES_MAX;
 use crate::counted::counted;
 use crate::image::{Pixels, RawImage};
 
-/// Of unsigned bytes, in three dimensions: image, row, column.
+/// Magic of unsigned bytes in three dimensions: image, row, column.
 const IMAGES: [u8; 4] = [0, 0, 8, 3];
-/// Of unsigned bytes, in one dimension.
+/// Magic of unsigned bytes in one dimension.
 const LABELS: [u8; 4] = [0, 0, 8, 1];
 /// The head of such a file, in words.
 const HEAD: &str = "its head";
-/// Bytes of an image for which there is memory before they were read, at most.
+/// Upper bound of bytes allocated before they are read.
 const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// The images of a file, with the labels of another.
@@ -46,13 +46,13 @@ impl Idx {
         Ok(Self { images, labels, count, height, width, read: 0 })
     }
 
-    /// Nothing may follow.
+    /// Refuses further bytes.
     fn end(&mut self) -> Result<(), DataError> {
         for input in [&mut self.images, &mut self.labels] {
             let mut more = [0];
             if input.reader.read(&mut more).map_err(DataError::io("read", &input.path))? > 0 {
                 let reason = format!(
-                    "it goes on behind the last of the {} that its head says it has: fetch it again",
+                    "it continues after the last of the {} declared in its head: fetch it again",
                     self.count
                 );
                 return Err(malformed(input, "its end", reason));
@@ -86,7 +86,7 @@ impl Records for Idx {
     }
 }
 
-/// Reads the head of a file, which must begin like this.
+/// Reads the head of a file, which must begin with `magic`.
 fn sizes<const N: usize>(input: &mut Input, magic: [u8; 4], wanted: &str) -> Result<[u32; N], DataError> {
     let mut found = [0; 4];
     fill(input, &mut found, || HEAD.to_owned())?;
@@ -114,7 +114,7 @@ fn fill(input: &mut Input, bytes: &mut [u8], place: impl Fn() -> String) -> Resu
     }
 }
 
-/// So many bytes, for which memory is taken as they come: a head may say that there are many more than the file has.
+/// Reads `count` bytes, and allocates as they arrive: a head may declare more than the file has.
 fn taken(input: &mut Input, count: usize, place: impl Fn() -> String) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::with_capacity(count.min(AT_ONCE_BYTES));
     let read = input.reader.by_ref().take(count as u64).read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! A folder of images, which has a folder for each class.
+//! A folder of images with a subfolder per class.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! JSON objects, one a line.
+//! JSON objects, one per line.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,12 +20,12 @@ use crate::{DataError, Recipe};
 /// Message for JSON nested more deeply than the parser's stack permits.
 pub(super) const TOO_DEEP: &str = "is nested too deep: JSON of fewer than 128 levels is read";
 
-/// Whether JSON is refused for that alone, which the parser has no kind of error for.
+/// Whether nesting is the reason; the parser has no error kind for it.
 pub(super) fn is_too_deep(error: &serde_json::Error) -> bool {
     error.to_string().starts_with("recursion limit exceeded")
 }
 
-/// Bytes behind a first line that is cut off, at most, that are looked at: of most files some lines.
+/// Upper bound of bytes to examine after an incomplete first line: some lines of most files.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// The texts of one field.
@@ -37,10 +37,10 @@ pub(super) struct JsonLines {
     separator: String,
     line: u64,
     bytes: Vec<u8>,
-    /// Whether there was a line that is not blank.
+    /// Whether a non-blank line was read.
     has_begun: bool,
     packing: Option<Packing>,
-    /// Whether there was a line with characters beyond ASCII.
+    /// Whether a line had characters beyond ASCII.
     has_characters: bool,
     remedies: Remedies,
 }
@@ -108,7 +108,7 @@ impl JsonLines {
         Ok(ahead)
     }
 
-    /// Whether only blanks follow, which are passed over.
+    /// Whether only white space follows; skips it.
     fn is_blank_from_here(&mut self) -> Result<bool, DataError> {
         loop {
             let rest = self.lines.fill_buf().map_err(DataError::io("read", &self.path))?;
@@ -214,7 +214,7 @@ impl JsonLines {
     }
 }
 
-/// Whether the first line that is not blank is a whole object, and none of an array that goes on or ends behind it.
+/// Whether the first non-blank line is a whole object, and not an element of an array.
 fn begins_with_object(lines: &[u8]) -> bool {
     let mut lines =
         lines.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
@@ -222,7 +222,7 @@ fn begins_with_object(lines: &[u8]) -> bool {
     is_object && !lines.next().is_some_and(|line| matches!(line[0], b',' | b']'))
 }
 
-/// An object, of which a field may be there more than once.
+/// An object, in which a field may occur more than once.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) values: Map<String, Value>,
@@ -255,7 +255,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// JSON (RFC 8259), numbers as Python writes them that JSON has none for (`NaN`, `Infinity`, `-Infinity`), and those that no double holds (`1e999`). They are null here, as no text is one.
+/// Parses JSON (RFC 8259), with Python's `NaN`, `Infinity` and `-Infinity` and numbers beyond doubles (`1e999`) as null: no text is one.
 pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(line).or_else(|error| match without_other_numbers(line) {
         Some(plain) => {
@@ -265,7 +265,7 @@ pub(super) fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T, serde_json::E
     })
 }
 
-/// The same line with null in the place of such numbers; none: there are none.
+/// Returns the line with null in place of such numbers; `None`: it has none.
 fn without_other_numbers(line: &[u8]) -> Option<Vec<u8>> {
     const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let (mut plain, mut at, mut is_quoted, mut found) = (Vec::with_capacity(line.len()), 0, false, false);
@@ -298,7 +298,7 @@ fn without_other_numbers(line: &[u8]) -> Option<Vec<u8>> {
     found.then_some(plain)
 }
 
-/// Bytes of what begins as a number.
+/// Returns the length of a number at the start.
 fn number_at(rest: &[u8]) -> usize {
     let is_of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
     match rest.first() {
@@ -307,7 +307,7 @@ fn number_at(rest: &[u8]) -> usize {
     }
 }
 
-/// Whether something is a number as JSON has them, and refused for its size alone.
+/// Whether it is a JSON number, refused only for its size.
 fn is_beyond_a_double(number: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(number).is_ok() && serde_json::from_slice::<f64>(number).is_err()
 }

@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn records_of_tensorflow_are_known_by_the_checksum_of_their_length() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        // A record of five bytes, as TensorFlow writes it.
+        // A record of five bytes from TensorFlow.
         let head = b"\x05\0\0\0\0\0\0\0\xea\xb2\x04\x3ehello";
         assert!(is_tf_records(head));
         for at in 0..12 {

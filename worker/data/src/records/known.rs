@@ -1,10 +1,10 @@
-//! Names of fields and columns, as messages have them.
+//! Names of fields and columns in messages.
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-/// Names that a message lists.
+/// Limit of listed names.
 const LISTED_MAX: usize = 8;
-/// Characters of each.
+/// Limit of characters per name.
 const CHARACTERS_MAX: usize = 40;
 
 /// Common names of fields and columns with texts.
@@ -25,7 +25,7 @@ const OF_TEXTS: [&str; 14] = [
     "output",
 ];
 
-/// Whether columns and fields with texts are often called so.
+/// Whether it is a common name of columns and fields with texts.
 pub(super) fn is_of_texts(name: &str) -> bool {
     OF_TEXTS.iter().any(|usual| name.trim().eq_ignore_ascii_case(usual))
 }
@@ -33,7 +33,7 @@ pub(super) fn is_of_texts(name: &str) -> bool {
 /// Keys of a message in a conversation: the speaker and the text.
 pub(super) const MESSAGES: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
 
-/// The first of a list, and how many more there are.
+/// Lists the first names, and the number of the others.
 pub(super) fn listed(names: impl IntoIterator<Item = String>) -> String {
     let mut names = names.into_iter();
     let first: Vec<String> = names.by_ref().take(LISTED_MAX).collect();
@@ -44,7 +44,7 @@ pub(super) fn listed(names: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-/// A name without its end where it is long, and with its control characters escaped.
+/// Returns a name with its control characters escaped, cut if it is long.
 pub(super) fn shown(name: &str) -> String {
     let (mut characters, mut shown) = (name.chars(), String::new());
     for character in characters.by_ref().take(CHARACTERS_MAX) {
@@ -60,14 +60,14 @@ pub(super) fn shown(name: &str) -> String {
     shown
 }
 
-/// A name as a configuration has it; none: it is too long for a message, or TOML has another way to write it.
+/// Returns a name quoted for a configuration; `None`: it is too long for a message, or TOML writes it differently.
 fn quoted(name: &str) -> Option<String> {
     let quoted = format!("{name:?}");
     let is_short = name.chars().count() <= CHARACTERS_MAX;
     (is_short && !name.trim().is_empty() && !quoted.contains("\\u{")).then_some(quoted)
 }
 
-/// The name that is probably meant, in quotes: the wanted one in another spelling, or a common name of texts.
+/// Returns the probably intended name, in quotes: the wanted one in another spelling, or a common name of texts.
 pub(super) fn meant(wanted: &str, names: &[&str]) -> Option<String> {
     let is_near = |name: &&&str| name.trim().eq_ignore_ascii_case(wanted.trim());
     let usual =
@@ -87,7 +87,7 @@ fn escaped(name: &str) -> String {
     format!("\"{}\"", name.chars().map(of).collect::<String>())
 }
 
-/// The same, or else the first name that is none of a number.
+/// The same, or else the first name that does not suggest numbers.
 pub(super) fn example(wanted: &str, names: &[&str]) -> Option<String> {
     let is_number = |name: &str| ["id", "index"].iter().any(|other| name.eq_ignore_ascii_case(other));
     let first = || names.iter().filter(|name| !is_number(name)).find_map(|name| quoted(name));

@@ -1,4 +1,4 @@
-//! In place of gzip, where the worker is built without the feature `gzip`.
+//! Stand-in for gzip in builds without the feature `gzip`.
 
 use std::io::{BufRead, Read};
 

@@ -1,4 +1,4 @@
-//! In place of tables, where the worker is built without the feature `parquet`.
+//! Stand-in for tables in builds without the feature `parquet`.
 
 use super::Records;
 use crate::cache::Cache;

@@ -16,7 +16,7 @@ const MARKS: [(&[u8], &str); 3] = [
 ];
 
 const LITDATA: &str = "a chunk of litdata: write its tokens with `numpy.concatenate(list(litdata.StreamingDataset(DIR))).astype('<u4').tofile(OUT)` and say format = \"tokens-u32\" of that file";
-/// Items of such a chunk whose places no tokens have by chance: a text may begin with a token 1, and go on with 12.
+/// Minimum of items in such a chunk: tokens of a text may begin with 1 and 12 by chance.
 const ITEMS_MIN: u32 = 3;
 
 const OR_TOKENS: &str = "or say format = \"tokens-u16\" if these are tokens all the same";
@@ -52,7 +52,7 @@ pub(super) fn check_marked(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// How many items it has, and where each is and the last one ends: the first behind these numbers, and none before the one before.
+/// Checks the number of items and their offsets: the first after these numbers, the others not decreasing.
 fn is_litdata(head: &[u8], items_min: u32) -> bool {
     let mut words = head.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
     let (Some(items), Some(first)) = (words.next(), words.next()) else { return false };

@@ -1,8 +1,8 @@
-//! Pickles of Python in its first protocol, which is lines of ASCII.
+//! Python pickles of protocol 0, which consists of ASCII lines.
 
 use super::kinds::{A_PICKLE, OF_A_PICKLE};
 
-/// Lines of a beginning that are looked at.
+/// Lines to examine at the start.
 const LINES_MAX: usize = 64;
 /// Unambiguous starts of a list and a dictionary.
 const WHOLE: [&str; 4] = ["(lp0", "(dp0", "(lp1", "(dp1"];
@@ -38,7 +38,7 @@ fn is_begun(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As `pickle.dumps(x, 0)` of Python 3.13 and 2.7 writes them.
+    /// Output of `pickle.dumps(x, 0)` in Python 3.13 and 2.7.
     #[test]
     fn pickles_of_lines_are_known_and_texts_that_begin_alike_are_not() {
         for content in [

@@ -205,10 +205,10 @@ mod tests {
 
     const PLAIN: Dialect = Dialect { delimiter: b',', quote: Some(b'"'), escape: None };
 
-    /// First and last lines of all rows, and their faults.
+    /// Returns the first and last lines of all rows, and their faults.
     fn rows(dialect: Dialect, text: &str) -> Vec<(u64, u64, Option<&'static str>)> {
         let mut rows = Rows::new(dialect);
-        // However it comes in parts.
+        // In parts of any size.
         text.as_bytes().chunks(3).for_each(|part| rows.see(part));
         rows.see(b"");
         rows.ended.into_iter().map(|row| (row.first, row.last, row.fault)).collect()

@@ -90,7 +90,7 @@ impl<R: Read> Tar<R> {
 
     /// Reads a header; `None` at the end, which is blocks of zeros or the end of input after a whole file.
     ///
-    /// Readers stop at the first block of zeros (Python's `tarfile`, and so `webdataset`; GNU tar). Whatever follows them is refused.
+    /// Readers stop at the first block of zeros (Python's `tarfile`, and so `webdataset`; GNU tar). Further content is refused.
     fn header(&mut self) -> io::Result<Option<[u8; BLOCK_BYTES]>> {
         let mut header = [0; BLOCK_BYTES];
         loop {
@@ -111,7 +111,7 @@ impl<R: Read> Tar<R> {
             self.zeros += 1;
             if self.zeros > ZEROS_MAX {
                 return Err(damaged(
-                    "more than 64 KiB of zeros stand behind its files, as a download leaves them that is not complete: fetch it again, or pack it anew (`tar` with its usual blocking factor)",
+                    "more than 64 KiB of zeros follow its files, as in an incomplete download: fetch it again, or pack it anew (`tar` with its usual blocking factor)",
                 ));
             }
         }
@@ -161,7 +161,7 @@ fn is_header(header: &[u8; BLOCK_BYTES]) -> bool {
     octal(&header[148..156]) == Some(sum - own + 8 * u64::from(b' '))
 }
 
-/// Returns the message for an archive with more behind its end, of which the first file has this name.
+/// Returns the message for content after an archive's end, with the name of its first file.
 fn behind_end(name: Option<String>) -> String {
     let more = name.map_or_else(|| "other content follows".to_owned(), |name| format!("{name} follows"));
     format!(

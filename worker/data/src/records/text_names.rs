@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-/// Endings of plain texts.
+/// Extensions of plain texts.
 const PROSE: [&str; 14] = [
     "txt", "text", "raw", "tokens", "md", "markdown", "mdx", "rst", "adoc", "asciidoc", "org", "tex",
     "textile", "log",
 ];
-/// Endings of programs' sources.
+/// Extensions of source code.
 const SOURCES: [&str; 116] = [
     "ada", "adb", "ads", "asm", "awk", "bash", "bat", "c", "cc", "cjs", "cl", "clj", "cljs", "cmake", "cpp",
     "cs", "cu", "cuh", "cxx", "d", "dart", "el", "elm", "erl", "ex", "exs", "f", "f03", "f08", "f77", "f90",
@@ -51,12 +51,12 @@ const OTHERS: [(&[&str], &str); 9] = [
     ),
 ];
 
-/// Whether the source of a program has such a name.
+/// Whether it is a name of source code.
 pub(crate) fn is_source_code(path: &Path) -> bool {
     SOURCES.contains(&end_of(&unpacked(path)).as_str())
 }
 
-/// Refuses a name that is not that of a plain text.
+/// Refuses a name that is not a plain text's.
 pub(super) fn check(path: &Path) -> Result<(), String> {
     const ALL_THE_SAME: &str = "or say format = \"text\" if all of it is to be trained on as it stands";
     let name = unpacked(path);
@@ -84,7 +84,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Without the ending of how it is packed.
+/// Removes the extension of a compression.
 fn unpacked(path: &Path) -> std::path::PathBuf {
     match end_of(path).as_str() {
         "gz" | "zst" => path.with_extension(""),

@@ -1,4 +1,4 @@
-//! Images and their classes in a tar archive, as WebDataset packs them: `key.jpg` and `key.cls`, or `key.json`, next to each other.
+//! Images and their classes in a WebDataset tar archive: `key.jpg` and `key.cls`, or `key.json`, side by side.
 
 use std::io::{self, Read};
 use std::path::PathBuf;

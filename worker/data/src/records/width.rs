@@ -51,10 +51,10 @@ pub(super) fn check_four(head: &[u8]) -> Result<(), String> {
 const FOUR_SAID: &str = "a file with numbers of four bytes, as it seems, since every second one of two bytes is 0, and its format stands for two: say format = \"tokens-u32\"";
 const EIGHT_SAID: &str = "a file with numbers of eight bytes, as it seems (numpy's int64), since three of four numbers of two bytes are 0, and its format stands for two: write them with `array.astype('<u2').tofile(...)`";
 
-/// Fewer different numbers may take turns with 0, as in a toy's data.
+/// Minimum of different numbers: fewer may alternate with 0, as in toy data.
 const SAID_DIFFERENT_MIN: usize = 4;
 
-/// Refuses numbers of four or eight bytes at the beginning of a file of which it is said that they are of two: all of a vocabulary that two bytes can name have nothing in their upper halves.
+/// Refuses four-byte or eight-byte numbers at the start of a file configured as two-byte ones: the upper halves of a two-byte vocabulary are 0.
 pub(super) fn check_said(tokens: &[u32]) -> Result<(), String> {
     let pairs = || tokens.chunks_exact(2).map(|pair| (pair[0], pair[1]));
     let (count, low) = (pairs().count(), pairs().filter(|(low, _)| *low != 0).count());

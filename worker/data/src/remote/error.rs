@@ -14,7 +14,7 @@ pub enum RemoteError {
     Missing(String),
     /// The server does not respond.
     #[error(
-        "{0}; has this machine a way to it, and if it needs a proxy, is HTTPS_PROXY set? A copy on this machine can be a path"
+        "{0}; can this machine reach it, and if it needs a proxy, is HTTPS_PROXY set? A local copy can be given as a path"
     )]
     Unreachable(String),
     /// The server reports a temporary failure.
@@ -29,18 +29,18 @@ pub enum RemoteError {
     )]
     Cut(u64),
     /// The transfer is too slow.
-    #[error("after {0} bytes, next to nothing comes; is it busy, or the link to it?")]
+    #[error("after {0} bytes, the transfer nearly stopped; is the server busy, or the link to it?")]
     Slow(u64),
     /// The file has changed.
     #[error("it was changed since it was looked at: prepare it again when it is complete")]
     Changed,
     /// Changes of the file would go unnoticed.
     #[error(
-        "the server gives neither an ETag nor a date of change, so that a change could not be noticed; fetch it, and give its path"
+        "the server gives neither an ETag nor a date of change, so a change would go unnoticed; download the file, and give its path"
     )]
     NoVersion,
     /// The length is unknown.
-    #[error("the server does not say how long it is; fetch it, and give its path")]
+    #[error("the server does not report its length; download it, and give its path")]
     NoLength,
     /// The feature is missing from this build.
     #[error(
@@ -48,7 +48,7 @@ pub enum RemoteError {
     )]
     NotBuilt,
     /// The HTTP client cannot start.
-    #[error("this process cannot ask servers: {0}")]
+    #[error("this process cannot send requests: {0}")]
     NoClient(String),
 }
 

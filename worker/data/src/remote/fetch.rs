@@ -1,4 +1,4 @@
-//! A remote file as a local one, for readers that jump about in it.
+//! A local copy of a remote file, for readers that seek.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -8,7 +8,7 @@ use crate::DataError;
 use crate::cache::Cache;
 use crate::partial::Partial;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 18;
 
 /// A full-length copy in the cache, removed on drop.
@@ -16,7 +16,7 @@ const COPY_BYTES: usize = 1 << 18;
 pub(crate) struct Fetched(Partial);
 
 impl Fetched {
-    /// Fetches all of it. Another who wants it waits.
+    /// Fetches the whole file. Concurrent callers wait.
     pub(crate) fn new(remote: &RemoteFile, cache: &Cache) -> Result<Self, DataError> {
         let path = cache.fetched(&remote.hash().to_hex()[..32]);
         let mut partial = Partial::lock(&path)?;
@@ -33,7 +33,7 @@ impl Fetched {
         }
     }
 
-    /// Its bytes, from the first on.
+    /// Opens the copy at its start.
     pub(crate) fn open(&self) -> io::Result<File> {
         let mut file = self.0.file().try_clone()?;
         file.rewind()?;

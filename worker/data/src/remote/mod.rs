@@ -57,7 +57,7 @@ impl RemoteFile {
         if url.shown().starts_with("http://") {
             tracing::warn!(
                 url = url.shown(),
-                "anybody on the way can read and change what comes from there: https is better"
+                "this connection is not encrypted: anyone on its path can read and change the data; use https"
             );
         }
         // The query of a URL may also select the content.
@@ -72,7 +72,7 @@ impl RemoteFile {
         let files = match client.find(url, endpoint) {
             Err(error) if error.is_passing() => {
                 let Some(known) = known else { return Err(failed(error)) };
-                tracing::warn!(url = shown, %error, "cannot be reached: what was prepared of it before is used");
+                tracing::warn!(url = shown, %error, "cannot be reached: the data prepared earlier is used");
                 return Ok(all(known.files));
             }
             files => files.map_err(failed)?,
@@ -84,7 +84,7 @@ impl RemoteFile {
         Ok(all(files))
     }
 
-    /// With its name in object storage, which is nothing for a file of a web server.
+    /// Creates a file with its key in object storage; empty for a web server.
     fn new(url: &DataUrl, endpoint: Option<&str>, found: &str, (key, version): (String, Version)) -> Self {
         let url = match url {
             DataUrl::Web(_) => url.clone(),

@@ -7,12 +7,12 @@ use longhaul_common::config::DataUrl;
 
 use super::{RemoteError, RemoteFile, Version};
 
-/// There is none.
+/// Never created.
 pub(super) struct Client {
     never: Infallible,
 }
 
-/// There is none.
+/// Never created.
 pub(crate) struct RemoteReader {
     never: Infallible,
 }

@@ -28,7 +28,7 @@ impl Source {
         size
     }
 
-    /// The same, as lists have it.
+    /// Returns its size from its lists.
     fn listed_size(&self) -> SourceSize {
         let mut size =
             SourceSize { items: self.items(), shards: self.shards.len() as u64, ..SourceSize::default() };
@@ -40,7 +40,7 @@ impl Source {
             size.bytes += file.bytes;
             let records = file.list.pieces.iter().map(|piece| piece.records).sum::<u64>();
             let mut of_file = file.list.counts;
-            // However many parts it was read in.
+            // A text is one record, however many parts it was read in.
             if is_text {
                 of_file.odd = of_file.odd.of_one_text(records);
             }
@@ -63,7 +63,7 @@ impl Source {
         size
     }
 
-    /// The class of each of its images, in order; none: it is not known here, or was not listed by an earlier version.
+    /// Returns the class of each image, in order; `None`: unknown here, or not listed by an earlier version.
     pub(in super::super) fn labels(&self) -> Option<Vec<u32>> {
         let labels: Vec<u32> = match &self.names {
             Names::Coming(coming) => coming.filling().labels(),
@@ -72,7 +72,7 @@ impl Source {
         (labels.len() as u64 == self.items()).then_some(labels)
     }
 
-    /// Returns its files with the hashes of their shards, without files that have none.
+    /// Returns its files that have shards, with the hashes of these.
     pub(in super::super) fn contents(&self) -> impl Iterator<Item = (&Path, Vec<&str>)> {
         let files = self.files().iter().map(|file| {
             let became: Vec<&str> = file.list.pieces.iter().map(|piece| piece.hash.as_str()).collect();

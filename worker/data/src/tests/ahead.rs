@@ -1,4 +1,4 @@
-//! Batches that are read before they are wanted.
+//! Batches read before they are needed.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ fn wanted(positions: &[u64]) -> ReadRequest {
     ReadRequest { positions: positions.to_vec(), micro_batch: 2 }
 }
 
-/// 111 samples.
+/// Returns data with 111 samples.
 fn data(folder: &Folder) -> Arc<Dataset> {
     folder.write("text.txt", alphabet(1000));
     Arc::new(folder.open(LINES).unwrap())
@@ -43,7 +43,7 @@ fn a_step_that_comes_otherwise_than_was_said_is_read_as_it_comes() {
     let ahead = started(&data);
     let mut at = 0;
     for turn in 0..200_u64 {
-        // Another share, a round that is skipped, one that comes again, a step without a part in it, another number of samples.
+        // Another share, a skipped round, a repeated one, a step without samples, another number of samples.
         at = match turn % 7 {
             3 => at + 11,
             5 => at - 4,
@@ -88,7 +88,7 @@ fn it_ends_with_its_owner_whatever_it_does() {
         let ahead = started(&data);
         ahead.take((0..40).map(|step| wanted(&[step, step + 1]))).unwrap();
         drop(ahead);
-        // Its threads held it, too.
+        // The threads also held a reference.
         assert_eq!(Arc::strong_count(&data), 1);
     }
 }

@@ -50,7 +50,7 @@ fn an_interrupted_preparation_goes_on_with_the_pieces_that_are_there() {
     let whole =
         folder.open_with(LINES, &Tokenizer::Bytes, PIECE_BYTES, &Work::default()).unwrap().data_hash();
     let shards = folder.shards();
-    // As when it was killed: no list, and half of a shard under another name.
+    // The state after a kill: no list, and half of a shard under another name.
     std::fs::remove_dir_all(folder.path().join("cache/data/lists")).unwrap();
     std::fs::rename(&shards[0], shards[0].with_extension("partial")).unwrap();
     let work = Work::default();
@@ -102,7 +102,7 @@ fn a_text_that_was_changed_in_place_with_its_size_and_time_put_back_is_noticed()
     }
 }
 
-/// As after `chmod`, a rename or a link.
+/// The state after `chmod`, a rename or a link.
 #[test]
 fn a_text_whose_attributes_alone_changed_is_found_prepared() {
     let folder = Folder::new();

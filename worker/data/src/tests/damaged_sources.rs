@@ -13,7 +13,7 @@ use crate::records;
 
 /// Damaged copies of each file.
 const COPIES: u64 = 400;
-/// All that the process may map, in KiB: libtorch takes most of it, and no reader of files of some KiB needs the rest.
+/// Limit of mapped memory in KiB: libtorch takes most of it, and readers of files of some KiB must not need the rest.
 const MEMORY_MAX_KIB: u64 = 4 << 20;
 
 /// Random values for lengths in a file.
@@ -32,7 +32,7 @@ fn damaged_and_truncated_files_of_each_format_are_refused_or_read_in_little_memo
     assert!(output.status.success() && told.contains("1 passed"), "{}: {end:#?}", output.status);
 }
 
-/// Meaningless without a memory limit.
+/// Meaningful only with a memory limit.
 #[test]
 #[ignore = "runs in a process of its own"]
 fn with_little_memory() {
@@ -52,7 +52,7 @@ fn with_little_memory() {
     assert!(read > 0, "the damage is such that nothing can be read");
 }
 
-/// Some bytes of it are others, it ends early, or a part of it comes twice.
+/// Returns a file with changed bytes, an early end, or a repeated part.
 fn damaged(whole: &[u8], copy: u64, random: &mut ChaCha8Rng) -> Vec<u8> {
     let (mut bytes, len) = (whole.to_vec(), whole.len());
     match copy % 4 {
@@ -62,7 +62,7 @@ fn damaged(whole: &[u8], copy: u64, random: &mut ChaCha8Rng) -> Vec<u8> {
         2 => {
             let length = LENGTHS[random.random_range(0..LENGTHS.len())].to_le_bytes();
             let width = [2, 4, 8][random.random_range(0..3)];
-            // Most lengths stand at the ends of a file.
+            // Most lengths are at the ends of a file.
             let place = random.random_range(0..len - 8);
             let place = if random.random_bool(0.5) { place } else { place % 300 };
             let place = if random.random_bool(0.5) { place } else { len - 8 - place };

@@ -1,4 +1,4 @@
-//! Plain texts of a pattern are documents, with the separator behind each.
+//! Plain texts of a pattern are documents, each followed by the separator.
 
 use super::*;
 use crate::WorkDone;
@@ -30,7 +30,7 @@ fn the_separator_stands_behind_each_file_of_a_pattern_and_behind_no_file_that_is
     }
     let packed = PATTERN.replace("*.txt", "*.zst");
     assert_eq!(of(&packed, "|"), "four|");
-    // As it is for records.
+    // As for records.
     let said = PATTERN.replace("*.txt\"", "[ab].txt\", format = \"text\"");
     assert_eq!(of(&said, "|"), "one\ntwo|three\n|");
 }
@@ -51,7 +51,7 @@ fn a_pattern_that_matches_more_than_before_has_its_other_files_as_they_were() {
     }
 }
 
-/// As those of a version that put nothing behind a file.
+/// Shards of a version without separators after files.
 #[test]
 fn shards_of_a_file_alone_are_found_but_for_that_with_the_end() {
     let folder = Folder::new();
@@ -79,7 +79,7 @@ fn a_separator_is_asked_about_where_it_stands_between_files() {
     folder.open(&format!("{special}\n{FILE}")).unwrap();
 }
 
-/// With `--cache-dir .`, the prepared data are in `data`, where people have data of their own.
+/// With `--cache-dir .`, prepared data is in `data`, a usual folder of user data.
 #[test]
 fn data_beside_prepared_data_is_data() {
     let folder = Folder::new();
@@ -99,7 +99,7 @@ fn data_beside_prepared_data_is_data() {
     }
 }
 
-/// The cache of these tests is in the folder itself, as `--cache-dir` may say.
+/// The cache of these tests is in the folder of the data.
 #[test]
 fn folders_that_the_program_keeps_are_no_part_of_a_pattern_and_are_counted() {
     let folder = Folder::new();
@@ -110,13 +110,13 @@ fn folders_that_the_program_keeps_are_no_part_of_a_pattern_and_are_counted() {
         ("sub/b.txt", "two"),
         ("sub/longhaul-state/http-address", "127.0.0.1:1"),
         ("sub/longhaul-state/api-token", "secret"),
-        // A corpus beside a state, and within the folder of a cache, is data as any other.
+        // A corpus beside a state, and within a cache's folder, is ordinary data.
         ("sub/longhaul-state/c.txt", "three"),
         ("cache/d.txt", "four"),
     ] {
         folder.write(name, content);
     }
-    // Files that were prepared the first time are there the second time.
+    // The second pass finds the files prepared by the first.
     for _ in 0..2 {
         let lines = format!("separator = \"|\"\n{}", PATTERN.replace("*.txt", "**"));
         let data = folder.open(&lines).unwrap();
@@ -126,7 +126,7 @@ fn folders_that_the_program_keeps_are_no_part_of_a_pattern_and_are_counted() {
         );
         let mut told: Vec<char> = data.sources()[0].size.passed.to_string().chars().collect();
         let mut expected: Vec<char> = passed.chars().collect();
-        // In whichever order they are found.
+        // Their order is unspecified.
         told.sort_unstable();
         expected.sort_unstable();
         assert_eq!(told, expected);

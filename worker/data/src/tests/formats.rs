@@ -14,7 +14,7 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::load(fixtures().join("tokenizer.json").to_str().unwrap()).unwrap()
 }
 
-/// The data, and the folder of its cache.
+/// Returns the data, and the folder of its cache.
 fn open(source: &str, tokenizer: &Tokenizer) -> Result<(Folder, Dataset), DataError> {
     let folder = Folder::new();
     let separator = expected()["separator"].clone();
@@ -59,7 +59,7 @@ fn a_text_becomes_the_tokens_that_tokenizers_makes_of_what_python_reads() {
     }
 }
 
-/// A mark in the first of the columns is none of its name, nor one in a numbered column of its text.
+/// A mark at the start belongs neither to the first column's name nor, in a numbered column, to its text.
 #[test]
 fn a_byte_order_mark_is_left_out_at_the_beginning_of_a_file_and_is_text_elsewhere() {
     for (name, key, content) in [
@@ -138,7 +138,7 @@ fn a_file_that_is_not_what_its_name_says_is_refused_by_name() {
     }
 }
 
-/// As downloads and tools that append leave them.
+/// Output of downloads and of tools that append.
 #[test]
 fn what_follows_the_end_of_gzip_is_named_and_further_members_are_read() {
     let whole = std::fs::read(fixtures().join("records.txt.gz")).unwrap();

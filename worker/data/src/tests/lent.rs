@@ -96,7 +96,7 @@ impl Pair {
         Self { here, there, whole, provider }
     }
 
-    /// Opens the data on the fetching worker, with so many bytes of room.
+    /// Opens the data on the fetching worker, with a limit of room in bytes.
     fn remote(&self, bytes_max: Option<u64>) -> (Arc<Neighbour>, Dataset) {
         remote(&self.provider, LINES, &self.there, bytes_max)
     }

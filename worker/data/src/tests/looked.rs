@@ -1,9 +1,9 @@
-//! A look at sources finds what a preparation would find in them, as far as it reads.
+//! An inspection finds the same defects as a preparation, as far as it reads.
 
 use super::*;
 use crate::Looked;
 
-/// These files, each a source of its own.
+/// Looks at these files, each as a separate source.
 fn look(folder: &Folder, names: &[&str]) -> Looked {
     let sources: Vec<String> = names.iter().map(|name| format!("{{ path = \"{name}\" }}")).collect();
     let lines = format!("sequence_length = 1\nsources = [{}]", sources.join(", "));

@@ -59,7 +59,7 @@ impl Folder {
         std::fs::write(self.path().join(name), content).unwrap();
     }
 
-    /// Writes into the file that is there, and puts its time of change back; that of the system is another one than before.
+    /// Overwrites a file in place and restores its `mtime`; its `ctime` changes.
     fn write_in_place(&self, name: &str, content: impl AsRef<[u8]>) {
         use std::os::unix::fs::MetadataExt;
         let path = self.path().join(name);
@@ -77,7 +77,7 @@ impl Folder {
         self.open_with(lines, &Tokenizer::Bytes, 1 << 20, &Work::default())
     }
 
-    /// Relative paths of sources count from the folder.
+    /// Relative paths of sources are resolved against the folder.
     fn open_with(
         &self,
         lines: &str,
@@ -92,7 +92,7 @@ impl Folder {
         Dataset::prepared_by(&config.found_at(&place), Maker { cache: &cache, tokenizer, work, piece_bytes })
     }
 
-    /// The shards there are.
+    /// Returns the existing shards.
     fn shards(&self) -> Vec<PathBuf> {
         let folder = self.path().join("cache/data/shards");
         let mut files: Vec<_> =
@@ -108,7 +108,7 @@ fn text(data: &Dataset) -> String {
     Tokenizer::Bytes.decode(&tokens).unwrap()
 }
 
-/// Held-out samples.
+/// Returns held-out samples.
 fn held_out(data: &Dataset, batches: usize, sequences: usize) -> Vec<HostBatch> {
     data.validation(batches, sequences).collect::<Result<_, _>>().unwrap()
 }

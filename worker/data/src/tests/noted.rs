@@ -41,7 +41,7 @@ fn lines_of_plain_texts_that_end_with_cr_alone_are_counted_and_stay() {
         assert_eq!(found, count, "{content:?}");
         assert_eq!(told.contains("with CR alone, which stays"), count > 0, "{told}");
     }
-    // Within a record they are its own.
+    // Within a record they belong to it.
     let line = b"{\"text\": \"one\\rtwo\"}\n";
     assert_eq!(noted("a.jsonl", line, "", "path = \"a.jsonl\"", Note::LoneReturns).0, 0);
 }
@@ -64,9 +64,9 @@ fn texts_with_the_separator_within_are_counted_and_the_first_is_shown() {
             0,
         ),
         ("a.txt", "one(end)two", end, "glob = \"*.txt\"", 1),
-        // Of one file that is named, nothing stands behind it.
+        // A single file has no separator.
         ("a.txt", "one(end)two", end, "path = \"a.txt\"", 0),
-        // Blanks are in every text.
+        // Every text contains blanks.
         ("a.csv", "text\n\"one\ntwo\"\n", "", "path = \"a.csv\"", 0),
         ("a.csv", "text\none two\n", "separator = \" \"\n", "path = \"a.csv\"", 0),
         ("a.csv", "text\none two\n", "separator = \"\"\n", "path = \"a.csv\"", 0),
@@ -81,7 +81,7 @@ fn texts_with_the_separator_within_are_counted_and_the_first_is_shown() {
     }
 }
 
-/// However many parts it is read in.
+/// Regardless of the number of parts it is read in.
 #[test]
 fn a_file_of_plain_text_is_one_text() {
     let long = "it was the best of times, it was the worst of times\n".repeat(50_000);

@@ -1,4 +1,4 @@
-//! Many files at a time, and within a limit.
+//! Preparation of many files in parallel, and within a limit.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use super::*;
 use crate::WorkDone;
 use crate::cache::files;
 
-/// Files of the test with many; each is a stamp, a shard and a list.
+/// Files of the large test; each makes a stamp, a shard and a list.
 const FILES: usize = 1000;
 
 fn prepare(folder: &Folder, lines: &str, bytes_max: Option<u64>) -> Result<(Dataset, WorkDone), DataError> {
@@ -19,7 +19,7 @@ fn prepare(folder: &Folder, lines: &str, bytes_max: Option<u64>) -> Result<(Data
     Ok((data, work.done()))
 }
 
-/// Bytes of what counts towards the limit.
+/// Returns the bytes that count towards the limit.
 fn taken(folder: &Folder) -> u64 {
     let data = folder.path().join("cache/data");
     let all = ["lists", "shards"].into_iter().flat_map(|part| files(&data.join(part)).unwrap());
@@ -28,7 +28,7 @@ fn taken(folder: &Folder) -> u64 {
     in_stamps + all.map(|path| std::fs::metadata(path).unwrap().len()).sum::<u64>()
 }
 
-/// Lists and stamps were used so much longer ago: of two that are used within a tick of the disk's clock, none is the older one.
+/// Ages lists and stamps: two uses within a tick of the disk's clock have no order.
 fn age(folder: &Folder) {
     let parts = ["lists", "stamps"].map(|part| files(&folder.path().join("cache/data").join(part)).unwrap());
     for used in parts.iter().flatten() {
@@ -54,7 +54,7 @@ fn a_thousand_small_files_are_prepared_side_by_side_and_stay_in_their_order() {
     let lines = "sources = [{ glob = \"*.txt\" }]\nsequence_length = 10\nvalidation_share = 0.0";
     let (data, done) = prepare(&folder, lines, None).unwrap();
     assert_eq!(text(&data), whole);
-    // Without what stands behind each.
+    // Without separators.
     let (files_, bytes) = (FILES as u64, (whole.len() - FILES) as u64);
     assert_eq!((done.files, done.files_done, done.made), (files_, files_, files_));
     assert_eq!((done.bytes, done.hashed_bytes, done.read_bytes, done.found_bytes), (bytes, bytes, bytes, 0));
@@ -81,13 +81,13 @@ fn one_bad_file_of_many_ends_the_preparation_and_is_named() {
 #[test]
 fn the_limit_holds_while_data_is_prepared_and_what_was_opened_longest_ago_goes() {
     let folder = Folder::new();
-    // Two of them.
+    // Room for two of them.
     let max = 40_000;
     Cache::open(&folder.path().join("cache"), None).unwrap();
     for number in 0..6 {
         let name = format!("{number}.txt");
         folder.write(&name, alphabet(3000 + number).repeat(2));
-        // The first one is opened again and again.
+        // The first is opened repeatedly.
         for name in [&name, "0.txt"] {
             age(&folder);
             drop(prepare(&folder, &source(name), Some(max)).unwrap());

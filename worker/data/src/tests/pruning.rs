@@ -11,7 +11,7 @@ use crate::lease::Lease;
 use crate::stamp::Stamp;
 use crate::{Pruned, prune};
 
-/// Two texts, of which the second one was used longest ago.
+/// Returns a folder with two texts; the second is the least recently used.
 fn two() -> Folder {
     let folder = Folder::new();
     for (name, age_s) in [("a.txt", 100), ("b.txt", 200)] {
@@ -34,7 +34,7 @@ fn open(folder: &Folder, name: &str) -> Dataset {
     folder.open(&format!("path = \"{name}\"\nsequence_length = 10")).unwrap()
 }
 
-/// A file was written or used so many seconds after 1970.
+/// Sets the time of a file's last write or use, in seconds after 1970.
 fn at(path: &Path, second: u64) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
@@ -79,7 +79,7 @@ fn stamps_are_counted_as_the_disk_does_and_the_one_that_was_used_longest_ago_goe
     let in_lists_and_shards: u64 = parts.iter().flatten().map(bytes).sum();
     let all = in_lists_and_shards + in_stamps(&folder);
     assert_eq!(run(&folder, u64::MAX).left_bytes, all);
-    // The first one is the oldest, until it is used again.
+    // The first is the oldest until it is used again.
     let cache = Cache::open(&folder.path().join("cache"), None).unwrap();
     let stamp = |name: &String| cache.stamp(&Stamp::name(&folder.path().join(name)).unwrap());
     names.iter().zip(2000..).for_each(|(name, second)| at(&stamp(name), second));

@@ -11,7 +11,7 @@ use super::refused::{gz, zst};
 use super::silent::read_as;
 use super::*;
 
-/// The message of a file that is refused, without the folder that it is in.
+/// Returns the message for a refused file, without its folder.
 fn refused(name: &str, keys: &str, content: &[u8]) -> String {
     let message = read_as(name, keys, content).unwrap_err();
     let at = message.find(&format!("/{name}")).unwrap_or_else(|| panic!("{name} is not named: {message}"));
@@ -55,7 +55,7 @@ fn a_table_with_another_delimiter_is_told_with_the_one_that_it_has() {
         let message = refused(name, keys, content.as_bytes());
         assert!(message.contains(words), "{content:?}: {message}");
     }
-    // No other one has so many values.
+    // No other delimiter gives so many values.
     let message = refused("a.csv", ", column = 2", b"one\n");
     assert!(message.ends_with("column 2 was asked for"), "{message}");
     let text = "id;text\n1;one\n";
@@ -124,7 +124,7 @@ fn text_in_another_encoding_is_told_with_its_byte_and_what_converts_it() {
         let message = refused(name, "", content);
         assert!(message.starts_with(&format!("{place}: {convert}")), "{message}");
     }
-    // In GBK, whose bytes may be the first of a character of UTF-8.
+    // In GBK, whose bytes may begin UTF-8 characters.
     for content in [
         &b"id,text\n1,\xe4\xbd\n2,two\n"[..],
         b"text,id\n\xe4\xbd,1\n",
@@ -145,7 +145,7 @@ fn text_in_another_encoding_is_told_with_its_byte_and_what_converts_it() {
     );
 }
 
-/// Converting all of them would make other letters of those that are right.
+/// Converting the whole text would corrupt its valid letters.
 #[test]
 fn nothing_is_converted_where_other_characters_are_utf8_or_there_is_no_text() {
     for (name, content, words) in [
@@ -212,7 +212,7 @@ fn an_object_over_several_lines_or_with_texts_elsewhere_is_told_with_what_makes_
     );
 }
 
-/// A table with a column of bytes.
+/// Returns a table with a column of bytes.
 fn binary() -> RecordBatch {
     let schema = Schema::new(vec![Field::new("text", DataType::Binary, false)]);
     let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(vec![&b"one"[..], b"two"]));
@@ -359,7 +359,7 @@ fn files_of_other_programs_are_told_for_what_they_are() {
         let message = refused(name, "", &content);
         assert!(message.starts_with(&format!("{name} is {words}")), "{message}");
     }
-    // As it is asked for.
+    // With an explicit format.
     assert_eq!(read_as("b.pkl", ", format = \"text\"", b"(dp0\n.").as_deref(), Ok("(dp0\n."));
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("a.lance")).unwrap();

@@ -12,7 +12,7 @@ fn lines(url: &str) -> String {
     format!("sources = [{{ url = \"{url}\" }}]\nsequence_length = 8\nvalidation_share = 0.0")
 }
 
-/// A text that is another at each place.
+/// Returns a text that differs at each place.
 fn long_text(bytes: usize) -> String {
     let mut text: String =
         (0..bytes as u32 / 8).map(|n| format!("{:08x}\n", n.wrapping_mul(2_654_435_761))).collect();
@@ -37,7 +37,7 @@ fn each_format_is_read_from_a_server_as_from_a_disk_and_no_copy_stays() {
         let open = |place: &str| {
             let lines =
                 format!("sources = [{{ {place}{key} }}]\nsequence_length = 8\nvalidation_share = 0.0");
-            // Its tokens are of a vocabulary of their own.
+            // Its tokens have their own vocabulary.
             let result = folder.open(&lines);
             result
                 .map(|data| data.data_hash())
@@ -52,7 +52,7 @@ fn each_format_is_read_from_a_server_as_from_a_disk_and_no_copy_stays() {
     }
 }
 
-/// Two files of images and labels, of which the first comes with cuts.
+/// Files of images and labels; the connection to the first is cut.
 #[test]
 fn images_and_their_labels_are_read_from_a_server_as_from_a_disk() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images");
@@ -180,7 +180,7 @@ fn what_opens_a_url_is_neither_told_nor_kept() {
     let refused = folder.open(&lines(&url)).unwrap_err().to_string();
     assert!(refused.contains("text.jsonl, line 2") && !refused.contains("secret"), "{refused}");
     let lines = format!("{}\nbad_records_max = 1", lines(&url));
-    // Too short for a sample, and prepared for all that.
+    // Too short for a sample, but prepared.
     let short = folder.open(&lines).unwrap_err().to_string();
     assert!(!short.contains("secret"), "{short}");
     for part in ["stamps", "lists"] {
@@ -201,7 +201,7 @@ fn what_is_prepared_needs_no_network_and_what_is_not_says_what_is_missing() {
     drop(server);
     assert_eq!(folder.open(&lines(&url)).unwrap().data_hash(), hash);
     let message = Folder::new().open(&lines(&url)).unwrap_err().to_string();
-    assert!(message.contains(&url) && message.contains("has this machine a way to it"), "{message}");
+    assert!(message.contains(&url) && message.contains("can this machine reach it"), "{message}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::*;
 use crate::sample::SampleShape;
 use crate::{HostBatch, Values};
 
-/// The data, and the folder that it is read from.
+/// Returns the data, and its folder.
 fn dataset(text: &str, sequence_length: u32, validation_share: f64) -> Result<(Folder, Dataset), DataError> {
     let folder = Folder::new();
     folder.write("text.txt", text);
@@ -53,7 +53,7 @@ fn tokens_are_what_their_bytes_say_however_many_those_are() {
     assert_eq!(rows(&batch), [0x0403_0201]);
 }
 
-/// So large a batch libtorch would fill with several threads.
+/// A batch large enough for libtorch to fill it with several threads.
 #[test]
 fn a_large_batch_has_all_tokens_in_order() {
     let text = alphabet(60_000);
@@ -110,7 +110,7 @@ fn an_empty_a_short_and_a_missing_text_are_refused_with_a_remedy() {
     assert!(none.contains("*.jsonl: it matches no file"), "{none}");
 }
 
-/// Samples of two sources that differ in case.
+/// Samples of two sources, distinguished by case.
 #[test]
 fn without_weights_an_epoch_has_each_sample_of_each_source_once() {
     let folder = Folder::new();

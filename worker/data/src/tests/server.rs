@@ -1,4 +1,4 @@
-//! A web server that has files, and whatever weaknesses a test wants.
+//! A web server of files, with configurable faults.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// Ends when it is dropped.
+/// Ends on drop.
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,
@@ -17,15 +17,15 @@ pub(super) struct Server {
 /// Its settings and its log.
 #[derive(Debug, Default)]
 pub(super) struct Behaviour {
-    /// By their paths, with a slash.
+    /// By path, with a leading slash.
     pub(super) files: HashMap<String, Vec<u8>>,
-    /// Of all files.
+    /// The ETag of all files.
     pub(super) etag: Option<String>,
     pub(super) modified: Option<String>,
-    /// Answers to so many requests for bytes end after so many of them.
+    /// Responses to this many requests for bytes end after this many bytes.
     pub(super) cuts: (usize, usize),
     pub(super) knows_no_ranges: bool,
-    /// The same answer to all.
+    /// The response to all requests.
     pub(super) status: Option<&'static str>,
     /// The ETag after the first request for bytes.
     pub(super) next_etag: Option<String>,
@@ -90,7 +90,7 @@ fn answer(mut stream: &TcpStream, behaviour: &Mutex<Behaviour>) -> std::io::Resu
 }
 
 impl Behaviour {
-    /// `is_look`: only the first byte is asked for.
+    /// `is_look`: only the first byte is requested.
     fn answer(&mut self, is_look: bool, path: &str, first: usize) -> (String, Vec<u8>) {
         let empty = |status: &str| (format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n"), Vec::new());
         if let Some(status) = self.status {

@@ -14,7 +14,7 @@ pub(super) fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, 
     folder.open(&lines).map(|data| text(&data)).map_err(|error| error.to_string())
 }
 
-/// A file of `numpy.memmap` after a kill during filling.
+/// A file of `numpy.memmap` whose writer was killed.
 #[test]
 fn tokens_without_end_that_are_zero_are_refused_unless_it_is_said_that_they_are_tokens() {
     let text: Vec<u8> = (0..40_000_u32).flat_map(|at| ((at % 200 + 1) as u16).to_le_bytes()).collect();
@@ -65,7 +65,7 @@ fn a_quote_that_never_ends_counts_for_each_line_that_it_takes() {
     }
 }
 
-/// Byte by byte tokens of a text, as tools write them.
+/// A text as one token per byte, in the formats of tools.
 #[test]
 fn tokens_of_four_or_eight_bytes_are_not_read_as_tokens_of_two() {
     let text = "it was the best of times, it was the worst of times";
@@ -89,7 +89,7 @@ fn tokens_of_four_or_eight_bytes_are_not_read_as_tokens_of_two() {
     }
 }
 
-/// As Java's and numpy's big-endian writers leave them.
+/// Output of big-endian writers of Java and numpy.
 #[test]
 fn tokens_with_the_other_order_of_bytes_are_told_with_what_turns_them_round() {
     let tokens = |at: u32| at * 37 % 251;
@@ -113,7 +113,7 @@ fn tokens_with_the_other_order_of_bytes_are_told_with_what_turns_them_round() {
         (", format = \"tokens-u32\"", four(true), words),
         ("", two(true)[2..40].to_vec(), words),
         ("", two(true)[2..18].to_vec(), words),
-        // Too few, one beyond in either order, and others.
+        // Too few, one invalid in either byte order, and others.
         ("", two(true)[2..10].to_vec(), beyond),
         ("", some, beyond),
         ("", [two(false), vec![9, 9]].concat(), beyond),
@@ -152,7 +152,7 @@ fn json_that_is_nested_too_deep_is_no_broken_json() {
     assert!(message.contains("a.jsonl, line 1: it is nested too deep"), "{message}");
 }
 
-/// Python reads it as infinity.
+/// Python reads such a number as infinity.
 #[test]
 fn a_number_that_no_double_holds_spoils_no_line_that_has_it_beside_its_text() {
     let lines = b"{\"text\": \"one\", \"n\": 1e999}\n{\"n\": [-1e999, NaN], \"text\": \"1e999\"}\n";
@@ -284,7 +284,7 @@ fn what_a_pattern_has_and_would_not_be_read_is_refused_or_else_counted() {
     assert_eq!((text(&data).as_str(), data.sources()[0].size.passed.count()), ("one\n|", 2));
 }
 
-/// An interrupted download, and a data set written over a longer one.
+/// An interrupted download, and a data set that overwrote a longer one.
 #[test]
 fn a_set_that_is_not_whole_is_refused_or_counted_and_two_in_one_are_refused() {
     let folder = Folder::new();
@@ -415,7 +415,7 @@ fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
     }
 }
 
-/// Names of Spark and pandas, with extensions beyond the pattern.
+/// File names of Spark and pandas, with other extensions than the pattern.
 #[test]
 fn files_that_are_named_as_another_format_than_their_pattern_are_refused_unless_it_is_said_what_they_are() {
     for (name, pattern, words) in [
@@ -465,7 +465,7 @@ fn a_link_that_leads_to_no_folder_is_told_where_files_may_be_behind_it() {
     folder.open(below).unwrap();
 }
 
-/// Readers see one of them, as pyarrow does, where both have the same layout.
+/// Readers such as pyarrow see only one of them if both have the same layout.
 #[cfg(feature = "parquet")]
 #[test]
 fn tables_that_were_put_one_behind_the_other_are_refused_by_name() {

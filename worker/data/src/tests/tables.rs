@@ -98,7 +98,7 @@ fn a_table_s_row_of_another_shape_is_a_bad_record_with_its_line() {
         ("a.csv", ", delimiter = \";\"", "id;text\n1;a, b\n", "a, b|"),
         ("a.csv", ", quote = \"'\"", "id,text\n1,'a, \"b\"'\n", "a, \"b\"|"),
         ("a.csv", ", escape = \"\\\\\"", "id,text\n1,\"a \\\"b\\\", c\"\n", "a \"b\", c|"),
-        // As pandas writes with `doublequote=False, escapechar='\\'`, and with `quoting=csv.QUOTE_NONE`.
+        // Output of pandas with `doublequote=False, escapechar='\\'`, and with `quoting=csv.QUOTE_NONE`.
         (
             "a.csv",
             ", escape = \"\\\\\"",
@@ -137,14 +137,14 @@ fn numbers_of_eight_bytes_are_not_read_as_tokens_of_four() {
     assert!(read_as("a.bin", ", format = \"tokens-u32\"", &four).is_ok());
 }
 
-/// Python's `csv` gives the rows between as one value; what wrote them did not mean quotes.
+/// Python's `csv` merges the rows in between into one value; their writer did not quote.
 #[test]
 fn a_quote_that_closes_in_a_later_row_of_a_table_with_tabs_is_a_bad_record() {
     let table = "id\ttext\n1\t\"He left\n2\tthe house\n3\tand said bye\"\n4\tok\n";
     let message = read_as("a.tsv", "", table.as_bytes()).unwrap_err();
     assert!(message.contains("3 records of a source"), "{message}");
     assert!(message.contains("lines 2 to 4: a quote that opens in one row closes in another"), "{message}");
-    // As of GLUE: it closes on the next row.
+    // As in GLUE: the quote closes in the next row.
     let table = "n\ta\ttext\n1\tp\t\"I am pleased\n2\tq\tthat is all.\"\n3\tr\tok\n";
     for column in ["a", "text"] {
         let message = read_as("b.tsv", &format!(", column = \"{column}\""), table.as_bytes()).unwrap_err();

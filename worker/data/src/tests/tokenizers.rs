@@ -1,4 +1,4 @@
-//! Tokenizers of each class make what `tokenizers` makes in Python, whatever their files were last used for: `tests/fixtures/make_tokenizers.py`.
+//! Tokenizers of each class make the same tokens as `tokenizers` in Python, regardless of their files' last use: `tests/fixtures/make_tokenizers.py`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,14 +9,14 @@ use super::*;
 struct Made {
     name: String,
     tokenizer: Value,
-    /// What its file has after calls with these.
+    /// Settings of its file after calls with them.
     settings: Map<String, Value>,
     texts: Vec<String>,
     tokens: Vec<Vec<u32>>,
 }
 
 impl Made {
-    /// The tokenizer of its file after calls with those of its settings whose bits are set, and how many they are.
+    /// Returns the tokenizer of its file after calls with the settings whose bits are set, and their number.
     fn after_calls(&self, which: usize) -> (Tokenizer, usize) {
         let mut json = self.tokenizer.clone();
         let chosen = self.settings.iter().enumerate().filter(|(index, _)| which >> index & 1 == 1);
@@ -69,7 +69,7 @@ fn all_of_a_text_is_trained_on_with_a_file_that_was_last_used_for_less() {
     }
 }
 
-/// As `BPE()` of the library is trained in many tutorials: it makes `[1]` of `né`.
+/// `BPE()` of the library as trained in many tutorials: it encodes `né` as `[1]`.
 #[test]
 fn a_character_that_is_in_no_token_is_refused_by_its_name_and_its_file() {
     let json = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"post_processor":null,"decoder":null,"truncation":null,"padding":null,
@@ -93,7 +93,7 @@ fn a_character_that_is_in_no_token_is_refused_by_its_name_and_its_file() {
     assert!(message.contains("`unk_token` or `byte_fallback`"), "{message}");
     let message = open(json, "  ", none).unwrap_err();
     assert!(message.contains("there is no token in the 1 record that was read"), "{message}");
-    // Without words, what stands between records is text as any other.
+    // Without words, the separator is ordinary text.
     let bare = json.replace(r#"{"type":"Whitespace"}"#, "null");
     let message = open(&bare, "one", "").unwrap_err();
     assert!(

@@ -8,10 +8,10 @@ use crate::cache::{document, files, read_document};
 use crate::prepared::PieceList;
 use crate::text_counts::TextCounts;
 
-/// So small that records of a few words are several pieces.
+/// Small enough that records of a few words make several pieces.
 const PIECE_BYTES: u64 = 30;
 
-/// A tokenizer with this model; the names are special tokens, whose numbers are in its vocabulary.
+/// Returns a tokenizer with this model; the names are special tokens, with their ids in its vocabulary.
 fn tokenizer(model: &Value, special: &[(&str, u32)]) -> Tokenizer {
     let added = |(content, id): &(&str, u32)| {
         json!({
@@ -34,7 +34,7 @@ fn words() -> Value {
     })
 }
 
-/// BPE of these letters and bytes, without merges.
+/// Returns a BPE model of these letters and bytes, without merges.
 fn letters(unknown: Option<&str>, names: impl IntoIterator<Item = String>) -> Value {
     let vocab: serde_json::Map<String, Value> =
         names.into_iter().enumerate().map(|(number, name)| (name, json!(number))).collect();
@@ -80,7 +80,7 @@ fn tokens_are_unknown_where_a_tokenizer_has_none_and_not_where_a_text_or_a_separ
     assert!(size.unknown.to_string().starts_with(words), "{}", size.unknown);
 }
 
-/// As models are trained whose files say `fuse_unk`.
+/// The setting of models trained with `fuse_unk`.
 #[test]
 fn one_unknown_token_may_stand_for_many_characters_and_these_are_counted() {
     let mut model = letters(Some("<unk>"), ["<unk>", "o", "n", "e", "|"].map(str::to_owned));
@@ -117,7 +117,7 @@ fn a_separator_that_the_tokenizer_does_not_know_is_refused_and_one_that_runs_int
             assert!(message.starts_with(&words) && message.contains("special tokens: none"), "{message}");
         }
     }
-    // It has a token for it, and none for `.|`.
+    // It has a token for the separator, but none for `.|`.
     let size = size(&folder, &unknown, "|");
     let words = "1 of 4 tokens (25.0 %) is the unknown token `<unk>`, for 2 of 11 counted characters (18.2 %); 1 of them is where the separator \"|\" stands: name one";
     assert!(size.unknown.to_string().starts_with(words), "{}", size.unknown);
@@ -135,13 +135,13 @@ fn what_falls_back_to_bytes_is_not_unknown_and_what_has_no_bytes_is() {
         ("no byte", letters(Some("<unk>"), names(&["<unk>", "o", "n", "e", "|"])), 2),
         ("Unigram", json!({ "type": "Unigram", "unk_id": 0, "vocab": pieces }), 2),
     ] {
-        // In UTF-8 both begin with the same byte.
+        // Both letters begin with the same byte in UTF-8.
         let size = size(&folder(&["one é", "nü"]), &tokenizer(&model, &[]), "|");
         assert_eq!(size.unknown.count(), count, "{name}: {}", size.unknown);
     }
 }
 
-/// From the file, from its list, from shards of a preparation that was interrupted, and from a damaged one.
+/// From the file, from its list, from shards of an interrupted preparation, and from a damaged shard.
 #[test]
 fn counts_are_the_same_however_much_of_the_data_was_there() {
     let unknown = tokenizer(&words(), &[]);
@@ -151,7 +151,7 @@ fn counts_are_the_same_however_much_of_the_data_was_there() {
     assert_eq!((first.unknown.count(), first.marks.count(), first.shards > 2), (6, 2, true));
     let lists = folder.path().join("cache/data/lists");
     let told = |size: &SourceSize| (size.unknown.count(), size.marks, size.items, size.records, size.shards);
-    // Characters are those of texts that were tokenised for the list.
+    // Only characters of texts tokenised for the list are counted.
     let check = |what: &str, characters: &str, change: &dyn Fn()| {
         change();
         let again = size(&folder, &unknown, "|");
@@ -178,7 +178,7 @@ fn counts_are_the_same_however_much_of_the_data_was_there() {
         let written = document(&list, &path).unwrap();
         assert!(!String::from_utf8_lossy(&written).contains("counts"));
         std::fs::write(&path, written).unwrap();
-        // It is accepted: nothing is known or reported.
+        // It is accepted: nothing is known, so nothing is reported.
         let old = size(&folder, &unknown, "|");
         assert_eq!((old.items, old.unknown.count(), old.marks.count()), (first.items, 0, 0));
         std::fs::remove_file(&path).unwrap();
@@ -195,7 +195,7 @@ fn tokens_that_were_made_elsewhere_are_not_asked_whether_they_are_known() {
     assert_eq!(data.sources().remove(0).size.unknown.count(), 0);
 }
 
-/// Each but the first of a file, in whichever format.
+/// All but the one at a file's start, in any format.
 #[test]
 fn byte_order_marks_within_a_text_are_counted_and_stay() {
     for (name, content, count) in [
@@ -250,7 +250,7 @@ fn lines_of_plain_texts_that_end_with_cr_lf_are_counted_and_stay() {
     for (name, content, count) in [
         ("a.txt", "one\r\ntwo\r\nthree\r\n", 3),
         ("b.txt", "one\ntwo\rthree\n", 0),
-        // Within a record they are its own.
+        // Within a record they belong to it.
         ("c.jsonl", "{\"text\": \"one\\r\\ntwo\"}\r\n", 0),
         ("d.csv", "text\r\n\"one\r\ntwo\"\r\n", 0),
     ] {

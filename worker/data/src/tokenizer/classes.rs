@@ -42,7 +42,7 @@ pub(super) struct Class {
     #[serde(default)]
     model: Vec<Case>,
     pub(super) unk_id: Option<UnkId>,
-    /// Its fixed vocabulary; or words of which the file must have one, so that none are added.
+    /// Its fixed vocabulary, or words of which the file must have one to take its vocabulary unchanged.
     pub(super) vocabulary: Option<Vec<String>>,
     pub(super) vocabulary_with: Option<Vec<String>>,
     /// Tokens that it adds: by the setting that may name another, and others.

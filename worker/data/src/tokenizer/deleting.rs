@@ -1,4 +1,4 @@
-//! Steps of a tokenizer that take characters out of a text, so that they are in no token.
+//! Tokenizer steps that delete characters of a text.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use tokenizers::{
 use super::reach::marks_of;
 use crate::unwound::caught;
 
-/// Characters that are tried one by one: those of most alphabets, punctuation and signs, and some of further ones.
+/// Characters tried one by one: most alphabets, punctuation and signs, and some beyond.
 const LAST: char = '\u{2fff}';
 const FURTHER: &str = "、。「」あアー中文字한글！？ａ１ﬁ😀🇩𝒜";
 /// Sample texts for deletions that depend on the context.
@@ -20,11 +20,11 @@ const TEXTS: [&str; 2] = [
     "One two's (three) [four] {five} <six>: 7,890.12 + 3 = x_y; \"a\" - 'b' / c\\d @e #f $g %h &i *j ~k `l` ^m |n! o?",
     "http://a.example/b?c=d&e=f\n\n- item 1\n* item 2\n\n\tif (a == b) { return; }  // end\r\n<p>text</p> [[link]] ...",
 ];
-/// Characters that a message names, and of a step that it shows.
+/// Characters named in a message, and characters shown of a step.
 const NAMED: usize = 5;
 const SHOWN: usize = 200;
 
-/// A notice of each step that does.
+/// Returns a notice for each such step.
 pub(super) fn notices(json: &[u8]) -> Vec<String> {
     let Ok(file) = serde_json::from_slice::<Value>(json) else { return Vec::new() };
     let marks = marks_of(json);
@@ -39,7 +39,7 @@ pub(super) fn notices(json: &[u8]) -> Vec<String> {
     normalizers.chain(dividers).collect()
 }
 
-/// The steps of a part one after the other.
+/// Returns the steps of a part in order.
 fn inner(part: &Value) -> Vec<&Value> {
     match ["normalizers", "pretokenizers"].into_iter().find_map(|key| part.get(key)?.as_array()) {
         Some(steps) => steps.iter().flat_map(inner).collect(),
@@ -53,7 +53,7 @@ fn read<T: DeserializeOwned>(step: &Value) -> Option<T> {
 
 type Kept = Box<dyn Fn(&str) -> Option<String>>;
 
-/// What a normalizer leaves of a text.
+/// Returns a function to the text after a normalizer.
 fn kept_by_normalizer(step: &Value) -> Option<Kept> {
     let step: NormalizerWrapper = read(step)?;
     Some(Box::new(move |text| {
@@ -63,7 +63,7 @@ fn kept_by_normalizer(step: &Value) -> Option<Kept> {
     }))
 }
 
-/// The same of a pre-tokenizer.
+/// The same for a pre-tokenizer.
 fn kept_by_divider(step: &Value) -> Option<Kept> {
     let step: PreTokenizerWrapper = read(step)?;
     Some(Box::new(move |text| {
@@ -74,7 +74,7 @@ fn kept_by_divider(step: &Value) -> Option<Kept> {
     }))
 }
 
-/// What a step takes out that is no space; none: nothing that was tried.
+/// Describes the characters that a step deletes, except white space; `None`: none of those tried.
 fn told(part: &str, step: &Value, kept: Kept, marks: &[String]) -> Option<String> {
     let counts =
         |character: &char| !character.is_whitespace() && !character.is_control() && *character != '▁';
@@ -97,7 +97,7 @@ fn told(part: &str, step: &Value, kept: Kept, marks: &[String]) -> Option<String
     let shown: String = step.to_string().chars().take(SHOWN).collect();
     (!found.is_empty()).then(|| {
         format!(
-            "a step of the tokenizer's {part} takes characters out of texts, so that they are in no token: {shown} takes out {}{more}",
+            "a step of the tokenizer's {part} deletes characters of texts, so that no token has them: {shown} deletes {}{more}",
             named.join(", ")
         )
     })
@@ -121,21 +121,21 @@ mod tests {
         let inverted = r#""behavior":"Removed","invert":true"#;
         for (json, words) in [
             (replace(r#"{"Regex":"[0-9]"}"#, ""), Some("normalizer takes")),
-            (replace(r#"{"String":"\u00ad"}"#, ""), Some("takes out '\\u{ad}'")),
-            (replace(r#"{"String":"<br>"}"#, ""), Some("takes out '<', '>', 'b', 'r'")),
-            (replace(r#"{"Regex":"(?<=\\d),(?=\\d)"}"#, ""), Some("takes out ','")),
+            (replace(r#"{"String":"\u00ad"}"#, ""), Some("deletes '\\u{ad}'")),
+            (replace(r#"{"String":"<br>"}"#, ""), Some("deletes '<', '>', 'b', 'r'")),
+            (replace(r#"{"Regex":"(?<=\\d),(?=\\d)"}"#, ""), Some("deletes ','")),
             (replace(r#"{"Regex":"[0-9]"}"#, "0"), None),
             (replace(r#"{"Regex":"\\s+$"}"#, ""), None),
             (replace(r#"{"Regex":"^▁+$"}"#, ""), None),
-            (split(r#"{"Regex":"[0-9.]"}"#, removed), Some("takes out '.', '0', '1', '2', '3' and 6 more")),
+            (split(r#"{"Regex":"[0-9.]"}"#, removed), Some("deletes '.', '0', '1', '2', '3' and 6 more")),
             (split(r#"{"String":"|"}"#, removed), Some("pre_tokenizer takes")),
-            (split(r#"{"Regex":"\\p{L}+"}"#, inverted), Some("takes out '!'")),
+            (split(r#"{"Regex":"\\p{L}+"}"#, inverted), Some("deletes '!'")),
             (split(r#"{"Regex":"[^\\s]+"}"#, inverted), None),
             (split(r#"{"Regex":"\\s+"}"#, removed), None),
             (split(r#"{"Regex":"[0-9.]"}"#, r#""behavior":"Isolated","invert":false"#), None),
-            (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"."}}"#.to_owned(), Some("takes out '.'")),
+            (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"."}}"#.to_owned(), Some("deletes '.'")),
             (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":" "}}"#.to_owned(), None),
-            (r#"{"pre_tokenizer":{"type":"Punctuation","behavior":"Removed"}}"#.to_owned(), Some("takes out '!'")),
+            (r#"{"pre_tokenizer":{"type":"Punctuation","behavior":"Removed"}}"#.to_owned(), Some("deletes '!'")),
             (r#"{"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"}}"#.to_owned(), None),
             (r#"{"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"}}"#.to_owned(), None),
             ("{".to_owned(), None),

@@ -1,4 +1,4 @@
-//! In place of the `tokenizers` library, where the worker is built without the feature `tokenizers`: none is ever read.
+//! Stand-in for the `tokenizers` library in builds without the feature `tokenizers`.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::UnknownToken;
 use crate::{DataError, built};
 
-/// There is none.
+/// Never created.
 #[derive(Clone, Debug)]
 pub struct Described {
     never: Infallible,

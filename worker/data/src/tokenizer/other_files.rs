@@ -1,4 +1,4 @@
-//! Files of a tokenizer that are not its `tokenizer.json`, and how to have that.
+//! Tokenizer files other than `tokenizer.json`, and the commands that make it.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 const LINES: usize = 64;
 pub(super) const WHOLE: &str = "tokenizer.json";
 
-/// Of a folder, which file in it to name, or what makes one.
+/// Returns the message for a folder: the file in it to name, or the command that makes one.
 pub(super) fn folder(path: &Path) -> String {
     format!("it is a folder: {}", remedy(path))
 }
 
-/// What a file is that is no tokenizer, and what helps; none: it is not known.
+/// Describes a file that is no tokenizer, with a remedy; `None`: unknown.
 pub(super) fn other(bytes: &[u8], path: &Path) -> Option<String> {
     let kind = match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => of_json(&object)?,
@@ -25,7 +25,7 @@ pub(super) fn other(bytes: &[u8], path: &Path) -> Option<String> {
     if folder.as_os_str().is_empty() {
         folder = Path::new(".");
     }
-    // One that is called so is this file.
+    // Otherwise the remedy would name this very file.
     let helps = if path.ends_with(WHOLE) { command(folder) } else { remedy(folder) };
     Some(format!("it is {kind}: {helps}"))
 }
@@ -45,7 +45,7 @@ pub(super) fn command(folder: &Path) -> String {
 fn of_json(object: &Map<String, Value>) -> Option<&'static str> {
     let has = |names: &[&str]| names.iter().any(|name| object.contains_key(*name));
     match () {
-        // It is one that its library refuses.
+        // A tokenizer that the library refuses.
         () if object.get("model").is_some_and(Value::is_object) => None,
         () if has(&["tokenizer_class", "added_tokens_decoder", "model_max_length"]) => {
             Some("the settings of a tokenizer alone (tokenizer_config.json)")
@@ -86,7 +86,7 @@ fn of_lines(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Pieces one after the other, of which the first is short: a text, and its score in four bytes.
+/// Whether it begins with consecutive pieces, the first short: a text, and its score in four bytes.
 fn is_sentence_piece(bytes: &[u8]) -> bool {
     let [0x0a, length, 0x0a, text, rest @ ..] = bytes else { return false };
     let (length, text) = (usize::from(*length), usize::from(*text));
@@ -129,7 +129,7 @@ mod tests {
             std::fs::write(folder.path().join(WHOLE), "{}").unwrap();
             let told = other(content, &path).unwrap();
             assert!(told.ends_with(&format!(": name {place}/{WHOLE} in data.tokenizer")), "{told}");
-            // A file of that name itself is not named again.
+            // A file of that name is not named again.
             assert!(other(content, &folder.path().join(WHOLE)).unwrap().contains(&command), "{name}");
             std::fs::remove_file(folder.path().join(WHOLE)).unwrap();
         }

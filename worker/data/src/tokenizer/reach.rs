@@ -1,4 +1,4 @@
-//! Whether a tokenizer divides text by something that stands far before it: an opening quote, a fence, a comment, or how many characters there were.
+//! Detection of tokenizers that divide text by distant context: an opening quote, a fence, a comment, or a count of characters.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use serde_json::Value;
 
 use super::Tokenizer;
 
-/// Texts before and behind a place: at the end of a line, and within one.
+/// Texts before and after a place: at a line end, and within a line.
 const PLACES: [(&str, &str); 2] = [
     ("One two\nthree 44, five.\n\n  six seven\n", "eight 9 ten\n\neleven; twelve\n thirteen\n"),
     ("One two three 44, five. six seven", " eight 9 ten eleven; twelve thirteen fourteen"),
 ];
-/// What may begin or end something, whatever a tokenizer's patterns are.
+/// Marks that may open or close a context in any tokenizer.
 const MARKS: [&str; 10] = ["a", "1", " ", "\n", "\"", "(", "«", "»", "“", "”"];
-/// Marks of a tokenizer's own patterns that are tried, and characters of one.
+/// Limits of marks from a tokenizer's own patterns, and of characters per mark.
 const MARKS_MAX: usize = 32;
 const MARK_CHARACTERS_MAX: usize = 16;
 
 impl Tokenizer {
-    /// Refuses a tokenizer that cannot be asked about a part of a text: with some mark before all, and another behind all, what stands behind a place becomes other tokens.
-    /// It is asked with what its patterns are written with.
+    /// Refuses a tokenizer that cannot tokenise parts of a text: some mark at the start, with another at the end, changes the tokens after a place.
+    /// The marks include literals of its patterns.
     ///
     /// # Errors
-    /// It is one, with the mark.
+    /// It is such a tokenizer: names the mark.
     pub(crate) fn check_reach(&self) -> Result<(), String> {
         match self {
             Self::Bytes => Ok(()),
@@ -40,7 +40,7 @@ impl Tokenizer {
                 let marked = self.added(&[mark, before].concat(), &behind);
                 if marked.is_ok_and(|marked| marked != plain) {
                     return Err(format!(
-                        "by {mark:?} the tokenizer decides how text behind it is divided, however far behind, so that a text of more than 1 MiB cannot be tokenised in parts: make a record of each document (JSON lines), or take a tokenizer without such a pattern"
+                        "the mark {mark:?} changes how the tokenizer divides text at any distance after it, so a text of more than 1 MiB cannot be tokenised in parts: make a record of each document (JSON lines), or take a tokenizer without such a pattern"
                     ));
                 }
             }
@@ -49,7 +49,7 @@ impl Tokenizer {
     }
 }
 
-/// What the patterns of a tokenizer's file are written with.
+/// Returns the literals in the patterns of a tokenizer's file.
 pub(super) fn marks_of(json: &[u8]) -> Vec<String> {
     let mut marks = BTreeSet::new();
     if let Ok(file) = serde_json::from_slice::<Value>(json) {
@@ -59,7 +59,7 @@ pub(super) fn marks_of(json: &[u8]) -> Vec<String> {
     // Letters and digits are least likely to open anything.
     marks.sort_by_key(|mark| mark.chars().all(char::is_alphanumeric));
     marks.truncate(MARKS_MAX);
-    // `x{3}`, however often.
+    // For repetitions such as `x{3}`.
     let is_sign = |mark: &&String| mark.chars().all(|c| !c.is_alphanumeric()) && mark.chars().count() == 1;
     let repeated: Vec<String> =
         marks.iter().filter(is_sign).flat_map(|mark| [2, 3, 4].map(|times| mark.repeat(times))).collect();
@@ -82,7 +82,7 @@ fn collect(part: &Value, marks: &mut BTreeSet<String>) {
     }
 }
 
-/// The literal parts of a regular expression, and each of their characters; those of its classes one by one.
+/// Returns the literal parts of a regular expression and their characters, including those of character classes.
 fn literals(pattern: &str) -> BTreeSet<String> {
     let (mut found, mut run, mut in_class) = (BTreeSet::new(), String::new(), false);
     let mut end = |run: &mut String| {
@@ -122,7 +122,7 @@ fn literals(pattern: &str) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    /// The probe has words that this one knows nothing of, and refuses.
+    /// A tokenizer that refuses words of the probe.
     #[cfg(feature = "tokenizers")]
     #[test]
     fn a_tokenizer_without_a_token_for_the_probe_is_not_refused_for_it() {

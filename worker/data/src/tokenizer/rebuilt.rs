@@ -1,4 +1,4 @@
-//! Where `transformers` 5 builds another tokenizer than `tokenizer.json` describes: of most classes it takes the vocabulary alone, and has steps of its own.
+//! Cases in which `transformers` 5 builds another tokenizer than `tokenizer.json` describes: most classes take only its vocabulary and add their own steps.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -17,13 +17,13 @@ use super::other_files::WHOLE;
 const CHARSMAP: &str = "precompiled_charsmap";
 const DECODER: &str = "added_tokens_decoder";
 const UNK: &str = "unk_token";
-/// Stands for the token that `unk_token` names.
+/// Placeholder for the token of `unk_token`.
 const NAMED: &str = "$";
-/// Characters of a step that a message shows.
+/// Characters of a step shown in a message.
 const SHOWN: usize = 200;
 
-/// Why `AutoTokenizer` of `transformers` 5 may make other tokens than this `tokenizer.json`, in words. The tokens here are those of the file, as earlier versions and other programs
-/// have them.
+/// Explains why `AutoTokenizer` of `transformers` 5 may make other tokens than this `tokenizer.json`. Tokens here are the file's,
+/// as in earlier versions and other programs.
 pub(super) fn rebuilt(json: &[u8], path: &Path) -> Option<String> {
     let folder = path.parent().filter(|_| path.ends_with(WHOLE))?;
     let (settings, config) = (object(&folder.join(SETTINGS)), object(&folder.join(CONFIG)));
@@ -49,7 +49,7 @@ pub(super) fn rebuilt(json: &[u8], path: &Path) -> Option<String> {
     Some(format!("{why}: tokens here are the file's"))
 }
 
-/// What a class builds that the file has otherwise, in words; none: it makes the same tokens.
+/// Describes how a class differs from the file; `None`: it makes the same tokens.
 fn difference(whole: &Whole, class: &Class, settings: &Map<String, Value>) -> Option<String> {
     let tokens = || other_token(whole, class, settings);
     if class.settings.is_none() {
@@ -59,7 +59,7 @@ fn difference(whole: &Whole, class: &Class, settings: &Map<String, Value>) -> Op
         steps(&canonical::<NormalizerWrapper>(&whole.normalizer)),
         steps(&canonical::<PreTokenizerWrapper>(&whole.pre_tokenizer)),
     ];
-    // The class takes the first map of characters, wherever that stands.
+    // The class takes the first character map at any place.
     let map = file[0].iter().find_map(|step| step.get(CHARSMAP));
     let values = class.values(settings, map.is_some());
     let built = [Part::Normalizer, Part::PreTokenizer].map(|part| class.built(part, &values).map(steps));
@@ -79,12 +79,12 @@ fn difference(whole: &Whole, class: &Class, settings: &Map<String, Value>) -> Op
         .or_else(tokens)
 }
 
-/// A part as the library writes it, with all that a file may leave out.
+/// Returns a part in the library's form, with all optional fields.
 fn canonical<T: DeserializeOwned + Serialize>(part: &Value) -> Value {
     serde_json::from_value::<T>(part.clone()).and_then(serde_json::to_value).unwrap_or_else(|_| part.clone())
 }
 
-/// The steps of a part one after the other, each without what changes no token.
+/// Returns the steps of a part in order, without settings that change no token.
 fn steps(part: &Value) -> Vec<Value> {
     let inner = ["normalizers", "pretokenizers"].into_iter().find_map(|key| part.get(key)?.as_array());
     if let Some(inner) = inner {
@@ -95,20 +95,20 @@ fn steps(part: &Value) -> Vec<Value> {
     step.remove("trim_offsets");
     let kind = step.get("type").and_then(Value::as_str).unwrap_or_default();
     match kind {
-        // Nothing is taken away.
+        // It strips nothing.
         "Strip"
             if ["strip_left", "strip_right"].iter().all(|side| step.get(*side) == Some(&false.into())) =>
         {
             return Vec::new();
         }
-        // Without a setting of its own, accents go where letters are made small.
+        // Without its own setting, accents are stripped with lower-casing.
         "BertNormalizer" if step.get("strip_accents").is_none_or(Value::is_null) => {
             let lowercase = step.get("lowercase").cloned().unwrap_or_default();
             step.insert("strip_accents".to_owned(), lowercase);
         }
         _ => {}
     }
-    // A regular expression of plain characters is a text.
+    // A regular expression of plain characters equals a text.
     if let Some(pattern) = step.get("pattern").and_then(|pattern| pattern.get("Regex")?.as_str())
         && pattern.chars().all(|c| c.is_alphanumeric() || c == ' ' || c == '▁')
     {
@@ -118,7 +118,7 @@ fn steps(part: &Value) -> Vec<Value> {
     vec![Value::Object(step)]
 }
 
-/// A step without the file's map of characters, which is the class's as well.
+/// Returns a step without the file's character map, which the class shares.
 fn without(step: &Value, map: Option<&Value>) -> Value {
     let mut step = step.clone();
     if step.get(CHARSMAP) == map
@@ -129,7 +129,7 @@ fn without(step: &Value, map: Option<&Value>) -> Value {
     step
 }
 
-/// A model of another kind than the file's, in words.
+/// Describes a model of another kind than the file's.
 fn other_kind(whole: &Whole, class: &Class, values: &Map<String, Value>) -> Option<String> {
     let (built, there) = (class.built(Part::Model, values)?.get("type")?, whole.model.get("type")?.as_str()?);
     (built != there)
@@ -150,7 +150,7 @@ fn other_steps(name: &str, built: &[Value], there: &[Value]) -> Option<String> {
     Some(format!("the {name} {}, and the file has {}", shown(built), shown(there)))
 }
 
-/// A property of the model that the file's has otherwise, in words.
+/// Describes a property in which the model differs from the file's.
 fn other_model(
     whole: &Whole,
     class: &Class,
@@ -188,7 +188,7 @@ fn other_model(
     })
 }
 
-/// Another place of the unknown token in a list of tokens, in words.
+/// Describes another index of the unknown token in a list of tokens.
 fn other_unknown(whole: &Whole, class: &Class, settings: &Map<String, Value>) -> Option<String> {
     let unk = class.unk_id.as_ref()?;
     let name = unknown_name(class, settings).unwrap_or_default();
@@ -197,14 +197,14 @@ fn other_unknown(whole: &Whole, class: &Class, settings: &Map<String, Value>) ->
     let found = || whole.model.get("vocab")?.as_array()?.iter().position(has_place);
     let found = if unk.is.is_none() { found().map(|place| place as u64) } else { None };
     let said = settings.get("unk_id").filter(|_| unk.setting).and_then(Value::as_u64);
-    // Without any, it does not load.
+    // Without an index, it does not load.
     let number = found.or(said).or(unk.is).or(unk.otherwise)?;
     let there = whole.model.get("unk_id").and_then(Value::as_u64);
     let shown = || there.map_or("none".to_owned(), |there| there.to_string());
     (there != Some(number)).then(|| format!("unk_id = {number} in its model, and the file has {}", shown()))
 }
 
-/// The token that stands for what there is none for.
+/// Returns the name of the unknown token.
 fn unknown_name(class: &Class, settings: &Map<String, Value>) -> Option<String> {
     settings.get(UNK).and_then(content).or(class.tokens.get(UNK).map(String::as_str)).map(str::to_owned)
 }
@@ -217,7 +217,7 @@ fn words(model: &Value) -> HashSet<&str> {
     }
 }
 
-/// Whether such a model has a token for everything, with these words and behind these steps.
+/// Whether a model with these words, after these steps, has a token for everything.
 fn never_unknown(model: &Value, words: &HashSet<&str>, steps: &[Value]) -> bool {
     let is_empty = |key: &str| model.get(key).and_then(Value::as_str).unwrap_or_default().is_empty();
     let is_plain = ["continuing_subword_prefix", "end_of_word_suffix"].into_iter().all(is_empty);
@@ -244,7 +244,7 @@ fn other_vocabulary(whole: &Whole, class: &Class) -> Option<String> {
     is_other.then(|| "a vocabulary of its own, and the file has another".to_owned())
 }
 
-/// A token that a class adds, leaves out or looks for otherwise, in words.
+/// Describes a token that a class adds, omits or matches differently.
 fn other_token(whole: &Whole, class: &Class, settings: &Map<String, Value>) -> Option<String> {
     let token = |content: &str| whole.added_tokens.iter().find(|added| added.content == content);
     let mut names = Vec::new();
@@ -269,7 +269,7 @@ fn other_token(whole: &Whole, class: &Class, settings: &Map<String, Value>) -> O
             "other flags (lstrip, rstrip, single_word, normalized) of the token {name:?} than the file has"
         ));
     }
-    // Where the settings list added tokens, a class that has steps of its own takes these alone.
+    // If the settings list added tokens, a class with its own steps takes only these.
     let listed = settings.get(DECODER).filter(|_| class.settings.is_some())?.as_object()?;
     let is_listed = |name: &str| {
         listed.values().any(|token| content(token) == Some(name))

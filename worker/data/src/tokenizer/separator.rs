@@ -1,4 +1,4 @@
-//! What stands between records.
+//! The separator between records.
 
 use super::Tokenizer;
 use crate::DataError;
@@ -56,10 +56,10 @@ impl Tokenizer {
     }
 }
 
-/// Special tokens that a message names.
+/// Limit of special tokens named in a message.
 const NAMED_MAX: usize = 8;
 
-/// What tokenizers call the tokens that they have for it.
+/// Usual names of separator tokens.
 const SPECIAL_NAMES: [&str; 21] = [
     "s",
     "bos",
@@ -84,7 +84,7 @@ const SPECIAL_NAMES: [&str; 21] = [
     "document_end",
 ];
 
-/// `<s>`, `</s>`, `<|endoftext|>`, `[SEP]`, or several of them with nothing but space around them: each; none: it is something else.
+/// Splits `<s>`, `</s>`, `<|endoftext|>`, `[SEP]`, or several of them with white space between; empty: something else.
 fn special_parts(name: &str) -> Vec<&str> {
     let first = |name: &str| -> Option<usize> {
         let close = match name.as_bytes().first()? {
@@ -146,7 +146,7 @@ mod tests {
         for separator in
             ["", "<", "<>", "|", "< one >", "a < b", "---", "<br>", "[END]", "</p>", "[sep]", "x<s>"]
         {
-            // Words that are not in its vocabulary are another reason.
+            // Words outside its vocabulary are another reason.
             let other = words.check_separator(separator).map_err(|error| error.to_string());
             let is_told = |message: String| message.contains("does not know it");
             assert!(other.map_or_else(is_told, |()| separator.is_empty()), "{separator}");
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A tokenizer that has `</s>`, `<s>` and a token for each byte.
+    /// Returns a tokenizer with `</s>`, `<s>` and a token for each byte.
     #[test]
     fn special_tokens_with_anything_between_them_are_each_looked_for() {
         let added = ["<s>", "</s>"].into_iter().zip(256..).map(|(content, id)| {

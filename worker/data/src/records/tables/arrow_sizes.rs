@@ -8,16 +8,16 @@ use arrow_schema::ArrowError;
 
 use super::ends::{JOINED, is_joined};
 
-/// Bytes that a buffer may become, at most: a buffer is one column of one batch, and writers make batches of some thousand rows.
+/// Upper bound of a decompressed buffer, one column of a batch: writers make batches of some thousand rows.
 const BUFFER_BYTES_MAX: i64 = 1 << 30;
-/// Bytes of a file's or batch's description, at most: that of some hundred thousand columns.
+/// Upper bound of the description of a file or batch, in bytes: some hundred thousand columns.
 const DESCRIPTION_BYTES_MAX: u64 = 64 << 20;
 /// Magic at the end of a file.
 const MAGIC: &[u8; 6] = b"ARROW1";
 /// Marker before the length of metadata, in all but very old files.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
-/// Looks at each batch that a file's footer names.
+/// Checks each batch that a file's footer lists.
 pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
     let mut end = [0; 10];
     file.seek(SeekFrom::End(-10))?;
@@ -51,13 +51,13 @@ pub(super) fn check_file(file: &mut (impl Read + Seek)) -> Result<(), ArrowError
     if is_joined(file, last..footer_at, MAGIC)? { Err(damaged(JOINED)) } else { Ok(()) }
 }
 
-/// Of a stream of which batches may be missing.
+/// Message for a stream that may lack batches.
 const NO_END: &str = "it ends without the mark of its end, as if it was cut off between two batches, or its writer was not closed: fetch it again, or write it anew";
 
-/// Behind a stream's end, where nothing or zeros are.
+/// Bytes after a stream's end, which must be absent or zero.
 const REST_BYTES: u64 = 64;
 
-/// Looks at each batch of a stream, one after the other.
+/// Checks the batches of a stream in order.
 pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowError> {
     let mut is_marked = false;
     while let Some(length) = next_length(file, &mut is_marked)? {
@@ -68,7 +68,7 @@ pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowErr
         let body_length = u64::try_from(message.bodyLength()).map_err(broken)?;
         file.seek(SeekFrom::Start(body.saturating_add(body_length)))?;
     }
-    // A reader stops here, and another stream that was put behind this one is lost.
+    // Readers stop here, and would lose a concatenated stream.
     let mut rest = Vec::new();
     file.take(REST_BYTES).read_to_end(&mut rest)?;
     match rest.iter().all(|byte| *byte == 0) {
@@ -80,7 +80,7 @@ pub(super) fn check_stream(file: &mut (impl Read + Seek)) -> Result<(), ArrowErr
 /// Returns the length of the next metadata of a stream; `None` at its end. If metadata has markers, the end has one.
 fn next_length(file: &mut impl Read, is_marked: &mut bool) -> Result<Option<u64>, ArrowError> {
     let mut first = Vec::new();
-    // Readers take that for the end, and so does a writer that was not closed.
+    // Readers accept this as an end, but an unclosed writer also leaves it.
     if file.by_ref().take(4).read_to_end(&mut first)? == 0 {
         return Err(damaged(NO_END));
     }
@@ -112,7 +112,7 @@ fn description(file: &mut impl Read, length: u64) -> Result<Vec<u8>, ArrowError>
     }
 }
 
-/// Looks at the buffers of a batch whose body begins there.
+/// Checks the buffers of a batch whose body begins at `body`.
 fn check_batch(file: &mut (impl Read + Seek), message: &Message<'_>, body: u64) -> Result<(), ArrowError> {
     let batch: Option<RecordBatch<'_>> =
         message.header_as_record_batch().or_else(|| message.header_as_dictionary_batch()?.data());

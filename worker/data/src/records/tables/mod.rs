@@ -1,4 +1,4 @@
-//! Tables that Parquet and Arrow have: their readers jump about in a file, and decode columns.
+//! Parquet and Arrow tables: their readers seek, and decode columns.
 
 mod arrow_sizes;
 mod columns;

@@ -89,7 +89,7 @@ enum Sort {
 }
 
 impl Made {
-    /// Of the column that was asked for, or one that is no other's.
+    /// Describes the conversion of the configured or the only possible column.
     fn told(self) -> String {
         match self.sort {
             Sort::Talk | Sort::List => self.does,
@@ -97,7 +97,7 @@ impl Made {
         }
     }
 
-    /// Of any other one.
+    /// Describes the conversion of another column.
     fn told_if_meant(self) -> String {
         match self.sort {
             Sort::Talk | Sort::List => format!("if that is the text: {}", self.does),

@@ -1,4 +1,4 @@
-//! A column of a Parquet file as the bytes that it holds, for files with texts that are not UTF-8: a reader of columns refuses all that it decodes with one such text.
+//! A Parquet column as raw bytes, for files with texts that are not UTF-8: the column reader refuses a whole batch for one such text.
 
 use std::fs::File;
 
@@ -13,9 +13,9 @@ pub(super) type RawText = Option<Vec<u8>>;
 /// The texts of one column, row by row.
 pub(super) struct RawTexts {
     file: SerializedFileReader<File>,
-    /// Among the leaves of the file's schema.
+    /// Index among the leaves of the file's schema.
     leaf: usize,
-    /// The row group that comes next.
+    /// Index of the next row group.
     group: usize,
     current: Option<ColumnReaderImpl<ByteArrayType>>,
     /// Unread rows of the current group, as declared by the file.
@@ -23,10 +23,10 @@ pub(super) struct RawTexts {
 }
 
 impl RawTexts {
-    /// The column at this place of the schema, without so many rows.
+    /// Opens the column at this index of the schema, and skips `skip` rows.
     ///
     /// # Errors
-    /// The file cannot be read; the column is none of texts.
+    /// The file cannot be read, or the column does not hold texts.
     pub(super) fn open(file: File, column: usize, skip: u64) -> Result<Self> {
         let file = SerializedFileReader::new(file)?;
         let schema = file.metadata().file_metadata().schema_descr();
@@ -65,7 +65,7 @@ impl RawTexts {
         Ok(())
     }
 
-    /// Up to so many rows more; none at the end.
+    /// Returns up to `most` further rows; none at the end.
     pub(super) fn next_rows(&mut self, most: usize) -> Result<Vec<RawText>> {
         loop {
             if let Some(current) = &mut self.current {
@@ -92,7 +92,7 @@ fn cut_off() -> ParquetError {
     ParquetError::General("the column has another number of rows than its group".to_owned())
 }
 
-/// A column at the top of the schema is null below the highest level, which is 1; of one that is never null there are no levels.
+/// Restores null rows. A top-level column is null below its highest level, 1; one that is never null has no levels.
 fn in_rows(rows: usize, levels: &[i16], values: Vec<ByteArray>) -> Vec<RawText> {
     let mut values = values.into_iter().map(|value| value.data().to_vec());
     if levels.is_empty() {

@@ -1,4 +1,4 @@
-//! A file in which its reader jumps about.
+//! A file for readers that seek.
 
 use std::fs::File;
 use std::io::Seek;
@@ -8,9 +8,9 @@ use crate::DataError;
 use crate::cache::Cache;
 use crate::remote::{Fetched, RemoteFile};
 
-/// A file on this machine, or as long as it is read a copy of one that is elsewhere.
+/// A local file, or a temporary copy of a remote one.
 pub(super) struct TableFile {
-    /// For people.
+    /// For messages.
     pub(super) path: PathBuf,
     pub(super) size: u64,
     file: File,
@@ -31,7 +31,7 @@ impl TableFile {
         Ok(Self { path, size, file, _copy: Some(copy) })
     }
 
-    /// The file from its first byte on. Of those that were given out before, none is used any more.
+    /// Returns the file, rewound. Handles returned earlier must not be in use: they share the position.
     pub(super) fn rewound(&self) -> Result<File, DataError> {
         let mut file = self.file.try_clone().map_err(DataError::io("open", &self.path))?;
         file.rewind().map_err(DataError::io("read", &self.path))?;

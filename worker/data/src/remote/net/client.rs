@@ -1,4 +1,4 @@
-//! What this process asks servers with.
+//! The HTTP client of this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,17 +12,17 @@ use tokio::runtime::{Builder, Runtime};
 use super::back_off::LOOKS_MAX;
 use super::{Attempts, RemoteError, Version, s3, web};
 
-/// A connection that is not there by then is tried again.
+/// Timeout of a connection attempt; it is retried.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Silence after which a server counts as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Redirects followed: from a name to the storage of a file, and some more.
 const REDIRECTS_MAX: usize = 5;
 
-/// A bucket's name, and where it is.
+/// A bucket's name and endpoint.
 type Bucket = (String, Option<String>);
 
-/// One for the process, which keeps connections.
+/// The client of the process, which reuses connections.
 pub(in crate::remote) struct Client {
     runtime: Runtime,
     pub(super) web: reqwest::Client,
@@ -30,7 +30,7 @@ pub(in crate::remote) struct Client {
 }
 
 impl Client {
-    /// The process's.
+    /// Returns the client of the process.
     pub(in crate::remote) fn get() -> Result<&'static Self, RemoteError> {
         static CLIENT: OnceLock<Result<Client, String>> = OnceLock::new();
         let client = CLIENT.get_or_init(|| Self::new().map_err(|error| format!("{error:#}")));
@@ -38,19 +38,19 @@ impl Client {
     }
 
     fn new() -> anyhow::Result<Self> {
-        // It may have been chosen before; here as everywhere it is ring.
+        // It may be installed already; every crate uses ring.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let web = reqwest::Client::builder()
             .connect_timeout(CONNECT_MAX)
             .read_timeout(SILENCE_MAX)
-            // What opens a URL is nothing that another host should see.
+            // A URL with credentials must not leak to another host.
             .referer(false)
             .redirect(Policy::custom(|attempt| {
                 let was_secure = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
                 if attempt.previous().len() > REDIRECTS_MAX {
-                    attempt.error("it redirects again and again")
+                    attempt.error("it redirects too often")
                 } else if was_secure && attempt.url().scheme() != "https" {
-                    attempt.error("it redirects from https to a connection that anybody may read and change")
+                    attempt.error("it redirects from https to an unencrypted connection")
                 } else {
                     attempt.follow()
                 }
@@ -61,12 +61,12 @@ impl Client {
         Ok(Self { runtime, web, stores: Mutex::default() })
     }
 
-    /// Waits for an answer. Only on a thread that may wait.
+    /// Waits for a response. Only on a thread that may block.
     pub(super) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         self.runtime.block_on(answer)
     }
 
-    /// Waits before the next attempt at a place of a file; an error when there were enough.
+    /// Waits before the next attempt at an offset; fails after the last.
     pub(super) fn pause(
         &self,
         attempts: &mut Attempts,
@@ -76,12 +76,12 @@ impl Client {
     ) -> Result<(), RemoteError> {
         let Some(pause) = attempts.next_pause(offset) else { return Err(error) };
         tracing::debug!(url = shown, offset, %error, "trying again");
-        // Made where there is a clock.
+        // The sleep must be created inside the runtime.
         self.wait(async { tokio::time::sleep(pause).await });
         Ok(())
     }
 
-    /// Object storage, by its bucket and where it is.
+    /// Returns the object storage of a bucket and endpoint.
     pub(super) fn store(
         &self,
         bucket: &str,
@@ -97,7 +97,7 @@ impl Client {
         Ok(store)
     }
 
-    /// The files at a URL, with their names in object storage.
+    /// Returns the files at a URL, with their names in object storage.
     pub(in crate::remote) fn find(
         &self,
         url: &DataUrl,

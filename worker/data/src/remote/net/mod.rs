@@ -1,4 +1,4 @@
-//! Asking web servers and object storage.
+//! Requests to web servers and object storage.
 
 mod back_off;
 mod client;
@@ -24,7 +24,7 @@ impl Version {
 }
 
 impl RemoteError {
-    /// What went wrong between here and there, with its causes. The URL is not among them, as it may have a signature.
+    /// Converts a transfer error with its causes, without the URL, which may have a signature.
     fn of_web(error: reqwest::Error) -> Self {
         let is_final = error.is_redirect() || error.is_builder();
         let causes = causes(&error.without_url());
@@ -32,7 +32,7 @@ impl RemoteError {
     }
 }
 
-/// An error with its causes.
+/// Describes an error with its causes.
 fn causes(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Archives whose samples say something twice, come twice, or are torn.
+//! Archives with contradicting, repeated or torn samples.
 
 use super::*;
 
@@ -81,7 +81,7 @@ fn a_field_that_is_named_decides_and_without_its_number_cls_does() {
     }
 }
 
-/// A list that was made without the field is another one.
+/// A list made without the field differs.
 #[test]
 fn a_field_that_is_named_later_decides_as_well() {
     let (image, folder, cache) = (fixture("folder/triangle/02.png"), Folder::new(), Folder::new());
@@ -132,7 +132,7 @@ fn a_text_that_stands_beside_another_class_than_before_is_a_bad_record() {
     assert_eq!(read(&files, other), Ok(vec![1, 0, 1, 0, 0, 1]));
 }
 
-/// As `tar -r` leaves an archive: the `webdataset` library gives each, and unpacked there is the last of each name.
+/// Output of `tar -r`: the `webdataset` library yields each file, but unpacking keeps the last of each name.
 #[test]
 fn a_name_that_comes_again_further_behind_is_a_bad_record_whatever_it_stands_for() {
     let [image, other] = ["folder/triangle/02.png", "folder/circle/00.jpg"].map(fixture);
@@ -196,7 +196,7 @@ fn another_name_with_the_same_content_says_nothing_else() {
     }
 }
 
-/// As `tar cf a.tar *.png *.cls` packs them.
+/// Output of `tar cf a.tar *.png *.cls`.
 #[test]
 fn samples_whose_files_do_not_follow_each_other_are_named_with_what_helps() {
     let image = fixture("folder/triangle/02.png");
@@ -238,13 +238,13 @@ fn an_image_with_its_class_behind_another_point_of_its_name_is_a_bad_record() {
         [("a.cls", b"0"), ("a.png", &image), ("a.2.cls", b"1"), ("a.2.png", &image)];
     let message = read(&files, SOURCE).unwrap_err();
     assert!(message.contains("sample a: it has .2.png with a class beside it, too"), "{message}");
-    // Other things that are known of a sample are none.
+    // Other attributes of a sample do not count.
     let files: [(&str, &[u8]); 4] =
         [("a.cls", b"1"), ("a.png", &image), ("a.seg.png", &image), ("a.seg.txt", b"x")];
     assert_eq!(read(&files, SOURCE), Ok(vec![1]));
 }
 
-/// As a program leaves an archive that it did not close: `webdataset` and Python's `tarfile` read it.
+/// An archive left unclosed by its program: `webdataset` and Python's `tarfile` read it.
 #[test]
 fn an_archive_without_its_end_is_read_and_told_where_its_samples_are_whole() {
     let image = fixture("folder/triangle/02.png");
@@ -274,7 +274,7 @@ fn an_archive_without_its_end_is_read_and_told_where_its_samples_are_whole() {
         (whole.len() - 1024, Ok((3, true))),
         (second, Ok((2, true))),
         (first, Ok((1, true))),
-        // Within a sample, a content, what fills it up, a header, and before any.
+        // Within a sample, a content, its padding, a header, and before any.
         (first - 1024, Err("(its beginning): it is cut off there")),
         (first + 1024, Err("it is cut off there")),
         (second + padded, Err("it is cut off there")),

@@ -5,7 +5,7 @@ use image::{DynamicImage, ImageFormat};
 use super::*;
 use crate::notes::Note;
 
-/// A PNG file of white pixels of a kind.
+/// Returns a PNG file of white pixels of a kind.
 fn png(kind: &str) -> Vec<u8> {
     let (width, height) = (8, 8);
     let mut picture = match kind {

@@ -1,11 +1,11 @@
-//! Images and their files with something wrong in them.
+//! Defective images and image files.
 
 use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::image::{Pixels, RawImage, decode};
 
-/// A folder with a class `a` of one image and a class `b` of two.
+/// Returns a folder with a class `a` of one image and a class `b` of two.
 fn two_classes() -> Folder {
     let folder = Folder::new();
     for class in ["a", "b"] {
@@ -34,14 +34,14 @@ fn images_that_cannot_be_decoded_are_named_and_others_stand_for_them_up_to_the_l
         "{message}"
     );
     let lines = format!("bad_records_max = 2\n{lines}");
-    // From the pieces that are there, and then from the list.
+    // From the existing pieces, then from the list.
     for _ in 0..2 {
         let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
         let size = data.sources().remove(0).size;
         assert_eq!((size.records, size.bad_records, data.samples()), (2, 2, 4));
         assert_eq!(size.classes, [(0, 2), (1, 2)].into());
         assert_eq!(images(&data).iter().map(|(_, class)| *class).collect::<Vec<_>>(), [0, 0, 1, 1]);
-        // Made again, the shard has the same ones.
+        // A rebuilt shard has the same ones.
         std::fs::remove_file(
             std::fs::read_dir(cache.path().join("data/shards")).unwrap().next().unwrap().unwrap().path(),
         )
@@ -233,7 +233,7 @@ fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
     ] {
         assert!(found.contains(words), "{words}: {found}");
     }
-    // In the place of the one that is cut off stands the one before it.
+    // The image before the truncated one takes its place.
     let all = images(&data);
     assert_eq!((all.len(), &all[0]), (2, &all[1]));
     let message = open(folder.path(), &lines.replace("= 7", "= 6")).unwrap_err().to_string();
@@ -309,7 +309,7 @@ fn damaged_files_of_images_are_decoded_or_refused_and_nothing_else() {
     assert!(refused > 150, "{refused}");
 }
 
-/// `torchvision.datasets.ImageFolder` takes the first two; `z.webp` as well, which is not read here.
+/// `torchvision.datasets.ImageFolder` accepts the first two, and `z.webp`, which is not supported here.
 #[test]
 fn what_a_folder_of_images_has_is_read_wherever_it_is_in_its_class_or_named() {
     let folder = two_classes();
@@ -335,7 +335,7 @@ fn what_a_folder_of_images_has_is_read_wherever_it_is_in_its_class_or_named() {
     }
 }
 
-/// The `webdataset` library leaves them out without a word.
+/// The `webdataset` library skips them silently.
 #[test]
 fn resource_forks_in_an_archive_are_named_and_tear_no_sample() {
     let png = fixture("folder/triangle/05.png");
@@ -390,7 +390,7 @@ fn classes_without_an_image_are_told_of_archives_and_of_idx_files() {
     assert_eq!(told(&more, idx).to_string(), "classes 3, 4, 5, 6, 7 and 2 more have no image");
 }
 
-/// The `webdataset` library raises an error of a name that is there twice, and cuts names at their first point.
+/// The `webdataset` library raises an error for a repeated name, and cuts names at their first point.
 #[test]
 fn samples_of_an_archive_that_are_there_twice_or_cut_otherwise_are_named() {
     let [png, jpg] = ["folder/triangle/05.png", "folder/circle/00.jpg"].map(fixture);

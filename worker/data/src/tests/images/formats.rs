@@ -1,4 +1,4 @@
-//! Each format becomes the pixels that it has.
+//! Each format yields its pixels.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn expected(name: &str) -> Images {
     all[name].as_array().unwrap().iter().map(image).collect()
 }
 
-/// Of each image how far its values are off, at most, and in the mean.
+/// Returns the maximum and mean error of each image's values.
 fn off(found: &Images, expected: &Images, name: &str) -> Vec<(u8, f64)> {
     assert_eq!(found.len(), expected.len(), "{name}");
     let image = |(found, expected): (&Image, &Image)| {
@@ -37,7 +37,7 @@ fn what_is_not_resized_is_pillows_of_png_exactly_and_of_jpeg_but_for_rounding() 
     for (shape, name) in [(RGB, "plain"), (GREY, "grey")] {
         let data = open(&fixtures(), &format!("{shape}\nsources = [{{ path = \"plain.tar\" }}]")).unwrap();
         for (at, (most, mean)) in off(&images(&data), &expected(name), name).into_iter().enumerate() {
-            // As `plain` makes them: five PNG, two JPEG, a progressive one, one with fewer colours.
+            // The order of `plain`: five PNG, two JPEG, a progressive one, one with fewer colours.
             let allowed = [[0; 5].as_slice(), &[JPEG_OFF_MAX; 3], &[SUBSAMPLED_OFF_MAX]].concat()[at];
             assert!(most <= allowed && mean <= 1.0, "{name} {at}: {most}, {mean} in the mean");
         }
@@ -55,7 +55,7 @@ fn what_is_resized_is_as_in_double_precision() {
     ] {
         let data = open(&fixtures(), &lines).unwrap();
         for (at, (most, mean)) in off(&images(&data), &expected(name), name).into_iter().enumerate() {
-            // As `encoded` makes them.
+            // The order of `encoded`.
             let is_jpeg = name != "idx_resized" && matches!(at % 6, 0 | 1 | 3);
             let allowed = RESIZED_OFF_MAX + if is_jpeg { JPEG_OFF_MAX } else { 0 };
             assert!(most <= allowed && mean <= 0.5, "{name} {at}: {most}, {mean} in the mean");

@@ -1,9 +1,9 @@
-//! Held-out images of archives and of IDX files, whatever order these have.
+//! Held-out images of archives and of IDX files, in any order.
 
 use super::*;
 use crate::Values;
 
-/// An archive of images of these classes.
+/// Returns an archive of images of these classes.
 fn archive(classes: &[u32]) -> Vec<u8> {
     let image = fixture("folder/square/04.png");
     let files: Vec<(String, Vec<u8>)> = classes
@@ -16,7 +16,7 @@ fn archive(classes: &[u32]) -> Vec<u8> {
     tar(&files.iter().map(|(name, content)| (name.as_str(), content.as_slice())).collect::<Vec<_>>())
 }
 
-/// IDX files of images of these classes.
+/// Returns IDX files of images of these classes.
 fn idx(classes: &[u32]) -> [Vec<u8>; 2] {
     let count = (classes.len() as u32).to_be_bytes();
     let images =
@@ -138,7 +138,7 @@ fn held_out_images_are_part_of_the_data_s_name() {
     assert_eq!(classes, [0, 1]);
 }
 
-/// Gives nothing.
+/// Supplies no block.
 #[derive(Debug)]
 struct Nobody;
 

@@ -46,7 +46,7 @@ fn open_at(place: &Path, cache: &Folder, lines: &str, work: &Work) -> Result<Dat
     Dataset::prepared_by(&config, maker)
 }
 
-/// Data with the cache that it is in.
+/// Data and its cache.
 #[derive(Debug)]
 struct Opened {
     data: Dataset,
@@ -66,7 +66,7 @@ fn open(place: &Path, lines: &str) -> Result<Opened, DataError> {
     open_at(place, &cache, lines, &Work::default()).map(|data| Opened { data, _cache: cache })
 }
 
-/// All that is trained on, with its number in its source.
+/// Returns the training samples at these positions, with their indices in the source.
 fn samples(data: &Dataset, positions: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>, u32)> {
     let image = |position| {
         let sample = data.sample(position, 1).unwrap();
@@ -84,7 +84,7 @@ fn images(data: &Dataset) -> Images {
     images.into_iter().map(|(_, pixels, class)| (pixels, class)).collect()
 }
 
-/// Packs files as an archive.
+/// Returns an archive of these files.
 fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, content) in files {

@@ -16,7 +16,7 @@ fn two_classes() -> Folder {
 
 const HERE: &str = "sources = [{ path = \".\", format = \"images\" }]";
 
-/// `torchvision` follows them, and gives the images of one class to another.
+/// `torchvision` follows such links, and assigns the images of one class to another.
 #[test]
 fn a_link_to_a_folder_above_gives_no_image_to_another_class() {
     let folder = two_classes();
@@ -83,7 +83,7 @@ fn images_of_other_names_and_formats_are_named_whatever_their_names_say() {
     assert!(data.sources()[0].size.passed.to_string().contains("1 no image ("));
 }
 
-/// A JPEG file with this EXIF orientation, in either byte order.
+/// Returns a JPEG file with this EXIF orientation, in either byte order.
 fn turned(orientation: u8, is_big: bool) -> Vec<u8> {
     let jpg = fixture("folder/circle/00.jpg");
     let mut exif = b"Exif\0\0".to_vec();
@@ -101,7 +101,7 @@ fn turned(orientation: u8, is_big: bool) -> Vec<u8> {
     [&jpg[..2], b"\xff\xe1", &length, &exif, &jpg[2..]].concat()
 }
 
-/// Pillow does not turn them either.
+/// Pillow does not turn such images either.
 #[test]
 fn turned_images_are_counted_and_read_as_they_are() {
     let upright = turned(1, true);

@@ -32,7 +32,7 @@ struct Pattern {
     split: Vec<Vec<String>>,
 }
 
-/// A tokenizer that replaces what matches, and one that splits there.
+/// Returns a tokenizer that replaces matches, and one that splits at them.
 fn with_pattern(pattern: &str) -> [Result<Described, DataError>; 2] {
     let pattern = json!({ "Regex": pattern });
     let replace = json!({ "type": "Replace", "pattern": pattern, "content": "¶" });
@@ -46,7 +46,7 @@ fn with_pattern(pattern: &str) -> [Result<Described, DataError>; 2] {
     })
 }
 
-/// `tests/fixtures/make_patterns.py` asks the library.
+/// The reference is `tests/fixtures/make_patterns.py`.
 #[test]
 fn regular_expressions_match_where_they_do_for_the_reference_and_the_same_ones_are_refused() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/patterns.json");

@@ -97,7 +97,7 @@ fn of_pieces() -> Vec<Case> {
     let space = |kind: &str| json!({ kind: " " });
     let split = |kind: &str| json!({ "type": "Split", "pattern": space(kind), "behavior": "MergedWithPrevious", "invert": false });
     let marked = |kind: &str| json!({ "type": "Replace", "pattern": space(kind), "content": "▁" });
-    // As `Sequence`s of one step, and a text as a regular expression.
+    // As `Sequence`s of one step, and with a text as a regular expression.
     let [normalizers, dividers] = [
         json!({ "type": "Sequence", "normalizers": [marked("Regex")] }),
         json!({ "type": "Sequence", "pretokenizers": [split("Regex")] }),
@@ -120,7 +120,7 @@ fn of_lists() -> Vec<Case> {
     let of_t5 = ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_1>"];
     vec![
         ("XLMRobertaTokenizer", json!({}), list(metaspace("always", true), 3, &ROBERTA)),
-        // As earlier versions of the library wrote it.
+        // In the form of earlier versions of the library.
         ("CamembertTokenizer", json!({ "additional_special_tokens": ["<s>"] }), list(earlier, 3, &ROBERTA)),
         ("T5TokenizerFast", json!({ "extra_ids": 2 }), list(metaspace("always", true), 2, &of_t5)),
     ]
@@ -291,7 +291,7 @@ fn a_class_is_taken_as_the_library_takes_it() {
             vec![(CONFIG, json!({ "tokenizer_class": "BartTokenizer" }))],
             "config.json beside the tokenizer says tokenizer_class = \"BartTokenizer\"",
         ),
-        // A type that takes any file, and one whose files are known to name a wrong class.
+        // A type that takes any file, and one whose files name a wrong class.
         (&of_gpt2, vec![own("BertTokenizer"), kind("olmo2")], ""),
         (
             &of_gpt2,

@@ -1,4 +1,4 @@
-//! Images that change while their folder is prepared, or between two times.
+//! Images that change while their folder is prepared, or between two preparations.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn an_image_that_is_another_one_than_was_listed_ends_it_and_one_that_is_added_on
     assert!(filling.fill().unwrap());
     assert!(files(&images.cache.path().join("data/lists")).unwrap().is_empty());
     drop(filling);
-    // The shards of pieces that are as they were are found.
+    // The shards of unchanged pieces are found.
     let data = images.begin(0).unwrap();
     data.coming().wait().unwrap();
     assert_eq!(stored(&data), images.expected());
@@ -38,7 +38,7 @@ fn an_image_that_changed_in_place_after_it_was_decoded_is_decoded_again_by_the_n
     let mut versions = [png(1), png(2)];
     let bytes = versions.iter().map(Vec::len).max().unwrap();
     let found = versions.each_mut().map(|version| {
-        // Bytes behind the end of a PNG file are no part of it.
+        // Bytes after the end of a PNG file are not part of it.
         version.resize(bytes, 0);
         images.folder.write_in_place("a/01.png", version);
         // It is stopped before the folder is prepared.
