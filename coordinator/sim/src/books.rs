@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use longhaul_common::id::{Generation, Round, SiteId, WorkerId};
+use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 use longhaul_proto::control::message::{GenerationStart, Hash, RoundReport};
 
 /// Beside the coordinator's ledger, and made of other facts.
 #[derive(Debug, Default)]
 pub struct Books {
-    /// Positions that a worker has last contributed for a round.
+    /// Positions that a worker has last contributed for a round, at least with a part of the model.
     trained: BTreeMap<(WorkerId, Round), Vec<u64>>,
     /// Positions of contributions that were made anew with others.
     replaced: BTreeSet<u64>,
     /// By generation: its participants in each round.
     generations: BTreeMap<Generation, TakesPart>,
+    /// Rounds whose whole result a generation took over from an earlier one, which made it.
+    taken_over: BTreeMap<Round, Generation>,
     /// The members' reports of each round: its generation, the sites in its result, and the states after it.
     results: BTreeMap<Round, Told>,
 }
@@ -36,8 +38,8 @@ struct Told {
 
 impl Books {
     pub(crate) fn trained(&mut self, worker: WorkerId, round: Round, positions: Vec<u64>) {
-        let before = self.trained.insert((worker, round), positions);
-        self.replaced.extend(before.into_iter().flatten());
+        let before = self.trained.insert((worker, round), positions.clone());
+        self.replaced.extend(before.filter(|before| *before != positions).into_iter().flatten());
     }
 
     /// Reports of the latest generation count: earlier ones may be of a result that was replaced.
@@ -54,15 +56,22 @@ impl Books {
         }
     }
 
-    /// A generation begins. It makes all rounds anew that are open, and earlier reports of them are void.
-    pub(crate) fn begins(&mut self, start: &GenerationStart) {
+    /// A generation begins. It makes all rounds anew that are open, and earlier reports of them are void. `fragments`: of the model.
+    pub(crate) fn begins(&mut self, start: &GenerationStart, fragments: u32) {
         let all: BTreeSet<WorkerId> = start.membership.members().iter().map(|member| member.worker).collect();
         let before: BTreeSet<WorkerId> = start.active_before.iter().copied().collect();
         let (generation, first) = (start.membership.generation, start.first_round);
         let open = start.settlement.as_ref().map_or(first, |settled| settled.open_round);
-        // An earlier process's contributions to open rounds died with it.
+        let remade = if is_whole(start, fragments) { open.next() } else { open };
+        if !self.generations.contains_key(&generation) {
+            let last = self.generations.last_key_value().map(|(last, _)| *last);
+            let maker = self.taken_over.get(&open).copied().or(last).filter(|_| remade > open);
+            self.taken_over.retain(|round, _| *round < open);
+            self.taken_over.extend(maker.map(|maker| (open, maker)));
+        }
+        // An earlier process's contributions to rounds that are made anew died with it.
         for worker in all.difference(&before) {
-            let of_worker = (*worker, open)..(*worker, first);
+            let of_worker = (*worker, remade)..(*worker, first.max(remade));
             let died: Vec<_> = self.trained.range(of_worker).map(|(key, _)| *key).collect();
             let positions = died.iter().filter_map(|key| self.trained.remove(key)).flatten();
             self.replaced.extend(positions);
@@ -106,7 +115,8 @@ impl Books {
         for ((worker, round), positions) in &self.trained {
             let told = self.results.get(round);
             let is_member = |told: &Told| {
-                self.generations.get(&told.generation).is_some_and(|members| {
+                let maker = self.taken_over.get(round).unwrap_or(&told.generation);
+                self.generations.get(maker).is_some_and(|members| {
                     members.all.contains(worker)
                         && (*round >= members.first || members.before.contains(worker))
                 })
@@ -123,6 +133,15 @@ impl Books {
         }
         (applied, missed)
     }
+}
+
+/// Whether all results of its open round were there when a generation began: then the round is not made anew.
+fn is_whole(start: &GenerationStart, fragments: u32) -> bool {
+    let Some(settled) = &start.settlement else { return false };
+    let schedule = start.schedule.for_fragments(fragments);
+    let is_due = |fragment: &FragmentId| schedule.is_due(settled.open_round, *fragment);
+    let adopted = settled.results.iter().filter(|adopted| is_due(&adopted.fragment)).count();
+    adopted == (0..fragments).map(FragmentId).filter(is_due).count()
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{Round, WorkerId};
+use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_member::message::{
-    Applied, DeviceState, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice,
+    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate,
+    ToDevice,
 };
 use longhaul_member::sparse_ranges::SparseRanges;
 use longhaul_member::step_barrier::{Entry, StepBarrier};
@@ -80,6 +81,14 @@ pub struct Told {
     pub computes: Option<usize>,
     /// A round that it has contributed to, and all positions trained on for that.
     pub trained: Option<(Round, Vec<u64>)>,
+}
+
+/// Adds each sample to its one of `count` values.
+fn learn(values: &mut Vec<f32>, positions: &[u64], count: usize, each: f32) {
+    values.resize(count, 0.0);
+    for position in positions {
+        values[*position as usize % count] += each;
+    }
 }
 
 impl Device {
@@ -163,17 +172,40 @@ impl Device {
         };
         let positions = std::mem::take(&mut self.given);
         let (is_gradient, count) = (self.is_gradient(stretch.round), self.state.parameters.len());
-        let learns = if is_gradient { &mut stretch.gradient } else { &mut self.state.parameters };
-        learns.resize(count, 0.0);
-        for position in &positions {
-            let at = *position as usize % learns.len();
-            learns[at] += if is_gradient { 1.0 } else { -1.0 };
+        if is_gradient {
+            learn(&mut stretch.gradient, &positions, count, 1.0);
+        } else {
+            learn(&mut self.state.parameters, &positions, count, -1.0);
         }
         stretch.trained.push(positions);
         stretch.step += 1;
         let next = if stretch.step < self.end_of(stretch.round) { Next::Step } else { Next::Contribution };
         self.before(stretch, next, &mut told);
         told
+    }
+
+    /// A part of the gradient of a round's last step that is final before its end: the model's values in this fragment, and all positions trained on for the round.
+    /// `None`: it computes no such step.
+    pub fn finished(&self, fragment: FragmentId) -> Option<(FinishedPart, Vec<u64>)> {
+        let Doing::Computing(stretch) = &self.doing else { return None };
+        let schedule = self.barrier.schedule();
+        let is_last = stretch.step + 1 == self.end_of(stretch.round);
+        if !is_last || !self.is_gradient(stretch.round) || self.config.sync.rank > 0 {
+            return None;
+        }
+        let positions: Vec<u64> = stretch.trained.iter().chain([&self.given]).flatten().copied().collect();
+        let weight = positions.len() as u32;
+        let layout = self.config.sync.layout(self.state.parameters.len() as u64);
+        let is_due = fragment.0 < layout.count() && schedule.is_due(stretch.round, fragment);
+        if weight == 0 || !is_due {
+            return None;
+        }
+        let mut gradient = stretch.gradient.clone();
+        learn(&mut gradient, &self.given, self.state.parameters.len(), 1.0);
+        let range = layout.range(fragment);
+        let values = gradient[range.clone()].iter().map(|value| value / weight as f32).collect();
+        let (round, start) = (stretch.round, range.start);
+        Some((FinishedPart { round, weight, start, values }, positions))
     }
 
     fn positions(&self, step: u64) -> Vec<u64> {

@@ -47,6 +47,10 @@ pub enum Fault {
     TooLate(WorkerId),
     /// Messages between the two take this much longer from now on.
     Slow(WorkerId, WorkerId, Duration),
+    /// Its device takes so many times as long from now on.
+    SlowDevice(WorkerId, u32),
+    /// It does not reach the coordinator for so long. Members reach it.
+    Alone(WorkerId, Duration),
 }
 
 /// Faults of one frame of the round protocol.
@@ -78,6 +82,41 @@ pub fn random_of(exchange: Exchange, seed: u64) -> World {
     let world = World::exchanging(exchange, seed, workers);
     with_faults(world, rng, seed, workers)
 }
+
+/// A world of few rounds and of 2 to 9 workers, with up to four faults of the round protocol: processes that end at any time, with any frame or before any
+/// event, frames that come late, workers that the coordinator loses sight of, slow links and devices, and workers that come later.
+#[must_use]
+pub fn random_rounds(seed: u64) -> World {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5e7_71ed);
+    let (sites, each) = SHAPES[rng.random_range(0..SHAPES.len())];
+    let time = |rng: &mut ChaCha8Rng| Duration::from_millis(rng.random_range(300..2_500));
+    let late: Vec<(Duration, u32)> =
+        (0..rng.random_range(0..3)).map(|_| (time(&mut rng), rng.random_range(0..=sites))).collect();
+    let workers = sites * each + late.len() as u32;
+    let mut world = World::of_rounds(seed, sites * each, sites, &late);
+    for _ in 0..rng.random_range(1..5) {
+        let (at, [worker, other]) =
+            (time(&mut rng), [(); 2].map(|()| WorkerId(rng.random_range(1..=workers))));
+        let (frame, event) = (rng.random_range(0..300), rng.random_range(0..250));
+        let [soon, later] = [50..400, 400..4_000].map(|ms| Duration::from_millis(rng.random_range(ms)));
+        let pause = if rng.random_bool(0.5) { soon } else { later };
+        match rng.random_range(0..14) {
+            0..2 => world.fault_at(at, Fault::Kill(worker, pause)),
+            2..4 => world.fault_before_event(worker, event, pause),
+            4..6 => world.fault_of_frame(frame, FrameFault::Sender(pause)),
+            6..8 => world.fault_of_frame(frame, FrameFault::Receiver(pause)),
+            8..10 => world.fault_of_frame(frame, FrameFault::Stuck(later)),
+            10 => world.fault_at(at, Fault::Alone(worker, later)),
+            11 => world.fault_at(at, Fault::Leave(worker, pause)),
+            12 => world.fault_at(Duration::ZERO, Fault::SlowDevice(worker, rng.random_range(2..20))),
+            _ => world.fault_at(Duration::ZERO, Fault::Slow(worker, other, pause)),
+        }
+    }
+    world
+}
+
+/// Sites, and workers of each.
+const SHAPES: [(u32, u32); 8] = [(2, 1), (3, 1), (2, 2), (3, 2), (5, 1), (8, 1), (1, 3), (2, 3)];
 
 fn with_faults(mut world: World, mut rng: ChaCha8Rng, seed: u64, workers: u32) -> World {
     for _ in 0..rng.random_range(0..9) {

@@ -4,6 +4,7 @@
 //! [`simulate`] takes durations from the planner and gives figures. `docs/sim.md` is the design.
 #![forbid(unsafe_code)]
 
+mod atoms;
 mod books;
 mod bus;
 mod churn;
@@ -20,6 +21,6 @@ mod wires;
 mod world;
 
 pub use books::Books;
-pub use faults::{Fault, FrameFault, random, random_of};
+pub use faults::{Fault, FrameFault, random, random_of, random_rounds};
 pub use promises::{check, check_with};
 pub use world::{Exchange, World};

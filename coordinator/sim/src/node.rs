@@ -18,6 +18,7 @@ use longhaul_proto::control::message::{
 };
 use longhaul_run::ConnectionId;
 
+use crate::atoms::Atoms;
 use crate::bus::{Bus, Process};
 use crate::copies::{Disks, KEPT};
 use crate::device::Device;
@@ -52,6 +53,14 @@ pub struct Node {
     pub moves: u16,
     /// Its next first message reports that a state came too late.
     pub was_too_late: bool,
+    /// Events that its synchronisers have handled.
+    pub handled: u64,
+    /// Its process ends before the event of this number, and is started again after so long.
+    pub ends_before: Option<(u64, Duration)>,
+    /// How many times as long its device takes.
+    pub slowness: u32,
+    /// Fragments leave before the end of the step, where rounds exchange gradients.
+    pub streams: bool,
 }
 
 /// A process.
@@ -81,6 +90,8 @@ pub struct Members {
     /// Models, by rank.
     pub specs: Arc<[ModelSpec]>,
     pub disks: Disks,
+    /// `None`: nobody keeps accounts.
+    pub atoms: Option<Atoms>,
     /// The longest round trip to another site.
     pub round_trip: Duration,
 }
@@ -140,6 +151,10 @@ impl Node {
             returns_after: None,
             moves: 0,
             was_too_late: false,
+            handled: 0,
+            ends_before: None,
+            slowness: 1,
+            streams: false,
         }
     }
 
@@ -245,6 +260,7 @@ impl Node {
             run: welcome.run,
             process: running.process,
             disks: members.disks.clone(),
+            atoms: members.atoms.clone(),
             round_trip: members.round_trip,
             began: bus.now(),
             barrier: Arc::clone(&barrier),

@@ -23,6 +23,9 @@ pub fn check_with(world: &World, state: &State) {
     let bad: Vec<&String> =
         world.log().iter().filter(|line| line.contains(" Error ") && !is_excused(line)).collect();
     assert!(bad.is_empty(), "the coordinator reports errors: {bad:?}");
+    if let Err(violation) = world.check_protocol() {
+        panic!("{violation}");
+    }
     // If all left before a requested end, no member reports it.
     if world.was_drained() && state.generation.is_none() {
         return;

@@ -15,8 +15,9 @@ use longhaul_member::message::ToDevice;
 use longhaul_member::step_barrier::StepBarrier;
 use longhaul_member::{Background, HealedState, Ongoing, Outside, SiteJob, SyncEvent};
 use longhaul_proto::control::message::{CheckpointOffer, Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
-use longhaul_proto::round::{Frame, FrameHeader};
+use longhaul_proto::round::{Command, Event, Frame, FrameHeader, FrameKind};
 
+use crate::atoms::Atoms;
 use crate::bus::{Bus, Process, Said, reply};
 use crate::copies::Disks;
 
@@ -26,6 +27,7 @@ pub struct Wires {
     pub run: RunId,
     pub process: Process,
     pub disks: Disks,
+    pub atoms: Option<Atoms>,
     /// The longest round trip to another site.
     pub round_trip: Duration,
     /// When its session began.
@@ -79,6 +81,9 @@ impl Outside for Wires {
     fn join_replica(&self, _: Generation, _: Vec<WorkerId>) {}
 
     fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {
+        if let Some(atoms) = self.atoms.as_ref().filter(|_| header.kind == FrameKind::Local) {
+            atoms.sends_local(self.process, &header, &body);
+        }
         if !self.is_member(to) {
             return;
         }
@@ -153,6 +158,9 @@ impl Outside for Wires {
     }
 
     fn report(&self, message: ToCoordinator) {
+        if let (Some(atoms), ToCoordinator::Ready(ready)) = (&self.atoms, &message) {
+            atoms.starts(self.process, ready.next_round);
+        }
         self.bus.say(Said::ToCoordinator { from: self.process, message });
     }
 
@@ -176,4 +184,12 @@ impl Outside for Wires {
     fn encodes(&self, _: Option<Encoding>) {}
 
     fn dense_equivalent(&self, _: u64) {}
+
+    fn hears(&self, event: &Event) {
+        self.atoms.iter().for_each(|atoms| atoms.hears(self.process, event));
+    }
+
+    fn decides(&self, command: &Command) {
+        self.atoms.iter().for_each(|atoms| atoms.decides(self.process, command));
+    }
 }

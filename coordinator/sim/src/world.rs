@@ -7,6 +7,7 @@ mod members;
 mod planned;
 mod reporting;
 mod strangers;
+mod watching;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use longhaul_common::config::RunConfig;
-use longhaul_common::id::{RunId, WorkerId};
+use longhaul_common::id::{FragmentId, RunId, WorkerId};
 use longhaul_member::message::ToDevice;
 use longhaul_member::{Outcome, SyncEvent};
 use longhaul_plan::Answer;
@@ -30,7 +31,7 @@ pub use self::drawn::Exchange;
 pub(crate) use self::reporting::report_of;
 
 use self::planned::Tally;
-use crate::books::Books;
+use self::watching::Watch;
 use crate::bus::{Bus, Process, Said};
 use crate::churn::Faults;
 use crate::copies::{Disks, temporary_folder};
@@ -57,6 +58,8 @@ enum Due {
     /// A result reaches the device of its owner.
     ToDevice(Process, ToDevice),
     Computed(Process),
+    /// A fragment of its gradient is final.
+    Finished(Process, FragmentId),
     /// The data are open and the model is built.
     Built(Process),
     Connect(Process),
@@ -114,18 +117,6 @@ struct Agenda {
     run_timers: BTreeSet<Duration>,
 }
 
-/// What a test looks at.
-#[derive(Default)]
-struct Watch {
-    /// The coordinator's reports, with the faults between them.
-    log: Vec<String>,
-    books: Books,
-    /// What each was told of who is out of the run.
-    told: strangers::Told,
-    /// A step that failed, or an impossible message.
-    failure: Option<anyhow::Error>,
-}
-
 /// Connections to the coordinator, and what is between workers.
 #[derive(Default)]
 struct Links {
@@ -140,6 +131,8 @@ struct Links {
     /// Frames that were sent, and the faults of those to come.
     frames: u64,
     of_frames: BTreeMap<u64, FrameFault>,
+    /// Workers that do not reach the coordinator before.
+    alone: BTreeMap<WorkerId, Duration>,
 }
 
 /// What operators have asked for.
@@ -208,6 +201,22 @@ impl World {
         self.links.of_frames.insert(number, fault);
     }
 
+    /// A worker's process ends before its event of this number, from zero, and another one is started after so long.
+    pub fn fault_before_event(&mut self, worker: WorkerId, number: u64, pause: Duration) {
+        self.nodes.get_mut(&worker).into_iter().for_each(|node| node.ends_before = Some((number, pause)));
+    }
+
+    /// Events that members have handled so far.
+    pub fn events(&self) -> impl Iterator<Item = (WorkerId, u64)> + '_ {
+        self.nodes.values().map(|node| (node.worker, node.handled))
+    }
+
+    /// Rounds of a whole run.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        self.config.round_schedule().rounds()
+    }
+
     /// Frames that were sent so far.
     #[must_use]
     pub fn frames(&self) -> u64 {
@@ -266,18 +275,6 @@ impl World {
         self.store.longest
     }
 
-    /// What devices have trained on, and what members have told.
-    #[must_use]
-    pub fn books(&self) -> &Books {
-        &self.watch.books
-    }
-
-    /// What the coordinator has told, with faults between.
-    #[must_use]
-    pub fn log(&self) -> &[String] {
-        &self.watch.log
-    }
-
     /// Whether each worker was away at some time, and one was killed: then nobody may have the state.
     #[must_use]
     pub fn were_all_away(&self) -> bool {
@@ -330,6 +327,7 @@ impl World {
             Due::SyncTimer(process) => self.wake(process),
             Due::ToDevice(process, message) => self.tell_device(process, message),
             Due::Computed(process) => self.computed(process),
+            Due::Finished(process, fragment) => self.finished(process, fragment),
             Due::Built(process) => self.built(process),
             Due::Connect(process) => self.connect(process),
             Due::Heartbeat(process) => self.beat(process),

@@ -6,14 +6,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_sim::{Exchange, Fault, FrameFault, World, check, check_with, random, random_of};
+use longhaul_sim::{Exchange, Fault, World, check, check_with, random, random_of};
 
 /// Faults end after 18 s. Then 40 rounds take 8 s, or two minutes over the slowest links.
 const MOST: Duration = Duration::from_secs(240);
-
-/// Frames whose loss is tried, after some rounds without.
-const FRAMES: u64 = 24;
-const FIRST_FRAME: u64 = 40;
 
 fn seeds() -> Option<Range<u64>> {
     let text = std::env::var("LONGHAUL_SEEDS").ok()?;
@@ -200,22 +196,4 @@ fn whatever_happens_the_run_finishes_with_one_state_and_each_sample_once() {
 #[test]
 fn gradients_survive_whatever_happens_too() {
     seeds().unwrap_or(0..15).for_each(|seed| finish(random_of(Exchange::Gradients, seed), seed));
-}
-
-/// The frames of the first rounds, one at a time: with several fragments and with one, one worker at a site or two.
-#[test]
-fn any_frame_may_be_lost_with_its_sender_or_receiver_or_come_late() {
-    for (seed, workers, sites) in [(2, 3, 3), (3, 4, 2), (0, 2, 2)] {
-        for number in 0..FRAMES {
-            for fault in [
-                FrameFault::Sender(Duration::from_secs(5)),
-                FrameFault::Receiver(Duration::from_secs(5)),
-                FrameFault::Stuck(Duration::from_millis(2_500)),
-            ] {
-                let mut world = World::with_sites(seed, workers, sites);
-                world.fault_of_frame(FIRST_FRAME + number, fault);
-                finish(world, seed);
-            }
-        }
-    }
 }

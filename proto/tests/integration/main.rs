@@ -11,7 +11,6 @@ mod loopback;
 #[cfg(feature = "otel")]
 mod otel;
 mod outages;
-mod round_sim;
 #[cfg(feature = "object-storage")]
 mod s3;
 mod simulated_path;

@@ -24,7 +24,7 @@ impl Synchroniser {
         loop {
             self.advance()?;
             let Stage::Running(running) = &mut self.stage else { return Ok(()) };
-            let Some(command) = running.next_command() else { return self.ask_site() };
+            let Some(command) = running.next_command(&*self.outside) else { return self.ask_site() };
             self.execute(command)?;
         }
     }

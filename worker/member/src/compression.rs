@@ -30,7 +30,7 @@ impl Synchroniser {
         }
         let mut wanted = vec![first];
         while wanted.len() < running.codec.compressor.lanes()
-            && let Some(next) = running.next_command()
+            && let Some(next) = running.next_command(&*self.outside)
         {
             match next {
                 Command::Compress { generation: of, round: at, fragment, locals }

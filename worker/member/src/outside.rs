@@ -11,7 +11,7 @@ use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
-use longhaul_proto::round::FrameHeader;
+use longhaul_proto::round::{Command, Event, FrameHeader};
 
 use crate::activity::Activity;
 use crate::event::SyncEvent;
@@ -84,4 +84,9 @@ pub trait Outside: Send {
     fn encodes(&self, encoding: Option<Encoding>);
     /// Counts the bytes of a dense f32 exchange in place of a frame sent to another site.
     fn dense_equivalent(&self, bytes: u64);
+
+    /// Notes what the round protocol is about to handle. For simulations, which keep their own accounts.
+    fn hears(&self, _: &Event) {}
+    /// Notes what it decides.
+    fn decides(&self, _: &Command) {}
 }

@@ -45,7 +45,14 @@ impl Synchroniser {
         }
         // A start or a jump: the device loads the state from before `next`, so all earlier rounds must be here.
         let known = running.replica.next_round().0 + running.results.completed.len() as u64;
-        if known < next.0 { Ok(()) } else { self.enter(next) }
+        if known >= next.0 {
+            return self.enter(next);
+        }
+        if let Some(following) = following_for_result(&self.config, running) {
+            running.device.named = Some(following);
+            self.outside.barrier().set_next(following);
+        }
+        Ok(())
     }
 
     fn enter(&mut self, next: Round) -> Result<()> {
@@ -211,6 +218,16 @@ impl Synchroniser {
             running.results.reports.insert(last, report);
         }
     }
+}
+
+/// Returns the round within which the device takes the last result that it was told, and which has no other use: the others have completed it.
+fn following_for_result(config: &RunConfig, running: &Running) -> Option<Round> {
+    let (begun, schedule) = (running.device.begun?, running.rounds.schedule);
+    let (first, _) = running.results.completed.front()?;
+    let is_told = running.device.entered && *first > running.replica.next_round();
+    let is_plain = schedule.is_warmup(begun) && config.sync.opens_with_gradients();
+    let overlaps = !is_plain && config.sync.overlap_at(schedule.pace_in(begun).every) > 0;
+    (is_told && overlaps).then(|| begun.next())
 }
 
 /// Returns the first round not begun any more, once the device has nothing left to do before it.

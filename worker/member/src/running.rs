@@ -15,6 +15,7 @@ use super::columns::ColumnContributions;
 use super::contributions::Finished;
 use super::layouts::Layouts;
 use super::masks::Masking;
+use super::outside::Outside;
 use super::replica::Replica;
 use super::site::SiteReduction;
 use crate::encode::compressor::Compressor;
@@ -122,8 +123,9 @@ pub(super) struct Results {
 
 impl Running {
     /// Returns the round protocol's next command.
-    pub fn next_command(&mut self) -> Option<Command> {
-        self.postponed.take().or_else(|| self.member.poll_command())
+    pub fn next_command(&mut self, outside: &dyn Outside) -> Option<Command> {
+        let decide = || self.member.poll_command().inspect(|command| outside.decides(command));
+        self.postponed.take().or_else(decide)
     }
 
     /// Switches to another schedule of rounds; begun rounds are unaffected.

@@ -12,7 +12,7 @@ use longhaul_common::id::{Round, RunId, SiteId, WorkerId};
 use longhaul_common::model::Evaluation;
 use longhaul_common::plan::Member;
 use longhaul_proto::control::message::{Start, ToCoordinator, ToWorker};
-use longhaul_proto::round::{Event, FrameHeader};
+use longhaul_proto::round::{self, Event, FrameHeader};
 
 use super::donating::Donations;
 use super::event::SyncEvent;
@@ -144,6 +144,15 @@ impl Synchroniser {
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         self.timeout().map(|at| at.saturating_sub(self.now()))
+    }
+
+    /// Returns its side of the round protocol, once it has a state of the run.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&round::Member> {
+        match &self.stage {
+            Stage::Running(running) => Some(&running.member),
+            Stage::Preparing => None,
+        }
     }
 
     /// Returns the time of the next call without an event, since the session began.
@@ -324,6 +333,7 @@ impl Synchroniser {
     pub(super) fn feed(&mut self, event: Event) {
         let now = self.now();
         if let Stage::Running(running) = &mut self.stage {
+            self.outside.hears(&event);
             running.member.handle(now, event);
         }
     }

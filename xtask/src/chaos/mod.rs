@@ -59,8 +59,8 @@ pub struct Options {
     /// them. The first takes as long as a first build.
     #[arg(long, value_name = "NAMES", num_args = 0..=1, value_delimiter = ',', require_equals = true, exclusive = true)]
     known_bugs: Option<Vec<String>>,
-    /// Virtual time instead of real processes: the simulations of the round protocol and of the run, one seed
-    /// after the other.
+    /// Virtual time instead of real processes: simulated runs of few rounds and of many, one seed after the
+    /// other.
     #[arg(long)]
     simulated: bool,
     /// The seeds [default: 0..100000].

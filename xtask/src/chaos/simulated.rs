@@ -1,5 +1,4 @@
-//! Chaos in virtual time: seeds of the simulations of the round protocol and of a run, many more than in the
-//! tests.
+//! Chaos in virtual time: seeds of simulated runs, of few rounds and of many, many more than in the tests.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -47,11 +46,11 @@ const MEMBERS: Simulation = Simulation {
 
 const SIMULATIONS: [Simulation; 2] = [
     Simulation {
-        what: "the round protocol",
-        folder: "proto",
-        target: &["--package", "longhaul-proto", "--test", "integration"],
-        test: "round_sim::any_mixture_of_faults_is_survived",
-        one_in: 1,
+        what: "the rounds",
+        folder: "coordinator/sim",
+        target: &["--package", "longhaul-sim", "--test", "rounds"],
+        test: "any_mixture_of_faults_is_survived",
+        one_in: 4,
     },
     MEMBERS,
 ];
@@ -88,7 +87,7 @@ impl Default for Seeds {
     }
 }
 
-/// Runs all simulations over these seeds.
+/// Runs few rounds and many over these seeds.
 ///
 /// # Errors
 /// Returns an error if they do not build, or if a seed breaks a guarantee: the error names the seed and the

@@ -9,7 +9,7 @@ use crate::checkout::Checkout;
 use crate::verify::step::{Report, Step};
 use crate::verify::tests::{self, Which};
 
-/// Half an hour of faults in real processes, seeds of both simulations, and known bugs.
+/// Half an hour of faults in real processes, seeds of simulated runs, and known bugs.
 const CHAOS: [(&str, &[&str]); 3] = [
     ("chaos: 100,000 simulated seeds", &["chaos", "--simulated"]),
     ("chaos: half an hour of faults", &["chaos", "--minutes", "30", "--seed", "7"]),

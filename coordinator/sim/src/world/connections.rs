@@ -12,7 +12,9 @@ impl World {
         if self.operator.kicked.contains(&process.worker) {
             return;
         }
-        if self.run.is_none() || now < self.links.reachable_at || running.frozen.is_some() {
+        let alone_until = self.links.alone.get(&process.worker).copied().unwrap_or_default();
+        let reachable_at = self.links.reachable_at.max(alone_until);
+        if self.run.is_none() || now < reachable_at || running.frozen.is_some() {
             return self.after(300, Due::Connect(process));
         }
         let Some(join) = node.join(RUN) else { return };
@@ -73,7 +75,8 @@ impl World {
                     session.begins(start.membership.generation, start.first_round);
                 }
                 if self.pace.planned().is_none() {
-                    self.watch.books.begins(start);
+                    let fragments = self.fragments();
+                    self.watch.books.begins(start, fragments);
                 }
                 self.begins(process.worker, start);
             }

@@ -31,6 +31,7 @@ impl World {
         let Some(running) = running else { return };
         self.disks.remove(worker);
         self.bury(&running);
+        self.watch.ends(running.process);
         if let Some(connection) = running.connection {
             let at = self.arrival(connection, 1);
             self.push(at, Due::ClosedAtRun(connection));
@@ -159,6 +160,14 @@ impl World {
                 if let Some(node) = self.nodes.get_mut(&worker) {
                     node.moves += 1;
                 }
+                self.fail(Fault::Disconnect(worker));
+            }
+            Fault::SlowDevice(worker, times) => {
+                self.nodes.get_mut(&worker).into_iter().for_each(|node| node.slowness = times);
+            }
+            Fault::Alone(worker, pause) => {
+                let until = self.now() + pause;
+                self.links.alone.insert(worker, until);
                 self.fail(Fault::Disconnect(worker));
             }
             Fault::Slow(one, other, more) => {

@@ -13,6 +13,10 @@ impl World {
             return;
         }
         let Some(session) = &mut running.session else { return };
+        if let Some((_, pause)) = node.ends_before.take_if(|(number, _)| *number == node.handled) {
+            return self.fail(Fault::Kill(process.worker, pause));
+        }
+        node.handled += 1;
         let outcome = match session.sync.step(event) {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -20,6 +24,9 @@ impl World {
                 return;
             }
         };
+        if let Some(member) = session.sync.protocol() {
+            self.watch.looks_at(process, member);
+        }
         match outcome {
             None => self.follow(process),
             Some(Outcome::Dismissed(_)) => {
@@ -29,6 +36,7 @@ impl World {
                 self.disks.remove(process.worker);
                 running.iter().for_each(|running| self.bury(running));
                 if let Some(pause) = returns {
+                    self.watch.ends(process);
                     self.after(pause.as_millis() as u64, Due::Start(process.worker));
                 }
             }
@@ -74,9 +82,15 @@ impl World {
             let node = self.nodes.get(&process.worker).and_then(|node| node.running.as_ref());
             let step = node.and_then(|running| running.session.as_ref()).map(|session| session.device.step());
             let takes = self.pace.step(process.worker, step.unwrap_or_default(), sequences, &mut self.rng);
+            let takes = takes * self.nodes.get(&process.worker).map_or(1, |node| node.slowness);
             self.note_step(process, takes, sequences);
-            let at = self.now() + takes;
-            self.push(at, Due::Computed(process));
+            let now = self.now();
+            self.push(now + takes, Due::Computed(process));
+            let streams = self.nodes.get(&process.worker).is_some_and(|node| node.streams);
+            for fragment in (0..self.fragments()).map(FragmentId).filter(|_| streams) {
+                let part = self.rng.random_range(0.1..1.0);
+                self.push(now + takes.mul_f64(part), Due::Finished(process, fragment));
+            }
         }
     }
 
@@ -111,6 +125,16 @@ impl World {
         let told = session.device.computed();
         self.device_says(process, told);
         self.follow(process);
+    }
+
+    pub(super) fn finished(&mut self, process: Process, fragment: FragmentId) {
+        let running = self.nodes.get(&process.worker).filter(|node| node.is(process));
+        let running = running.and_then(|node| node.running.as_ref()).filter(|it| it.frozen.is_none());
+        let session = running.and_then(|running| running.session.as_ref());
+        if let Some((part, positions)) = session.and_then(|session| session.device.finished(fragment)) {
+            self.watch.books.trained(process.worker, part.round, positions);
+            self.step(process, Some(SyncEvent::Device(FromDevice::Finished(part))));
+        }
     }
 
     /// Delivers all messages on the bus.

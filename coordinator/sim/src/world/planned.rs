@@ -224,6 +224,7 @@ impl World {
             schedule: config.round_schedule(),
             specs: if self.pace.planned().is_some() { specs(&config)?.into() } else { [tiny_mlp()].into() },
             disks: self.disks.clone(),
+            atoms: self.watch.atoms.clone(),
             round_trip: self.pace.planned().map_or(Duration::from_millis(60), round_trip),
             config: Arc::new(if self.pace.planned().is_some() { members_config(&config) } else { config }),
         };

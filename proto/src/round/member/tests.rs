@@ -14,6 +14,7 @@ use super::super::{
 use super::*;
 use crate::control::message::{Adopted, GenerationStart, Settlement};
 
+mod adopted;
 mod awaited;
 
 const LAYOUT: FragmentLayout = FragmentLayout { values: 1, fragment_values: 1 };

@@ -229,3 +229,31 @@ fn a_begin_that_is_told_again_does_not_open_a_gate_that_is_being_settled() {
     rig.workers[0].hear(ToWorker::Begin(Arc::new(again)));
     assert!(!rig.workers[0].barrier.is_open());
 }
+
+/// It takes a result within the following round only, and the others have completed that one before it was let in.
+#[test]
+fn a_device_that_has_a_result_to_take_begins_a_round_that_is_over_and_jumps_then() {
+    let overlapped = &format!("{DENSE}\noverlap = 1");
+    // Numbers with which the first one owns the only fragment, so that it continues without the other.
+    let number = (2..20).find(|&number| {
+        let mut rig = Rig::new([1, number], overlapped);
+        let start = rig.begin(1, &[0, 1], 0, &[], None);
+        rig.workers[0].owns_everything_in(&start)
+    });
+    let mut rig = training_of([1, number.unwrap()], overlapped);
+    rig.workers[1].send(0, vec![0.0; VALUES]);
+    for round in 0..3 {
+        dense_round(&mut rig, round);
+        rig.workers[0].begin(round + 1);
+        rig.pump(|workers| workers[1].running().member.open_round() > Round(round));
+    }
+    assert_eq!(rig.workers[1].running().member.open_round(), Round(3));
+    rig.workers[1].begin(1);
+    let Ok(ToDevice::Apply { round: Round(0), .. }) = rig.workers[1].device.try_recv() else {
+        panic!("there is nothing to apply")
+    };
+    rig.workers[1].applied(0, Some(vec![0.0; VALUES]));
+    rig.workers[1].send(1, vec![0.0; VALUES]);
+    let enter = rig.enter(1, 3);
+    assert_eq!(enter.replay, [1.0, 2.0].map(|mean| (Round(mean as u64), vec![mean; VALUES])));
+}
