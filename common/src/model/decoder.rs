@@ -38,8 +38,8 @@ pub struct Decoder {
     pub no_rope_layers: Vec<u32>,
     /// Factor of the token embedding's output.
     pub embedding_scale: f64,
-    /// Factor of scores.
-    pub score_scale: f64,
+    /// Scores are divided by the root of this.
+    pub score_scalar: f64,
     /// Soft cap of scores: cap · tanh(score / cap).
     pub score_cap: Option<f64>,
     /// Soft cap of logits.
@@ -158,7 +158,6 @@ impl Decoder {
         let usual = families::decoder(model)?;
         let given = model.decoder.clone().unwrap_or_default();
         let head_width = given.head_dim.unwrap_or(usual.head_width);
-        let of_scores = |scalar: f64| scalar.sqrt().recip();
         let cap = |given: Option<f64>, usual: Option<f64>| given.or(usual).filter(|cap| *cap > 0.0);
         let sorted = |mut layers: Vec<u32>| {
             layers.sort_unstable();
@@ -181,7 +180,7 @@ impl Decoder {
             window: given.sliding_window.or(usual.window),
             window_layers: sorted(given.window_layers.unwrap_or(usual.window_layers)),
             no_rope_layers: sorted(given.no_rope_layers.unwrap_or(usual.no_rope_layers)),
-            score_scale: of_scores(given.query_pre_attn_scalar.unwrap_or(head_width.into())),
+            score_scalar: given.query_pre_attn_scalar.unwrap_or(head_width.into()),
             score_cap: cap(given.attn_logit_softcapping, usual.score_cap),
             logit_cap: cap(given.final_logit_softcapping, usual.logit_cap),
             ..usual

@@ -29,7 +29,7 @@ pub(super) fn decoder(model: &ModelConfig) -> Option<Decoder> {
         window_layers: Vec::new(),
         no_rope_layers: Vec::new(),
         embedding_scale: 1.0,
-        score_scale: 1.0,
+        score_scalar: 1.0,
         score_cap: None,
         logit_cap: None,
     };

@@ -392,6 +392,7 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
         "num_attention_heads": spec.heads,
         "num_hidden_layers": spec.layers,
         "num_key_value_heads": spec.kv_heads,
+        "pad_token_id": null,
         "rms_norm_eps": of.norm_epsilon,
         "rope_theta": of.rotary.base,
         "tie_word_embeddings": spec.tied_embeddings,
@@ -405,6 +406,10 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
     set(activation.0, json!(activation.1));
     if let Some(scaling) = &of.rotary.scaling {
         set("rope_scaling", json!(written(scaling)));
+        if let RopeScaling::LongRope { original, .. } = scaling {
+            // Phi-3 reads it here.
+            set("original_max_position_embeddings", json!(original));
+        }
     }
     if !matches!(spec.kind, ModelKind::Qwen2 | ModelKind::Phi3 | ModelKind::Mistral) {
         set("attention_bias", json!(of.qkv_bias));
@@ -433,7 +438,7 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
         set("no_rope_layers", (0..spec.layers).map(has_positions).collect());
     }
     if is_gemma {
-        set("query_pre_attn_scalar", json!(of.score_scale.powi(-2)));
+        set("query_pre_attn_scalar", whole(of.score_scalar));
         set("attn_logit_softcapping", json!(of.score_cap));
         set("final_logit_softcapping", json!(of.logit_cap));
     }
@@ -441,6 +446,11 @@ pub(super) fn write(spec: &ModelSpec, of: &Decoder) -> Value {
         set("rope_local_base_freq", json!(local.base));
     }
     json
+}
+
+/// Returns a number, as an integer if it is one: transformers 5 takes no other.
+fn whole(number: f64) -> Value {
+    if number.fract() == 0.0 && number < 1e15 { json!(number as u64) } else { json!(number) }
 }
 
 /// Returns the configuration of a scaling.

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::ModelKind;
 use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_proto::little_endian::extend_f32;
 use memmap2::Mmap;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
+
+use super::tensors;
 
 /// The weights, where there is one file.
 const WEIGHTS: &str = "model.safetensors";
@@ -37,12 +37,6 @@ pub(super) fn has_weights(folder: &Path) -> bool {
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
-}
-
-/// The rows of a stored tensor that are a parameter.
-struct Stored {
-    name: String,
-    rows: Option<Range<usize>>,
 }
 
 /// Returns the parameters of a whole model, in the order of the flat vector.
@@ -70,10 +64,10 @@ pub(super) fn read(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
     let weights = Weights { folder, spec, tensors };
     let mut flat = Vec::with_capacity(usize::try_from(spec.parameter_count())?);
     let mut read = BTreeSet::new();
-    for parameter in spec.parameters() {
-        let stored = weights.find(&parameter)?;
-        weights.append(&parameter, &stored, &mut flat)?;
-        read.insert(stored.name);
+    for parameter in tensors::stored(spec.kind, spec.parameters()) {
+        let (name, tensor) = weights.find(&parameter)?;
+        append(name, tensor, &parameter, &mut flat)?;
+        read.insert(name.to_owned());
     }
     weights.check_rest(&read)?;
     Ok(flat)
@@ -125,69 +119,19 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Returns where a parameter is stored.
-    fn find(&self, parameter: &ParameterSpec) -> Result<Stored> {
-        let whole = |name: &str| Stored { name: name.to_owned(), rows: None };
+    /// Returns a parameter's tensor, and its name in the file.
+    fn find(&self, parameter: &ParameterSpec) -> Result<(&str, &TensorView<'_>)> {
         let name = parameter.name.as_str();
         // Models saved without their head have no prefix.
         let bare = name.strip_prefix("model.").or_else(|| name.strip_prefix("transformer.")).unwrap_or(name);
-        for name in [name, bare] {
-            if self.tensors.contains_key(name) {
-                return Ok(whole(name));
-            }
-        }
-        if self.spec.kind == ModelKind::Phi3
-            && let Some(stored) = self.fused(name).filter(|stored| self.tensors.contains_key(&stored.name))
-        {
-            return Ok(stored);
-        }
-        bail!(
-            "{} has no tensor {name}: its config.json is of another model, or a file of its weights is missing",
-            self.folder.display()
-        )
-    }
-
-    /// Returns the rows of Phi-3's matrices that have queries, keys and values, or gate and up.
-    fn fused(&self, name: &str) -> Option<Stored> {
-        let (spec, f) = (self.spec, self.spec.feed_forward_width as usize);
-        let (q, kv) = (spec.query_width() as usize, spec.kv_width() as usize);
-        let parts = [
-            ("self_attn.q_proj", "self_attn.qkv_proj", 0..q),
-            ("self_attn.k_proj", "self_attn.qkv_proj", q..q + kv),
-            ("self_attn.v_proj", "self_attn.qkv_proj", q + kv..q + 2 * kv),
-            ("mlp.gate_proj", "mlp.gate_up_proj", 0..f),
-            ("mlp.up_proj", "mlp.gate_up_proj", f..2 * f),
-        ];
-        let found = parts.into_iter().find(|(part, ..)| name.contains(part));
-        found.map(|(part, whole, rows)| Stored { name: name.replace(part, whole), rows: Some(rows) })
-    }
-
-    fn append(&self, parameter: &ParameterSpec, stored: &Stored, into: &mut Vec<f32>) -> Result<()> {
-        let Some(tensor) = self.tensors.get(&stored.name) else { return Ok(()) };
-        let mut shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
-        let mut data = tensor.data();
-        if let (Some(rows), Some(all)) = (&stored.rows, shape.first().copied()) {
-            let row_bytes = data.len() / usize::try_from(all)?.max(1);
-            let part = data.get(rows.start * row_bytes..rows.end * row_bytes);
-            data = part.with_context(|| format!("{} has only {all} rows", stored.name))?;
-            shape[0] = rows.len() as u64;
-        }
-        ensure!(
-            shape == parameter.shape,
-            "{} has the shape {shape:?}, and config.json describes {:?}",
-            stored.name,
-            parameter.shape
-        );
-        match tensor.dtype() {
-            Dtype::F32 => extend_f32(into, data),
-            Dtype::BF16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_bf16(*bytes))),
-            Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_f16(*bytes))),
-            other => bail!(
-                "{} has values of {other:?}; f32, bf16 and f16 are read: convert the model (`model.to(torch.bfloat16).save_pretrained(OUT)`)",
-                stored.name
-            ),
-        }
-        Ok(())
+        let found = [name, bare].into_iter().find_map(|name| self.tensors.get_key_value(name));
+        let (name, tensor) = found.with_context(|| {
+            format!(
+                "{} has no tensor {name}: its config.json is of another model, or a file of its weights is missing",
+                self.folder.display()
+            )
+        })?;
+        Ok((name, tensor))
     }
 
     /// Refuses tensors that the model does not have.
@@ -207,6 +151,26 @@ impl Weights<'_> {
         );
         Ok(())
     }
+}
+
+/// Appends a tensor's values.
+fn append(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec, into: &mut Vec<f32>) -> Result<()> {
+    let shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
+    ensure!(
+        shape == parameter.shape,
+        "{name} has the shape {shape:?}, and config.json describes {:?}",
+        parameter.shape
+    );
+    let data = tensor.data();
+    match tensor.dtype() {
+        Dtype::F32 => extend_f32(into, data),
+        Dtype::BF16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_bf16(*bytes))),
+        Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_f16(*bytes))),
+        other => bail!(
+            "{name} has values of {other:?}; f32, bf16 and f16 are read: convert the model (`model.to(torch.bfloat16).save_pretrained(OUT)`)"
+        ),
+    }
+    Ok(())
 }
 
 fn of_bf16(bytes: [u8; 2]) -> f32 {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use longhaul_common::model::ModelSpec;
+use longhaul_common::config::ModelKind;
+use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_proto::little_endian::{extend_f32, f32_of, of_f32};
 use safetensors::{Dtype, SafeTensors, View};
 
@@ -47,8 +48,7 @@ pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result
         });
     }
     let mut rest = flat;
-    let tensors: Vec<(String, F32<'_>)> = spec
-        .synchronised()
+    let tensors: Vec<(String, F32<'_>)> = stored(spec.kind, spec.synchronised())
         .into_iter()
         .map(|parameter| {
             let (values, after) = rest.split_at(parameter.count() as usize);
@@ -57,6 +57,33 @@ pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result
         })
         .collect();
     write(path, tensors)
+}
+
+/// The parameters of a family's layers that its files have as one tensor: its rows are theirs, one after the other.
+const JOINED: [(&[&str], &str); 2] = [
+    (&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "self_attn.qkv_proj"),
+    (&["mlp.gate_proj", "mlp.up_proj"], "mlp.gate_up_proj"),
+];
+
+/// Returns the tensors of a file with these parameters. In the flat vector, their values have the same order.
+pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
+    if kind != ModelKind::Phi3 {
+        return parameters;
+    }
+    let mut stored = Vec::<ParameterSpec>::with_capacity(parameters.len());
+    for parameter in parameters {
+        let joined = JOINED.iter().find_map(|(parts, whole)| {
+            let part = parts.iter().find(|part| parameter.name.contains(**part))?;
+            Some(parameter.name.replace(part, whole))
+        });
+        match (stored.last_mut(), joined) {
+            (Some(last), Some(name)) if last.name == name => last.shape[0] += parameter.shape[0],
+            (_, name) => {
+                stored.push(ParameterSpec { name: name.unwrap_or(parameter.name.clone()), ..parameter })
+            }
+        }
+    }
+    stored
 }
 
 /// Writes flat vectors under their names.
@@ -93,7 +120,7 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
     // Bounded by the file: the specification may be of another model of any size.
     let count = usize::try_from(spec.synchronised_count()).unwrap_or(usize::MAX);
     let mut flat = Vec::with_capacity(count.min(bytes.len() / size_of::<f32>()));
-    let parameters = spec.synchronised();
+    let parameters = stored(spec.kind, spec.synchronised());
     for parameter in &parameters {
         let tensor =
             file.tensor(&parameter.name).map_err(|_| other(format!("{} is missing", parameter.name)))?;

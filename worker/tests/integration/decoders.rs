@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 /// Families with their variants, and whether they have to be here.
-const CASES: [&str; 14] = [
+pub const CASES: [&str; 14] = [
     "gemma2",
     "gemma3",
     "llama",
@@ -29,10 +29,10 @@ const CASES: [&str; 14] = [
 
 /// What transformers computes in f32, for the stored weights.
 #[derive(Deserialize)]
-struct Expected {
-    tokens: Vec<i64>,
+pub struct Expected {
+    pub tokens: Vec<i64>,
     /// `[T, V]`
-    logits: Vec<f32>,
+    pub logits: Vec<f32>,
     loss: f64,
     /// Of the logits in bf16: the norm of their difference over their norm.
     bf16_error: f64,
@@ -40,11 +40,11 @@ struct Expected {
     gradients: BTreeMap<String, Vec<f64>>,
 }
 
-fn folder(case: &str) -> PathBuf {
+pub fn folder(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoders").join(case)
 }
 
-fn expected(case: &str) -> Expected {
+pub fn expected(case: &str) -> Expected {
     serde_json::from_slice(&std::fs::read(folder(case).join("expected.json")).unwrap()).unwrap()
 }
 

@@ -177,7 +177,7 @@ impl Block {
             down: affine(of.mlp_bias, "mlp.down_proj"),
             activation: of.activation,
             attending: Attending {
-                scale: of.score_scale,
+                scale: of.score_scalar.sqrt().recip(),
                 window: of.window_of(layer).map(i64::from),
                 cap: of.score_cap,
             },

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState};
+use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState, open_model};
 use longhaul_common::config::{ModelConfig, ModelKind, Precision};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::{
     CONTEXT, SEQUENCES, TOKEN_STREAM, VOCABULARY, device, distance, inputs, language_model, noise, parameters,
 };
+use crate::decoders;
 
 #[test]
 fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits() {
@@ -40,6 +41,26 @@ fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits(
     }
 }
 
+/// What a run writes of each family, `AutoModelForCausalLM` opens.
+#[test]
+fn transformers_opens_checkpoints_of_every_decoder_and_computes_the_same_logits() {
+    let Some(python) = python() else {
+        return skipped("LONGHAUL_PYTHON names no Python that has transformers");
+    };
+    for case in decoders::CASES {
+        let (model, expected) = (open_model(&decoders::folder(case)).unwrap(), decoders::expected(case));
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = written_with(&model.spec, &model.parameters, folder.path());
+        let tokens = expected.tokens[..expected.tokens.len() - 1].to_vec();
+        let theirs = opened_with(&python, &checkpoint, &[&tokens]);
+        assert_eq!(theirs["unfit"].to_string(), "[]", "{case}");
+        let logits = theirs["logits"].as_array().unwrap();
+        let logits: Vec<f32> = logits.iter().map(|value| value.as_f64().unwrap() as f32).collect();
+        let off = distance(&expected.logits, &logits);
+        assert!(off < 1e-5, "{case}: {off}");
+    }
+}
+
 /// The named Python, if it has the imports of the script. Optional, as it takes gigabytes.
 fn python() -> Option<std::ffi::OsString> {
     let python = std::env::var_os("LONGHAUL_PYTHON")?;
@@ -52,6 +73,10 @@ fn python() -> Option<std::ffi::OsString> {
 
 /// A checkpoint's folder as written by a run.
 fn written(spec: &ModelSpec, folder: &Path) -> std::path::PathBuf {
+    written_with(spec, &parameters(spec), folder)
+}
+
+fn written_with(spec: &ModelSpec, parameters: &[f32], folder: &Path) -> std::path::PathBuf {
     let data = CheckpointData {
         next_round: Round(1),
         next_step: 1,
@@ -60,7 +85,7 @@ fn written(spec: &ModelSpec, folder: &Path) -> std::path::PathBuf {
         private: PrivateState::default(),
         model: Some(ModelState {
             spec: spec.clone(),
-            parameters: Arc::from(parameters(spec)),
+            parameters: Arc::from(parameters),
             tokenizer: None,
             shared: [].into(),
         }),
@@ -75,6 +100,10 @@ fn opened(python: &std::ffi::OsStr, folder: &Path) -> Value {
         .collect();
     // Like `inputs`: all tokens of a sequence but the last.
     let tokens: Vec<&[i64]> = tokens.chunks(CONTEXT + 1).map(|sequence| &sequence[..CONTEXT]).collect();
+    opened_with(python, folder, &tokens)
+}
+
+fn opened_with(python: &std::ffi::OsStr, folder: &Path, tokens: &[&[i64]]) -> Value {
     let mut child = Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/load_checkpoint.py"))
         .arg(folder)
@@ -84,7 +113,7 @@ fn opened(python: &std::ffi::OsStr, folder: &Path) -> Value {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(serde_json::to_string(&tokens).unwrap().as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(serde_json::to_string(tokens).unwrap().as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
