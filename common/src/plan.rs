@@ -1,8 +1,9 @@
 //! Members of a generation, and their duties per fragment.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,35 @@ pub struct Membership {
     owners: Arc<[WorkerId]>,
     /// By site (in the order of [`Self::sites`]) and fragment: the worker that sends the site's contribution.
     uploaders: Arc<[(SiteId, Vec<WorkerId>)]>,
+    /// Follows from the members.
+    #[serde(skip)]
+    by_site: BySite,
+}
+
+/// The places of a site's members among all. Clones share it, and the first use computes it: one use costs each member
+/// of a large run as much as all its other work in a generation.
+#[derive(Clone, Debug, Default)]
+struct BySite(Arc<OnceLock<BTreeMap<SiteId, Vec<usize>>>>);
+
+impl PartialEq for BySite {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for BySite {}
+
+impl BySite {
+    fn of(&self, site: SiteId, members: &[Member]) -> &[usize] {
+        let all = self.0.get_or_init(|| {
+            let mut all: BTreeMap<SiteId, Vec<usize>> = BTreeMap::new();
+            for (at, member) in members.iter().enumerate() {
+                all.entry(member.site).or_default().push(at);
+            }
+            all
+        });
+        all.get(&site).map_or(&[], Vec::as_slice)
+    }
 }
 
 impl Membership {
@@ -91,7 +121,8 @@ impl Membership {
             .iter()
             .map(|&site| (site, duty(b'u', &members.iter().filter(|m| m.site == site).collect::<Vec<_>>())))
             .collect();
-        Self { generation, members: members.into(), owners: owners.into(), uploaders }
+        let by_site = BySite::default();
+        Self { generation, members: members.into(), owners: owners.into(), uploaders, by_site }
     }
 
     /// Returns the members, sorted by worker.
@@ -119,7 +150,7 @@ impl Membership {
 
     /// Returns the members of a site, sorted by worker.
     pub fn members_of(&self, site: SiteId) -> impl Iterator<Item = &Member> + '_ {
-        self.members.iter().filter(move |member| member.site == site)
+        self.by_site.of(site, &self.members).iter().map(|at| &self.members[*at])
     }
 
     /// Returns the worker that reduces a fragment and publishes its result; `None`: no such fragment, or no
@@ -133,8 +164,20 @@ impl Membership {
     /// site.
     #[must_use]
     pub fn uploader(&self, site: SiteId, fragment: FragmentId) -> Option<WorkerId> {
-        let (_, uploaders) = self.uploaders.iter().find(|(s, _)| *s == site)?;
+        let (_, uploaders) = &self.uploaders[self.place_of(site)?];
         uploaders.get(fragment.0 as usize).copied()
+    }
+
+    /// Reports whether a site has members.
+    #[must_use]
+    pub fn has_site(&self, site: SiteId) -> bool {
+        self.place_of(site).is_some()
+    }
+
+    /// Sites are in order, but for those of a coordinator that is not ours.
+    fn place_of(&self, site: SiteId) -> Option<usize> {
+        let sorted = self.uploaders.binary_search_by_key(&site, |(site, _)| *site).ok();
+        sorted.or_else(|| self.uploaders.iter().position(|(there, _)| *there == site))
     }
 }
 
@@ -198,6 +241,16 @@ mod tests {
             // Three standard deviations of a binomial share of 4000 are 0.024 at most.
             assert!((share - expected).abs() < 0.024, "w{id} owns {share} of the fragments, not {expected}");
         }
+    }
+
+    #[test]
+    fn members_of_a_site_are_in_order_and_a_site_without_members_is_not_there() {
+        let members = (1..=7).map(|worker| member(worker, worker % 3 * 2, 10)).collect();
+        let plan = Membership::assign(Generation(1), members, LAYOUT);
+        let of = |site| plan.members_of(SiteId(site)).map(|member| member.worker.0).collect::<Vec<_>>();
+        assert_eq!([of(0), of(2), of(4), of(1)], [vec![3, 6], vec![1, 4, 7], vec![2, 5], vec![]]);
+        assert_eq!([0, 1, 2, 4, 9].map(|site| plan.has_site(SiteId(site))), [true, false, true, true, false]);
+        assert_eq!(plan.uploader(SiteId(1), FragmentId(0)), None);
     }
 
     #[test]

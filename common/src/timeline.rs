@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +45,7 @@ pub struct Timeline {
     /// Samples per step over all workers.
     pub batch: u64,
     /// By first step, ascending.
-    assignments: Vec<Assignment>,
+    assignments: Vec<Arc<Assignment>>,
 }
 
 impl Timeline {
@@ -57,23 +58,24 @@ impl Timeline {
     /// Returns the assignment of a step; `None`: it precedes all known ones.
     #[must_use]
     pub fn at(&self, step: u64) -> Option<&Assignment> {
-        self.index_at(step).map(|at| &self.assignments[at])
+        self.index_at(step).map(|at| &*self.assignments[at])
     }
 
     /// Returns the assignments from that of a step on; all, if none is known for it.
     #[must_use]
-    pub fn assignments_from(&self, step: u64) -> &[Assignment] {
+    pub fn assignments_from(&self, step: u64) -> &[Arc<Assignment>] {
         &self.assignments[self.index_at(step).unwrap_or(0)..]
     }
 
     /// Returns the assignments, by first step.
     #[must_use]
-    pub fn assignments(&self) -> &[Assignment] {
+    pub fn assignments(&self) -> &[Arc<Assignment>] {
         &self.assignments
     }
 
     /// Adds an assignment. It replaces those from its first step on.
-    pub fn push(&mut self, assignment: Assignment) {
+    pub fn push(&mut self, assignment: impl Into<Arc<Assignment>>) {
+        let assignment = assignment.into();
         self.assignments.retain(|old| old.feed.first_step < assignment.feed.first_step);
         self.assignments.push(assignment);
     }
@@ -88,7 +90,7 @@ impl Timeline {
     #[must_use]
     pub fn positions(&self, step: u64, worker: WorkerId) -> Vec<Positions> {
         let Some(assignment) = self.at(step) else { return Vec::new() };
-        let Some(rank) = assignment.workers.iter().position(|&w| w == worker) else { return Vec::new() };
+        let Some(rank) = place_in(&assignment.workers, worker) else { return Vec::new() };
         assignment.feed.positions(step, self.batch, &assignment.share(self.batch, rank))
     }
 
@@ -131,6 +133,12 @@ impl Timeline {
         // `push` keeps them ascending.
         self.assignments.partition_point(|assignment| assignment.feed.first_step <= step).checked_sub(1)
     }
+}
+
+/// Returns the place of a worker among these: soon where they are sorted, as the coordinator has them.
+#[must_use]
+pub fn place_in(workers: &[WorkerId], worker: WorkerId) -> Option<usize> {
+    workers.binary_search(&worker).ok().or_else(|| workers.iter().position(|other| *other == worker))
 }
 
 #[cfg(test)]
@@ -216,11 +224,22 @@ mod tests {
             for step in 0..45 {
                 let known = timeline.assignments();
                 let begun = known.iter().rposition(|assignment| assignment.feed.first_step <= step);
-                prop_assert_eq!(timeline.at(step), begun.map(|at| &known[at]));
+                prop_assert_eq!(timeline.at(step), begun.map(|at| &*known[at]));
                 prop_assert_eq!(timeline.assignments_from(step), &known[begun.unwrap_or(0)..]);
                 let Some(assignment) = timeline.at(step) else { continue };
                 let positions = assignment.feed.positions(step, 4, &(0..4));
                 prop_assert_eq!(timeline.positions(step, assignment.workers[0]), positions);
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_is_found_among_others_in_any_order() {
+        for workers in [[1, 3, 5], [5, 1, 3]] {
+            let workers = workers.map(WorkerId);
+            for worker in (0..7).map(WorkerId) {
+                let place = workers.iter().position(|other| *other == worker);
+                assert_eq!(place_in(&workers, worker), place, "{worker} of {workers:?}");
             }
         }
     }

@@ -4,6 +4,7 @@
 //! [`simulate`] takes durations from the planner and gives figures. `docs/sim.md` is the design.
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod atoms;
 mod books;
 mod bus;
@@ -17,6 +18,7 @@ mod pace;
 mod promises;
 pub mod simulate;
 mod stand_in;
+mod table;
 mod wires;
 mod world;
 

@@ -1,6 +1,5 @@
 //! Durations in a world: drawn at random, or as the planner predicts them.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;
 
 use crate::exchanges::Exchanges;
+use crate::table::Table;
 
 /// A device computes a step in the predicted time, or up to this share longer.
 const JITTER: f64 = 0.05;
@@ -39,17 +39,21 @@ pub struct Planned {
     topology: Topology,
     spec: ModelSpec,
     /// Devices, by worker.
-    devices: BTreeMap<WorkerId, DeviceId>,
+    devices: Table<WorkerId, DeviceId>,
     /// Seconds per sequence of a step, by worker.
-    sequence_s: BTreeMap<WorkerId, f64>,
+    sequence_s: Table<WorkerId, f64>,
     exchanges: Exchanges,
+    /// Of a state that is fetched.
+    state_bytes: f64,
 }
 
 impl Planned {
     /// Durations on these devices. Call [`Self::plan`] for each generation.
     pub fn new(topology: Topology, spec: ModelSpec) -> Self {
         let devices = (1..).map(WorkerId).zip(topology.devices()).collect();
-        Self { topology, spec, devices, sequence_s: BTreeMap::new(), exchanges: Exchanges::default() }
+        let state_bytes = STATE_BYTES * spec.parameter_count() as f64;
+        let (sequence_s, exchanges) = (Table::default(), Exchanges::default());
+        Self { topology, spec, devices, sequence_s, exchanges, state_bytes }
     }
 
     /// Predicts steps and exchanges of a generation.
@@ -85,10 +89,12 @@ impl Planned {
         let whole = whole_run(topology, &work, &plan, &phases(config, &self.spec))?;
         // A pace is the time of an even share of the batch.
         let even = f64::from(config.train.batch) / generation.replicas.len().max(1) as f64;
-        self.sequence_s = BTreeMap::new();
-        for (replica, pace) in generation.replicas.iter().zip(paces) {
-            self.sequence_s.extend(replica.ranks.iter().map(|member| (member.worker, pace / even)));
-        }
+        let each = generation.replicas.iter().zip(paces);
+        let each = each
+            .flat_map(|(replica, pace)| replica.ranks.iter().map(move |member| (member.worker, pace / even)));
+        let mut each: Vec<(WorkerId, f64)> = each.collect();
+        each.sort_by_key(|(worker, _)| *worker);
+        self.sequence_s = each.into_iter().collect();
         self.exchanges = Exchanges::of(&whole);
         Ok(())
     }
@@ -127,7 +133,7 @@ impl Planned {
 
     /// Workers in order, each with its site.
     pub fn workers(&self) -> impl Iterator<Item = (WorkerId, usize)> {
-        self.devices.iter().map(|(worker, device)| (*worker, device.site))
+        self.devices.iter().map(|(worker, device)| (worker, device.site))
     }
 
     /// Entries of the model's vocabulary.
@@ -146,7 +152,6 @@ impl Planned {
         let least = link.round_trip_s / 2.0;
         // Where there are several sites, the exchange is between them, and frames within a site come on top.
         let is_exchange = self.topology.sites.len() == 1 || self.site_of(from) != self.site_of(to);
-        let state_s = STATE_BYTES * self.spec.parameter_count() as f64 / link.bytes_per_s.max(1.0);
         match event {
             SyncEvent::Frame { frame, .. } if is_exchange => {
                 self.half_of(frame.header.round, schedule).max(seconds(least))
@@ -154,7 +159,9 @@ impl Planned {
             SyncEvent::Pulled { round, answer: Some(_), .. } if is_exchange => {
                 self.half_of(*round, schedule).max(seconds(least))
             }
-            SyncEvent::Healed { answer: Ok(_), .. } => seconds(least + state_s),
+            SyncEvent::Healed { answer: Ok(_), .. } => {
+                seconds(least + self.state_bytes / link.bytes_per_s.max(1.0))
+            }
             _ => seconds(least),
         }
     }

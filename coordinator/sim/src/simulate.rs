@@ -115,6 +115,8 @@ pub struct Control {
     pub stop: AtomicBool,
     /// Steps that count so far.
     pub steps: AtomicU64,
+    /// Virtual time so far, in milliseconds.
+    pub virtual_ms: AtomicU64,
 }
 
 /// Simulates the run to its end, unless it is stopped.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use longhaul_checkpoint::CheckpointStore;
 use longhaul_common::id::{FragmentId, Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::plan::Member;
+use longhaul_common::plan::{Member, Membership};
 use longhaul_member::activity::Activity;
 use longhaul_member::message::ToDevice;
 use longhaul_member::step_barrier::StepBarrier;
@@ -33,12 +33,16 @@ pub struct Wires {
     /// When its session began.
     pub began: Duration,
     pub barrier: Arc<StepBarrier>,
-    pub members: Mutex<Vec<WorkerId>>,
+    /// Members, and the others of its copy of the model.
+    pub members: Mutex<Option<(Membership, Vec<WorkerId>)>>,
 }
 
 impl Wires {
     fn is_member(&self, worker: WorkerId) -> bool {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner).contains(&worker)
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members
+            .as_ref()
+            .is_some_and(|(members, others)| members.member(worker).is_some() || others.contains(&worker))
     }
 
     fn answer(&self, event: SyncEvent) {
@@ -73,9 +77,9 @@ impl Outside for Wires {
         self.bus.now().saturating_sub(self.began)
     }
 
-    fn set_members(&self, members: &[Member], _: usize) {
-        *self.members.lock().unwrap_or_else(PoisonError::into_inner) =
-            members.iter().map(|member| member.worker).collect();
+    fn set_members(&self, members: &Membership, others: &[Member], _: usize) {
+        let others = others.iter().map(|other| other.worker).collect();
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = Some((members.clone(), others));
     }
 
     fn join_replica(&self, _: Generation, _: Vec<WorkerId>) {}

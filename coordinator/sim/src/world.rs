@@ -32,6 +32,7 @@ pub(crate) use self::reporting::report_of;
 
 use self::planned::Tally;
 use self::watching::Watch;
+use crate::agenda::{Agenda, Lane};
 use crate::bus::{Bus, Process, Said};
 use crate::churn::Faults;
 use crate::copies::{Disks, temporary_folder};
@@ -41,6 +42,7 @@ use crate::node::{Held, Members, Node};
 use crate::pace::{Pace, Planned};
 use crate::simulate::Control;
 use crate::stand_in::{members_config, specs};
+use crate::table::Table;
 
 const RUN: RunId = RunId([7; 16]);
 
@@ -88,13 +90,13 @@ pub struct World {
     config: RunConfig,
     run: Option<Run>,
     store: Store,
-    nodes: BTreeMap<WorkerId, Node>,
+    nodes: Table<WorkerId, Node>,
     /// Made of the configuration with which workers were welcomed last, and the text of that.
     members: Option<(String, Members)>,
     disks: Disks,
     /// Of all disks.
     _folder: TempDir,
-    agenda: Agenda,
+    agenda: Agenda<Due>,
     links: Links,
     operator: Operator,
     pace: Pace,
@@ -109,19 +111,11 @@ struct Store {
     longest: usize,
 }
 
-/// What is due, by time and then by order.
-#[derive(Default)]
-struct Agenda {
-    queue: BTreeMap<(Duration, u64), Due>,
-    pushed: u64,
-    run_timers: BTreeSet<Duration>,
-}
-
 /// Connections to the coordinator, and what is between workers.
 #[derive(Default)]
 struct Links {
     /// Whose each connection is, and when the last messages of both directions arrive.
-    connections: BTreeMap<ConnectionId, (Process, [Duration; 2])>,
+    connections: Table<ConnectionId, (Process, [Duration; 2])>,
     next_connection: u64,
     /// Nobody reaches the coordinator before.
     reachable_at: Duration,
@@ -234,13 +228,13 @@ impl World {
     }
 
     fn try_until(&mut self, end: Duration, control: &Control) -> Result<()> {
-        while let Some(entry) = self.agenda.queue.first_entry().filter(|entry| entry.key().0 <= end) {
-            let ((at, _), due) = entry.remove_entry();
+        while let Some((at, due)) = self.agenda.pop(end) {
             self.pass(at);
             self.happen(due);
             self.end_if_suspended();
             ensure!(!control.stop.load(Ordering::Relaxed), "interrupted");
             control.steps.store(self.tally.steps, Ordering::Relaxed);
+            control.virtual_ms.store(at.as_millis() as u64, Ordering::Relaxed);
             if let Some(failure) = self.watch.failure.take() {
                 return Err(failure);
             }
@@ -292,8 +286,11 @@ impl World {
     }
 
     fn push(&mut self, at: Duration, due: Due) {
-        self.agenda.pushed += 1;
-        self.agenda.queue.insert((at, self.agenda.pushed), due);
+        match due {
+            Due::Heartbeat(_) => self.agenda.push_in(Lane::Heartbeats, at, due),
+            Due::ToRun(..) => self.agenda.push_in(Lane::ToRun, at, due),
+            due => self.agenda.push(at, due),
+        }
     }
 
     fn after(&mut self, ms: u64, due: Due) {

@@ -17,6 +17,11 @@ use longhaul_sim::simulate::{Control, Faults, Report, Setup, SimulateError, simu
 /// Between two lines about progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
+/// A step of a worker takes some microseconds to simulate, with its share of the messages (`docs/benchmarks/plan.md`).
+const WORKER_STEP_S: f64 = 20e-6;
+/// A simulation that may take longer than this is announced, in seconds.
+const LONG_S: f64 = 30.0;
+
 pub(super) const HELP: &str = "\
 Simulate a whole run in virtual time: the real coordinator, and workers as fast as the planner predicts.
 
@@ -40,6 +45,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<(), CliError> {
     let until = Duration::from_secs_f64(args.hours * 3600.0);
     let setup = Setup { config, spec, topology, faults: faults.unwrap_or_default(), seed: args.seed, until };
     let (steps, control) = (setup.config.run.steps, Arc::new(Control::default()));
+    if let Some(warning) = long(setup.topology.devices().count(), steps).filter(|_| !args.json) {
+        say(&warning);
+    }
     watch(&control, steps, !args.json)?;
     let report = match simulate_under(setup, &control) {
         Err(error @ (SimulateError::Workers { .. } | SimulateError::Groups { .. })) => {
@@ -68,12 +76,25 @@ fn watch(control: &Arc<Control>, steps: u64, tells: bool) -> Result<(), CliError
                     () = tokio::time::sleep(PROGRESS_EVERY) => {}
                 }
                 if tells {
-                    say(&format!("simulated {} of {steps} steps", control.steps.load(Ordering::Relaxed)));
+                    let (done, ms) = (&control.steps, control.virtual_ms.load(Ordering::Relaxed));
+                    let (done, so_far) = (done.load(Ordering::Relaxed), time(ms as f64 / 1e3));
+                    say(&format!("simulated {so_far}, {done} of {steps} steps"));
                 }
             }
         });
     });
     Ok(())
+}
+
+/// What to tell before a long simulation.
+fn long(workers: usize, steps: u64) -> Option<String> {
+    let takes_s = workers as f64 * steps as f64 * WORKER_STEP_S;
+    (takes_s > LONG_S).then(|| {
+        format!(
+            "{workers} workers, {steps} steps: to simulate all may take {}, more where many workers come and go, and memory for each worker",
+            time(takes_s)
+        )
+    })
 }
 
 /// Hours of virtual time.
@@ -157,6 +178,16 @@ mod tests {
         let topology = Topology::parse(&MACHINES.replace("\"a\"", "\"home\"")).unwrap();
         let faults = Faults::parse(&file_in_help(HELP), &topology).unwrap();
         assert!(faults.churn.is_some() && faults.outage.len() == 1, "{faults:?}");
+    }
+
+    #[test]
+    fn a_long_simulation_is_announced_before_it_begins() {
+        assert_eq!(long(100, 1500), None);
+        let warning = long(10_000, 1500).unwrap();
+        assert!(
+            warning.starts_with("10000 workers, 1500 steps: ") && warning.contains("5.0 min"),
+            "{warning}"
+        );
     }
 
     #[test]

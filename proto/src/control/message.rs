@@ -438,9 +438,9 @@ pub struct GenerationStart {
     /// First round with all members. Earlier rounds have those of `active_before`.
     pub first_round: Round,
     /// Members that contribute to rounds before `first_round`, sorted.
-    pub active_before: Vec<WorkerId>,
+    pub active_before: Arc<[WorkerId]>,
     /// Sample assignments, from the one of the open round on.
-    pub assignments: Vec<Assignment>,
+    pub assignments: Vec<Arc<Assignment>>,
     /// Exclusive end: the end of the run, or of a drain.
     pub until: Round,
     /// Schedule of rounds: configured, or decided from measurements. Rounds already started are equal in

@@ -1,9 +1,11 @@
 //! A member's view of a generation.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
-use longhaul_common::plan::Membership;
+use longhaul_common::plan::{Member, Membership};
+use longhaul_common::timeline::place_in;
 
 use crate::control::message::GenerationStart;
 
@@ -16,7 +18,10 @@ pub(super) struct Duties {
     /// Exclusive end of rounds.
     pub until: Round,
     first_round: Round,
-    active_before: Vec<WorkerId>,
+    active_before: Arc<[WorkerId]>,
+    /// The sites that contribute: to rounds before the first one with all members, and from that on. Only owners and
+    /// those who wait ask for them.
+    contributing: [OnceLock<BTreeSet<SiteId>>; 2],
     /// Round that was open when the generation began.
     open_round: Round,
     /// Fragments of that round with an adopted result.
@@ -34,7 +39,8 @@ impl Duties {
             membership: start.membership.clone(),
             until: start.until,
             first_round: start.first_round,
-            active_before: start.active_before.clone(),
+            active_before: Arc::clone(&start.active_before),
+            contributing: Default::default(),
             open_round: settlement.map_or(open_round, |settlement| settlement.open_round),
             adopted: settlement.iter().flat_map(|s| &s.results).map(|adopted| adopted.fragment).collect(),
         })
@@ -60,7 +66,7 @@ impl Duties {
     }
 
     pub fn is_active(&self, worker: WorkerId, round: Round) -> bool {
-        round >= self.first_round || self.active_before.contains(&worker)
+        round >= self.first_round || place_in(&self.active_before, worker).is_some()
     }
 
     /// Returns the members whose local updates form this site's contribution to a round, in member order.
@@ -70,9 +76,12 @@ impl Duties {
     }
 
     /// Returns the sites with members active in a round.
-    pub fn contributing_sites(&self, round: Round) -> BTreeSet<SiteId> {
-        let active = self.membership.members().iter().filter(|member| self.is_active(member.worker, round));
-        active.map(|member| member.site).collect()
+    pub fn contributing_sites(&self, round: Round) -> &BTreeSet<SiteId> {
+        self.contributing[usize::from(round >= self.first_round)].get_or_init(|| {
+            let members = self.membership.members().iter();
+            let active = members.filter(|member| self.is_active(member.worker, round));
+            active.map(|member| member.site).collect()
+        })
     }
 
     pub fn owner(&self, fragment: FragmentId) -> Option<WorkerId> {
@@ -123,11 +132,80 @@ impl Duties {
         holders
     }
 
+    /// Returns the first `most` of the other members among `workers`, this member's site first. In large runs each member
+    /// asks it of all the others: those that are sorted, as the coordinator names them, are not all looked at.
+    pub fn nearest(&self, workers: &[WorkerId], most: usize) -> Vec<WorkerId> {
+        if !workers.is_sorted() {
+            let mut nearest = self.own_site_first(workers.to_vec());
+            nearest.truncate(most);
+            return nearest;
+        }
+        let is_here = |member: &&Member| workers.binary_search(&member.worker).is_ok();
+        let own = self.membership.members_of(self.site).filter(is_here).map(|member| member.worker);
+        let is_far =
+            |worker: &&WorkerId| self.membership.member(**worker).is_some_and(|far| far.site != self.site);
+        let far = workers.iter().filter(is_far).copied();
+        own.filter(|worker| *worker != self.me).chain(far).take(most).collect()
+    }
+
     /// Returns the other members among `workers`, this member's site first.
-    pub fn own_site_first(&self, mut workers: Vec<WorkerId>) -> Vec<WorkerId> {
+    fn own_site_first(&self, mut workers: Vec<WorkerId>) -> Vec<WorkerId> {
         let site = |worker: WorkerId| self.membership.member(worker).map(|member| member.site);
         workers.retain(|&worker| worker != self.me && site(worker).is_some());
         workers.sort_by_key(|&worker| site(worker) != Some(self.site));
         workers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use longhaul_common::plan::FragmentLayout;
+    use longhaul_common::schedule::{Changes, RoundSchedule};
+
+    use super::*;
+
+    #[test]
+    fn the_nearest_of_workers_are_those_of_the_own_site_whatever_their_order() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let member = |worker: u32| Member {
+            worker: WorkerId(worker),
+            site: SiteId(worker % 3),
+            lan_address: address,
+            wan_address: address,
+            upload_weight: 1,
+        };
+        let layout = FragmentLayout { values: 1, fragment_values: 1 };
+        let (groups, warmup_rounds) = (1, 0);
+        let start = GenerationStart {
+            membership: Membership::assign(Generation(1), (1..=9).map(member).collect(), layout),
+            settlement: None,
+            first_round: Round(0),
+            active_before: Arc::default(),
+            assignments: Vec::new(),
+            until: Round(9),
+            schedule: RoundSchedule {
+                warmup_rounds,
+                warmup_every: 1,
+                every: 1,
+                groups,
+                exchanges: 1,
+                steps: 9,
+                changes: Changes::NONE,
+            },
+            replica: None,
+            checkpoint: false,
+        };
+        let duties = Duties::new(WorkerId(4), Round(0), &start).expect("it is a member");
+        let nearest = |workers: &[u32], most| -> Vec<u32> {
+            let workers: Vec<WorkerId> = workers.iter().copied().map(WorkerId).collect();
+            duties.nearest(&workers, most).into_iter().map(|worker| worker.0).collect()
+        };
+        // Workers 1, 4 and 7 are of its site, and 12 is no member.
+        for most in 0..6 {
+            assert_eq!(nearest(&[1, 2, 4, 6, 7, 12], most), [1, 7, 2, 6][..most.min(4)]);
+            assert_eq!(nearest(&[7, 12, 6, 4, 2, 1], most), [7, 1, 6, 2][..most.min(4)]);
+        }
     }
 }

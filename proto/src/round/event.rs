@@ -1,5 +1,7 @@
 //! Events of a member.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 
@@ -11,7 +13,7 @@ use crate::control::message::{GenerationStart, Hash};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A generation starts (`ToWorker::Begin`).
-    Begin(Box<GenerationStart>),
+    Begin(Arc<GenerationStart>),
     /// The present generation ends (`ToWorker::Settle`).
     Settle {
         /// The generation that will start.

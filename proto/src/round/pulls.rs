@@ -19,7 +19,7 @@ pub const SMALL_PULLS_IN_FLIGHT_MAX: usize = 512;
 const IN_FLIGHT_BYTES: usize = 8 << 20;
 
 /// Maximum holders tried for a result, in a run of thousands.
-const HOLDERS_MAX: usize = 16;
+pub const HOLDERS_MAX: usize = 16;
 
 /// Passes over all holders before a result counts as lost. An unresponsive holder is usually about to be
 /// removed, and the next generation names others.

@@ -1,11 +1,13 @@
 //! The masks of a generation: their partners, the masked summand, and the owner's sum.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use longhaul_common::id::{FragmentId, Generation, Round, SiteId, WorkerId};
 use longhaul_common::plan::Membership;
+use longhaul_common::timeline::place_in;
 use longhaul_proto::codec::EncodeError;
 use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::masking::{FixedPoint, MASK_SECRET_BYTES, PairSecret, Place, add_masked, seal};
@@ -16,7 +18,7 @@ pub struct Masking {
     pub(crate) me: WorkerId,
     pub(crate) membership: Membership,
     first_round: Round,
-    active_before: Vec<WorkerId>,
+    active_before: Arc<[WorkerId]>,
     range: f64,
     /// Samples of a step, over all workers.
     batch: u64,
@@ -76,7 +78,7 @@ impl Masking {
             me,
             membership,
             first_round: start.first_round,
-            active_before: start.active_before.clone(),
+            active_before: Arc::clone(&start.active_before),
             range,
             batch: u64::from(batch),
             secrets,
@@ -162,7 +164,7 @@ impl Masking {
 
     /// Returns the sites that contribute to a round.
     fn sites(&self, round: Round) -> BTreeSet<SiteId> {
-        let is_active = |worker| round >= self.first_round || self.active_before.contains(&worker);
+        let is_active = |worker| round >= self.first_round || place_in(&self.active_before, worker).is_some();
         let active = self.membership.members().iter().filter(|member| is_active(member.worker));
         active.map(|member| member.site).collect()
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use longhaul_checkpoint::CheckpointStore;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::plan::Member;
+use longhaul_common::plan::{Member, Membership};
 use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
 use longhaul_proto::round::{Command, Event, FrameHeader};
 
@@ -31,8 +31,8 @@ pub trait Outside: Send {
     /// Returns the time since the session began.
     fn now(&self) -> Duration;
 
-    /// Replaces the other members. `model_bytes`: a round's update of the whole model in f32.
-    fn set_members(&self, members: &[Member], model_bytes: usize);
+    /// Replaces the other members, and the `others` of this worker's replica. `model_bytes`: a round's update of the whole model in f32.
+    fn set_members(&self, members: &Membership, others: &[Member], model_bytes: usize);
     /// Joins this replica for computation.
     fn join_replica(&self, session: Generation, workers: Vec<WorkerId>);
     /// Queues a frame of the round protocol, with the hash of its body if known.

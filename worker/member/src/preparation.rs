@@ -282,7 +282,7 @@ impl Synchroniser {
         Ok(())
     }
 
-    pub(super) fn begin(&mut self, start: GenerationStart) -> Result<()> {
+    pub(super) fn begin(&mut self, start: Arc<GenerationStart>) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else {
             self.outcome = Some(Outcome::Rejoin("a generation started before this worker was ready".into()));
             return Ok(());
@@ -315,8 +315,8 @@ impl Synchroniser {
         let model_bytes = running.rounds.layout.values as usize * size_of::<f32>();
         let ranks = start.replica.iter().flat_map(|replica| &replica.ranks);
         let others = ranks.filter(|rank| start.membership.member(rank.worker).is_none());
-        let members: Vec<Member> = start.membership.members().iter().chain(others).cloned().collect();
-        self.outside.set_members(&members, model_bytes);
+        let others: Vec<Member> = others.cloned().collect();
+        self.outside.set_members(&start.membership, &others, model_bytes);
         self.take_place(&start)?;
         self.begin_site(&start);
         let (assignments, until, schedule) = (start.assignments.clone(), start.until, start.schedule);
@@ -324,7 +324,7 @@ impl Synchroniser {
             self.outside.barrier().ask_for_checkpoint(start.first_round);
         }
         self.begin_masking(&start)?;
-        self.feed(Event::Begin(Box::new(start)));
+        self.feed(Event::Begin(start));
         if let Stage::Running(running) = &self.stage
             && running.member.generation() == Some(generation)
         {

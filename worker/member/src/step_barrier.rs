@@ -1,6 +1,6 @@
 //! The device's single point of permission to continue.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::sampler::Positions;
@@ -120,7 +120,7 @@ impl StepBarrier {
 
     /// Opens the barrier for rounds before `until`. The assignments replace the timeline from their first steps on; the schedule differs from the previous
     /// one only in future rounds.
-    pub fn open(&self, assignments: Vec<Assignment>, until: Round, schedule: RoundSchedule) {
+    pub fn open(&self, assignments: Vec<Arc<Assignment>>, until: Round, schedule: RoundSchedule) {
         let mut state = self.lock();
         for assignment in assignments {
             state.timeline.push(assignment);
@@ -209,8 +209,8 @@ mod tests {
         changes: Changes::NONE,
     };
 
-    fn everything_to(worker: u32) -> Vec<Assignment> {
-        vec![Assignment::evenly(SampleFeed::default(), vec![WorkerId(worker)])]
+    fn everything_to(worker: u32) -> Vec<Arc<Assignment>> {
+        vec![Arc::new(Assignment::evenly(SampleFeed::default(), vec![WorkerId(worker)]))]
     }
 
     #[test]

@@ -257,7 +257,7 @@ impl Synchroniser {
                 self.feed(Event::Settle { generation });
                 Ok(())
             }
-            ToWorker::Begin(start) => self.begin(Arc::unwrap_or_clone(start)),
+            ToWorker::Begin(start) => self.begin(start),
             ToWorker::Seat { rank } => self.take_seat(rank),
             ToWorker::Dismiss { reason } => {
                 self.outcome = Some(Outcome::Dismissed(reason));

@@ -171,8 +171,9 @@ impl Network {
 
     /// Replaces the other members. `model_bytes`: a round's update of the whole model in f32.
     pub fn set_members(self: &Arc<Self>, members: &[Member], model_bytes: usize) {
+        let workers: BTreeSet<WorkerId> = members.iter().map(|member| member.worker).collect();
         let mut state = self.lock();
-        state.peers.retain(|worker, _| members.iter().any(|member| member.worker == *worker));
+        state.peers.retain(|worker, _| workers.contains(worker));
         // An older message of the coordinator may arrive after a removal.
         let is_other = |member: &&Member| member.worker != self.own.worker && !self.is_revoked(member.worker);
         for member in members.iter().filter(is_other) {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use longhaul_checkpoint::CheckpointStore;
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::plan::Member;
+use longhaul_common::plan::{Member, Membership};
 use longhaul_member::activity::Activity;
 use longhaul_member::message::ToDevice;
 use longhaul_member::step_barrier::StepBarrier;
@@ -127,8 +127,9 @@ impl Outside for Links {
         self.began.elapsed()
     }
 
-    fn set_members(&self, members: &[Member], model_bytes: usize) {
-        self.network.set_members(members, model_bytes);
+    fn set_members(&self, members: &Membership, others: &[Member], model_bytes: usize) {
+        let all: Vec<Member> = members.members().iter().chain(others).cloned().collect();
+        self.network.set_members(&all, model_bytes);
     }
 
     fn join_replica(&self, session: Generation, workers: Vec<WorkerId>) {

@@ -65,12 +65,10 @@ impl DataAvailability {
     pub(super) fn tell_data_holders(&mut self, core: &mut Core) {
         self.say_that_nobody_has_data(core);
         // After a restart a fetching worker goes on with the holders that it knows, until all have reported.
-        if core.peers.values().any(|peer| peer.data.has_to_tell) {
+        if !self.data_moved || core.peers.values().any(|peer| peer.data.has_to_tell) {
             return;
         }
-        if !std::mem::take(&mut self.data_moved) {
-            return;
-        }
+        self.data_moved = false;
         let name = core.data_name();
         let mut of_site: BTreeMap<SiteId, DataHolders> = BTreeMap::new();
         let asking: Vec<(WorkerId, SiteId)> = core
@@ -92,8 +90,9 @@ impl DataAvailability {
 
     /// Reports a run whose workers are all here and have no data: it waits for ever.
     fn say_that_nobody_has_data(&mut self, core: &mut Core) {
-        let waiting = core.waiting_for_data();
-        let is_stuck = !waiting.is_empty() && waiting.len() == core.peers.len();
+        // Looked at after every event: the first worker with data ends it.
+        let waiting = if core.peers.values().all(has_no_data) { core.waiting_for_data() } else { Vec::new() };
+        let is_stuck = !waiting.is_empty();
         let enough = waiting.len() >= core.config.run.workers as usize;
         if is_stuck && enough && core.state.phase != Phase::Finished && !self.told_no_data {
             let text = format!(
@@ -149,11 +148,14 @@ impl Core {
 
     /// Workers without data, where no worker has usable data.
     pub(super) fn waiting_for_data(&self) -> Vec<WorkerId> {
-        let nowhere = |peer: &Peer| peer.data.at == Some(DataAt::Nowhere);
         let waiting: Vec<WorkerId> =
-            self.peers.iter().filter(|(_, peer)| nowhere(peer)).map(|(worker, _)| *worker).collect();
+            self.peers.iter().filter(|(_, peer)| has_no_data(peer)).map(|(worker, _)| *worker).collect();
         if waiting.is_empty() || self.data_name().is_some() { Vec::new() } else { waiting }
     }
+}
+
+fn has_no_data(peer: &Peer) -> bool {
+    peer.data.at == Some(DataAt::Nowhere)
 }
 
 /// Returns the most frequent name: of equally frequent ones, the one of the lowest-numbered worker.

@@ -132,7 +132,7 @@ fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
     story.settled(1, 2, 1, 2);
     let start = story.begun(1);
-    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1)]));
+    assert_eq!((start.first_round, &*start.active_before), (Round(3), &[WorkerId(1)][..]));
     // Rounds 1 and 2, two steps each, two samples a step.
     let redo: u64 =
         start.assignments.last().unwrap().feed.backlog.iter().map(|range| range.end - range.start).sum();
@@ -215,13 +215,13 @@ fn all_survivors_are_active_before_the_first_round_of_new_members_even_those_tha
     story.settled(1, 2, 1, 2);
     story.settled(2, 2, 1, 2);
     let start = story.begun(3);
-    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1), WorkerId(2)]));
+    assert_eq!((start.first_round, &*start.active_before), (Round(3), &[WorkerId(1), WorkerId(2)][..]));
     // Before w3 takes part, the membership changes again.
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.settled(1, 3, 1, 2);
     story.settled(3, 3, 1, 0);
     let start = story.begun(1);
-    assert_eq!((start.first_round, start.active_before), (Round(3), vec![WorkerId(1), WorkerId(3)]));
+    assert_eq!((start.first_round, &*start.active_before), (Round(3), &[WorkerId(1), WorkerId(3)][..]));
 }
 
 #[test]

@@ -81,8 +81,8 @@ impl World {
         };
         let memories: BTreeMap<WorkerId, (u64, Option<u64>)> =
             self.nodes.keys().filter_map(|worker| Some((*worker, memory(*worker)?))).collect();
-        for (worker, node) in &mut self.nodes {
-            node.memory = memories.get(worker).copied().unwrap_or(node.memory);
+        for (worker, node) in self.nodes.iter_mut() {
+            node.memory = memories.get(&worker).copied().unwrap_or(node.memory);
         }
         for outage in &faults.outage {
             let Some(site) = sites.iter().position(|site| *site == outage.site) else { continue };
@@ -315,12 +315,13 @@ impl World {
         if let Some(started) = self.tally.churn.starts.remove(&worker) {
             self.tally.back.push(now - started);
         }
-        let Some(generation) = self.run.as_ref().and_then(|run| run.state().generation.clone()) else {
-            return;
-        };
+        // The first one to begin stands for all.
         if start.membership.generation <= self.tally.churn.last {
             return;
         }
+        let Some(generation) = self.run.as_ref().and_then(|run| run.state().generation.clone()) else {
+            return;
+        };
         self.tally.churn.last = start.membership.generation;
         self.tally.generations += 1;
         self.tally.began.get_or_insert(now);

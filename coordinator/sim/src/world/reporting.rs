@@ -25,7 +25,7 @@ impl World {
             let session = node.running.as_ref().and_then(|running| running.session.as_ref());
             session.map_or(0, |session| session.work.sequences)
         };
-        let step = |(worker, node): (&WorkerId, &Node)| planned.sequence_s(*worker) * sequences(node) as f64;
+        let step = |(worker, node): (WorkerId, &Node)| planned.sequence_s(worker) * sequences(node) as f64;
         self.nodes.iter().map(step).fold(0.0, f64::max)
     }
 

@@ -10,6 +10,7 @@ use super::super::arrivals::Arrivals;
 use super::super::collection::Collection;
 use super::super::command::Command;
 use super::super::duties::Duties;
+use super::super::pulls::HOLDERS_MAX;
 use super::Member;
 use crate::control::message::{GenerationStart, Hash, Settled, Settlement};
 
@@ -116,13 +117,11 @@ impl Member {
         }
         for round in (self.open_round().0..last.0).map(Round) {
             for fragment in self.layout.fragments() {
-                let holders = duties.own_site_first(settlement.complete_at.clone());
-                self.want(round, fragment, None, holders);
+                self.want(duties, (round, fragment), None, &settlement.complete_at);
             }
         }
         for result in &settlement.results {
-            let holders = duties.own_site_first(result.holders.clone());
-            self.want(last, result.fragment, Some(result.hash), holders);
+            self.want(duties, (last, result.fragment), Some(result.hash), &result.holders);
         }
     }
 
@@ -140,9 +139,15 @@ impl Member {
         self.without_me = (round, without);
     }
 
-    fn want(&mut self, round: Round, fragment: FragmentId, hash: Option<Hash>, holders: Vec<WorkerId>) {
+    fn want(
+        &mut self,
+        duties: &Duties,
+        (round, fragment): (Round, FragmentId),
+        hash: Option<Hash>,
+        holders: &[WorkerId],
+    ) {
         let here = round < self.open_round() || self.results.get(round, fragment).is_some();
-        if !here && !self.pulls.want((round, fragment), hash, holders) {
+        if !here && !self.pulls.want((round, fragment), hash, duties.nearest(holders, HOLDERS_MAX)) {
             self.lose(round, fragment);
         }
     }

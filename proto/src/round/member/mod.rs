@@ -231,9 +231,7 @@ impl Member {
             match self.collections.get(&fragment).filter(|collection| collection.round == round) {
                 Some(collection) => {
                     awaited.extend(
-                        collection
-                            .lacks(&sites)
-                            .filter_map(|site| duties.membership.uploader(site, fragment)),
+                        collection.lacks(sites).filter_map(|site| duties.membership.uploader(site, fragment)),
                     );
                 }
                 None if duties.uploads(fragment) => awaited.extend(duties.owner(fragment)),

@@ -83,10 +83,10 @@ impl Member {
             return;
         }
         let sites = duties.contributing_sites(round);
-        if !due(collection, &sites) {
+        if !due(collection, sites) {
             return;
         }
-        let spread = if collection.is_full(&sites) { collection.spread() } else { self.deadline.wait(round) };
+        let spread = if collection.is_full(sites) { collection.spread() } else { self.deadline.wait(round) };
         if sites.len() > 1 {
             self.deadline.record(round, spread);
         }

@@ -125,7 +125,7 @@ impl Member {
     /// others; those are pulled.)
     fn read(&self, duties: &Duties, bytes: &Bytes) -> Option<FragmentResult> {
         let result = FragmentResult::decode(bytes).ok()?;
-        let known = result.sites().all(|site| duties.membership.sites().any(|present| present == site));
+        let known = result.sites().all(|site| duties.membership.has_site(site));
         known.then_some(result)
     }
 

@@ -56,11 +56,11 @@ fn start(generation: u64, settlement: Option<Settlement>) -> Event {
 }
 
 fn start_of(membership: Membership, settlement: Option<Settlement>) -> Event {
-    Event::Begin(Box::new(GenerationStart {
+    Event::Begin(Arc::new(GenerationStart {
         membership,
         settlement,
         first_round: Round(0),
-        active_before: Vec::new(),
+        active_before: Arc::default(),
         assignments: Vec::new(),
         until: Round(40),
         schedule: config().schedule,
@@ -504,12 +504,11 @@ fn a_new_member_starts_where_the_last_generation_before_its_first_round_says() {
     let mut member = Member::new(other(), site_of(other()), LAYOUT, Round(7), config());
     let mut begin = |generation, first_round, active_before: &[WorkerId]| {
         let settlement = Settlement { open_round: Round(7), complete_at: vec![owner()], results: vec![] };
-        let Event::Begin(mut start) = start(generation, Some(settlement)) else {
-            unreachable!("it is a start")
-        };
+        let Event::Begin(start) = start(generation, Some(settlement)) else { unreachable!("it is a start") };
+        let mut start = Arc::unwrap_or_clone(start);
         start.first_round = Round(first_round);
-        start.active_before = active_before.to_vec();
-        commands(&mut member, Event::Begin(start));
+        start.active_before = active_before.into();
+        commands(&mut member, Event::Begin(Arc::new(start)));
         member.next_round()
     };
     assert_eq!(begin(1, 9, &[owner()]), None, "round 8 must be complete first");

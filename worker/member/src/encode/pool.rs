@@ -1,6 +1,7 @@
 //! Threads that encode beside the thread of the round protocol.
 
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 
 use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -19,7 +20,9 @@ impl CodecPool {
     /// the work.
     #[must_use]
     pub fn beside(training: usize) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        // The answer takes the system some files.
+        static CORES: OnceLock<usize> = OnceLock::new();
+        let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
         Self::of(cores.saturating_sub(training).min(CODEC_THREADS_MAX))
     }
 

@@ -6,6 +6,7 @@ use longhaul_collective::RingMember;
 use longhaul_common::id::{FragmentId, Round, SiteId, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Membership};
 use longhaul_common::schedule::RoundSchedule;
+use longhaul_common::timeline::place_in;
 use longhaul_proto::control::message::GenerationStart;
 use longhaul_proto::round::Frame;
 
@@ -35,7 +36,8 @@ impl SitePlan {
             .map(|member| RingMember { worker: member.worker, address: member.lan_address })
             .collect();
         let rank = members.iter().position(|member| member.worker == me)?;
-        let all_were_active = members.iter().all(|member| start.active_before.contains(&member.worker));
+        let all_were_active =
+            members.iter().all(|member| place_in(&start.active_before, member.worker).is_some());
         let complete_from = if all_were_active { Round(0) } else { start.first_round };
         let settlement = start.settlement.as_ref();
         let adopted = settlement.map(|settlement| {
@@ -136,7 +138,7 @@ mod tests {
                 results: adopted.collect(),
             }),
             first_round: Round(6),
-            active_before: [1, 2, 3].map(WorkerId).to_vec(),
+            active_before: [1, 2, 3].map(WorkerId).into(),
             assignments: Vec::new(),
             until: Round(100),
             schedule: SCHEDULE,

@@ -143,7 +143,7 @@ impl<const N: usize> Rig<N> {
             settlement,
             first_round: Round(first_round),
             active_before: active_before.iter().map(|at| self.workers[*at].member.worker).collect(),
-            assignments: vec![Assignment::evenly(SampleFeed::default(), workers)],
+            assignments: vec![Arc::new(Assignment::evenly(SampleFeed::default(), workers))],
             until: UNTIL,
             schedule: self.schedule(),
             replica: None,

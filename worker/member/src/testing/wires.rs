@@ -13,7 +13,7 @@ use longhaul_checkpoint::CheckpointStore;
 use longhaul_collective::{Collective, RingCollective, RingSetup, SiteTls};
 use longhaul_common::id::{FragmentId, Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_common::plan::Member;
+use longhaul_common::plan::{Member, Membership};
 use longhaul_proto::control::message::{Encoding, Hash, Heartbeat, HeldPart, ToCoordinator};
 use longhaul_proto::round::{Frame, FrameHeader};
 
@@ -133,8 +133,9 @@ impl Outside for Wires {
         self.world.now()
     }
 
-    fn set_members(&self, members: &[Member], _: usize) {
-        *self.members.lock().unwrap() = members.iter().map(|member| member.worker).collect();
+    fn set_members(&self, members: &Membership, others: &[Member], _: usize) {
+        let all = members.members().iter().chain(others);
+        *self.members.lock().unwrap() = all.map(|member| member.worker).collect();
     }
 
     fn join_replica(&self, _: Generation, _: Vec<WorkerId>) {}

@@ -1,6 +1,7 @@
 //! Which samples count, in which round, and which must be given out again.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::sampler::{Positions, SampleFeed};
@@ -223,12 +224,12 @@ impl Ledger {
 
     /// The assignment of the newest steps.
     pub fn newest(&self) -> Option<&Assignment> {
-        self.timeline.assignments().last()
+        self.timeline.assignments().last().map(|newest| &**newest)
     }
 
     /// The assignments that cover `round` and later ones.
     #[must_use]
-    pub fn assignments_from(&self, round: Round) -> Vec<Assignment> {
+    pub fn assignments_from(&self, round: Round) -> Vec<Arc<Assignment>> {
         self.timeline.assignments_from(self.first_step(round)).to_vec()
     }
 

@@ -21,9 +21,9 @@ pub struct GenerationConfig {
     /// As in [`GenerationStart`].
     pub first_round: Round,
     /// As in [`GenerationStart`], of all groups.
-    pub active_before: Vec<WorkerId>,
+    pub active_before: Arc<[WorkerId]>,
     /// As in [`GenerationStart`].
-    pub assignments: Vec<Assignment>,
+    pub assignments: Vec<Arc<Assignment>>,
     /// As in [`GenerationStart`].
     pub until: Round,
     /// As in [`GenerationStart`].
@@ -91,7 +91,10 @@ impl GenerationConfig {
             membership: membership.clone(),
             settlement: group.settlement.clone(),
             first_round: self.first_round,
-            active_before: self.active_before.iter().filter(of_group).copied().collect(),
+            active_before: match &*self.groups {
+                [_] => Arc::clone(&self.active_before),
+                _ => self.active_before.iter().filter(of_group).copied().collect(),
+            },
             assignments: self.assignments.clone(),
             until: self.until,
             schedule: self.schedule,

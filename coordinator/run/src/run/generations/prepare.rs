@@ -282,7 +282,9 @@ impl Liveness {
             .filter_map(|(&worker, peer)| Some((peer.seat?.rank, worker)))
             .collect();
         let orphaned = |peer: &Peer| {
-            let is_here = |donor: &WorkerId| donors.iter().any(|(_, worker)| worker == donor);
+            let is_here = |donor: &WorkerId| {
+                core.peers.get(donor).is_some_and(|donor| donor.seat.is_some() && is_donor(donor))
+            };
             peer.standing == Standing::Healing && !peer.start.donors.iter().any(is_here)
         };
         let waiting = |peer: &Peer| peer.standing == Standing::Waiting || orphaned(peer);

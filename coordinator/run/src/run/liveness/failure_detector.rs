@@ -97,6 +97,17 @@ impl Liveness {
         }
     }
 
+    fn ask_all_silent(&self, core: &mut Core) {
+        let now = core.now;
+        let is_asked = |(worker, peer): (&WorkerId, &mut Peer)| {
+            let is_doubted = self.reach.is_doubted(*worker, now);
+            let asks = peer.connection.is_some() && peer.silence.is_to_be_asked(now, is_doubted);
+            asks.then_some(*worker)
+        };
+        let asked: Vec<WorkerId> = core.peers.iter_mut().filter_map(is_asked).collect();
+        asked.into_iter().for_each(|worker| core.send(worker, ToWorker::Speak));
+    }
+
     /// Time at which a silent worker is taken for lost: earlier, where others wait for it in vain.
     fn silence_over(&self, core: &Core, worker: WorkerId, peer: &Peer) -> Option<Duration> {
         peer.connection?;
@@ -125,8 +136,7 @@ impl Run {
             let text = format!("is gone: silent for {} ms", self.core.now.saturating_sub(last).as_millis());
             self.lose_connection(worker, &text);
         }
-        let everybody: Vec<WorkerId> = self.core.peers.keys().copied().collect();
-        self.liveness.ask_silent(&mut self.core, &everybody);
+        self.liveness.ask_all_silent(&mut self.core);
         self.part_those_out_of_reach();
         let first = self
             .core

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member, Membership};
+use longhaul_common::timeline::place_in;
 use longhaul_proto::control::message::{Replica, Settlement, ToWorker};
 use longhaul_proto::round::settle::{Outcome, settle};
 
@@ -66,7 +67,7 @@ impl Core {
         };
         // A worker that came back as another process is a survivor without the earlier rounds.
         let has = |worker: &WorkerId, round: Round| {
-            let was_there = round >= old.first_round || old.active_before.contains(worker);
+            let was_there = round >= old.first_round || place_in(&old.active_before, *worker).is_some();
             survivors.contains(worker) && was_there
         };
         let mut lost = Vec::new();

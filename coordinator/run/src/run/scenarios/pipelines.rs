@@ -139,7 +139,7 @@ fn a_copy_that_loses_a_worker_comes_apart_and_the_others_go_on() {
     assert_eq!(workers_of(&story.begun(5)), (vec![4, 5], vec![1, 5]));
     let start = story.begun(5);
     assert_eq!(start.replica.unwrap().session, Generation(3));
-    assert_eq!(start.active_before, [WorkerId(4)]);
+    assert_eq!(*start.active_before, [WorkerId(4)]);
     assert_eq!(start.assignments.last().unwrap().workers, [WorkerId(1), WorkerId(3)]);
 }
 

@@ -1,5 +1,7 @@
 //! What was adopted, and what is void.
 
+use std::sync::Arc;
+
 use super::*;
 
 const TWO: FragmentLayout = FragmentLayout { values: 2, fragment_values: 1 };
@@ -15,8 +17,9 @@ fn adopting(generation: u64, membership: Membership, body: &Bytes) -> Event {
     let Event::Begin(mut start) = start_of(membership, Some(settlement)) else {
         unreachable!("it is a start")
     };
-    start.membership.generation = Generation(generation);
-    start.active_before = vec![WorkerId(1), WorkerId(2)];
+    let start_mut = Arc::make_mut(&mut start);
+    start_mut.membership.generation = Generation(generation);
+    start_mut.active_before = vec![WorkerId(1), WorkerId(2)].into();
     Event::Begin(start)
 }
 
