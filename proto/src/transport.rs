@@ -22,4 +22,4 @@ pub use endpoint::{
 pub use nudge::{Heard, Nudging, nudge_once};
 pub use reset::ResetKey;
 pub use socket::{BindError, SOCKET_BUFFER_BYTES, SocketBuffers, bind_udp, listen_tcp};
-pub use strangers::{HandshakeError, Place, Strangers};
+pub use strangers::{Admission, HandshakeError, Strangers};

@@ -111,13 +111,14 @@ impl ParallelConfig {
 
     /// Checks stages of tensor groups.
     fn check_both(&self, config: &RunConfig) -> Result<(), ConfigError> {
-        let (seats, workers, layers) = (self.seats(), config.run.workers, config.model.layers);
+        let (ranks_per_replica, workers, layers) =
+            (self.ranks_per_replica(), config.run.workers, config.model.layers);
         let refused = |key, value: &dyn ToString, reason: String| {
             Err(ConfigError::value(key, value.to_string(), reason))
         };
-        if !workers.is_multiple_of(seats) {
+        if !workers.is_multiple_of(ranks_per_replica) {
             let reason = format!(
-                "each copy of the model is on parallel.stages × parallel.tensor = {seats} workers, so that must divide run.workers = {workers}"
+                "each copy of the model is on parallel.stages × parallel.tensor = {ranks_per_replica} workers, so that must divide run.workers = {workers}"
             );
             return refused("parallel.stages", &self.stages, reason);
         }

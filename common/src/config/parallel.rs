@@ -141,12 +141,12 @@ impl ParallelConfig {
     /// Whether a replica spans several workers in any way.
     #[must_use]
     pub fn is_divided(&self) -> bool {
-        self.seats() > 1
+        self.ranks_per_replica() > 1
     }
 
     /// Returns the workers of a replica: its stages times the size of a tensor group.
     #[must_use]
-    pub fn seats(&self) -> u32 {
+    pub fn ranks_per_replica(&self) -> u32 {
         self.stages.saturating_mul(self.tensor)
     }
 

@@ -427,7 +427,7 @@ impl RunConfig {
     /// divided among them.
     #[must_use]
     pub fn replicas(&self) -> u32 {
-        (self.run.workers / self.parallel.seats().max(1)).max(1)
+        (self.run.workers / self.parallel.ranks_per_replica().max(1)).max(1)
     }
 
     /// Whether shares of a step may follow speed. A divided replica is as fast as its slowest part, which

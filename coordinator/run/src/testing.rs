@@ -18,7 +18,7 @@ use longhaul_proto::control::message::{
 };
 use longhaul_run_toml::RunToml;
 
-use crate::{Command, ConnectionId, Event, Phase, Run, State};
+use crate::{Command, ConnectionId, Event, Phase, Run, RunState};
 
 /// A run of ten rounds for two workers, with a clock that advances on demand.
 pub struct Story {
@@ -113,12 +113,12 @@ impl Story {
     }
 
     pub fn of(config: RunConfig) -> Self {
-        let state = State::new(RunId([1; 16]), &config);
+        let state = RunState::new(RunId([1; 16]), &config);
         Self::of_state(config, state)
     }
 
     /// A coordinator that takes up another one's state.
-    pub fn of_state(config: RunConfig, state: State) -> Self {
+    pub fn of_state(config: RunConfig, state: RunState) -> Self {
         Self {
             run: Run::new(config, state, Duration::ZERO).unwrap(),
             now: Duration::ZERO,

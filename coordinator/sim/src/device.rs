@@ -8,8 +8,8 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::{FragmentId, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_member::message::{
-    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate,
-    ToDevice,
+    Applied, DeviceState, Enter, FinishedPart, FromDevice, Load, LocalUpdate, ParameterChange, Prepared,
+    RoundUpdate, ToDevice,
 };
 use longhaul_member::sparse_ranges::SparseRanges;
 use longhaul_member::step_barrier::{Entry, StepBarrier};
@@ -415,7 +415,7 @@ impl Device {
         }
         match update {
             RoundUpdate::Parameters(parts) => {
-                for Part { start, kept, values } in parts {
+                for ParameterChange { start, kept, values } in parts {
                     let there = self.state.parameters[start..].iter_mut().zip(values);
                     there.for_each(|(there, value)| *there = kept * *there + value);
                 }

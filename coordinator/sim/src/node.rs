@@ -269,7 +269,7 @@ impl Node {
         let (folder, outside) = (self.disk.clone(), Box::new(wires));
         let sync =
             Synchroniser::new(self.worker, welcome.run, welcome.site, Arc::clone(&config), folder, outside);
-        let parts = config.parallel.seats();
+        let parts = config.parallel.ranks_per_replica();
         let device = Device::new(self.worker, config, Arc::clone(&members.specs), barrier);
         let (waiting, said, held, timer) = (VecDeque::new(), VecDeque::new(), None, None);
         let (work, fetched, results_at) = (Work::default(), None, Duration::ZERO);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use longhaul_common::id::{SiteId, WorkerId};
-use longhaul_run::{Phase, State};
+use longhaul_run::{Phase, RunState};
 
 use crate::world::World;
 
@@ -13,7 +13,7 @@ pub fn check(world: &World) {
 }
 
 /// The same with another state of the coordinator.
-pub fn check_with(world: &World, state: &State) {
+pub fn check_with(world: &World, state: &RunState) {
     assert_eq!(state.phase, Phase::Finished, "the run did not finish");
     // Only where all were away may nothing be left to go on from, and only a disk without room takes no checkpoint.
     let is_excused = |line: &str| {

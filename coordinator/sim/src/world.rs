@@ -22,7 +22,7 @@ use longhaul_member::message::ToDevice;
 use longhaul_member::{Outcome, SyncEvent};
 use longhaul_plan::Answer;
 use longhaul_proto::control::message::{HEARTBEAT_INTERVAL_MS, Heartbeat, ToCoordinator, ToWorker};
-use longhaul_run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, State};
+use longhaul_run::{Command, ConnectionId, Event, Notice, Phase, Record, Run, RunState};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
@@ -107,7 +107,7 @@ pub struct World {
 
 /// What the coordinator has written down.
 struct Store {
-    state: State,
+    state: RunState,
     longest: usize,
 }
 
@@ -153,7 +153,7 @@ impl World {
     }
 
     fn made_of(config: RunConfig, places: Vec<(WorkerId, String)>, pace: Pace, seed: u64) -> Result<Self> {
-        let state = State::new(RUN, &config);
+        let state = RunState::new(RUN, &config);
         let folder = temporary_folder().context("make the machines' disks")?;
         let disk = |worker: WorkerId| folder.path().join(worker.to_string());
         let nodes = places
@@ -247,7 +247,7 @@ impl World {
 
     /// What the coordinator has written down last.
     #[must_use]
-    pub fn coordinator_state(&self) -> &State {
+    pub fn coordinator_state(&self) -> &RunState {
         &self.store.state
     }
 
@@ -421,7 +421,7 @@ impl World {
     }
 
     /// As a store has it: bytes, and no memory.
-    fn persist(&mut self, state: &State) {
+    fn persist(&mut self, state: &RunState) {
         // Nothing takes up the state of a run that is simulated for its figures.
         if self.pace.planned().is_some() {
             return;

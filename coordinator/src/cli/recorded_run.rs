@@ -131,7 +131,7 @@ mod tests {
     use crate::cli::{Cli, CliError};
     use crate::history::{FORMAT, History, Meta, Rest};
     use crate::store::{HTTP_ADDRESS_FILE, write_public};
-    use longhaul_run::{EventStatus, Run, Severity, State};
+    use longhaul_run::{EventStatus, Run, RunState, Severity};
 
     const AT_MS: u64 = 951_868_800_000;
     /// Nobody listens there.
@@ -141,7 +141,7 @@ mod tests {
     fn left(change: impl FnOnce(&mut Status)) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
-        let state = State::new(RunId([7; 16]), &config);
+        let state = RunState::new(RunId([7; 16]), &config);
         let mut status = Run::new(config, state, Duration::ZERO).unwrap().status(0);
         status.round = 3;
         change(&mut status);

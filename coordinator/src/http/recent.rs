@@ -91,7 +91,7 @@ mod tests {
     fn a_status_is_written_once_for_all_who_look_at_it() {
         let config =
             longhaul_common::config::RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
-        let state = longhaul_run::State::new(longhaul_common::id::RunId([7; 16]), &config);
+        let state = longhaul_run::RunState::new(longhaul_common::id::RunId([7; 16]), &config);
         let run = longhaul_run::Run::new(config, state, std::time::Duration::ZERO).unwrap();
         let (status, text) = (Arc::new(run.status(0)), StatusText::default());
         let (one, two) = (text.of(&status).unwrap(), text.of(&status).unwrap());

@@ -9,7 +9,7 @@ use longhaul_proto::control::message::{Heartbeat, Join, RoundReport, ToCoordinat
 
 use super::*;
 use longhaul_run::testing::{self, joining, ready, report};
-use longhaul_run::{Command, ConnectionId, Event, Phase, State};
+use longhaul_run::{Command, ConnectionId, Event, Phase, RunState};
 
 /// A hundred rounds of the story's run.
 fn config() -> RunConfig {
@@ -27,7 +27,7 @@ struct Recorded {
 
 impl Recorded {
     fn start(folder: &Path, file_bytes_max: u64) -> Self {
-        let state = State::new(RunId([7; 16]), &config());
+        let state = RunState::new(RunId([7; 16]), &config());
         let run = Run::new(config(), state, Duration::ZERO).unwrap();
         let recorder = Recorder::with_file_bytes(folder, &run, 1000, file_bytes_max);
         Self { run, recorder, now: Duration::ZERO }

@@ -13,13 +13,13 @@ use crate::store::{
     API_READ_TOKEN_FILE, API_TOKEN_FILE, Founding, Key, Store, StoreError, StoreName, read_small,
     write_private,
 };
-use longhaul_run::{Phase, State};
+use longhaul_run::{Phase, RunState};
 
 /// A run that can go on.
 #[derive(Debug)]
 pub struct Founded {
     /// Its durable state.
-    pub state: State,
+    pub state: RunState,
     /// Its authority and register.
     pub issuer: CertificateIssuer,
     /// Tokens for calls of the HTTP API.
@@ -172,7 +172,7 @@ fn with_steps_of(founding: &Founding, config: &RunConfig) -> Result<String, Foun
     Ok(config.to_toml()?)
 }
 
-type Parts = (State, CertificateIssuer, Taken);
+type Parts = (RunState, CertificateIssuer, Taken);
 
 fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<Parts, FoundError> {
     check_config(store.place(), &founding, wanted)?;
@@ -205,7 +205,7 @@ fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<P
 fn begin(store: &Store, config: &RunConfig, now_unix_s: u64) -> Result<Parts, FoundError> {
     let run = RunId(random()?);
     let authority = Authority::create(run, now_unix_s)?;
-    let (state, enrolment) = (State::new(run, config), EnrolState::default());
+    let (state, enrolment) = (RunState::new(run, config), EnrolState::default());
     let founding = Founding { run, config: config.to_toml()?, authority: authority.to_pem() };
     store.found(&founding, &state, &enrolment)?;
     Ok((state, CertificateIssuer::new(authority, enrolment), Taken::New))

@@ -218,11 +218,11 @@ mod tests {
 
     use super::*;
     use crate::history::FOLDER;
-    use longhaul_run::{Notice, Severity, State};
+    use longhaul_run::{Notice, RunState, Severity};
 
     fn run() -> Run {
         let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
-        let state = State::new(RunId([7; 16]), &config);
+        let state = RunState::new(RunId([7; 16]), &config);
         Run::new(config, state, std::time::Duration::ZERO).unwrap()
     }
 

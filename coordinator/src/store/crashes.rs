@@ -41,7 +41,7 @@ fn written() -> Vec<Record> {
         );
     }
     events.push(Event::Drain);
-    let mut run = Run::new(config(), State::new(RUN, &config()), Duration::ZERO).unwrap();
+    let mut run = Run::new(config(), RunState::new(RUN, &config()), Duration::ZERO).unwrap();
     let mut records = Vec::new();
     for (second, event) in events.into_iter().enumerate() {
         for command in run.handle(Duration::from_secs(second as u64), event) {
@@ -62,7 +62,7 @@ fn write_all(storage: &Storage, records: &[Record]) -> usize {
     let Ok(disk) = Disk::over(storage.clone()) else { return 0 };
     let store = Store::over(disk);
     let founding = Founding { run: RUN, config: config().to_toml().unwrap(), authority: "pem".to_owned() };
-    if store.found(&founding, &State::new(RUN, &config()), &EnrolState::default()).is_err() {
+    if store.found(&founding, &RunState::new(RUN, &config()), &EnrolState::default()).is_err() {
         return 0;
     }
     let done = records.iter().take_while(|record| {
@@ -76,11 +76,11 @@ fn write_all(storage: &Storage, records: &[Record]) -> usize {
 }
 
 /// The states that may be found after so many writes have succeeded: as of the last of them, or of the one that was under way.
-fn allowed(records: &[Record], succeeded: usize) -> Vec<Option<State>> {
+fn allowed(records: &[Record], succeeded: usize) -> Vec<Option<RunState>> {
     let after = |writes: usize| match writes {
         0 => None,
         _ => records[..writes - 1].iter().rev().find(|record| is_state(record)).map_or_else(
-            || Some(State::new(RUN, &config())),
+            || Some(RunState::new(RUN, &config())),
             |record| match record {
                 Record::State(state) => Some((**state).clone()),
                 Record::Round(_) => None,
@@ -91,7 +91,7 @@ fn allowed(records: &[Record], succeeded: usize) -> Vec<Option<State>> {
 }
 
 /// A coordinator started on this state welcomes its members back in their roles.
-fn goes_on(state: State) {
+fn goes_on(state: RunState) {
     let generation = state.generation.as_ref().map(|lineup| lineup.generation);
     let mut run = Run::new(config(), state, Duration::ZERO).unwrap();
     let worker = WorkerId(0);
@@ -155,7 +155,7 @@ fn write_desks(storage: &Storage, desks: &[EnrolState]) -> usize {
     let Ok(disk) = Disk::over(storage.clone()) else { return 0 };
     let store = Store::over(disk);
     let founding = Founding { run: RUN, config: config().to_toml().unwrap(), authority: "pem".to_owned() };
-    if store.found(&founding, &State::new(RUN, &config()), &desks[0]).is_err() {
+    if store.found(&founding, &RunState::new(RUN, &config()), &desks[0]).is_err() {
         return 0;
     }
     let written = (1..desks.len()).take_while(|&number| {

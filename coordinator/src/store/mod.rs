@@ -34,7 +34,7 @@ use longhaul_proto::control::EnrolState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use longhaul_run::{RoundSummary, State};
+use longhaul_run::{RoundSummary, RunState};
 
 /// The layout of the records and of the postcard values in them. A change that old code would misread raises it.
 const SCHEMA_VERSION: u64 = 19;
@@ -117,7 +117,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn load(&self) -> Result<Option<(State, EnrolState)>, StoreError> {
+    pub fn load(&self) -> Result<Option<(RunState, EnrolState)>, StoreError> {
         Ok(self.get(Key::State)?.zip(self.get(Key::Enrolment)?))
     }
 
@@ -136,7 +136,7 @@ impl Store {
     pub fn found(
         &self,
         founding: &Founding,
-        state: &State,
+        state: &RunState,
         enrolment: &EnrolState,
     ) -> Result<(), StoreError> {
         let (founding, state, enrolment) =
@@ -148,7 +148,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub fn put_state(&self, state: &State) -> Result<(), StoreError> {
+    pub fn put_state(&self, state: &RunState) -> Result<(), StoreError> {
         self.put(Key::State, state)
     }
 

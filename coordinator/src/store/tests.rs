@@ -8,10 +8,10 @@ use super::disk::{FILE, NEW_FILE, SCHEMA};
 use super::*;
 use longhaul_run::Run;
 
-pub(super) fn founding() -> (Founding, State) {
+pub(super) fn founding() -> (Founding, RunState) {
     let config = include_str!("../../../examples/demo.toml").to_owned();
     let run = RunId([5; 16]);
-    let state = State::new(run, &RunConfig::parse(&config).unwrap());
+    let state = RunState::new(run, &RunConfig::parse(&config).unwrap());
     (Founding { run, config, authority: "pem".to_owned() }, state)
 }
 

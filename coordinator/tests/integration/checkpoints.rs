@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use longhaul_common::config::ArchiveLocation;
 use longhaul_common::id::{Generation, Round, RunId};
-use longhaul_proto::checkpoint::archive::{self, Archive, Part};
+use longhaul_proto::checkpoint::archive::{self, Archive, ModelPart};
 use longhaul_proto::checkpoint::folder::{self, FileRecord};
 use longhaul_proto::checkpoint::{folder_name, sealed};
 use serde_json::Value;
@@ -28,7 +28,7 @@ async fn put_into_archive(dir: &Path, round: u64) {
     let archive = Archive::create(&ArchiveLocation::Folder(dir.to_owned()), None).unwrap();
     for rank in 0..2 {
         let values: Vec<f32> = (0..1000).map(|index| (round * 10_000 + index) as f32).collect();
-        let mut upload = archive.upload(Part { run: RUN, parts: 2, rank }, 300);
+        let mut upload = archive.upload(ModelPart { run: RUN, parts: 2, rank }, 300);
         let parameters = upload.values(&values).await.unwrap();
         let manifest = archive::Manifest {
             run: RUN.to_string(),

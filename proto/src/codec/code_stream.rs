@@ -8,7 +8,7 @@ use super::DecodeError;
 use super::formats::Codes;
 use super::header::Coding;
 use super::layout::Layout;
-use super::rans::{PROBABILITY_BITS, RansDecoder, Raw, Share, write_stream};
+use super::rans::{Interval, PROBABILITY_BITS, RansDecoder, Raw, write_stream};
 use super::value_blocks::ValueBlocks;
 
 /// Shares are whole slots. The decoder finds a symbol in a table of this many entries, which fits the L1
@@ -111,7 +111,7 @@ impl CodeEncoder {
 
 fn write_codes<const N: usize>(
     alphabet: Alphabet,
-    shares: &[Share; SYMBOLS_MAX],
+    shares: &[Interval; SYMBOLS_MAX],
     codes: &[u8],
     words: &mut Vec<u32>,
     out: &mut Vec<u8>,
@@ -130,7 +130,7 @@ fn write_codes<const N: usize>(
 
 /// Writes eight-bit codes with `RAW` uncoded bits. `RAW` is a constant because this runs once per code.
 fn write_bytes<const N: usize, const RAW: u32>(
-    shares: &[Share; SYMBOLS_MAX],
+    shares: &[Interval; SYMBOLS_MAX],
     codes: &[u8],
     words: &mut Vec<u32>,
     out: &mut Vec<u8>,
@@ -166,7 +166,7 @@ fn weights(alphabet: Alphabet, codes: &[u8]) -> [u8; SYMBOLS_MAX] {
 
 /// Shares of symbols, and the symbol of each slot.
 struct Table {
-    shares: [Share; SYMBOLS_MAX],
+    shares: [Interval; SYMBOLS_MAX],
     symbols: [u8; SLOTS],
 }
 
@@ -178,7 +178,7 @@ impl Table {
             return None;
         }
         let total: usize = weights.iter().map(|&weight| usize::from(weight)).sum();
-        let mut shares = [Share { start: 0, frequency: 0 }; SYMBOLS_MAX];
+        let mut shares = [Interval { start: 0, frequency: 0 }; SYMBOLS_MAX];
         let mut symbols = [0; SLOTS];
         let (mut start, mut ordinal, mut sum) = (0, 0, 0);
         for (symbol, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
@@ -186,7 +186,7 @@ impl Table {
             ordinal += 1;
             sum += usize::from(weight);
             let end = ordinal + (SLOTS - occurring) * sum / total;
-            shares[symbol] = Share {
+            shares[symbol] = Interval {
                 start: (start << (PROBABILITY_BITS - SLOT_BITS)) as u16,
                 frequency: ((end - start) << (PROBABILITY_BITS - SLOT_BITS)) as u16,
             };

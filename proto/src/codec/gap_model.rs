@@ -12,7 +12,7 @@
 
 use std::sync::LazyLock;
 
-use super::rans::{PROBABILITY_BITS, RansDecoder, RansEncoder, Raw, Share};
+use super::rans::{Interval, PROBABILITY_BITS, RansDecoder, RansEncoder, Raw};
 
 /// Symbols of a table. With four to eight of them per s, a gap beyond the last has a probability of at most
 /// e^-8.
@@ -110,8 +110,8 @@ impl GapModel {
 const NO_RAW: Raw = Raw { value: 0, bits: 0 };
 
 /// Returns the share of one number among 2^16 equally likely ones.
-fn point(number: u16) -> Share {
-    Share { start: number, frequency: 1 }
+fn point(number: u16) -> Interval {
+    Interval { start: number, frequency: 1 }
 }
 
 fn class_of_wanted(wanted: u32) -> usize {
@@ -149,11 +149,11 @@ impl Table {
         Self { starts, guide }
     }
 
-    fn share(&self, symbol: usize) -> Share {
+    fn share(&self, symbol: usize) -> Interval {
         let start = self.starts[symbol];
         // The last share ends at 1 << PROBABILITY_BITS, which is 0 in 16 bits.
         let end = self.starts.get(symbol + 1).copied().unwrap_or(0);
-        Share { start, frequency: end.wrapping_sub(start) }
+        Interval { start, frequency: end.wrapping_sub(start) }
     }
 
     fn symbol_at(&self, point: u16) -> usize {

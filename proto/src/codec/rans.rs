@@ -18,7 +18,7 @@ const RAW_BITS_MAX: u32 = 14;
 
 /// The points `start..start + frequency` of `1 << PROBABILITY_BITS` assigned to one symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct Interval {
     pub start: u16,
     pub frequency: u16,
 }
@@ -33,7 +33,7 @@ pub(super) struct Raw {
 /// Collects symbols and writes them as one stream; reuses its memory.
 #[derive(Debug, Default)]
 pub(super) struct RansEncoder {
-    steps: Vec<(Share, Raw)>,
+    steps: Vec<(Interval, Raw)>,
     words: Vec<u32>,
 }
 
@@ -45,7 +45,7 @@ impl RansEncoder {
     }
 
     /// Appends the symbol with this share, and raw bits.
-    pub fn push(&mut self, share: Share, raw: Raw) {
+    pub fn push(&mut self, share: Interval, raw: Raw) {
         debug_assert!(raw.bits <= RAW_BITS_MAX && raw.value >> raw.bits == 0);
         self.steps.push((share, raw));
     }
@@ -64,7 +64,7 @@ impl RansEncoder {
 /// of words: encoder and decoder then work on several symbols at a time. `words` is scratch memory.
 pub(super) fn write_stream<const LANES: usize>(
     count: usize,
-    step: impl Fn(usize) -> (Share, Raw),
+    step: impl Fn(usize) -> (Interval, Raw),
     words: &mut Vec<u32>,
     out: &mut Vec<u8>,
 ) {
@@ -85,7 +85,7 @@ pub(super) fn write_stream<const LANES: usize>(
 }
 
 #[inline(always)]
-fn put(state: &mut u64, (share, raw): (Share, Raw), words: &mut Vec<u32>) {
+fn put(state: &mut u64, (share, raw): (Interval, Raw), words: &mut Vec<u32>) {
     let frequency = u64::from(share.frequency);
     if *state >= ((STATE_MIN >> (PROBABILITY_BITS + raw.bits)) << 32) * frequency {
         words.push(*state as u32);
@@ -123,7 +123,7 @@ impl<'a, const LANES: usize> RansDecoder<'a, LANES> {
     /// Consumes the symbol whose `share` contains the result of [`RansDecoder::peek`], and returns its raw
     /// bits. The lanes take turns, starting with the first.
     #[inline(always)]
-    pub fn take(&mut self, lane: usize, share: Share, raw_bits: u32) -> u16 {
+    pub fn take(&mut self, lane: usize, share: Interval, raw_bits: u32) -> u16 {
         let raw = self.states[lane] & ((1 << raw_bits) - 1);
         let offset = u64::from(self.peek(lane, raw_bits).wrapping_sub(share.start));
         let mut state =
@@ -148,11 +148,11 @@ mod tests {
     use super::*;
 
     /// Returns the i-th symbol of the test's stream.
-    fn step(i: u16) -> (Share, Raw) {
+    fn step(i: u16) -> (Interval, Raw) {
         let shares = [(0, 60_000), (60_000, 5_535), (65_535, 1)];
         let (start, frequency) = shares[usize::from(i % 7 % 3)];
         let bits = u32::from(i) % (RAW_BITS_MAX + 1);
-        (Share { start, frequency }, Raw { value: i & ((1 << bits) - 1), bits })
+        (Interval { start, frequency }, Raw { value: i & ((1 << bits) - 1), bits })
     }
 
     fn encoded(symbols: u16) -> Vec<u8> {

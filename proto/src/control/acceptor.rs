@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{CloseCode, ENROL_DEADLINE, PROBE_UPLOADS_MAX};
 use crate::identity::{ALPN_ENROL, PeerError, peer_worker};
-use crate::transport::{HandshakeError, Place, Strangers};
+use crate::transport::{Admission, HandshakeError, Strangers};
 
 /// Maximum connections of unauthenticated peers, handshakes included; a quarter per address. With
 /// [`STRANGER_WINDOW_BYTES`] they hold at most 32 MiB. A whole cluster that starts at once connects by
@@ -54,7 +54,7 @@ pub struct Applicant {
     /// Slots for the uploads of probes.
     pub(super) uploads: Arc<Semaphore>,
     /// Its slot among the strangers.
-    pub(super) _place: Place,
+    pub(super) _place: Admission,
 }
 
 /// Reasons to reject a peer.

@@ -358,7 +358,7 @@ pub enum ToWorker {
     },
     /// With replicas over several workers: this worker's part of the model from now on. Voids earlier orders
     /// to prepare or heal. `None`: its replica has broken up, and it has no part until the next order.
-    Seat {
+    Placed {
         /// Part.
         rank: Option<u32>,
     },
@@ -447,14 +447,14 @@ pub struct GenerationStart {
     /// both.
     pub schedule: RoundSchedule,
     /// The receiver's replica; `None`: it has the whole model. Members have the same part.
-    pub replica: Option<Replica>,
+    pub replica: Option<ReplicaMembers>,
     /// Whether all write a checkpoint after `first_round`, besides those due.
     pub checkpoint: bool,
 }
 
 /// The workers of a replica, each with a part of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replica {
+pub struct ReplicaMembers {
     /// Generation that formed it.
     pub session: Generation,
     /// Workers by rank. The samples of the first one apply to all.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use longhaul_common::id::WorkerId;
 
-use super::{FixedPoint, PairSecret, Place};
+use super::{FixedPoint, FrameKey, PairSecret};
 use crate::codec::EncodeError;
 
 /// ```text
@@ -39,7 +39,7 @@ pub fn seal<'a>(
     format: &FixedPoint,
     weight: u32,
     values: &[f32],
-    place: Place,
+    place: FrameKey,
     me: WorkerId,
     partners: impl IntoIterator<Item = (WorkerId, &'a PairSecret)>,
 ) -> Result<Bytes, EncodeError> {
@@ -80,7 +80,7 @@ mod tests {
     use longhaul_common::id::{FragmentId, Generation, Round};
     use proptest::prelude::*;
 
-    const PLACE: Place = Place { generation: Generation(3), round: Round(7), fragment: FragmentId(2) };
+    const PLACE: FrameKey = FrameKey { generation: Generation(3), round: Round(7), fragment: FragmentId(2) };
     const FORMAT: FixedPoint = FixedPoint::new(4.0, 64);
 
     fn secret(a: u32, b: u32) -> PairSecret {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     /// Returns the frames of workers 1..=n, each of its own site.
-    fn sealed(updates: &[(u32, Vec<f32>)], place: Place) -> Vec<Bytes> {
+    fn sealed(updates: &[(u32, Vec<f32>)], place: FrameKey) -> Vec<Bytes> {
         let number = |at: usize| at as u32 + 1;
         let seal_one = |at: usize| {
             let others = (0..updates.len()).filter(|other| *other != at).map(number);
@@ -116,7 +116,7 @@ mod tests {
             }),
             round in 0u64..1000,
         ) {
-            let bodies = sealed(&updates, Place { round: Round(round), ..PLACE });
+            let bodies = sealed(&updates, FrameKey { round: Round(round), ..PLACE });
             let weight: u32 = updates.iter().map(|(weight, _)| weight).sum();
             let len = updates[0].1.len();
             let mean = mean_of(&bodies, len, u64::from(weight));
@@ -173,7 +173,7 @@ mod tests {
         let ramp: Vec<f32> = (0..len).map(|at| at as f32 / len as f32).collect();
         let zeros = vec![0.0; len];
         let of = |values: &[f32], round| {
-            let place = Place { round: Round(round), ..PLACE };
+            let place = FrameKey { round: Round(round), ..PLACE };
             sealed(&[(1, values.to_vec()), (1, zeros.clone()), (1, zeros.clone())], place).remove(0)
         };
         let (of_ramp, of_zeros, again) = (of(&ramp, 0), of(&zeros, 1), of(&ramp, 2));
@@ -200,9 +200,9 @@ mod tests {
         assert!(far_off(&mean_of(&bodies, 64, 3)) == 0);
         assert!(far_off(&mean_of(&bodies[..2], 64, 3)) > 48);
         let places = [
-            Place { generation: Generation(4), ..PLACE },
-            Place { round: Round(8), ..PLACE },
-            Place { fragment: FragmentId(3), ..PLACE },
+            FrameKey { generation: Generation(4), ..PLACE },
+            FrameKey { round: Round(8), ..PLACE },
+            FrameKey { fragment: FragmentId(3), ..PLACE },
         ];
         for place in places {
             let elsewhere = sealed(&updates, place);

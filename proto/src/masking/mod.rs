@@ -12,4 +12,4 @@ mod pair;
 
 pub use fixed_point::FixedPoint;
 pub use frame::{MaskedFrameError, add_masked, seal};
-pub use pair::{MASK_SECRET_BYTES, NoRandomness, PairSecret, Place};
+pub use pair::{FrameKey, MASK_SECRET_BYTES, NoRandomness, PairSecret};

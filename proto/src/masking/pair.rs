@@ -16,7 +16,7 @@ pub struct PairSecret([u8; MASK_SECRET_BYTES]);
 
 /// Place of a masked contribution; a site has at most one per place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FrameKey {
     /// Generation of the frame.
     pub generation: Generation,
     /// Round.
@@ -59,7 +59,7 @@ impl PairSecret {
     /// The mask is the key stream of ChaCha20 (nonce and counter zero, words little-endian). The key is
     /// BLAKE3, keyed with the secret, of the place: generation and round as u64, fragment as u32,
     /// little-endian.
-    pub(super) fn mask(&self, place: Place, me: WorkerId, partner: WorkerId, words: &mut [u32]) {
+    pub(super) fn mask(&self, place: FrameKey, me: WorkerId, partner: WorkerId, words: &mut [u32]) {
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&place.generation.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&place.round.0.to_le_bytes());

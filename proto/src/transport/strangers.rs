@@ -27,7 +27,7 @@ struct Taken {
 
 /// A slot, until dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Admission {
     address: IpAddr,
     taken: Arc<Mutex<Taken>>,
 }
@@ -58,7 +58,7 @@ impl Strangers {
 
     /// Takes a slot, if one is free for this address.
     #[must_use]
-    pub fn enter(&self, address: IpAddr) -> Option<Place> {
+    pub fn enter(&self, address: IpAddr) -> Option<Admission> {
         let address = network_of(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.all >= self.places {
@@ -70,7 +70,7 @@ impl Strangers {
         }
         *of_address += 1;
         taken.all += 1;
-        Some(Place { address, taken: Arc::clone(&self.taken) })
+        Some(Admission { address, taken: Arc::clone(&self.taken) })
     }
 
     /// Completes a handshake. Once an eighth of all slots are taken, peers must prove their address first
@@ -83,7 +83,7 @@ impl Strangers {
         &self,
         incoming: Incoming,
         deadline: Instant,
-    ) -> Result<(Connection, Place), HandshakeError> {
+    ) -> Result<(Connection, Admission), HandshakeError> {
         let address = incoming.remote_address().ip();
         if self.are_many() && incoming.may_retry() && !incoming.remote_address_validated() {
             return match incoming.retry() {
@@ -110,7 +110,7 @@ impl Strangers {
     }
 }
 
-impl Drop for Place {
+impl Drop for Admission {
     fn drop(&mut self) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.all -= 1;
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn one_address_takes_a_quarter_and_all_together_no_more_than_there_are() {
         let strangers = Strangers::new(8);
-        let crowd = |address: &str| -> Vec<Place> {
+        let crowd = |address: &str| -> Vec<Admission> {
             std::iter::from_fn(|| strangers.enter(from(address))).take(100).collect()
         };
         let first = crowd("192.0.2.1");

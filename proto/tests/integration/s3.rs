@@ -4,12 +4,12 @@ use std::process::Command;
 
 use longhaul_common::config::{ArchiveLocation, Retention};
 use longhaul_common::id::{Generation, Round, RunId};
-use longhaul_proto::checkpoint::archive::{Archive, Archived, Manifest, Part};
+use longhaul_proto::checkpoint::archive::{Archive, Archived, Manifest, ModelPart};
 use longhaul_tests::s3::S3Server;
 use longhaul_tests::tools::skipped;
 
 const ENDPOINT: &str = "LONGHAUL_TEST_S3";
-const PART: Part = Part { run: RunId([9; 16]), parts: 1, rank: 0 };
+const PART: ModelPart = ModelPart { run: RunId([9; 16]), parts: 1, rank: 0 };
 const VALUES: usize = 300_000;
 
 /// Credentials come from the environment, which a test may only set for another process.

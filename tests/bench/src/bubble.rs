@@ -17,7 +17,7 @@ use longhaul_common::plan::Member;
 use longhaul_engine::{EngineError, Pipe, Stages, interpret};
 use longhaul_flight::Progress;
 use longhaul_member::SyncEvent;
-use longhaul_peer::{Network, Replica};
+use longhaul_peer::{Network, StageGroup};
 use longhaul_proto::identity::{Identity, data_server};
 use longhaul_proto::transport::{self, bulk::ReceiveLimits};
 use longhaul_worker::replica::{BoundaryFormats, NetworkPipe};
@@ -182,7 +182,7 @@ fn ranks(pipeline: &Pipeline) -> Result<Vec<(Arc<Network>, NetworkPipe)>> {
     let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
     let with_pipe = |(rank, (network, _)): (u32, (Arc<Network>, Member))| {
         network.set_members(&members, 0);
-        network.join_replica(Some(Replica { session: SESSION, workers: workers.clone() }));
+        network.join_replica(Some(StageGroup { session: SESSION, workers: workers.clone() }));
         let formats = BoundaryFormats::of(ValueFormat::Int8);
         let pipe = NetworkPipe::new(
             Arc::clone(&network),

@@ -10,7 +10,7 @@ use longhaul_common::id::RunId;
 use crate::kit::args::Quick;
 use crate::kit::clock::{process_s, seconds_of};
 use crate::kit::recorder::Recorder;
-use crate::kit::ring::{identities, seats};
+use crate::kit::ring::{identities, starts};
 use crate::kit::stats::Spread;
 
 /// A GPT of 6 layers and width 384.
@@ -70,10 +70,10 @@ fn copy_seconds(repeats: usize) -> Result<Spread> {
 
 /// Returns the time of the slowest member.
 fn all_reduce_seconds(size: u32, repeats: usize) -> Result<Spread> {
-    let seats = seats(&identities(RUN, size)?, 0)?;
+    let starts = starts(&identities(RUN, size)?, 0)?;
     thread::scope(|scope| {
-        let start = |seat| scope.spawn(move || member(seat, repeats));
-        let members: Vec<_> = seats.into_iter().map(start).collect();
+        let start = |start| scope.spawn(move || member(start, repeats));
+        let members: Vec<_> = starts.into_iter().map(start).collect();
         let mut slowest = Spread { least: 0.0, median: 0.0, most: 0.0 };
         for member in members {
             let Spread { least, median, most } =

@@ -10,7 +10,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_coordinator::record::{self, FOLDER, replay};
 use longhaul_proto::control::message::{Encoding, Heartbeat, Join, Ready, RoundReport, ToCoordinator};
-use longhaul_run::{ConnectionId, Event, Phase, Run, State};
+use longhaul_run::{ConnectionId, Event, Phase, Run, RunState};
 use longhaul_run_toml::{Gpt2, RunToml};
 
 use crate::kit::args::Quick;
@@ -157,7 +157,7 @@ fn play(folder: &Path, round_s: u64) -> Result<()> {
     let run_toml = RunToml::new("record").workers(WORKERS).steps(100_000).gpt2(Gpt2::SMALL).batch(512);
     let run_toml = run_toml.set("sync.preset", "dense").set("parallel.plan", "fixed");
     let config = RunConfig::parse(&run_toml.to_string())?;
-    let state = State::new(RunId([1; 16]), &config);
+    let state = RunState::new(RunId([1; 16]), &config);
     let run = Run::new(config, state, Duration::ZERO)?;
     let recorder = record::Recorder::start(folder, &run, 0);
     let mut bench = Bench { run, recorder, now: Duration::ZERO };

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::kit::args::Quick;
 use crate::kit::clock::{process_s, seconds_of};
 use crate::kit::recorder::Recorder;
-use crate::kit::ring::{LIMIT, identities, seats};
+use crate::kit::ring::{LIMIT, identities, starts};
 use crate::kit::stats::{in_turns, median};
 
 /// A GPT of 6 layers and width 384, in 40 fragments.
@@ -61,12 +61,12 @@ struct Ring(Vec<(RingCollective, Vec<f32>)>);
 
 impl Ring {
     fn join(identities: &[Identity]) -> Result<Self> {
-        let seats = seats(identities, 1)?;
+        let starts = starts(identities, 1)?;
         let members = thread::scope(|scope| {
             let join = |(setup, listener)| {
                 scope.spawn(move || Ok((RingCollective::join(&setup, &listener)?, vec![1.0; VALUES])))
             };
-            let threads: Vec<_> = seats.into_iter().map(join).collect();
+            let threads: Vec<_> = starts.into_iter().map(join).collect();
             threads.into_iter().map(joined).collect::<Result<Vec<_>>>()
         })?;
         Ok(Self(members))

@@ -19,14 +19,14 @@ const START_MAX: Duration = Duration::from_secs(30);
 pub struct Pair {
     folder: PathBuf,
     state: String,
-    seats: [Seat; 2],
+    coordinators: [Coordinator; 2],
     workers: Vec<Process>,
     /// Lives as long as the coordinators.
     pub etcd: EtcdServer,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct Coordinator {
     listen: SocketAddr,
     http: SocketAddr,
     process: Option<Process>,
@@ -49,10 +49,11 @@ impl Pair {
     /// As [`Self::start`].
     pub fn start_on(etcd: EtcdServer, folder: &Path, run_toml: &str) -> Result<Self> {
         std::fs::write(folder.join("run.toml"), run_toml)?;
-        let seat =
-            || -> Result<Seat> { Ok(Seat { listen: free_address()?, http: free_address()?, process: None }) };
-        let (state, seats) = (etcd.state("test"), [seat()?, seat()?]);
-        let mut pair = Self { folder: folder.to_owned(), state, seats, workers: Vec::new(), etcd };
+        let coordinator = || -> Result<Coordinator> {
+            Ok(Coordinator { listen: free_address()?, http: free_address()?, process: None })
+        };
+        let (state, coordinators) = (etcd.state("test"), [coordinator()?, coordinator()?]);
+        let mut pair = Self { folder: folder.to_owned(), state, coordinators, workers: Vec::new(), etcd };
         pair.start_coordinator(0)?;
         pair.wait_for(0, "the first coordinator to lead", START_MAX, |status| !status.is_null())?;
         pair.start_coordinator(1)?;
@@ -65,15 +66,15 @@ impl Pair {
     /// # Errors
     /// The binary cannot be started.
     pub fn start_coordinator(&mut self, index: usize) -> Result<()> {
-        let [own, other] = [index, 1 - index].map(|index| self.seats[index].listen.to_string());
+        let [own, other] = [index, 1 - index].map(|index| self.coordinators[index].listen.to_string());
         let process = Process::start_as("coordinator", &name(index), &self.folder, |command| {
             command.args(["up", "--stay", "--config", "run.toml", "--state", &self.state]);
             command.arg("--state-dir").arg(format!("state-{index}"));
             command.arg("--token-file").arg(format!("join-{index}.txt"));
             command.arg("--listen").arg(&own).arg("--advertise").arg(format!("{own},{other}"));
-            command.arg("--http").arg(self.seats[index].http.to_string());
+            command.arg("--http").arg(self.coordinators[index].http.to_string());
         })?;
-        self.seats[index].process = Some(process);
+        self.coordinators[index].process = Some(process);
         Ok(())
     }
 
@@ -100,7 +101,7 @@ impl Pair {
 
     /// Kills a coordinator with `kill -9`.
     pub fn kill_coordinator(&mut self, index: usize) {
-        self.seats[index].process = None;
+        self.coordinators[index].process = None;
     }
 
     /// Sends a signal to a coordinator by name, such as `STOP`.
@@ -108,7 +109,7 @@ impl Pair {
     /// # Errors
     /// `kill` fails, or it is not running.
     pub fn signal(&self, index: usize, signal: &str) -> Result<()> {
-        match &self.seats[index].process {
+        match &self.coordinators[index].process {
             Some(process) => process.signal(signal),
             None => bail!("{} is dead", name(index)),
         }
@@ -117,7 +118,7 @@ impl Pair {
     /// Returns a coordinator's status if it leads; otherwise null.
     #[must_use]
     pub fn status(&self, index: usize) -> Value {
-        status_at(self.seats[index].http)
+        status_at(self.coordinators[index].http)
     }
 
     /// Waits until a coordinator has printed these words.
@@ -125,7 +126,7 @@ impl Pair {
     /// # Errors
     /// It does not; the error ends with its log.
     pub fn wait_for_words(&mut self, index: usize, words: &str) -> Result<()> {
-        match &mut self.seats[index].process {
+        match &mut self.coordinators[index].process {
             Some(process) => process.wait_for_words(words, START_MAX),
             None => bail!("{} is dead", name(index)),
         }
@@ -161,7 +162,10 @@ impl Pair {
     }
 
     fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
-        self.seats.iter_mut().filter_map(|seat| seat.process.as_mut()).chain(&mut self.workers)
+        self.coordinators
+            .iter_mut()
+            .filter_map(|coordinator| coordinator.process.as_mut())
+            .chain(&mut self.workers)
     }
 }
 

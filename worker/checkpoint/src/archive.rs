@@ -8,7 +8,7 @@ use longhaul_common::config::RunConfig;
 use longhaul_common::id::{RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_proto::checkpoint::archive::{
-    self, Archive, ArchiveError, Archived, Content, Manifest, Part, Private,
+    self, Archive, ArchiveError, Archived, Content, Manifest, ModelPart, Private,
 };
 use longhaul_proto::control::message::CheckpointOffer;
 use longhaul_proto::little_endian::f32_of;
@@ -96,7 +96,7 @@ impl RunArchive {
         data: &CheckpointData,
     ) -> Result<String> {
         let archive = self.open()?;
-        let part = Part { run: self.run, parts, rank };
+        let part = ModelPart { run: self.run, parts, rank };
         self.runtime.block_on(async {
             let of = self.upload(&archive, part, writer, data).await?;
             if let Err(error) = archive.prune(part, self.config.checkpoint.retention(), of.next_round).await {
@@ -109,7 +109,7 @@ impl RunArchive {
     async fn upload(
         &self,
         archive: &Archive,
-        part: Part,
+        part: ModelPart,
         writer: WorkerId,
         data: &CheckpointData,
     ) -> Result<Archived> {
@@ -166,7 +166,7 @@ impl RunArchive {
         root: &CheckpointStore,
     ) -> Result<Option<WorkerId>> {
         let archive = self.open()?;
-        let part = Part { run: self.run, parts: offer.parts, rank: offer.rank };
+        let part = ModelPart { run: self.run, parts: offer.parts, rank: offer.rank };
         let of = Archived { part, next_round: offer.next_round };
         let fetched = self.runtime.block_on(download(&archive, of, offer, wanted));
         if let Err(error) = &fetched
@@ -256,7 +256,7 @@ async fn download(
 
 async fn read_vectors(
     archive: &Archive,
-    part: Part,
+    part: ModelPart,
     vectors: &BTreeMap<String, Content>,
     model_bytes: u64,
 ) -> Result<BTreeMap<String, Arc<[f32]>>> {

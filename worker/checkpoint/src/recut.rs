@@ -24,14 +24,14 @@ pub struct Recut {
     pub private: Option<PrivateState>,
 }
 
-struct ModelPart {
+struct RecutPart {
     spec: ModelSpec,
     parameters: Vec<f32>,
     shared: BTreeMap<String, Arc<[f32]>>,
     private: Option<PrivateState>,
 }
 
-impl ModelPart {
+impl RecutPart {
     fn shared_vector(&self, name: &str) -> Option<&[f32]> {
         self.shared.get(name).map(AsRef::as_ref)
     }
@@ -52,12 +52,12 @@ pub fn recut(
     hash_of: impl Fn(&[f32]) -> [u8; 32],
 ) -> Result<Recut> {
     let parts = stores.iter().map(|store| read(store, next_round, wanted, &hash_of));
-    let parts: Vec<ModelPart> = parts.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    let parts: Vec<RecutPart> = parts.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     let parameters = joined(wanted, &parts, |part| Some(&part.parameters))?
         .context("no part of the checkpoint has a block of this one")?;
     let mut shared = BTreeMap::new();
     for name in parts.first().into_iter().flat_map(|part| part.shared.keys()) {
-        let of = |part| ModelPart::shared_vector(part, name);
+        let of = |part| RecutPart::shared_vector(part, name);
         shared.extend(joined(wanted, &parts, of)?.map(|values| (name.clone(), values.into())));
     }
     Ok(Recut { parameters, shared, private: private_of(wanted, &parts)? })
@@ -75,7 +75,7 @@ fn read(
     next_round: Round,
     wanted: &ModelSpec,
     hash_of: &impl Fn(&[f32]) -> [u8; 32],
-) -> Result<Option<ModelPart>> {
+) -> Result<Option<RecutPart>> {
     let manifest = listing::manifest(&store.folder_of(next_round), store.run())?;
     let Some(spec) = manifest.part_of(wanted).filter(|part| overlap(part, wanted)) else {
         return Ok(None);
@@ -89,7 +89,7 @@ fn read(
     };
     let private =
         private.filter(|of| of.state_hash == model.state_hash).map(|LoadedPrivate { state, .. }| state);
-    Ok(Some(ModelPart { spec, parameters: model.parameters, shared: model.shared, private }))
+    Ok(Some(RecutPart { spec, parameters: model.parameters, shared: model.shared, private }))
 }
 
 /// Reports whether both share blocks. Different members of groups of one size share nothing.
@@ -100,7 +100,7 @@ pub(super) fn overlap(part: &ModelSpec, wanted: &ModelSpec) -> bool {
     has_block && (part.shard.ways() != wanted.shard.ways() || part.shard == wanted.shard)
 }
 
-fn private_of(wanted: &ModelSpec, parts: &[ModelPart]) -> Result<Option<PrivateState>> {
+fn private_of(wanted: &ModelSpec, parts: &[RecutPart]) -> Result<Option<PrivateState>> {
     let Some(states) = parts.iter().map(|part| part.private.as_ref()).collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
@@ -108,7 +108,7 @@ fn private_of(wanted: &ModelSpec, parts: &[ModelPart]) -> Result<Option<PrivateS
     if let Some(first) = states.first() {
         private.counters = first.counters.clone();
         for name in first.vectors.keys() {
-            let of = |part| ModelPart::private_vector(part, name);
+            let of = |part| RecutPart::private_vector(part, name);
             private.vectors.extend(joined(wanted, parts, of)?.map(|values| (name.clone(), values.into())));
         }
     }
@@ -118,8 +118,8 @@ fn private_of(wanted: &ModelSpec, parts: &[ModelPart]) -> Result<Option<PrivateS
 /// Returns a vector with a value per parameter that the `wanted` part synchronises. `None`: it is not such a vector, or a part lacks it.
 fn joined<'a>(
     wanted: &ModelSpec,
-    parts: &'a [ModelPart],
-    of: impl Fn(&'a ModelPart) -> Option<&'a [f32]>,
+    parts: &'a [RecutPart],
+    of: impl Fn(&'a RecutPart) -> Option<&'a [f32]>,
 ) -> Result<Option<Vec<f32>>> {
     let mut pieces = Pieces::default();
     for part in parts {

@@ -31,7 +31,7 @@ impl Synchroniser {
             return Ok(());
         }
         self.checkpoints.archiving = true;
-        let part = (self.part.rank.unwrap_or_default(), self.config.parallel.seats());
+        let part = (self.part.rank.unwrap_or_default(), self.config.parallel.ranks_per_replica());
         let worker = self.worker;
         let upload = move || {
             let CheckpointData { next_round, generation, .. } = *data;

@@ -11,7 +11,7 @@ use longhaul_proto::control::message::{CheckpointReport, ToCoordinator};
 use super::event::SyncEvent;
 use super::replica::{Replica, hash_of};
 use super::running::Stage;
-use super::saved::{Kept, Saved, shared_of};
+use super::saved::{Saved, UnsentUpdates, shared_of};
 use super::synchroniser::Synchroniser;
 use crate::message::DeviceState;
 
@@ -35,7 +35,7 @@ impl Synchroniser {
             return Ok(());
         }
         let Some(prepared) = &self.part.prepared else { return Ok(()) };
-        let kept = Kept {
+        let kept = UnsentUpdates {
             memories: running.codec.compressor.memories().clone(),
             owner_residuals: running.codec.reducer.residuals_at(next_round),
             carry: running.contributions.carry.clone(),
@@ -80,7 +80,7 @@ impl Synchroniser {
 
     /// Returns this run's checkpoint store on this machine.
     pub(super) fn store(&self) -> CheckpointStore {
-        let (rank, parts) = (self.part.rank.unwrap_or_default(), self.config.parallel.seats());
+        let (rank, parts) = (self.part.rank.unwrap_or_default(), self.config.parallel.ranks_per_replica());
         self.root_store().of_part(rank, parts)
     }
 

@@ -14,7 +14,7 @@ use crate::activity::Activity;
 use crate::encode::compressor::{Job, Local};
 
 /// A fragment and its updates from the site's members.
-pub type Wanted = (FragmentId, Vec<MemberUpdate>);
+pub type FragmentUpdates = (FragmentId, Vec<MemberUpdate>);
 
 impl Synchroniser {
     /// Compresses a fragment and the directly following requests, up to the codec's number of threads. Masked ones wait for secrets and go one by one.
@@ -22,7 +22,7 @@ impl Synchroniser {
         &mut self,
         generation: Generation,
         round: Round,
-        first: Wanted,
+        first: FragmentUpdates,
     ) -> Result<()> {
         let Stage::Running(running) = &mut self.stage else { return Ok(()) };
         if running.codec.masking.is_some() {
@@ -59,7 +59,11 @@ impl Synchroniser {
 }
 
 /// Returns the site's contributions to these fragments.
-pub(super) fn compress(running: &mut Running, round: Round, wanted: &[Wanted]) -> Result<Vec<Bytes>> {
+pub(super) fn compress(
+    running: &mut Running,
+    round: Round,
+    wanted: &[FragmentUpdates],
+) -> Result<Vec<Bytes>> {
     let Running { codec: Codec { compressor, .. }, contributions, rounds, site, .. } = running;
     let (Contributions { of_rounds, columns, .. }, layouts) = (contributions, &rounds.layouts);
     let mut jobs = Vec::with_capacity(wanted.len());

@@ -6,7 +6,7 @@ use longhaul_common::id::Round;
 use longhaul_proto::control::message::HeldPart;
 
 use super::replica::{Replica, hash_of};
-use super::saved::{Kept, Saved, momentum_in};
+use super::saved::{Saved, UnsentUpdates, momentum_in};
 use super::synchroniser::{Outcome, Synchroniser};
 use crate::message::Load;
 
@@ -48,7 +48,7 @@ impl Synchroniser {
             }
         };
         let replica = Replica::new(model.parameters, next_round).with_momentum(momentum);
-        self.start_from(replica, load, Kept::default())
+        self.start_from(replica, load, UnsentUpdates::default())
     }
 
     fn load_held(&self, parts: &[HeldPart]) -> Result<(Round, Recut)> {

@@ -10,7 +10,7 @@ use longhaul_common::plan::Membership;
 use longhaul_common::timeline::place_in;
 use longhaul_proto::codec::EncodeError;
 use longhaul_proto::control::message::GenerationStart;
-use longhaul_proto::masking::{FixedPoint, MASK_SECRET_BYTES, PairSecret, Place, add_masked, seal};
+use longhaul_proto::masking::{FixedPoint, FrameKey, MASK_SECRET_BYTES, PairSecret, add_masked, seal};
 use longhaul_proto::round::{Contribution, Local};
 
 /// The masks of a generation.
@@ -121,7 +121,7 @@ impl Masking {
         let secret = |partner| Some((partner, self.secrets.get(&partner)?));
         let secrets: Option<Vec<_>> = self.partners(round, fragment).into_iter().map(secret).collect();
         let secrets = secrets.expect("compressions wait for missing secrets");
-        let place = Place { generation: self.membership.generation, round, fragment };
+        let place = FrameKey { generation: self.membership.generation, round, fragment };
         seal(&self.format(steps), weight, mean, place, self.me, secrets)
     }
 

@@ -51,12 +51,12 @@ pub enum RoundUpdate {
     /// Mean of the contributions, one value per parameter, for a step common to all members.
     Mean(Vec<f32>),
     /// Change of some stretches of the local parameters, in order.
-    Parameters(Vec<Part>),
+    Parameters(Vec<ParameterChange>),
 }
 
 /// The change of a stretch of the local parameters: θ ← kept·θ + values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct ParameterChange {
     /// Index of its first parameter.
     pub start: usize,
     /// Factor of the local values, from 0 to 1.
@@ -71,7 +71,7 @@ pub struct Enter {
     /// Barrier epoch of this entry.
     pub epoch: u64,
     /// Place in a replica of several workers, on the first entry.
-    pub place: Option<Box<Place>>,
+    pub place: Option<Box<ReplicaPosition>>,
     /// First round to compute.
     pub round: Round,
     /// State to load first.
@@ -84,7 +84,7 @@ pub struct Enter {
 
 /// A worker's place in its replica. The engine joins the group first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ReplicaPosition {
     /// Generation in which the replica was formed.
     pub session: Generation,
     /// Workers with the same layers, by their share of them, including this one; empty if each has all of its layers.

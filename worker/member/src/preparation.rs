@@ -22,17 +22,17 @@ use super::outer::outer_step;
 use super::privacy::mechanism_of;
 use super::replica::Replica;
 use super::running::{Codec, Contributions, DeviceView, Results, Rounds, Running, Stage};
-use super::saved::{Kept, Saved, momentum_in, second_moments_in};
+use super::saved::{Saved, UnsentUpdates, momentum_in, second_moments_in};
 use super::site::SiteReduction;
-use super::synchroniser::{Outcome, Synchroniser, Wanted};
+use super::synchroniser::{Outcome, RequestedState, Synchroniser};
 use crate::encode::compressor::Compressor;
 use crate::encode::pool::CodecPool;
 use crate::encode::tiling::Tiling;
-use crate::message::{DeviceState, Load, Place, ToDevice};
+use crate::message::{DeviceState, Load, ReplicaPosition, ToDevice};
 use crate::reduce::reducer::Reducer;
 
 impl Synchroniser {
-    pub(super) fn want(&mut self, wanted: Wanted) -> Result<()> {
+    pub(super) fn want(&mut self, wanted: RequestedState) -> Result<()> {
         if let Stage::Running(running) = &self.stage
             && running.device.entered
         {
@@ -47,7 +47,7 @@ impl Synchroniser {
     }
 
     /// Assigns a part of the model to this worker, or makes it wait for one.
-    pub(super) fn take_seat(&mut self, rank: Option<u32>) -> Result<()> {
+    pub(super) fn take_rank(&mut self, rank: Option<u32>) -> Result<()> {
         if let Stage::Running(running) = &self.stage
             && running.device.entered
         {
@@ -85,14 +85,14 @@ impl Synchroniser {
         }
         match self.recovery.wanted.take() {
             None => Ok(()),
-            Some(Wanted::Start(Start::Fresh)) => {
+            Some(RequestedState::Start(Start::Fresh)) => {
                 let parameters = self.prepared_parameters();
-                self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, Kept::default())
+                self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, UnsentUpdates::default())
             }
-            Some(Wanted::Start(start)) => {
+            Some(RequestedState::Start(start)) => {
                 self.unarchive(start)?.map_or(Ok(()), |start| self.start_from_disk(start))
             }
-            Some(Wanted::Heal(donors)) => {
+            Some(RequestedState::Heal(donors)) => {
                 tracing::info!(donors = donors.len(), "fetching the state of the run from a peer");
                 self.recovery.fetches_since = self.outside.now();
                 self.outside.heal(self.recovery.wants, donors, self.state_buffers(), self.parameter_count());
@@ -129,7 +129,7 @@ impl Synchroniser {
             (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
         };
         let replica = Replica::new(parameters, next_round).with_momentum(momentum);
-        self.start_from(replica, load, Kept::default())
+        self.start_from(replica, load, UnsentUpdates::default())
     }
 
     pub(super) fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
@@ -145,7 +145,7 @@ impl Synchroniser {
             Some(Saved { state, kept, trained }) => {
                 (Load::Private { state, synchronised: model.parameters.clone(), trained }, kept)
             }
-            None => (Load::Parameters(model.parameters.clone()), Kept::default()),
+            None => (Load::Parameters(model.parameters.clone()), UnsentUpdates::default()),
         };
         let momentum = momentum_in(&model.shared);
         let replica = Replica::new(model.parameters, offer.next_round).with_momentum(momentum);
@@ -206,7 +206,7 @@ impl Synchroniser {
         self.config.sync.layout(parameters as u64)
     }
 
-    pub(super) fn start_from(&mut self, replica: Replica, load: Load, kept: Kept) -> Result<()> {
+    pub(super) fn start_from(&mut self, replica: Replica, load: Load, kept: UnsentUpdates) -> Result<()> {
         let sync = &self.config.sync;
         let next_round = replica.next_round();
         let layout = self.layout(replica.parameters().len());
@@ -351,7 +351,7 @@ impl Synchroniser {
         let (stage, index) = parallel.place_of(rank);
         let of_stage = ranks.chunks(parallel.tensor as usize).nth(stage as usize).unwrap_or_default();
         let of_share = workers.iter().copied().skip(index as usize).step_by(parallel.tensor as usize);
-        let place = Place {
+        let place = ReplicaPosition {
             session,
             group: if parallel.is_shared() { of_stage.to_vec() } else { Vec::new() },
             pipeline: if parallel.is_pipelined() { of_share.collect() } else { Vec::new() },

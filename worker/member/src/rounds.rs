@@ -14,7 +14,7 @@ use super::running::{Rounds, Running, Stage};
 use super::synchroniser::{Outcome, Synchroniser};
 use crate::activity::Activity;
 use crate::adapt::backlog::{Waiting, in_all};
-use crate::message::{Applied, DeviceState, Enter, Load, Part, RoundUpdate, ToDevice};
+use crate::message::{Applied, DeviceState, Enter, Load, ParameterChange, RoundUpdate, ToDevice};
 use crate::sparse_ranges::SparseRanges;
 
 impl Synchroniser {
@@ -307,19 +307,28 @@ fn sites_in_all(running: &Running, round: Round, results: &[FragmentResult]) -> 
 }
 
 /// Returns a round's changes of the local parameters, given the contributed ones: after a late result, the training since is kept or mixed.
-fn parts_of(config: &RunConfig, running: &Running, round: Round, contributed: &SparseRanges) -> Vec<Part> {
+fn parts_of(
+    config: &RunConfig,
+    running: &Running,
+    round: Round,
+    contributed: &SparseRanges,
+) -> Vec<ParameterChange> {
     let global = running.replica.parameters();
     let part = |range: Range<usize>| match config.sync.late {
         LateRule::Keep => {
             let change = global[range.clone()].iter().zip(contributed.get(range.clone()).unwrap_or_default());
-            Part { start: range.start, kept: 1.0, values: change.map(|(new, old)| new - old).collect() }
+            ParameterChange {
+                start: range.start,
+                kept: 1.0,
+                values: change.map(|(new, old)| new - old).collect(),
+            }
         }
         LateRule::Mix => {
             // The last round's result is the run's final model.
             let is_last = round.next().0 >= running.rounds.schedule.rounds();
             let kept = if is_last || config.sync.overlap == 0 { 0.0 } else { config.sync.mix };
             let values = global[range.clone()].iter().map(|new| (1.0 - kept) * new).collect();
-            Part { start: range.start, kept, values }
+            ParameterChange { start: range.start, kept, values }
         }
     };
     running.rounds.schedule.due_stretches(&running.rounds.layout, round).into_iter().map(part).collect()

@@ -20,7 +20,7 @@ use super::replica::Replica;
 use super::site::SiteReduction;
 use crate::encode::compressor::Compressor;
 use crate::encode::tiling::Tiling;
-use crate::message::{Load, Place, PutBack};
+use crate::message::{Load, PutBack, ReplicaPosition};
 use crate::reduce::reducer::Reducer;
 use crate::reduce::refusals::Refusals;
 use crate::sparse_ranges::SparseRanges;
@@ -67,7 +67,7 @@ pub(super) struct DeviceView {
     /// State to load on entry.
     pub load: Option<Load>,
     /// Its place among other workers, until it enters.
-    pub place: Option<Box<Place>>,
+    pub place: Option<Box<ReplicaPosition>>,
     /// Whether it was told to enter.
     pub entered: bool,
     /// Barrier epoch of its last entry.

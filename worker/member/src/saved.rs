@@ -32,7 +32,7 @@ const SELECTED: &str = "selected";
 
 /// A worker's updates, own or taken over, that are in no result yet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Kept {
+pub struct UnsentUpdates {
     /// Unsent values of the fragments that it uploads.
     pub memories: BTreeMap<FragmentId, ErrorFeedback>,
     /// Residuals of the fragments that it owns.
@@ -51,7 +51,7 @@ pub struct Saved {
     /// Device's state.
     pub state: DeviceState,
     /// Unsent updates.
-    pub kept: Kept,
+    pub kept: UnsentUpdates,
     /// Stream positions trained on since the checkpoint's last round, by step.
     pub trained: Vec<Vec<u64>>,
 }
@@ -143,7 +143,7 @@ impl Saved {
         let memories = residuals.map(|(of, residual)| {
             (of, ErrorFeedback { residual, velocity: velocities.remove(&of).unwrap_or_default() })
         });
-        let kept = Kept {
+        let kept = UnsentUpdates {
             memories: memories.collect(),
             owner_residuals: by_fragment(OWNER_RESIDUAL),
             carry: vector(CARRY),
@@ -233,7 +233,7 @@ mod tests {
                     selected: 11,
                 },
             },
-            kept: Kept {
+            kept: UnsentUpdates {
                 memories: BTreeMap::from([
                     (FragmentId(3), ErrorFeedback { residual: vec![0.5], velocity: Vec::new() }),
                     (FragmentId(4), ErrorFeedback { residual: vec![1.5], velocity: vec![2.5] }),

@@ -58,7 +58,7 @@ pub(super) struct ModelPart {
 
 /// State requested by the coordinator.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum RequestedState {
     Start(Start),
     Heal(Vec<Member>),
 }
@@ -67,7 +67,7 @@ pub(super) enum Wanted {
 #[derive(Default)]
 pub(super) struct Recovery {
     /// Requested before the device was ready.
-    pub wanted: Option<Wanted>,
+    pub wanted: Option<RequestedState>,
     /// Counts requests: a state fetched for an earlier one comes too late.
     pub wants: u64,
     /// Start of the fetch, since the session began.
@@ -243,8 +243,8 @@ impl Synchroniser {
 
     fn handle_coordinator(&mut self, message: ToWorker) -> Result<()> {
         match message {
-            ToWorker::Prepare(start) => self.want(Wanted::Start(start)),
-            ToWorker::Heal { donors } => self.want(Wanted::Heal(donors)),
+            ToWorker::Prepare(start) => self.want(RequestedState::Start(start)),
+            ToWorker::Heal { donors } => self.want(RequestedState::Heal(donors)),
             ToWorker::Settle { generation } => {
                 if let Stage::Running(running) = &mut self.stage
                     && generation > running.generation
@@ -258,7 +258,7 @@ impl Synchroniser {
                 Ok(())
             }
             ToWorker::Begin(start) => self.begin(start),
-            ToWorker::Seat { rank } => self.take_seat(rank),
+            ToWorker::Placed { rank } => self.take_rank(rank),
             ToWorker::Dismiss { reason } => {
                 self.outcome = Some(Outcome::Dismissed(reason));
                 Ok(())

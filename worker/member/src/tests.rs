@@ -19,7 +19,7 @@ use longhaul_proto::control::message::{AUDIT_MAX, CheckpointOffer, Start, ToWork
 
 use super::layouts::Layouts;
 use super::running::Stage;
-use super::saved::{Kept, Saved};
+use super::saved::{Saved, UnsentUpdates};
 use super::{HealedState, SyncEvent, hash_of};
 use crate::adapt::ladder::chain_for;
 use crate::encode::compressor::{Compressor, Job, Local};

@@ -61,7 +61,7 @@ use self::reply::reply;
 use self::site::SiteAcceptor;
 pub use self::site::{SiteAcceptorError, bind};
 use self::snapshots::Snapshots;
-pub use self::stage_inbox::Replica;
+pub use self::stage_inbox::StageGroup;
 use self::stage_inbox::{Interrupted, StageInbox};
 use longhaul_flight::Progress;
 
@@ -212,7 +212,7 @@ impl Network {
     }
 
     /// Joins this replica for computation; `None`: alone. Interrupts waits for an earlier one.
-    pub fn join_replica(&self, replica: Option<Replica>) {
+    pub fn join_replica(&self, replica: Option<StageGroup>) {
         self.stage_inbox.open(replica);
     }
 

@@ -167,7 +167,7 @@ mod tests {
     use tokio::net::UdpSocket;
     use tokio::task::JoinHandle;
 
-    use super::super::Replica;
+    use super::super::StageGroup;
     use super::*;
     use crate::testing::{Worker, authority, member};
     use longhaul_flight::Awaited;
@@ -259,7 +259,7 @@ mod tests {
         let near = Member { site: network.own.site, ..member(2, address) };
         network.set_members(&[near, member(3, address), member(4, address)], 0);
         let workers = vec![WorkerId(1), WorkerId(3)];
-        network.join_replica(Some(Replica { session: Generation(1), workers }));
+        network.join_replica(Some(StageGroup { session: Generation(1), workers }));
         tokio::spawn(async move {
             while let Some(SyncEvent::Awaited { reply }) = queue.recv().await {
                 reply.give(BTreeSet::new());

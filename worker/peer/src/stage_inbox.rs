@@ -99,7 +99,7 @@ pub struct StageInbox {
 
 #[derive(Debug, Default)]
 struct State {
-    replica: Option<Replica>,
+    replica: Option<StageGroup>,
     /// Last exchange requested by the device: older ones are read, or never will be.
     exchange: u64,
     /// Message that the device waits for, of known length.
@@ -124,7 +124,7 @@ struct Early {
 
 /// The workers of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replica {
+pub struct StageGroup {
     /// Generation in which it was formed.
     pub session: Generation,
     /// Its workers, by rank.
@@ -133,7 +133,7 @@ pub struct Replica {
 
 impl StageInbox {
     /// Switches to messages of this replica; drops others and interrupts waits for them. `None`: this worker computes alone.
-    pub fn open(&self, replica: Option<Replica>) {
+    pub fn open(&self, replica: Option<StageGroup>) {
         let mut state = self.lock();
         if state.replica == replica {
             return;
@@ -208,7 +208,7 @@ impl StageInbox {
 
 impl State {
     fn knows(&self, session: Generation, from: WorkerId) -> bool {
-        let is_one = |replica: &Replica| replica.session == session && replica.workers.contains(&from);
+        let is_one = |replica: &StageGroup| replica.session == session && replica.workers.contains(&from);
         self.replica.as_ref().is_some_and(is_one)
     }
 
@@ -281,7 +281,7 @@ mod tests {
 
     fn mail() -> Arc<StageInbox> {
         let mail = Arc::new(StageInbox::default());
-        mail.open(Some(Replica { session: SEVENTH, workers: vec![ONE, WorkerId(2)] }));
+        mail.open(Some(StageGroup { session: SEVENTH, workers: vec![ONE, WorkerId(2)] }));
         mail
     }
 
@@ -375,7 +375,7 @@ mod tests {
         mail.deliver(SEVENTH, WorkerId(9), about(3), 0, Bytes::from_static(b"stranger"));
         mail.deliver(Generation(6), ONE, about(3), 0, Bytes::from_static(b"old"));
         mail.deliver(Generation(8), ONE, about(3), 0, Bytes::from_static(b"next"));
-        let replica = |session| Some(Replica { session, workers: vec![ONE, WorkerId(2)] });
+        let replica = |session| Some(StageGroup { session, workers: vec![ONE, WorkerId(2)] });
         mail.open(replica(SEVENTH));
         assert_eq!(mail.wait(SEVENTH, ONE, about(3), 1), Ok(vec![Bytes::from_static(b"early")]));
         assert_eq!(unread(&mail), (0, 0, 0));
@@ -393,7 +393,7 @@ mod tests {
             let mail = Arc::clone(&mail);
             move || mail.wait(SEVENTH, ONE, about(3), 2)
         });
-        mail.open(Some(Replica { session: Generation(8), workers: vec![ONE] }));
+        mail.open(Some(StageGroup { session: Generation(8), workers: vec![ONE] }));
         assert_eq!(reader.join().unwrap(), Err(Interrupted));
         deliver(&mail, 3, 1, b"late");
         assert_eq!(unread(&mail), (0, 0, 0));

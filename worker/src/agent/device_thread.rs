@@ -262,5 +262,7 @@ fn part_of(whole: &ModelSpec, config: &RunConfig, rank: u32) -> Result<ModelSpec
     let parallel = &config.parallel;
     let parts = whole.parts(parallel, config.data.sequence_length);
     let part = parts.and_then(|mut parts| parts.drain(..).nth(rank as usize));
-    part.with_context(|| format!("the coordinator gave part {rank} of a model in {} parts", parallel.seats()))
+    part.with_context(|| {
+        format!("the coordinator gave part {rank} of a model in {} parts", parallel.ranks_per_replica())
+    })
 }

@@ -110,10 +110,10 @@ pub(super) fn check(
         _ => (Memory::Machine, ""),
     };
     let needed = needed(memory, part, config, rank);
-    let seats = config.parallel.seats();
+    let ranks_per_replica = config.parallel.ranks_per_replica();
     ensure!(
         needed <= allowed,
-        "part {} of {seats} of the model needs {}{whose}, and {by} allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
+        "part {} of {ranks_per_replica} of the model needs {}{whose}, and {by} allows {}: let more workers share a copy (parallel.stages in run.toml, or parallel.tensor within a site; \
          `coordinator plan` says how), compute activations again (train.recompute), or take a smaller train.micro_batch",
         rank + 1,
         Bytes(needed),

@@ -117,7 +117,7 @@ impl Session {
         welcome: &Welcome,
         join: Join,
     ) -> Result<Self> {
-        let parts = config.parallel.seats();
+        let parts = config.parallel.ranks_per_replica();
         let config = Arc::new(config);
         // Before the network starts, which stops only with the session.
         RunArchive::check(&config)?;
@@ -419,7 +419,7 @@ impl Session {
             ToWorker::Begin(start) => {
                 self.held = self.held.max(Some((start.membership.generation, start.first_round)));
             }
-            ToWorker::Seat { rank: Some(rank) } => self.part.0 = *rank,
+            ToWorker::Placed { rank: Some(rank) } => self.part.0 = *rank,
             ToWorker::Dismiss { .. } => self.departure.dismissed = true,
             ToWorker::Handover => {
                 self.departure.hands_over = true;

@@ -174,7 +174,7 @@ impl Survey {
             | ToWorker::Heal { .. }
             | ToWorker::Settle { .. }
             | ToWorker::Begin(_)
-            | ToWorker::Seat { .. }
+            | ToWorker::Placed { .. }
             | ToWorker::Keep(_) => Ok(None),
             // Heartbeats are sent in any case.
             // Data holders belong to the previous session.

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::site::NetworkSite;
 use longhaul_flight::Progress;
-use longhaul_peer::{Network, Replica};
+use longhaul_peer::{Network, StageGroup};
 
 /// The synchroniser's connections.
 pub struct Links {
@@ -133,7 +133,7 @@ impl Outside for Links {
     }
 
     fn join_replica(&self, session: Generation, workers: Vec<WorkerId>) {
-        self.network.join_replica(Some(Replica { session, workers }));
+        self.network.join_replica(Some(StageGroup { session, workers }));
     }
 
     fn send(&self, to: WorkerId, header: FrameHeader, body: Bytes, hash: Option<Hash>) {

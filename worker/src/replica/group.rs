@@ -22,8 +22,8 @@ use tch::Device;
 /// within a round's steps, or by a busy synchroniser.
 const SUM_MAX: Duration = Duration::from_secs(180);
 
-/// A seat in a group that has not met yet.
-pub struct GroupSeat {
+/// A connection in a group that has not met yet.
+pub struct GroupConnection {
     network: Arc<Network>,
     session: Generation,
     members: Vec<RingMember>,
@@ -42,8 +42,8 @@ pub enum GroupError {
     Collective(#[from] CollectiveError),
 }
 
-impl GroupSeat {
-    /// Creates this worker's seat among the members that share its layers, ordered by index, all of one site and this generation.
+impl GroupConnection {
+    /// Creates this worker's connection among the members that share its layers, ordered by index, all of one site and this generation.
     #[must_use]
     pub fn new(
         network: Arc<Network>,
@@ -89,10 +89,10 @@ impl GroupSeat {
     }
 }
 
-impl fmt::Debug for GroupSeat {
+impl fmt::Debug for GroupConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { session, members, index, way, .. } = self;
-        let mut said = f.debug_struct("GroupSeat");
+        let mut said = f.debug_struct("GroupConnection");
         said.field("session", session).field("members", members).field("index", index).field("way", way);
         said.finish_non_exhaustive()
     }

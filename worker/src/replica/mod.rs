@@ -8,6 +8,6 @@ mod pipe;
 #[cfg(test)]
 mod tests;
 
-pub use self::group::{GroupError, GroupSeat};
+pub use self::group::{GroupConnection, GroupError};
 pub use self::outbox::PipeError;
 pub use self::pipe::{BoundaryFormats, NetworkPipe};

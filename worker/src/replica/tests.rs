@@ -7,7 +7,7 @@ use longhaul_common::pipeline::{Pipeline, PipelineSchedule, Task, Work};
 use longhaul_common::plan::Member;
 use longhaul_engine::testing as pipeline_tests;
 use longhaul_engine::{EngineError, Gift, Pipe};
-use longhaul_peer::Replica;
+use longhaul_peer::StageGroup;
 use longhaul_peer::testing::{Worker, authority};
 use longhaul_proto::transport::bulk::ReceiveLimits;
 use tch::Tensor;
@@ -26,7 +26,7 @@ pub fn replica(pipeline: &Pipeline, formats: BoundaryFormats) -> (Vec<Worker>, V
     let workers: Vec<WorkerId> = members.iter().map(|member| member.worker).collect();
     let pipe = |(rank, worker): (u32, &Worker)| {
         worker.network.set_members(&members, 0);
-        worker.network.join_replica(Some(Replica { session, workers: workers.clone() }));
+        worker.network.join_replica(Some(StageGroup { session, workers: workers.clone() }));
         let network = Arc::clone(&worker.network);
         NetworkPipe::new(network, pipeline.clone(), rank, session, workers.clone(), WorkerId(1), formats)
             .unwrap()
@@ -249,7 +249,7 @@ async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
         while late.progress().heartbeat().wan_received_bytes == 0 {
             std::thread::yield_now();
         }
-        late.join_replica(Some(Replica { session: Generation(4), workers }));
+        late.join_replica(Some(StageGroup { session: Generation(4), workers }));
         second.begin();
         assert_eq!(second.take(0, Gift::Values, &[1000]).unwrap(), values);
     });

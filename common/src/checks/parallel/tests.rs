@@ -32,14 +32,17 @@ fn the_coordinator_decides_unless_it_is_written() {
 }
 
 #[test]
-fn a_copy_of_the_model_has_as_many_seats_as_its_tensor_group_has_members() {
+fn a_copy_of_the_model_has_as_many_ranks_as_its_tensor_group_has_members() {
     let config = parse("tensor = 1").unwrap();
     assert!(!config.parallel.is_divided() && config.is_plan_open());
     let text = "[run]\nname = \"r\"\nworkers = 4\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 8\nheads = 4\n\
                 context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 8\n";
     let of = |lines: &str| RunConfig::parse(&format!("{text}{lines}"));
     let config = of("[parallel]\ntensor = 2").unwrap();
-    assert_eq!((config.parallel.seats(), config.replicas(), config.is_plan_open()), (2, 2, false));
+    assert_eq!(
+        (config.parallel.ranks_per_replica(), config.replicas(), config.is_plan_open()),
+        (2, 2, false)
+    );
     assert!(config.parallel.is_divided() && !config.parallel.is_pipelined());
     let refusal = |lines: &str| of(lines).unwrap_err().to_string();
     for (lines, words) in [
@@ -63,14 +66,14 @@ fn a_copy_of_the_model_has_as_many_seats_as_its_tensor_group_has_members() {
 
 /// Later members of a group have no part of an embedding or a head.
 #[test]
-fn stages_of_tensor_groups_have_so_many_times_as_many_seats_and_a_layer_each() {
+fn stages_of_tensor_groups_have_so_many_times_as_many_ranks_and_a_layer_each() {
     let of = |parallel: &str| {
         let text = "[run]\nname = \"r\"\nworkers = 8\nsteps = 9\n[model]\nkind = \"gpt2\"\nlayers = 2\nwidth = 8\nheads = 4\n\
                     context = 8\n[data]\npath = \"none\"\nsequence_length = 8\n[train]\nbatch = 8\n[parallel]\n";
         RunConfig::parse(&format!("{text}{parallel}"))
     };
     let config = of("stages = 2\ntensor = 2\nblocks = [2, 2]\nsites = [\"a\", \"b\"]").unwrap();
-    assert_eq!((config.parallel.seats(), config.replicas()), (4, 2));
+    assert_eq!((config.parallel.ranks_per_replica(), config.replicas()), (4, 2));
     assert_eq!([0, 1, 2, 3].map(|rank| config.parallel.place_of(rank)), [(0, 0), (0, 1), (1, 0), (1, 1)]);
     for (parallel, words) in [
         ("stages = 4\ntensor = 4", "parallel.stages × parallel.tensor = 16"),

@@ -185,7 +185,7 @@ fn on_four_sites_of_two_no_plan_with_groups_is_faster_than_the_one_that_is_chose
             let parallel = parallel_of(&groups, &choice, &config.parallel);
             let written = RunConfig { parallel, ..config.clone() }.to_toml().unwrap();
             assert_eq!(
-                RunConfig::parse(&written).unwrap().parallel.seats(),
+                RunConfig::parse(&written).unwrap().parallel.ranks_per_replica(),
                 choice.tensor * plan.pipeline.ranks
             );
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::accounting::progress::RoundSummary;
 use crate::run::event::ConnectionId;
-use crate::run::state::State;
+use crate::run::state::RunState;
 use longhaul_plan::Question;
 
 /// The output of [`super::Run::handle`]. Commands are executed in order; a [`Command::Persist`] of a [`Record::State`]
@@ -46,7 +46,7 @@ impl Command {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Record {
     /// All state that a restarted coordinator needs. Replaces the last one.
-    State(Box<State>),
+    State(Box<RunState>),
     /// The metrics of a round. The newest are kept; it need not be durable at once.
     Round(RoundSummary),
 }

@@ -13,7 +13,7 @@ use crate::run::accounting::reports::Roll;
 use crate::run::command::{Command, Notice, Record, Severity};
 use crate::run::event::ConnectionId;
 use crate::run::peer::Peer;
-use crate::run::state::State;
+use crate::run::state::RunState;
 
 /// Notices kept for the status page.
 const NOTICES_KEPT: usize = 50;
@@ -24,7 +24,7 @@ pub(super) struct Core {
     pub config: RunConfig,
     pub config_toml: String,
     /// The durable part.
-    pub state: State,
+    pub state: RunState,
     pub now: Duration,
     pub connections: BTreeMap<ConnectionId, Connection>,
     pub peers: BTreeMap<WorkerId, Peer>,
@@ -46,7 +46,7 @@ pub(super) struct Connection {
 }
 
 impl Core {
-    pub(super) fn new(config: RunConfig, config_toml: String, state: State, now: Duration) -> Self {
+    pub(super) fn new(config: RunConfig, config_toml: String, state: RunState, now: Duration) -> Self {
         Self {
             config,
             config_toml,

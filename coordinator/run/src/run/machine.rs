@@ -17,7 +17,7 @@ use crate::run::liveness::Liveness;
 use crate::run::peer::{Peer, Standing};
 use crate::run::planning::Planning;
 use crate::run::recovery::Recovery;
-use crate::run::state::{Phase, State};
+use crate::run::state::{Phase, RunState};
 
 /// One run, without clock, socket or disk.
 ///
@@ -37,11 +37,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run from its durable state: a new one is [`State::new`], and one that a coordinator left behind goes on.
+    /// A run from its durable state: a new one is [`RunState::new`], and one that a coordinator left behind goes on.
     ///
     /// # Errors
     /// When the configuration holds a path that TOML cannot write.
-    pub fn new(mut config: RunConfig, mut state: State, now: Duration) -> Result<Self, toml::ser::Error> {
+    pub fn new(mut config: RunConfig, mut state: RunState, now: Duration) -> Result<Self, toml::ser::Error> {
         if let Some(decided) = &state.plan {
             decided.apply_to(&mut config);
         }
@@ -147,7 +147,7 @@ impl Run {
 
     /// The durable part.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &RunState {
         &self.core.state
     }
 

@@ -36,7 +36,7 @@ pub use generations::operate::Suspended;
 pub use liveness::departures::GoneStatus;
 pub use machine::Run;
 pub use planning::replanning::Moving;
-pub use state::{Checkpoint, Decided, Facts, Known, Phase, State};
+pub use state::{Checkpoint, Decided, Facts, Known, Phase, RunState};
 pub use views::snapshot::Snapshot;
 pub use views::status::{
     CheckpointStatus, EventStatus, Health, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,

@@ -12,7 +12,7 @@ use crate::run::accounting::progress::Meter;
 use crate::run::accounting::punctuality::Punctuality;
 use crate::run::event::ConnectionId;
 use crate::run::liveness::silence::Silence;
-use crate::run::placement::seats::Seat;
+use crate::run::placement::slots::ReplicaSlot;
 use crate::run::state::Known;
 
 /// All members own equal shares: their upload bandwidth is not measured yet.
@@ -42,7 +42,7 @@ pub(super) struct Peer {
     pub silence: Silence,
     pub standing: Standing,
     /// Its part of the model and its copy; `None`: it waits for enough workers for another copy.
-    pub seat: Option<Seat>,
+    pub slot: Option<ReplicaSlot>,
     pub checkpoints: PeerCheckpoints,
     pub data: PeerData,
     pub start: PeerStart,
@@ -124,7 +124,7 @@ impl Peer {
             connection,
             silence: Silence::new(now),
             standing: Standing::Waiting,
-            seat: None,
+            slot: None,
             checkpoints: PeerCheckpoints::default(),
             data: PeerData::default(),
             start,

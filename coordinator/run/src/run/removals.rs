@@ -56,7 +56,7 @@ impl Run {
         }
         self.core.notice(severity, Some(worker), what.to_owned());
         if self.core.state.phase != Phase::Finished {
-            self.dissolve(peer.seat);
+            self.dissolve(peer.slot);
         }
     }
 

@@ -38,7 +38,7 @@ use longhaul_proto::control::message::{
 };
 use longhaul_run_toml::{Gpt2, RunToml};
 
-use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, Severity, State};
+use super::{Command, ConnectionId, Event, LedgerStatus, Phase, ResidualsLost, Run, RunState, Severity};
 
 /// Later than any generation of these runs began: nothing that these checkpoints have was undone since.
 const WRITTEN_IN: Generation = Generation(1000);

@@ -38,7 +38,7 @@ pub enum Phase {
 
 /// The durable part of a run. All other state belongs to connections, which do not survive a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct RunState {
     /// The run's id.
     pub run: RunId,
     /// The present phase. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
@@ -166,7 +166,7 @@ pub struct Checkpoint {
     pub report: CheckpointReport,
 }
 
-impl State {
+impl RunState {
     /// Creates a run without workers.
     #[must_use]
     pub fn new(run: RunId, config: &RunConfig) -> Self {

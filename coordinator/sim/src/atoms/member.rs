@@ -71,9 +71,9 @@ impl Private {
     }
 
     pub fn begins(&mut self, membership: &Membership) {
-        let seat = membership.member(self.session.0.worker);
-        if let Some(seat) = seat.filter(|_| membership.generation > self.generation) {
-            (self.generation, self.site) = (membership.generation, seat.site);
+        let member = membership.member(self.session.0.worker);
+        if let Some(member) = member.filter(|_| membership.generation > self.generation) {
+            (self.generation, self.site) = (membership.generation, member.site);
             self.here.clear();
         }
     }

@@ -6,7 +6,7 @@ use longhaul_proto::control::message::Encoding;
 
 use super::*;
 use crate::history::{Folder, Last, Rest};
-use longhaul_run::{Run, State};
+use longhaul_run::{Run, RunState};
 
 fn meta() -> Meta {
     Meta {
@@ -23,7 +23,7 @@ fn meta() -> Meta {
 
 fn status() -> Status {
     let config = RunConfig::parse(include_str!("../../../../examples/demo.toml")).unwrap();
-    let state = State::new(RunId([7; 16]), &config);
+    let state = RunState::new(RunId([7; 16]), &config);
     Run::new(config, state, std::time::Duration::ZERO).unwrap().status(0)
 }
 

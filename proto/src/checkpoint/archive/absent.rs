@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use longhaul_common::config::{ArchiveLocation, Retention};
 use longhaul_common::id::{Round, RunId};
 
-use super::{ArchiveError, Archived, Content, Manifest, Part, Verified};
+use super::{ArchiveError, Archived, Content, Manifest, ModelPart, Verified};
 
 /// Never constructed.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Archive {
         match self.never {}
     }
 
-    pub async fn read(&self, _: Part, _: &Content, _: u64) -> Result<Vec<u8>, ArchiveError> {
+    pub async fn read(&self, _: ModelPart, _: &Content, _: u64) -> Result<Vec<u8>, ArchiveError> {
         match self.never {}
     }
 
@@ -68,12 +68,12 @@ impl Archive {
         match self.never {}
     }
 
-    pub async fn prune(&self, _: Part, _: Retention, _: Round) -> Result<usize, ArchiveError> {
+    pub async fn prune(&self, _: ModelPart, _: Retention, _: Round) -> Result<usize, ArchiveError> {
         match self.never {}
     }
 
     #[must_use]
-    pub fn upload(&self, _: Part, _: u32) -> Upload {
+    pub fn upload(&self, _: ModelPart, _: u32) -> Upload {
         match self.never {}
     }
 }

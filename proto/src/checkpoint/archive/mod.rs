@@ -39,7 +39,7 @@ pub fn require(location: &ArchiveLocation) -> Result<(), ArchiveError> {
 
 /// A part of the model of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Part {
+pub struct ModelPart {
     /// Run.
     pub run: RunId,
     /// Number of parts.
@@ -52,7 +52,7 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Archived {
     /// Part.
-    pub part: Part,
+    pub part: ModelPart,
     /// First round not contained.
     pub next_round: Round,
 }

@@ -203,13 +203,13 @@ fn keys(parts: &[ColumnPart]) -> impl Iterator<Item = Key> + '_ {
 }
 
 /// Returns the place of a block's values in the fragment.
-fn place_of(len: u32, parts: &[ColumnPart], key: Key) -> stretch::Place {
+fn place_of(len: u32, parts: &[ColumnPart], key: Key) -> stretch::Progression {
     match key {
         Key::Column(part, column) => parts[part].stretch.place(column),
         Key::Before(part) => {
             let first = part.checked_sub(1).map_or(0, |before| parts[before].stretch.end() as u32);
             let end = parts.get(part).map_or(len, |part| part.stretch.start);
-            stretch::Place { first, step: 1, count: end - first }
+            stretch::Progression { first, step: 1, count: end - first }
         }
     }
 }

@@ -21,13 +21,13 @@ pub struct MatrixStretch {
 
 /// Equally spaced indices in a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Progression {
     pub first: u32,
     pub step: u32,
     pub count: u32,
 }
 
-impl Place {
+impl Progression {
     pub fn positions(self) -> impl Iterator<Item = u32> {
         (0..self.count).map(move |at| self.first + at * self.step)
     }
@@ -46,7 +46,7 @@ impl MatrixStretch {
     }
 
     /// Returns the place of a column's values in the stretch; may be empty.
-    pub(super) fn place(&self, column: u32) -> Place {
+    pub(super) fn place(&self, column: u32) -> Progression {
         let (column, columns, rows) = (u64::from(column), u64::from(self.columns), u64::from(self.rows));
         let (from, to) = (self.offset, self.offset + u64::from(self.len));
         let (first, step, count) = if self.by_column {
@@ -60,7 +60,7 @@ impl MatrixStretch {
         };
         let at = first.saturating_sub(from) + u64::from(self.start);
         // Values are in the fragment, whose indices have 32 bits.
-        Place { first: if count > 0 { at as u32 } else { 0 }, step, count: count as u32 }
+        Progression { first: if count > 0 { at as u32 } else { 0 }, step, count: count as u32 }
     }
 
     /// Returns the rows of a column that are in the stretch.

@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use super::super::message::{
     Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
     GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready,
-    Refusal, RefusalReason, Replica, RoundReport, SIGNS_MAX, SeenLink, Settled, Settlement, SignOfLife,
-    Start, Welcome,
+    Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX, SeenLink, Settled, Settlement,
+    SignOfLife, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -181,7 +181,7 @@ fn to_worker() -> Vec<ToWorker> {
         assignments: vec![Arc::new(assignment())],
         until: Round(300),
         schedule: SCHEDULE,
-        replica: Some(Replica { session: Generation(2), ranks: vec![member(2, 0), member(7, 1)] }),
+        replica: Some(ReplicaMembers { session: Generation(2), ranks: vec![member(2, 0), member(7, 1)] }),
         checkpoint: true,
     };
     vec![
@@ -201,8 +201,8 @@ fn to_worker() -> Vec<ToWorker> {
         ToWorker::Begin(Arc::new(start)),
         ToWorker::Dismiss { reason: "done".to_owned() },
         ToWorker::Refused { reason: "revoked".to_owned() },
-        ToWorker::Seat { rank: Some(1) },
-        ToWorker::Seat { rank: None },
+        ToWorker::Placed { rank: Some(1) },
+        ToWorker::Placed { rank: None },
         ToWorker::Probe { peers: vec![member(300, 1)] },
         ToWorker::Speak,
         ToWorker::Handover,
@@ -370,7 +370,7 @@ fn messages_are_the_golden_bytes() {
     assert_eq!(hex(holders), "0c01".to_owned() + &ones + &twos + "0000");
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
-    assert_eq!(hex(encode(&ToWorker::Seat { rank: Some(300) }).unwrap()), "0701ac02");
+    assert_eq!(hex(encode(&ToWorker::Placed { rank: Some(300) }).unwrap()), "0701ac02");
     // One entry of the list is present: two doubles, 0.5 = 0x3fe0…
     let half = MeasuredLink { bytes_per_s: 0.5, round_trip_s: 0.5 };
     let links = ToCoordinator::Links(vec![None, Some(half)]);

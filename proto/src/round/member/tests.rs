@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use longhaul_common::plan::{Member as Seat, Membership};
+use longhaul_common::plan::{Member as PlanMember, Membership};
 use longhaul_common::schedule::Changes;
 
 use super::super::frame::{Frame, FrameHeader, FrameKind};
@@ -29,14 +29,14 @@ fn membership(generation: u64) -> Membership {
 
 fn membership_of(generation: u64, layout: FragmentLayout) -> Membership {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let seat = |number| Seat {
+    let member_of = |number| PlanMember {
         worker: WorkerId(number),
         site: SiteId(number),
         lan_address: address,
         wan_address: address,
         upload_weight: 1,
     };
-    Membership::assign(Generation(generation), vec![seat(1), seat(2)], layout)
+    Membership::assign(Generation(generation), vec![member_of(1), member_of(2)], layout)
 }
 
 fn owner() -> WorkerId {

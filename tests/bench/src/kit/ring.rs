@@ -26,7 +26,7 @@ pub fn identities(run: RunId, count: u32) -> Result<Vec<Identity>> {
 }
 
 /// Returns the setup with which each of them joins a ring on loopback.
-pub fn seats(identities: &[Identity], session: u64) -> Result<Vec<(RingSetup, TcpListener)>> {
+pub fn starts(identities: &[Identity], session: u64) -> Result<Vec<(RingSetup, TcpListener)>> {
     let listen = |identity: &Identity| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let member = RingMember { worker: identity.worker(), address: listener.local_addr()? };
@@ -34,10 +34,10 @@ pub fn seats(identities: &[Identity], session: u64) -> Result<Vec<(RingSetup, Tc
     };
     let bound = identities.iter().map(listen).collect::<Result<Vec<_>>>()?;
     let (members, listeners): (Vec<_>, Vec<_>) = bound.into_iter().unzip();
-    let seat = |(rank, (identity, listener)): (usize, (&Identity, TcpListener))| {
+    let start = |(rank, (identity, listener)): (usize, (&Identity, TcpListener))| {
         let (members, tls, stop) = (members.clone(), SiteTls::of(identity)?, Stop::default());
         let setup = RingSetup { members, rank, session, tls, call_max: LIMIT, join_max: LIMIT, stop };
         anyhow::Ok((setup, listener))
     };
-    identities.iter().zip(listeners).enumerate().map(seat).collect()
+    identities.iter().zip(listeners).enumerate().map(start).collect()
 }

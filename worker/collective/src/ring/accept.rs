@@ -11,7 +11,7 @@ use rustls::ServerConnection;
 use super::HANDSHAKE_MAX;
 use super::clock::{left, now};
 use super::link::Secured;
-use super::setup::Seat;
+use super::setup::RingIdentity;
 use super::stop::STOP_CHECK;
 use super::visitor::{Progress, Visitor};
 use crate::CollectiveError;
@@ -21,7 +21,7 @@ pub(super) const VISITORS_MAX: usize = 16;
 
 /// Accepts connections until the previous member has joined, or the deadline.
 pub(super) fn accept(
-    seat: &Seat<'_>,
+    identity: &RingIdentity<'_>,
     listener: &TcpListener,
     until: Instant,
 ) -> Result<Secured<ServerConnection>, CollectiveError> {
@@ -31,18 +31,18 @@ pub(super) fn accept(
     let mut reason = "it did not connect".to_owned();
     let mut visitors = VecDeque::<Visitor>::new();
     loop {
-        if seat.stop.is_stopped() {
+        if identity.stop.is_stopped() {
             return Err(CollectiveError::Stopped);
         }
         if left(until).is_zero() {
-            let (peer, waited) = (seat.previous(), now() - begun);
+            let (peer, waited) = (identity.previous(), now() - begun);
             return Err(CollectiveError::NotJoined { peer, waited, reason });
         }
         wait(listener, &visitors, until).map_err(CollectiveError::Listener)?;
-        take_connections(seat, listener, &mut visitors).map_err(CollectiveError::Listener)?;
+        take_connections(identity, listener, &mut visitors).map_err(CollectiveError::Listener)?;
         for _ in 0..visitors.len() {
             let Some(mut visitor) = visitors.pop_front() else { break };
-            match visitor.advance(seat) {
+            match visitor.advance(identity) {
                 Ok(Progress::Welcomed) => match visitor.into_secured() {
                     Ok(secured) => return Ok(secured),
                     Err(error) => reason = error.to_string(),
@@ -71,7 +71,7 @@ fn wait(listener: &TcpListener, visitors: &VecDeque<Visitor>, until: Instant) ->
 }
 
 fn take_connections(
-    seat: &Seat<'_>,
+    identity: &RingIdentity<'_>,
     listener: &TcpListener,
     visitors: &mut VecDeque<Visitor>,
 ) -> io::Result<()> {
@@ -82,7 +82,7 @@ fn take_connections(
                     visitors.pop_front();
                 }
                 // A connection that is already lost is ignored.
-                visitors.extend(Visitor::new(seat, socket, address, now() + HANDSHAKE_MAX).ok());
+                visitors.extend(Visitor::new(identity, socket, address, now() + HANDSHAKE_MAX).ok());
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // The connection was given up before its acceptance (accept(2)).

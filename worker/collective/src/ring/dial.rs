@@ -12,7 +12,7 @@ use super::HANDSHAKE_MAX;
 use super::clock::{left, now};
 use super::hello::{WELCOME, hello};
 use super::link::Secured;
-use super::setup::Seat;
+use super::setup::RingIdentity;
 use super::stop::{STOP_CHECK, Stop};
 use crate::{CollectiveError, Peer};
 
@@ -20,17 +20,20 @@ use crate::{CollectiveError, Peer};
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Dials until the next member welcomes this one, or the deadline: it may start later, or still be in another session.
-pub(super) fn dial(seat: &Seat<'_>, until: Instant) -> Result<Secured<ClientConnection>, CollectiveError> {
+pub(super) fn dial(
+    identity: &RingIdentity<'_>,
+    until: Instant,
+) -> Result<Secured<ClientConnection>, CollectiveError> {
     let begun = now();
-    let next = seat.next();
+    let next = identity.next();
     // An earlier answer is more informative than a later lost connection.
     let mut answered = None;
     loop {
-        let error = match attempt(seat, &next, until.min(now() + HANDSHAKE_MAX)) {
+        let error = match attempt(identity, &next, until.min(now() + HANDSHAKE_MAX)) {
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
-        if seat.stop.is_stopped() {
+        if identity.stop.is_stopped() {
             return Err(CollectiveError::Stopped);
         }
         if left(until) <= RETRY_EVERY {
@@ -55,15 +58,19 @@ fn pause() {
     std::thread::sleep(RETRY_EVERY);
 }
 
-fn attempt(seat: &Seat<'_>, next: &Peer, until: Instant) -> io::Result<Secured<ClientConnection>> {
+fn attempt(
+    identity: &RingIdentity<'_>,
+    next: &Peer,
+    until: Instant,
+) -> io::Result<Secured<ClientConnection>> {
     let socket = TcpStream::connect_timeout(&next.address, left(until).max(Duration::from_millis(1)))?;
     socket.set_nodelay(true)?;
-    let name = PeerName::Worker(next.worker).in_run(seat.tls.run);
+    let name = PeerName::Worker(next.worker).in_run(identity.tls.run);
     let name = ServerName::try_from(name).map_err(io::Error::other)?;
-    let mut tls = ClientConnection::new(seat.tls.client.clone(), name).map_err(io::Error::other)?;
-    let mut timed = Timed { socket: &socket, until, stop: seat.stop };
+    let mut tls = ClientConnection::new(identity.tls.client.clone(), name).map_err(io::Error::other)?;
+    let mut timed = Timed { socket: &socket, until, stop: identity.stop };
     let mut stream = Stream::new(&mut tls, &mut timed);
-    stream.write_all(&hello(&seat.group, seat.rank))?;
+    stream.write_all(&hello(&identity.group, identity.rank))?;
     stream.flush()?;
     let mut answer = [0];
     stream.read_exact(&mut answer)?;

@@ -67,7 +67,7 @@ impl RingCollective {
     /// # Errors
     /// [`CollectiveError`]: an invalid list of members, or an absent member.
     pub fn join(setup: &RingSetup, listener: &TcpListener) -> Result<Self, CollectiveError> {
-        let seat = setup.seat()?;
+        let identity = setup.identity()?;
         let limit = Limit::of(setup.join_max);
         let mut ring = Self {
             members: setup.members.clone(),
@@ -79,13 +79,13 @@ impl RingCollective {
             let (dialled, accepted) = thread::scope(|scope| {
                 let dialling = thread::Builder::new()
                     .name("site-dial".to_owned())
-                    .spawn_scoped(scope, || dial(&seat, limit.until))
+                    .spawn_scoped(scope, || dial(&identity, limit.until))
                     .map_err(CollectiveError::Thread)?;
-                let accepted = accept(&seat, listener, limit.until);
+                let accepted = accept(&identity, listener, limit.until);
                 let dialled = dialling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 Ok::<_, CollectiveError>((dialled, accepted))
             })?;
-            let wire = Wire::new((seat.next(), dialled?), (seat.previous(), accepted?), &setup.stop);
+            let wire = Wire::new((identity.next(), dialled?), (identity.previous(), accepted?), &setup.stop);
             ring.state = State::Joined(Box::new(wire.map_err(CollectiveError::Thread)?));
         }
         ring.within(limit, |ring, limit| ring.agree(Statement::plain(Call::Barrier), limit))?;

@@ -40,7 +40,7 @@ pub struct RingSetup {
 }
 
 /// A joining member's place.
-pub(super) struct Seat<'a> {
+pub(super) struct RingIdentity<'a> {
     pub members: &'a [RingMember],
     pub rank: usize,
     pub group: Group,
@@ -50,7 +50,7 @@ pub(super) struct Seat<'a> {
 
 impl RingSetup {
     /// Checks the list of members.
-    pub(super) fn seat(&self) -> Result<Seat<'_>, CollectiveError> {
+    pub(super) fn identity(&self) -> Result<RingIdentity<'_>, CollectiveError> {
         let (members, rank) = (&self.members, self.rank);
         let refuse = |why: String| Err(CollectiveError::Members(why));
         if members.len() > MEMBERS_MAX {
@@ -65,11 +65,11 @@ impl RingSetup {
             return refuse(format!("the list of members has {} twice", pair[0]));
         }
         let group = hello::group(self.session, members.iter().map(|member| member.worker));
-        Ok(Seat { members, rank, group, tls: &self.tls, stop: &self.stop })
+        Ok(RingIdentity { members, rank, group, tls: &self.tls, stop: &self.stop })
     }
 }
 
-impl Seat<'_> {
+impl RingIdentity<'_> {
     pub fn next(&self) -> Peer {
         peer(self.members, (self.rank + 1) % self.members.len())
     }

@@ -12,13 +12,13 @@ use super::*;
 /// Returns the error of an honest member 0 of two for a member 1 that joins, writes these bytes and hangs up.
 fn verdict_on(bytes: &[u8]) -> CollectiveError {
     let [(honest, own_listener), (other, listener)] = pair();
-    let seat = other.seat().unwrap();
+    let identity = other.identity().unwrap();
     let until = Limit::of(PATIENT).until;
     thread::scope(|scope| {
         let joining = scope.spawn(move || RingCollective::join(&honest, &own_listener).err().unwrap());
         // Kept, so that the honest member's writes succeed.
-        let accepting = scope.spawn(|| accept(&seat, &listener, until).unwrap());
-        let mut next = dial(&seat, until).unwrap();
+        let accepting = scope.spawn(|| accept(&identity, &listener, until).unwrap());
+        let mut next = dial(&identity, until).unwrap();
         let _previous = accepting.join().unwrap();
         let mut stream = Stream::new(&mut next.tls, &mut next.socket);
         stream.write_all(bytes).and_then(|()| stream.flush()).unwrap();

@@ -7,7 +7,7 @@ use rustls::ServerConnection;
 
 use super::hello::{ANOTHER_GROUP, HELLO_BYTES, WELCOME, hello};
 use super::link::Secured;
-use super::setup::Seat;
+use super::setup::RingIdentity;
 
 /// An unidentified connection. Never blocks.
 pub(super) struct Visitor {
@@ -29,14 +29,14 @@ pub(super) enum Progress {
 
 impl Visitor {
     pub fn new(
-        seat: &Seat<'_>,
+        identity: &RingIdentity<'_>,
         socket: TcpStream,
         address: SocketAddr,
         expires: Instant,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        let tls = ServerConnection::new(seat.tls.server.clone()).map_err(io::Error::other)?;
+        let tls = ServerConnection::new(identity.tls.server.clone()).map_err(io::Error::other)?;
         Ok(Self { socket, address, tls, hello: [0; HELLO_BYTES], hello_read: 0, expires })
     }
 
@@ -48,14 +48,14 @@ impl Visitor {
     ///
     /// # Errors
     /// Reason of its refusal.
-    pub fn advance(&mut self, seat: &Seat<'_>) -> Result<Progress, String> {
+    pub fn advance(&mut self, identity: &RingIdentity<'_>) -> Result<Progress, String> {
         let read = self.read_what_is_there();
         let at = self.address;
         read.map_err(|error| format!("a connection from {at} was refused: {error}"))?;
         if self.hello_read < HELLO_BYTES {
             return Ok(Progress::Waiting);
         }
-        let judged = self.judge(seat);
+        let judged = self.judge(identity);
         let answer = if judged.is_ok() { WELCOME } else { ANOTHER_GROUP };
         let answered = self.tls.writer().write_all(&[answer]).and_then(|()| self.write_all());
         judged?;
@@ -100,16 +100,16 @@ impl Visitor {
     }
 
     /// Checks that it is the previous member, of the same group.
-    fn judge(&self, seat: &Seat<'_>) -> Result<(), String> {
-        let (at, previous) = (self.address, seat.previous());
+    fn judge(&self, identity: &RingIdentity<'_>) -> Result<(), String> {
+        let (at, previous) = (self.address, identity.previous());
         let chain = self.tls.peer_certificates().unwrap_or_default();
         let certificate = chain.first().ok_or_else(|| format!("the peer at {at} showed no certificate"))?;
-        let name = PeerName::of_certificate(certificate, seat.tls.run)
+        let name = PeerName::of_certificate(certificate, identity.tls.run)
             .map_err(|error| format!("the peer at {at} was refused: {error}"))?;
         if name != PeerName::Worker(previous.worker) {
-            return Err(format!("{} connected from {at} in its place", name.in_run(seat.tls.run)));
+            return Err(format!("{} connected from {at} in its place", name.in_run(identity.tls.run)));
         }
-        if self.hello != hello(&seat.group, previous.rank) {
+        if self.hello != hello(&identity.group, previous.rank) {
             return Err("it has another list of members, or is in another session".to_owned());
         }
         Ok(())

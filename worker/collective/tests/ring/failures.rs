@@ -9,42 +9,42 @@ use std::time::Duration;
 use longhaul_collective::{Collective, CollectiveError, Reduction};
 use longhaul_common::id::WorkerId;
 
-use super::rig::{PATIENT, authority, credentials, each, ring, seats, tls_of};
+use super::rig::{PATIENT, authority, credentials, each, ring, starts, tls_of};
 
 /// For waits that are meant to be in vain.
 const IMPATIENT: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_member_that_joins_late_is_waited_for() {
-    let mut seats = seats(3);
+    let mut starts = starts(3);
     // The late one's port is closed until the others have been refused there.
-    let late = seats.pop().unwrap();
+    let late = starts.pop().unwrap();
     let address = late.setup.members[2].address;
     drop(late.listener);
     let (begin, begun) = channel();
     thread::scope(|scope| {
-        for seat in seats {
+        for start in starts {
             let begin = begin.clone();
             scope.spawn(move || {
                 begin.send(()).unwrap();
-                seat.join().unwrap().barrier().unwrap();
+                start.join().unwrap().barrier().unwrap();
             });
         }
         begun.recv().unwrap();
         begun.recv().unwrap();
         let listener = std::net::TcpListener::bind(address).unwrap();
-        let late = super::rig::Seat { setup: late.setup, listener };
+        let late = super::rig::RingStart { setup: late.setup, listener };
         late.join().unwrap().barrier().unwrap();
     });
 }
 
 #[test]
 fn a_member_that_never_comes_is_named_by_its_neighbours() {
-    let mut seats = seats(3);
-    seats.iter_mut().for_each(|seat| seat.setup.join_max = IMPATIENT);
+    let mut starts = starts(3);
+    starts.iter_mut().for_each(|start| start.setup.join_max = IMPATIENT);
     // It listens but does not join: its neighbour's connections stand half open.
-    let _absent = seats.remove(1);
-    for error in each(seats, |seat| seat.join().err().unwrap()) {
+    let _absent = starts.remove(1);
+    for error in each(starts, |start| start.join().err().unwrap()) {
         let CollectiveError::NotJoined { peer, .. } = &error else { panic!("{error}") };
         assert_eq!(peer.rank, 1, "{error}");
     }
@@ -75,9 +75,9 @@ fn when_a_member_goes_all_others_notice_without_waiting_for_the_deadline() {
 
 #[test]
 fn a_member_that_does_nothing_ends_the_wait_of_all_at_their_deadline() {
-    let mut seats = seats(3);
-    seats.iter_mut().for_each(|seat| seat.setup.call_max = IMPATIENT);
-    let mut members = each(seats, |seat| seat.join().unwrap());
+    let mut starts = starts(3);
+    starts.iter_mut().for_each(|start| start.setup.call_max = IMPATIENT);
+    let mut members = each(starts, |start| start.join().unwrap());
     let idle = members.remove(1);
     let errors = each(members, |mut member| {
         let error = member.all_reduce(&mut vec![1.0; 1 << 20], Reduction::Sum).unwrap_err();
@@ -92,11 +92,11 @@ fn a_member_that_does_nothing_ends_the_wait_of_all_at_their_deadline() {
 
 #[test]
 fn a_member_that_is_told_to_stop_waits_no_longer_and_the_others_notice() {
-    let seats = seats(3);
-    let (stop, joined) = (seats[0].setup.stop.clone(), Barrier::new(3));
+    let starts = starts(3);
+    let (stop, joined) = (starts[0].setup.stop.clone(), Barrier::new(3));
     // Those that wait, and the one that stays without making the call.
-    let ends = each(seats, |seat| {
-        let mut member = seat.join().unwrap();
+    let ends = each(starts, |start| {
+        let mut member = start.join().unwrap();
         joined.wait();
         if member.rank() == 2 {
             stop.stop();
@@ -110,12 +110,12 @@ fn a_member_that_is_told_to_stop_waits_no_longer_and_the_others_notice() {
 
 #[test]
 fn a_member_that_is_told_to_stop_does_not_go_on_joining() {
-    let mut seats = seats(2);
+    let mut starts = starts(2);
     // It listens but does not join.
-    let _absent = seats.remove(1);
-    let stop = seats[0].setup.stop.clone();
+    let _absent = starts.remove(1);
+    let stop = starts[0].setup.stop.clone();
     thread::scope(|scope| {
-        let joining = scope.spawn(|| seats[0].join().err().unwrap());
+        let joining = scope.spawn(|| starts[0].join().err().unwrap());
         stop.stop();
         let error = joining.join().unwrap();
         assert!(matches!(error, CollectiveError::Stopped), "{error}");
@@ -144,51 +144,51 @@ fn another_call_is_an_error_that_names_both() {
 
 #[test]
 fn members_of_another_session_or_another_run_are_not_let_in() {
-    let refused = |change: fn(&mut super::rig::Seat)| {
-        let mut seats = seats(2);
-        seats.iter_mut().for_each(|seat| seat.setup.join_max = 2 * IMPATIENT);
-        change(&mut seats[1]);
-        each(seats, |seat| seat.join().err().unwrap().to_string())
+    let refused = |change: fn(&mut super::rig::RingStart)| {
+        let mut starts = starts(2);
+        starts.iter_mut().for_each(|start| start.setup.join_max = 2 * IMPATIENT);
+        change(&mut starts[1]);
+        each(starts, |start| start.join().err().unwrap().to_string())
     };
-    let other_session = refused(|seat| seat.setup.session = 2);
+    let other_session = refused(|start| start.setup.session = 2);
     assert!(other_session[0].contains("another session"), "{}", other_session[0]);
     // The same names from an untrusted authority.
-    let other_run = refused(|seat| seat.setup.tls = tls_of(&credentials(&authority(), WorkerId(11))));
+    let other_run = refused(|start| start.setup.tls = tls_of(&credentials(&authority(), WorkerId(11))));
     assert!(other_run.iter().all(|why| why.contains("did not join")), "{other_run:?}");
     // Another worker of the run.
-    let other_name = refused(|seat| {
-        let mut members = seat.setup.members.clone();
+    let other_name = refused(|start| {
+        let mut members = start.setup.members.clone();
         members[1].worker = WorkerId(99);
-        seat.setup.members = members;
+        start.setup.members = members;
     });
     assert!(other_name.iter().all(|why| why.contains("did not join")), "{other_name:?}");
 }
 
 #[test]
 fn silent_strangers_do_not_keep_a_member_out() {
-    let seats = seats(2);
+    let starts = starts(2);
     let strangers: Vec<_> =
-        (0..40).map(|_| TcpStream::connect(seats[0].setup.members[0].address).unwrap()).collect();
-    each(seats, |seat| seat.join().unwrap().barrier().unwrap());
+        (0..40).map(|_| TcpStream::connect(starts[0].setup.members[0].address).unwrap()).collect();
+    each(starts, |start| start.join().unwrap().barrier().unwrap());
     drop(strangers);
 }
 
 #[test]
 fn a_listener_serves_one_session_after_the_other() {
-    let mut seats = seats(2);
+    let mut starts = starts(2);
     for session in 5..8 {
-        seats.iter_mut().for_each(|seat| seat.setup.session = session);
-        each(seats.iter().collect(), |seat| seat.join().unwrap().barrier().unwrap());
+        starts.iter_mut().for_each(|start| start.setup.session = session);
+        each(starts.iter().collect(), |start| start.join().unwrap().barrier().unwrap());
     }
 }
 
 #[test]
 fn lists_of_members_that_cannot_be_are_refused() {
-    let seat = &seats(2)[0];
+    let start = &starts(2)[0];
     let refused = |change: fn(&mut longhaul_collective::RingSetup)| {
-        let mut setup = seat.setup.clone();
+        let mut setup = start.setup.clone();
         change(&mut setup);
-        let other = super::rig::Seat { setup, listener: seat.listener.try_clone().unwrap() };
+        let other = super::rig::RingStart { setup, listener: start.listener.try_clone().unwrap() };
         let error = other.join().err().unwrap();
         assert!(matches!(error, CollectiveError::Members(_)), "{error}");
     };
@@ -196,5 +196,5 @@ fn lists_of_members_that_cannot_be_are_refused() {
     refused(|setup| setup.members.clear());
     refused(|setup| setup.members[1].worker = setup.members[0].worker);
     refused(|setup| setup.members = vec![setup.members[0]; 2000]);
-    assert_eq!(seat.setup.call_max, PATIENT);
+    assert_eq!(start.setup.call_max, PATIENT);
 }

@@ -15,7 +15,7 @@ use longhaul_common::id::WorkerId;
 
 use longhaul_tests::own_process;
 
-use super::rig::{self, Credentials, PATIENT, Seat, each};
+use super::rig::{self, Credentials, PATIENT, RingStart, each};
 
 /// The member with its own process.
 const APART: usize = 2;
@@ -54,17 +54,17 @@ fn a_stopped_member_ends_the_wait_of_all_at_their_deadline() {
 /// Members 0 and 1 reduce with the one apart until they fail; `act` is applied to it after the first reduction, while the others wait or go on. Returns their
 /// errors.
 fn with_member_apart(when: &str, call_max: Duration, act: impl FnOnce(&mut Child)) -> Vec<CollectiveError> {
-    let (mut seats, mut credentials) = rig::seats_and_credentials(3);
-    seats.iter_mut().for_each(|seat| seat.setup.call_max = call_max);
-    let apart = seats.remove(APART);
+    let (mut starts, mut credentials) = rig::starts_and_credentials(3);
+    starts.iter_mut().for_each(|start| start.setup.call_max = call_max);
+    let apart = starts.remove(APART);
     // The child binds the port again.
     drop(apart.listener);
     let mut child = start(&apart.setup, &credentials.remove(APART));
     let (reduced, acted) = (Barrier::new(3), Barrier::new(3));
     let errors = thread::scope(|scope| {
         let others = scope.spawn(|| {
-            each(seats, |seat| {
-                let mut member = seat.join().unwrap();
+            each(starts, |start| {
+                let mut member = start.join().unwrap();
                 reduce(&mut member).unwrap();
                 reduced.wait();
                 if when == "between" {
@@ -138,6 +138,6 @@ fn the_member_apart() {
         join_max: PATIENT,
         stop: Stop::default(),
     };
-    let mut member = Seat { setup, listener }.join().unwrap();
+    let mut member = RingStart { setup, listener }.join().unwrap();
     while reduce(&mut member).is_ok() {}
 }

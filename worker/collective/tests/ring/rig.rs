@@ -15,12 +15,12 @@ const RUN: RunId = RunId([0x1c; 16]);
 pub const PATIENT: Duration = Duration::from_secs(60);
 
 /// A member before its join.
-pub struct Seat {
+pub struct RingStart {
     pub setup: RingSetup,
     pub listener: TcpListener,
 }
 
-impl Seat {
+impl RingStart {
     pub fn join(&self) -> Result<RingCollective, CollectiveError> {
         RingCollective::join(&self.setup, &self.listener)
     }
@@ -46,7 +46,7 @@ pub fn tls_of([certificate, authority, key]: &Credentials) -> SiteTls {
 }
 
 /// Returns `size` members ready to join one another, and the parts of their certificates.
-pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
+pub fn starts_and_credentials(size: usize) -> (Vec<RingStart>, Vec<Credentials>) {
     let authority = authority();
     let listeners: Vec<_> = (0..size).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
     let worker = |rank: usize| WorkerId(10 + rank as u32);
@@ -56,7 +56,7 @@ pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
         .map(|(rank, listener)| RingMember { worker: worker(rank), address: listener.local_addr().unwrap() })
         .collect();
     let credentials: Vec<_> = (0..size).map(|rank| credentials(&authority, worker(rank))).collect();
-    let seat = |(rank, listener)| {
+    let start = |(rank, listener)| {
         let (tls, members) = (tls_of(&credentials[rank]), members.clone());
         let setup = RingSetup {
             members,
@@ -67,19 +67,19 @@ pub fn seats_and_credentials(size: usize) -> (Vec<Seat>, Vec<Credentials>) {
             join_max: PATIENT,
             stop: Stop::default(),
         };
-        Seat { setup, listener }
+        RingStart { setup, listener }
     };
-    (listeners.into_iter().enumerate().map(seat).collect(), credentials)
+    (listeners.into_iter().enumerate().map(start).collect(), credentials)
 }
 
 /// Returns `size` members ready to join one another.
-pub fn seats(size: usize) -> Vec<Seat> {
-    seats_and_credentials(size).0
+pub fn starts(size: usize) -> Vec<RingStart> {
+    starts_and_credentials(size).0
 }
 
 /// Returns `size` joined members.
 pub fn ring(size: usize) -> Vec<RingCollective> {
-    each(seats(size), |seat| seat.join().unwrap())
+    each(starts(size), |start| start.join().unwrap())
 }
 
 /// Runs `work` for every member in its own thread.

@@ -200,7 +200,7 @@ impl Compressor {
             // The buffer of the older copy is reused.
             let mut before = self.before.remove(&fragment).unwrap_or_default().1;
             before.clone_from(&memory);
-            Kept { memory, before, is_corrected }
+            CompressedMemory { memory, before, is_corrected }
         });
         let seed = seed_of(self.run, round, fragment);
         let SyncConfig { momentum, error_decay, .. } = self.config;
@@ -230,7 +230,7 @@ impl Compressor {
         if let Some(columns) = columns {
             self.put_down_columns((round, job.fragment), columns, body.is_ok());
         }
-        if let Some(Kept { memory, before, .. }) = kept {
+        if let Some(CompressedMemory { memory, before, .. }) = kept {
             if body.is_ok() {
                 self.memories.insert(job.fragment, memory);
                 self.before.insert(job.fragment, (round, before));
@@ -376,7 +376,7 @@ impl Compressor {
 }
 
 /// A fragment's memory during compression.
-struct Kept {
+struct CompressedMemory {
     memory: ErrorFeedback,
     before: ErrorFeedback,
     is_corrected: bool,
@@ -391,7 +391,7 @@ struct Task<'a> {
     /// The mean, if already made private.
     released: Option<Result<Vec<f32>, CompressError>>,
     /// `None`: nothing is remembered.
-    kept: Option<Kept>,
+    kept: Option<CompressedMemory>,
     /// `None`: updates are not of columns.
     columns: Option<ColumnTask>,
     seed: u64,
@@ -421,7 +421,7 @@ impl Task<'_> {
             None => weighted_mean(&self.job.locals, self.len, scratch)?,
         };
         frame.clear();
-        let Some(Kept { memory, before, is_corrected }) = &mut self.kept else {
+        let Some(CompressedMemory { memory, before, is_corrected }) = &mut self.kept else {
             encoder.encode(self.seed, mean, frame)?;
             return Ok(Bytes::copy_from_slice(frame));
         };

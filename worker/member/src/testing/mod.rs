@@ -29,7 +29,9 @@ pub use self::replies::{Answered, reply};
 use self::wires::{Acceptor, SiteThread, Wires};
 pub use self::world::Busy;
 use self::world::{Arrival, World};
-use crate::message::{Applied, Enter, FromDevice, Load, LocalUpdate, Part, Prepared, RoundUpdate, ToDevice};
+use crate::message::{
+    Applied, Enter, FromDevice, Load, LocalUpdate, ParameterChange, Prepared, RoundUpdate, ToDevice,
+};
 use crate::running::{Running, Stage};
 use crate::sparse_ranges::SparseRanges;
 use crate::step_barrier::{Entry, StepBarrier};
@@ -195,7 +197,7 @@ impl<const N: usize> Rig<N> {
             ToDevice::Apply { round: got, update: RoundUpdate::Parameters(parts), .. }
                 if got == Round(round) =>
             {
-                for Part { start, kept, values } in parts {
+                for ParameterChange { start, kept, values } in parts {
                     let local = worker.local[start..].iter_mut().zip(values);
                     local.for_each(|(local, value)| *local = kept * *local + value);
                 }

@@ -99,12 +99,12 @@ fn moments_of_worker_7() -> Saved {
             updates: 5,
             ..DeviceState::default()
         },
-        kept: Kept {
+        kept: UnsentUpdates {
             memories: [(FragmentId(0), ErrorFeedback { residual: vec![1.0; 96], velocity: Vec::new() })]
                 .into(),
             owner_residuals: [(FragmentId(0), vec![2.0; 96])].into(),
             carry: Some(vector(9.0)),
-            ..Kept::default()
+            ..UnsentUpdates::default()
         },
         trained: Vec::new(),
     }

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use longhaul_common::id::Round;
 use longhaul_engine::models::TensorGroup;
 use longhaul_engine::{EngineError, Moments, PipelineRank};
-use longhaul_member::message::{Part, Place};
+use longhaul_member::message::{ParameterChange, ReplicaPosition};
 
 use super::Device;
-use crate::replica::{BoundaryFormats, GroupError, GroupSeat, NetworkPipe};
+use crate::replica::{BoundaryFormats, GroupConnection, GroupError, NetworkPipe};
 
 /// Identifies a meeting of the members.
 #[derive(Clone, Copy, Debug)]
@@ -24,15 +24,16 @@ pub(super) enum Moment {
 
 impl Device<'_> {
     /// Joins the other members of this copy.
-    pub(super) fn join(&mut self, place: Place) -> Result<()> {
+    pub(super) fn join(&mut self, place: ReplicaPosition) -> Result<()> {
         let network = self.network.as_ref().context("a worker by itself is told of others")?;
         let parallel = &self.config.parallel;
-        let Place { session, group, pipeline, stage, first } = place;
+        let ReplicaPosition { session, group, pipeline, stage, first } = place;
         if !group.is_empty() {
-            let seat = GroupSeat::new(Arc::clone(network), session, &group, self.config.sync.within_site);
-            let seat = seat.context("the coordinator began a generation without this worker")?;
+            let connection =
+                GroupConnection::new(Arc::clone(network), session, &group, self.config.sync.within_site);
+            let connection = connection.context("the coordinator began a generation without this worker")?;
             // A missing member is awaited again.
-            let collective = seat.join(self.engine.device()).map_err(|error| match error {
+            let collective = connection.join(self.engine.device()).map_err(|error| match error {
                 GroupError::Collective(error) => EngineError::Group(error).into(),
                 error => anyhow::Error::from(error),
             })?;
@@ -93,7 +94,7 @@ impl Device<'_> {
     }
 
     /// θ ← kept·θ + values, for a stretch of the synchronised values.
-    pub(super) fn mix(&mut self, part: &Part) -> Result<()> {
+    pub(super) fn mix(&mut self, part: &ParameterChange) -> Result<()> {
         for (piece, start) in self.share.places(part.start..part.start + part.values.len()) {
             self.engine.mix_into_parameters(start, part.kept, &part.values[piece])?;
         }

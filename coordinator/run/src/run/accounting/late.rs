@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const ROUNDS_LATE_MAX: usize = 1024;
 
 /// A share of one worker in one round.
-pub type Share = (Round, WorkerId);
+pub type LateShare = (Round, WorkerId);
 
 /// Late shares.
 ///
@@ -29,7 +29,7 @@ pub struct Late {
 impl Late {
     /// Records that a round is applied everywhere, with its `workers` and whether its result has their contributions. Returns
     /// shares that turn out to be lost.
-    pub fn applied(&mut self, round: Round, workers: &[(WorkerId, bool)]) -> Vec<Share> {
+    pub fn applied(&mut self, round: Round, workers: &[(WorkerId, bool)]) -> Vec<LateShare> {
         for (worker, is_in_it) in workers {
             if self.departures.iter().any(|&(departed, from)| departed == *worker && from <= round) {
                 continue;
@@ -50,7 +50,7 @@ impl Late {
 
     /// A worker departed; from round `from` on its shares are decided otherwise. Rounds before `through` are applied
     /// everywhere. Returns shares that are lost; others may follow from [`Self::applied`].
-    pub fn departed(&mut self, worker: WorkerId, from: Round, through: Round) -> Vec<Share> {
+    pub fn departed(&mut self, worker: WorkerId, from: Round, through: Round) -> Vec<LateShare> {
         self.departures.retain(|&(departed, later)| departed != worker || later < from);
         if from <= through {
             return self.give_up(worker, from);
@@ -60,7 +60,7 @@ impl Late {
     }
 
     /// Shares that no result has yet, nor is known to have lost.
-    pub fn waiting(&self) -> impl Iterator<Item = Share> {
+    pub fn waiting(&self) -> impl Iterator<Item = LateShare> {
         self.late.iter().flat_map(|(worker, rounds)| {
             let waiting = rounds.iter().filter(|(_, taken_in)| taken_in.is_none());
             waiting.map(|(round, _)| (*round, *worker))
@@ -80,7 +80,7 @@ impl Late {
     }
 
     /// Goes back to the state before `round`, where only `keepers` still have their residuals. Returns the lost shares.
-    pub fn cut_back(&mut self, round: Round, keepers: &BTreeSet<WorkerId>) -> Vec<Share> {
+    pub fn cut_back(&mut self, round: Round, keepers: &BTreeSet<WorkerId>) -> Vec<LateShare> {
         self.departures.clear();
         let mut lost = Vec::new();
         for (worker, rounds) in &mut self.late {
@@ -93,7 +93,7 @@ impl Late {
         lost
     }
 
-    fn give_up(&mut self, worker: WorkerId, from: Round) -> Vec<Share> {
+    fn give_up(&mut self, worker: WorkerId, from: Round) -> Vec<LateShare> {
         let Some(rounds) = self.late.get_mut(&worker) else { return Vec::new() };
         take_waiting(rounds, from).map(|late| (late, worker)).collect()
     }
@@ -115,7 +115,7 @@ mod tests {
     const W1: WorkerId = WorkerId(1);
     const W2: WorkerId = WorkerId(2);
 
-    fn round(late: &mut Late, round: u64, sites: &[u32]) -> Vec<Share> {
+    fn round(late: &mut Late, round: u64, sites: &[u32]) -> Vec<LateShare> {
         late.applied(Round(round), &[(W1, sites.contains(&0)), (W2, sites.contains(&1))])
     }
 

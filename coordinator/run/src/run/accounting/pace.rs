@@ -32,7 +32,7 @@ pub(crate) struct Watch {
     from: Option<Began>,
     hysteresis: Hysteresis,
     /// The pace that links call for, until a generation begins with it.
-    wanted: Option<Wanted>,
+    wanted: Option<ProposedPace>,
 }
 
 /// The start of a window.
@@ -45,7 +45,7 @@ struct Began {
 
 /// Another pace, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Wanted {
+struct ProposedPace {
     pace: Pace,
     why: String,
 }
@@ -77,7 +77,7 @@ impl Accounting {
         self.wanted_pace(core).is_some()
     }
 
-    fn wanted_pace(&self, core: &Core) -> Option<Wanted> {
+    fn wanted_pace(&self, core: &Core) -> Option<ProposedPace> {
         if !core.pace_follows() {
             return None;
         }
@@ -88,7 +88,7 @@ impl Accounting {
     }
 
     /// Returns the pace for the rest of the run; `None`: not known yet, or decided already.
-    fn wanted_in_warmup(&self, core: &Core) -> Option<Wanted> {
+    fn wanted_in_warmup(&self, core: &Core) -> Option<ProposedPace> {
         let schedule = core.state.schedule;
         let through = core.state.ledger.through().0 as f64 / schedule.warmup_rounds as f64;
         if core.state.paced_from.is_some() || through < MEASURED_AFTER {
@@ -100,7 +100,7 @@ impl Accounting {
             return None;
         }
         let pace = rule::wanted(core.configured_pace(), &core.config.sync, &measured);
-        (pace != core.present_pace()).then(|| Wanted { pace, why: self.inputs(&measured, None) })
+        (pace != core.present_pace()).then(|| ProposedPace { pace, why: self.inputs(&measured, None) })
     }
 
     fn begin_window(&mut self, core: &mut Core, round: Round) {
@@ -133,7 +133,7 @@ impl Accounting {
 
     /// Puts the wanted pace into effect from `first_round` on, which has not begun, or from the warm-up's end on.
     pub(crate) fn fix_pace(&mut self, core: &mut Core, old: &mut GenerationConfig, first_round: Round) {
-        let Some(Wanted { pace, why }) = self.wanted_pace(core) else { return };
+        let Some(ProposedPace { pace, why }) = self.wanted_pace(core) else { return };
         self.watch.wanted = None;
         let (before, present) = (core.state.schedule, core.present_pace());
         let schedule = before.changed_at(first_round, pace);
@@ -216,7 +216,7 @@ impl Run {
             let verdict = Verdict { pace: self.core.present_pace(), wanted, waited, rounds };
             let decided = self.accounting.watch.hysteresis.judge(verdict);
             self.accounting.watch.wanted =
-                decided.map(|pace| Wanted { pace, why: self.accounting.inputs(&measured, waited) });
+                decided.map(|pace| ProposedPace { pace, why: self.accounting.inputs(&measured, waited) });
         }
         self.accounting.begin_window(&mut self.core, through);
     }

@@ -9,7 +9,7 @@ use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::RoundReport;
 use serde::{Deserialize, Serialize};
 
-use crate::run::accounting::late::Share;
+use crate::run::accounting::late::LateShare;
 use crate::run::accounting::parity::Verdict;
 use crate::run::accounting::progress::RoundSummary;
 use crate::run::command::{Command, Record, Severity};
@@ -68,7 +68,7 @@ impl Run {
         }
         peer.progress.state_hash = Some(report.state_hash);
         self.accounting.slow_joiners.takes_part(worker);
-        let rank = peer.seat.map_or(0, |seat| seat.rank);
+        let rank = peer.slot.map_or(0, |slot| slot.rank);
         if rank > 0 {
             (report.samples, report.loss) = (0, None);
         }
@@ -90,7 +90,7 @@ impl Run {
         let reported =
             self.accounting.parity.entry(rank).or_default().report(report.round, worker, report.state_hash);
         if reported.is_some_and(|reported| reported >= present) {
-            let of_rank = |peer: &Peer| peer.is_present_member() && peer.seat.is_some_and(|s| s.rank == rank);
+            let of_rank = |peer: &Peer| peer.is_present_member() && peer.slot.is_some_and(|s| s.rank == rank);
             let members: Vec<WorkerId> =
                 self.core.peers.iter().filter(|(_, peer)| of_rank(peer)).map(|(&worker, _)| worker).collect();
             let verdict = self.accounting.parity.entry(rank).or_default().judge(report.round, &members);
@@ -168,8 +168,8 @@ impl Core {
         let mut roll = Roll::default();
         for peer in self.peers.values().filter(|peer| peer.standing == Standing::Member) {
             roll.behind += usize::from(peer.is_behind(through));
-            if let Some(seat) = peer.seat.filter(|_| peer.connection.is_some()) {
-                *roll.present.entry(seat.rank).or_default() += 1;
+            if let Some(slot) = peer.slot.filter(|_| peer.connection.is_some()) {
+                *roll.present.entry(slot.rank).or_default() += 1;
             }
         }
         roll
@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// Records shares that do not count; durable at once, as the reports are not repeated.
-    pub(crate) fn lose(&mut self, shares: Vec<Share>) {
+    pub(crate) fn lose(&mut self, shares: Vec<LateShare>) {
         let lost =
             shares.into_iter().filter(|&(round, worker)| self.state.ledger.lose(round, worker)).count();
         if lost > 0 {

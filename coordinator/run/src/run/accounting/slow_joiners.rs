@@ -100,8 +100,8 @@ impl Accounting {
     /// Workers of incomplete copies, and the wait for each.
     fn fetching_slow_joiners(&self, core: &Core) -> impl Iterator<Item = (WorkerId, Duration)> {
         let heals = |peer: &Peer| {
-            let replica = peer.seat.map(|seat| seat.replica);
-            let is_of_it = |other: &&Peer| other.seat.map(|seat| seat.replica) == replica;
+            let replica = peer.slot.map(|slot| slot.replica);
+            let is_of_it = |other: &&Peer| other.slot.map(|slot| slot.replica) == replica;
             core.peers.values().filter(is_of_it).any(|other| other.standing == Standing::Healing)
         };
         self.slow_joiners.took.iter().filter_map(move |(&worker, &took)| {

@@ -231,7 +231,7 @@ impl Generations {
         if core.state.sites.len() >= SITES_MAX && !core.state.sites.contains(&join.site) {
             return Some(format!("the run has {SITES_MAX} sites already"));
         }
-        // Overdue members block no seat: others may have to take their place.
+        // Overdue members block no slot: others may have to take their place.
         let overdue = self.grace_until.is_some_and(|until| until <= core.now);
         let counts = |other: WorkerId, peer: &Peer| other != worker && !(overdue && peer.is_awaited());
         // Where the coordinator makes the plan, it makes another one that includes workers from other sites.

@@ -6,7 +6,7 @@ use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{Member, Membership};
 use longhaul_common::schedule::RoundSchedule;
 use longhaul_common::timeline::Assignment;
-use longhaul_proto::control::message::{GenerationStart, Replica, Settlement};
+use longhaul_proto::control::message::{GenerationStart, ReplicaMembers, Settlement};
 use serde::{Deserialize, Serialize};
 
 /// A generation over all workers: each receives the part that concerns it.
@@ -17,7 +17,7 @@ pub struct GenerationConfig {
     /// By rank: the holders of that part of the model. One group, where every worker has all of it.
     pub groups: Vec<SyncGroup>,
     /// The copies of the model, sorted by their first workers.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<ReplicaMembers>,
     /// As in [`GenerationStart`].
     pub first_round: Round,
     /// As in [`GenerationStart`], of all groups.
@@ -53,19 +53,19 @@ impl GenerationConfig {
 
     /// The copy that a worker has a part of, or all.
     #[must_use]
-    pub fn replica_of(&self, worker: WorkerId) -> Option<&Replica> {
+    pub fn replica_of(&self, worker: WorkerId) -> Option<&ReplicaMembers> {
         self.replica_led_by(worker).or_else(|| self.replica_with(worker))
     }
 
     /// The copy led by this worker.
     #[must_use]
-    pub fn replica_led_by(&self, worker: WorkerId) -> Option<&Replica> {
-        let first = |replica: &Replica| replica.ranks.first().map(|first| first.worker);
+    pub fn replica_led_by(&self, worker: WorkerId) -> Option<&ReplicaMembers> {
+        let first = |replica: &ReplicaMembers| replica.ranks.first().map(|first| first.worker);
         let at = self.replicas.binary_search_by_key(&Some(worker), first).ok()?;
         self.replicas.get(at)
     }
 
-    fn replica_with(&self, worker: WorkerId) -> Option<&Replica> {
+    fn replica_with(&self, worker: WorkerId) -> Option<&ReplicaMembers> {
         if self.groups.len() == 1 {
             return None;
         }

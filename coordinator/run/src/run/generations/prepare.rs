@@ -79,7 +79,7 @@ impl Run {
             if self.recovery.waits_for_absent_holders(&mut self.core, &source) {
                 return;
             }
-            self.seat_all(&self.core.holders_of(&source));
+            self.place_all(&self.core.holders_of(&source));
             // Without a complete copy, more workers must come.
             if !self.core.replicas_where(|_| true).is_empty() {
                 self.start_preparing(source);
@@ -91,8 +91,8 @@ impl Run {
 
     fn start_preparing(&mut self, source: Source) {
         self.recovery.tell_what_did_not_come(&mut self.core, &source);
-        let seated = self.core.peers.iter().filter(|(_, peer)| peer.seat.is_some());
-        let participants: BTreeSet<WorkerId> = seated.map(|(&worker, _)| worker).collect();
+        let placed = self.core.peers.iter().filter(|(_, peer)| peer.slot.is_some());
+        let participants: BTreeSet<WorkerId> = placed.map(|(&worker, _)| worker).collect();
         let starts: Vec<(WorkerId, Option<Start>)> = participants
             .iter()
             .map(|&worker| (worker, self.core.start_of(&source, worker, &participants)))
@@ -109,7 +109,7 @@ impl Run {
             peer.start.loads_own = matches!(&start, Some(Start::Checkpoint(offer)) if offer.private);
             if let Some(start) = start {
                 if let Start::Held(_) = &start {
-                    moved.extend(peer.seat.map(|seat| seat.rank));
+                    moved.extend(peer.slot.map(|slot| slot.rank));
                 }
                 sources.insert(worker);
                 unheard.insert(worker);
@@ -177,9 +177,9 @@ impl Run {
             },
         };
         // Workers that came meanwhile, and those of incomplete copies.
-        self.seat_waiting(&BTreeMap::new());
+        self.place_waiting(&BTreeMap::new());
         let agrees = |peer: &Peer| {
-            let of_part = peer.seat.and_then(|seat| reference.get(seat.rank as usize));
+            let of_part = peer.slot.and_then(|slot| reference.get(slot.rank as usize));
             of_part.is_some_and(|part| holds(peer, part.next_round, part.state_hash))
         };
         for &worker in &preparing.participants {
@@ -205,7 +205,7 @@ impl Run {
     fn choose_reference(&mut self, preparing: &Preparing) -> Option<Vec<Ready>> {
         let ready = |worker: &WorkerId| {
             let peer = self.core.peers.get(worker).filter(|peer| peer.standing == Standing::Ready)?;
-            Some((peer.seat?.rank, *worker, peer.start.ready.clone()?))
+            Some((peer.slot?.rank, *worker, peer.start.ready.clone()?))
         };
         let mut all = preparing.sources.iter().map(ready).collect::<Option<Vec<_>>>()?;
         all.sort_by_key(|(rank, worker, _)| (*rank, *worker));
@@ -273,17 +273,17 @@ impl Core {
 }
 
 impl Liveness {
-    /// Has all waiting workers with a seat heal from holders of the same part.
+    /// Has all waiting workers with a slot heal from holders of the same part.
     pub(crate) fn heal_waiting(&mut self, core: &mut Core, is_donor: impl Fn(&Peer) -> bool) {
         let donors: Vec<(u32, WorkerId)> = core
             .peers
             .iter()
             .filter(|(_, peer)| is_donor(peer))
-            .filter_map(|(&worker, peer)| Some((peer.seat?.rank, worker)))
+            .filter_map(|(&worker, peer)| Some((peer.slot?.rank, worker)))
             .collect();
         let orphaned = |peer: &Peer| {
             let is_here = |donor: &WorkerId| {
-                core.peers.get(donor).is_some_and(|donor| donor.seat.is_some() && is_donor(donor))
+                core.peers.get(donor).is_some_and(|donor| donor.slot.is_some() && is_donor(donor))
             };
             peer.standing == Standing::Healing && !peer.start.donors.iter().any(is_here)
         };
@@ -294,7 +294,7 @@ impl Liveness {
             waiting.into_iter().filter(|worker| !self.is_kept_apart(core, *worker)).collect::<Vec<_>>()
         {
             let Some(peer) = core.peers.get(&worker) else { continue };
-            let Some(rank) = peer.seat.map(|seat| seat.rank) else { continue };
+            let Some(rank) = peer.slot.map(|slot| slot.rank) else { continue };
             let site = peer.known.site;
             let of_part = donors.iter().filter(|(of, _)| *of == rank);
             let mut members: Vec<_> =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::Member;
-use longhaul_proto::control::message::{Replica, Settled, ToWorker};
+use longhaul_proto::control::message::{ReplicaMembers, Settled, ToWorker};
 use serde::{Deserialize, Serialize};
 
 use crate::run::accounting::Accounting;
@@ -16,7 +16,7 @@ use crate::run::event::ConnectionId;
 use crate::run::generations::Generations;
 use crate::run::machine::Run;
 use crate::run::peer::{Peer, Standing};
-use crate::run::placement::seats::Seat;
+use crate::run::placement::slots::ReplicaSlot;
 use crate::run::state::Phase;
 
 /// How long lost samples wait for a generation that begins for another reason, in milliseconds: a settle costs every
@@ -54,11 +54,11 @@ impl Run {
             return;
         }
         if self.core.copies_may_join() {
-            self.seat_waiting(&BTreeMap::new());
+            self.place_waiting(&BTreeMap::new());
             self.core.refresh_ready();
         } else {
-            // They may have been seated before the first generation began, or before it went back into the warm-up.
-            self.core.unseat_joiners();
+            // They may have been placed before the first generation began, or before it went back into the warm-up.
+            self.core.unplace_joiners();
         }
         let members: BTreeSet<WorkerId> = self.core.present_members().into_iter().collect();
         if members.is_empty() {
@@ -201,9 +201,9 @@ impl Run {
             self.core.notice(Severity::Error, Some(worker), text);
             self.accounting.distrust(worker);
             self.generations.gone.insert(worker);
-            let seat = self.core.peers.get(&worker).and_then(|peer| peer.seat);
+            let slot = self.core.peers.get(&worker).and_then(|peer| peer.slot);
             self.heal_again(worker);
-            self.dissolve(seat);
+            self.dissolve(slot);
         }
     }
 
@@ -263,16 +263,16 @@ impl Run {
         let is_lost = |member: &Member| {
             self.generations.gone.contains(&member.worker) || self.core.peers.contains_key(&member.worker)
         };
-        let whole = |replica: &&Replica| !replica.ranks.iter().any(is_lost);
-        let replicas: Vec<Replica> = generation.replicas.iter().filter(whole).cloned().collect();
-        for Replica { ranks, .. } in replicas {
+        let whole = |replica: &&ReplicaMembers| !replica.ranks.iter().any(is_lost);
+        let replicas: Vec<ReplicaMembers> = generation.replicas.iter().filter(whole).cloned().collect();
+        for ReplicaMembers { ranks, .. } in replicas {
             self.generations.replicas_formed += 1;
             for (rank, member) in (0..).zip(ranks) {
                 let Some(known) = self.core.state.workers.get(&member.worker) else { continue };
                 let mut peer = Peer::new(known.clone(), None, self.core.now);
                 peer.standing = Standing::Member;
                 peer.data.has_to_tell = self.core.config.may_be_shared();
-                peer.seat = Some(Seat { replica: self.generations.replicas_formed, rank });
+                peer.slot = Some(ReplicaSlot { replica: self.generations.replicas_formed, rank });
                 self.core.peers.insert(member.worker, peer);
                 self.generations.grace_until =
                     Some(self.core.now + Duration::from_millis(self.core.config.faults.reconnect_grace_ms));

@@ -25,7 +25,7 @@ impl Core {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }
         let Some(peer) = self.peers.get_mut(&worker) else { return };
-        if self.config.parallel.is_divided() && peer.seat.is_none_or(|seat| seat.rank > 0) {
+        if self.config.parallel.is_divided() && peer.slot.is_none_or(|slot| slot.rank > 0) {
             // The samples of a copy count once, for the worker that they are assigned to.
             heartbeat.tokens = 0;
             heartbeat.selected_tokens = 0;

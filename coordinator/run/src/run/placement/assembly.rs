@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::plan::{FragmentLayout, Member, Membership};
 use longhaul_common::timeline::place_in;
-use longhaul_proto::control::message::{Replica, Settlement, ToWorker};
+use longhaul_proto::control::message::{ReplicaMembers, Settlement, ToWorker};
 use longhaul_proto::round::settle::{Outcome, settle};
 
 use crate::run::command::Severity;
@@ -150,11 +150,11 @@ impl Run {
             let same = replica.ranks.iter().map(|member| member.worker).eq(workers.iter().copied());
             (same && workers.iter().all(was_there)).then_some(replica.session)
         };
-        let replica = |workers: &Vec<WorkerId>| Replica {
+        let replica = |workers: &Vec<WorkerId>| ReplicaMembers {
             session: session_of(workers).unwrap_or(generation),
             ranks: members_of(workers),
         };
-        let replicas: Vec<Replica> = replicas.iter().map(replica).collect();
+        let replicas: Vec<ReplicaMembers> = replicas.iter().map(replica).collect();
         let firsts = replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
         self.planning.share_out(&mut self.core, first_round, firsts.collect());
         self.begin(GenerationConfig {
@@ -211,8 +211,8 @@ impl Core {
     pub(crate) fn distrust_joiners(&mut self, open_rounds: &[Round]) {
         let mut stale = Vec::new();
         for (&worker, peer) in &mut self.peers {
-            let Some(seat) = peer.seat else { continue };
-            let Some(&open_round) = open_rounds.get(seat.rank as usize) else { continue };
+            let Some(slot) = peer.slot else { continue };
+            let Some(&open_round) = open_rounds.get(slot.rank as usize) else { continue };
             if matches!(peer.standing, Standing::Healing | Standing::Ready) {
                 peer.start.reopened =
                     Some(peer.start.reopened.map_or(open_round, |earlier| earlier.min(open_round)));

@@ -4,10 +4,10 @@ mod groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) use groups::seated_in_groups;
+pub(super) use groups::placed_in_groups;
 use longhaul_common::id::{SiteId, WorkerId};
 
-/// A worker that may be given a seat.
+/// A worker that may be given a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub worker: WorkerId,
@@ -53,7 +53,7 @@ impl Rows {
 }
 
 /// Returns the workers of each copy, by rank. A worker with states of parts gets one of those; apart from that, copies follow the wanted rows.
-pub(crate) fn seated(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -> Vec<Vec<WorkerId>> {
+pub(crate) fn placed(mut candidates: Vec<Candidate>, stages: u32, rows: &Rows) -> Vec<Vec<WorkerId>> {
     candidates.sort_by_key(|candidate| (candidate.site, candidate.worker));
     let sites: BTreeSet<SiteId> = candidates.iter().map(|candidate| candidate.site).collect();
     let mut pool = Pool::of(candidates, stages, rows);
@@ -204,67 +204,67 @@ mod tests {
     use super::*;
 
     /// (worker, site, parts that it has)
-    fn seats(workers: &[(u32, u32, &[u32])], stages: u32, sites: &[u32]) -> Vec<Vec<u32>> {
+    fn slots(workers: &[(u32, u32, &[u32])], stages: u32, sites: &[u32]) -> Vec<Vec<u32>> {
         let rows = match sites {
             [] => Rows::Near(BTreeMap::new()),
             _ => Rows::Only(sites.iter().map(|&site| SiteId(site)).collect()),
         };
-        seats_at(workers, stages, &rows)
+        slots_at(workers, stages, &rows)
     }
 
-    fn seats_at(workers: &[(u32, u32, &[u32])], stages: u32, rows: &Rows) -> Vec<Vec<u32>> {
+    fn slots_at(workers: &[(u32, u32, &[u32])], stages: u32, rows: &Rows) -> Vec<Vec<u32>> {
         let candidate = |&(worker, site, has): &(u32, u32, &[u32])| Candidate {
             worker: WorkerId(worker),
             site: SiteId(site),
             has: has.iter().copied().collect(),
         };
-        let copies = seated(workers.iter().map(candidate).collect(), stages, rows);
+        let copies = placed(workers.iter().map(candidate).collect(), stages, rows);
         copies.into_iter().map(|copy| copy.into_iter().map(|worker| worker.0).collect()).collect()
     }
 
     #[test]
     fn everybody_is_a_copy_where_everybody_has_the_whole_model() {
-        assert_eq!(seats(&[(2, 0, &[]), (1, 0, &[])], 1, &[]), [[1], [2]]);
-        assert_eq!(seats(&[(2, 0, &[0]), (1, 0, &[])], 1, &[]), [[1], [2]]);
+        assert_eq!(slots(&[(2, 0, &[]), (1, 0, &[])], 1, &[]), [[1], [2]]);
+        assert_eq!(slots(&[(2, 0, &[0]), (1, 0, &[])], 1, &[]), [[1], [2]]);
     }
 
     #[test]
     fn copies_are_within_sites_and_the_rest_is_across_them() {
         let workers: Vec<(u32, u32, &[u32])> =
             vec![(1, 0, &[]), (2, 1, &[]), (3, 0, &[]), (4, 1, &[]), (5, 0, &[]), (6, 1, &[]), (7, 1, &[])];
-        assert_eq!(seats(&workers, 2, &[]), [[1, 3], [2, 4], [6, 7]]);
-        assert_eq!(seats(&workers[..6], 2, &[]), [[1, 3], [2, 4], [5, 6]]);
-        assert!(seats(&workers[..1], 2, &[]).is_empty());
+        assert_eq!(slots(&workers, 2, &[]), [[1, 3], [2, 4], [6, 7]]);
+        assert_eq!(slots(&workers[..6], 2, &[]), [[1, 3], [2, 4], [5, 6]]);
+        assert!(slots(&workers[..1], 2, &[]).is_empty());
     }
 
     #[test]
     fn who_has_the_state_of_a_part_gets_that_part() {
-        assert_eq!(seats(&[(1, 0, &[1]), (2, 0, &[0])], 2, &[]), [[2, 1]]);
+        assert_eq!(slots(&[(1, 0, &[1]), (2, 0, &[0])], 2, &[]), [[2, 1]]);
         assert_eq!(
-            seats(&[(1, 0, &[0, 1]), (2, 0, &[0]), (3, 0, &[]), (4, 0, &[])], 2, &[]),
+            slots(&[(1, 0, &[0, 1]), (2, 0, &[0]), (3, 0, &[]), (4, 0, &[])], 2, &[]),
             [[2, 1], [3, 4]]
         );
         // More than are needed have the same part: one of them takes another.
-        assert_eq!(seats(&[(1, 0, &[0]), (2, 0, &[0])], 2, &[]), [[1, 2]]);
+        assert_eq!(slots(&[(1, 0, &[0]), (2, 0, &[0])], 2, &[]), [[1, 2]]);
     }
 
     #[test]
     fn parts_are_on_the_sites_that_are_wanted() {
         let workers: Vec<(u32, u32, &[u32])> = vec![(1, 0, &[]), (2, 1, &[]), (3, 0, &[]), (4, 1, &[])];
-        assert_eq!(seats(&workers, 2, &[1, 0]), [[2, 1], [4, 3]]);
-        assert_eq!(seats(&workers[..3], 2, &[1, 0]), [[2, 1]]);
-        assert_eq!(seats(&workers, 4, &[0, 0, 1, 1]), [[1, 3, 2, 4]]);
-        assert!(seats(&[(1, 0, &[]), (3, 0, &[])], 2, &[1, 0]).is_empty());
+        assert_eq!(slots(&workers, 2, &[1, 0]), [[2, 1], [4, 3]]);
+        assert_eq!(slots(&workers[..3], 2, &[1, 0]), [[2, 1]]);
+        assert_eq!(slots(&workers, 4, &[0, 0, 1, 1]), [[1, 3, 2, 4]]);
+        assert!(slots(&[(1, 0, &[]), (3, 0, &[])], 2, &[1, 0]).is_empty());
     }
 
     /// In the order of sites, each part's first holders would be put together: 1 with 2 and 3 with 4.
     #[test]
     fn copies_of_those_who_have_parts_are_within_sites_where_they_can_be() {
         let workers: Vec<(u32, u32, &[u32])> = vec![(1, 1, &[0]), (2, 0, &[1]), (3, 2, &[0]), (4, 1, &[1])];
-        assert_eq!(seats(&workers, 2, &[]), [[1, 4], [3, 2]]);
+        assert_eq!(slots(&workers, 2, &[]), [[1, 4], [3, 2]]);
         // A worker without a part takes the one that is missing at its site.
         let workers: Vec<(u32, u32, &[u32])> = vec![(1, 0, &[1]), (2, 0, &[]), (3, 1, &[0]), (4, 1, &[])];
-        assert_eq!(seats(&workers, 2, &[]), [[2, 1], [3, 4]]);
+        assert_eq!(slots(&workers, 2, &[]), [[2, 1], [3, 4]]);
     }
 
     #[test]
@@ -272,10 +272,10 @@ mod tests {
         let planned = Rows::Near(BTreeMap::from([(vec![SiteId(1), SiteId(0)], 1)]));
         let workers: Vec<(u32, u32, &[u32])> =
             vec![(1, 0, &[]), (2, 0, &[]), (3, 0, &[]), (4, 1, &[]), (5, 1, &[]), (6, 1, &[])];
-        assert_eq!(seats_at(&workers, 2, &planned), [[2, 3], [4, 1], [5, 6]]);
+        assert_eq!(slots_at(&workers, 2, &planned), [[2, 3], [4, 1], [5, 6]]);
         // The second part is where its state is, and the first one where it was planned.
         let workers: Vec<(u32, u32, &[u32])> = vec![(1, 0, &[]), (2, 1, &[]), (3, 2, &[1]), (4, 2, &[1])];
-        assert_eq!(seats_at(&workers, 2, &planned)[1], [2, 4]);
+        assert_eq!(slots_at(&workers, 2, &planned)[1], [2, 4]);
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
                 (0..count).zip(&parts).map(|(worker, has)| (worker, draw(3), &has[..])).collect();
             let row = |draw: &mut dyn FnMut(u32) -> u32| (0..stages).map(|_| SiteId(draw(3))).collect();
             let planned = Rows::Near(BTreeMap::from([(row(&mut draw), 1), (row(&mut draw), 2)]));
-            let copies = seats_at(&workers, stages, &planned);
+            let copies = slots_at(&workers, stages, &planned);
             assert_eq!(copies.len(), (count / stages) as usize, "{workers:?}");
             let all: BTreeSet<u32> = copies.iter().flatten().copied().collect();
             assert_eq!(all.len(), copies.len() * stages as usize, "{copies:?}");
@@ -301,8 +301,8 @@ mod tests {
             for rank in 0..stages {
                 let only: Vec<&(u32, u32, &[u32])> =
                     workers.iter().filter(|(_, _, has)| *has == [rank]).collect();
-                let is_seated = |worker: u32| copies.iter().any(|copy| copy[rank as usize] == worker);
-                assert!(copies.is_empty() || only.is_empty() || only.iter().any(|of| is_seated(of.0)));
+                let is_placed = |worker: u32| copies.iter().any(|copy| copy[rank as usize] == worker);
+                assert!(copies.is_empty() || only.is_empty() || only.iter().any(|of| is_placed(of.0)));
             }
         }
     }

@@ -2,4 +2,4 @@
 
 pub(super) mod assembly;
 pub(super) mod assign;
-pub(super) mod seats;
+pub(super) mod slots;

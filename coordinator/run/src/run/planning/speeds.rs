@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::core::Core;
 use crate::run::peer::Peer;
-use crate::run::placement::seats::Seat;
+use crate::run::placement::slots::ReplicaSlot;
 use crate::run::planning::Planning;
 
 /// Time between looks: the window of a speed (`progress::Meter`).
@@ -28,7 +28,7 @@ const FORWARD_SHARE: f64 = 1.0 / 3.0;
 /// A worker with one part of the model.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Shown {
-    seat: Seat,
+    slot: ReplicaSlot,
     /// Reference speed, in tokens per second of computing,
     reference: f64,
     /// number of looks,
@@ -75,8 +75,8 @@ impl Planning {
             return;
         }
         self.speeds.next_look = core.now + LOOK;
-        for (worker, seat, rate) in core.rates() {
-            match self.speeds.by_worker.get_mut(&worker).filter(|shown| shown.seat == seat) {
+        for (worker, slot, rate) in core.rates() {
+            match self.speeds.by_worker.get_mut(&worker).filter(|shown| shown.slot == slot) {
                 Some(shown) => {
                     if shown.looks < REFERENCE_LOOKS {
                         (shown.looks, shown.reference) = (shown.looks + 1, shown.reference.max(rate));
@@ -87,7 +87,7 @@ impl Planning {
                     self.remember_speed(core, worker);
                     self.speeds
                         .by_worker
-                        .insert(worker, Shown { seat, reference: rate, looks: 1, now: rate });
+                        .insert(worker, Shown { slot, reference: rate, looks: 1, now: rate });
                 }
             }
         }
@@ -114,7 +114,7 @@ impl Planning {
 impl Core {
     /// Tokens per second of computing of each worker with a part. The first rank of a copy counts the tokens of a step; each worker divides by the seconds of its own
     /// steps, as windows that end between two steps differ by one.
-    fn rates(&self) -> Vec<(WorkerId, Seat, f64)> {
+    fn rates(&self) -> Vec<(WorkerId, ReplicaSlot, f64)> {
         let mut rates = Vec::new();
         for workers in self.replicas_where(Peer::is_present_member) {
             let peers: Vec<&Peer> = workers.iter().filter_map(|worker| self.peers.get(worker)).collect();
@@ -127,8 +127,8 @@ impl Core {
             for (worker, peer) in workers.iter().zip(peers) {
                 let Some((steps, done)) = peer.progress.meter.recent_steps() else { continue };
                 let computes = done.compute_s >= COMPUTED_MIN_S && tokens > 0.0;
-                if let Some(seat) = peer.seat.filter(|_| computes) {
-                    rates.push((*worker, seat, tokens * steps as f64 / done.compute_s));
+                if let Some(slot) = peer.slot.filter(|_| computes) {
+                    rates.push((*worker, slot, tokens * steps as f64 / done.compute_s));
                 }
             }
         }

@@ -63,7 +63,7 @@ impl Recovery {
     }
 
     /// Handles a worker's new checkpoint. Where no other worker holds that part of the model, asks one to keep a copy: preferably at the same site, and one that waits
-    /// for a seat before others. A worker with an open request is not asked again, so that one copy at a time takes bandwidth.
+    /// for a slot before others. A worker with an open request is not asked again, so that one copy at a time takes bandwidth.
     pub(crate) fn have_kept(&mut self, core: &mut Core, writer: WorkerId, offer: CheckpointOffer) {
         if !core.config.checkpoint.copies || !core.is_alone_with(offer.rank) {
             return;
@@ -100,7 +100,7 @@ impl Core {
         let others =
             self.peers.iter().filter(|(other, peer)| **other != writer && may_keep(peer) && may(**other));
         let nearest =
-            others.min_by_key(|(worker, peer)| (peer.known.site != site, peer.seat.is_some(), **worker));
+            others.min_by_key(|(worker, peer)| (peer.known.site != site, peer.slot.is_some(), **worker));
         nearest.map(|(&keeper, _)| keeper)
     }
 

@@ -187,7 +187,7 @@ impl Run {
             };
             if let Some(peer) = self.core.peers.get_mut(&worker) {
                 // The others of its copy receive the order to begin anew, and nothing else.
-                peer.seat = None;
+                peer.slot = None;
             }
             self.let_go(worker, &reason, &what);
         }

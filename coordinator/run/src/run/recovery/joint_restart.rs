@@ -27,7 +27,7 @@ pub(crate) struct Together {
 }
 
 impl Run {
-    /// Looks whether there are enough workers without a seat for a copy that cannot join while others train.
+    /// Looks whether there are enough workers without a slot for a copy that cannot join while others train.
     pub(crate) fn look_at_those_outside(&mut self) {
         let may_begin_anew = self.core.state.phase == Phase::Training
             && !self.core.is_closing()

@@ -96,7 +96,7 @@ impl Core {
                 .ready
                 .as_ref()
                 .filter(|ready| peer.standing == Standing::Ready && ready.next_round > Round(0));
-            // With parts, a state in memory belongs to the earlier seats.
+            // With parts, a state in memory belongs to the earlier slots.
             let ready = ready.filter(|ready| self.ranks() == 1 && self.is_usable(ready.next_round));
             if let Some(ready) = ready {
                 count((ready.next_round, true, 1), 0, ready.state_hash);

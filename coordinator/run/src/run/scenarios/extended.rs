@@ -10,7 +10,7 @@ use super::planning::welcomed;
 use super::*;
 
 /// Two workers have done all `steps`, rounds of two.
-fn over(steps: u64, change: impl Fn(&mut RunConfig)) -> (RunConfig, State) {
+fn over(steps: u64, change: impl Fn(&mut RunConfig)) -> (RunConfig, RunState) {
     let mut config = config();
     config.run.steps = steps;
     change(&mut config);
@@ -24,7 +24,7 @@ fn over(steps: u64, change: impl Fn(&mut RunConfig)) -> (RunConfig, State) {
 }
 
 /// Goes on to so many steps with the checkpoints that both have written at the end.
-fn extended((mut config, mut state): (RunConfig, State), steps: u64) -> (Story, GenerationStart) {
+fn extended((mut config, mut state): (RunConfig, RunState), steps: u64) -> (Story, GenerationStart) {
     let rounds = state.ledger.through().0;
     config.run.steps = steps;
     state.extend(steps).unwrap();
@@ -243,7 +243,7 @@ fn warmup_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
         "sparse-local",
     ] {
         let read = |steps: u64| parsed(&run_toml().steps(steps).without("sync").set("sync.preset", preset));
-        let mut state = State::new(RunId([1; 16]), &read(4000));
+        let mut state = RunState::new(RunId([1; 16]), &read(4000));
         let rounds = state.schedule.rounds();
         let mut before = state.schedule;
         for steps in [8000, 50_000] {

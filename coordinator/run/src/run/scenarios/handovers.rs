@@ -4,7 +4,7 @@ use longhaul_proto::control::message::{CheckpointReport, HANDOVER_MAX};
 
 use super::super::{Decided, Moving, Suspended};
 use super::moves::{keeps, offer, one_copy, written};
-use super::pipelines::{lineup, ready_with, seat_in, training};
+use super::pipelines::{lineup, rank_in, ready_with, training};
 use super::planning::welcomed;
 use super::*;
 
@@ -12,7 +12,7 @@ pub(super) fn is_dismissed(told: &[ToWorker]) -> bool {
     told.iter().any(|message| matches!(message, ToWorker::Dismiss { .. }))
 }
 
-/// Workers 1 and 2 have the only copy, 3 has no seat; 2 is asked to leave, and the generation ends before round 2.
+/// Workers 1 and 2 have the only copy, 3 has no slot; 2 is asked to leave, and the generation ends before round 2.
 pub(super) fn leaving() -> Story {
     let mut story = one_copy();
     story.handle(Event::Dismiss { worker: WorkerId(2) });
@@ -53,7 +53,7 @@ fn the_only_holder_of_a_part_goes_when_another_has_a_copy_and_a_spare_takes_its_
     story.join(1, &[offer(2, 0, true)]);
     assert_eq!(story.run.state().phase, Phase::Gathering, "all are waited for");
     story.join(3, &[offer(2, 1, false)]);
-    assert_eq!((seat_in(&story.told(1)), seat_in(&story.told(3))), (Some(0), Some(1)));
+    assert_eq!((rank_in(&story.told(1)), rank_in(&story.told(3))), (Some(0), Some(1)));
     story.say(1, ready_with(0, 2, 40));
     story.say(3, ready_with(1, 2, 41));
     assert_eq!((lineup(&story), story.begun(3).first_round), (vec![vec![1, 3]], Round(2)));
@@ -222,7 +222,7 @@ fn who_loses_its_connection_before_the_generation_ends_is_not_let_go() {
     let mut story = one_copy();
     story.handle(Event::Dismiss { worker: WorkerId(2) });
     story.handle(Event::Closed { connection: ConnectionId(2) });
-    assert!(story.told(1).iter().all(|message| !matches!(message, ToWorker::Seat { .. })));
+    assert!(story.told(1).iter().all(|message| !matches!(message, ToWorker::Placed { .. })));
     story.join_as(2, "b", Some((Generation(1), Round(0))), &[]);
     assert!(
         story.told(2).iter().any(|message| matches!(message, ToWorker::Welcome(welcome) if welcome.resumed))

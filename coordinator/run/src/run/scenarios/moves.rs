@@ -2,7 +2,7 @@
 
 use longhaul_proto::control::message::{CheckpointReport, HeldPart};
 
-use super::pipelines::{in_parts, lineup, ready_with, seat_in, training};
+use super::pipelines::{in_parts, lineup, rank_in, ready_with, training};
 use super::*;
 
 pub(super) fn offer(next_round: u64, rank: u32, private: bool) -> CheckpointOffer {
@@ -34,7 +34,7 @@ pub(super) fn written(next_round: u64, rank: u8) -> ToCoordinator {
     })
 }
 
-/// Two workers that have one copy of the model, and a third one without a seat, at the site of the second.
+/// Two workers that have one copy of the model, and a third one without a slot, at the site of the second.
 pub(super) fn one_copy() -> Story {
     let mut story = Story::of(parsed(&in_parts().workers(2)));
     story.join_from(1, "a");
@@ -61,7 +61,7 @@ pub(super) fn keeps(story: &Story, worker: u32) -> Vec<(u32, Vec<u32>)> {
 fn what_one_worker_alone_has_another_one_keeps_a_copy_of() {
     let mut story = one_copy();
     story.say(2, written(4, 1));
-    assert_eq!(keeps(&story, 3), [(1, vec![2])], "who is at the same site, and has no seat");
+    assert_eq!(keeps(&story, 3), [(1, vec![2])], "who is at the same site, and has no slot");
     // It has not answered.
     story.say(1, written(4, 0));
     assert_eq!((keeps(&story, 3), keeps(&story, 2)), (vec![], vec![(0, vec![1])]));
@@ -83,7 +83,7 @@ fn who_takes_the_part_of_a_lost_worker_fetches_it_from_who_has_a_copy() {
     let mut story = Story::of(one_copy().run.core.config);
     story.join(1, &[offer(4, 1, false), offer(4, 0, true)]);
     story.join(3, &[]);
-    assert_eq!((seat_in(&story.told(1)), seat_in(&story.told(3))), (Some(0), Some(1)));
+    assert_eq!((rank_in(&story.told(1)), rank_in(&story.told(3))), (Some(0), Some(1)));
     assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(offer(4, 0, true)))));
     let told = story.told(3);
     let Some(ToWorker::Prepare(Start::Held(parts))) = told.last() else { panic!("{told:?}") };

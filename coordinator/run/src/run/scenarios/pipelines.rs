@@ -21,12 +21,12 @@ pub(super) fn ready_with(rank: u32, next_round: u64, hash: u8) -> ToCoordinator 
     ToCoordinator::Ready(Ready { rank, parameters: PARAMETERS[rank as usize], ..ready })
 }
 
-pub(super) fn seat_in(told: &[ToWorker]) -> Option<u32> {
-    let seat = |message: &ToWorker| match message {
-        ToWorker::Seat { rank } => Some(*rank),
+pub(super) fn rank_in(told: &[ToWorker]) -> Option<u32> {
+    let slot = |message: &ToWorker| match message {
+        ToWorker::Placed { rank } => Some(*rank),
         _ => None,
     };
-    told.iter().rev().find_map(seat).flatten()
+    told.iter().rev().find_map(slot).flatten()
 }
 
 /// Workers 1 and 2 have one copy, 3 and 4 the other; the state of part 0 is 7, that of part 1 is 8.
@@ -39,7 +39,7 @@ pub(super) fn training_of(config: RunConfig) -> Story {
     for worker in 1..=4 {
         story.join(worker, &[]);
     }
-    let ranks: Vec<_> = (1..=4).map(|worker| seat_in(&story.told(worker))).collect();
+    let ranks: Vec<_> = (1..=4).map(|worker| rank_in(&story.told(worker))).collect();
     assert_eq!(ranks, [Some(0), Some(1), Some(0), Some(1)]);
     for worker in 1..=4 {
         let rank = (worker - 1) % 2;
@@ -84,14 +84,14 @@ fn parts_are_compared_with_those_that_are_the_same_and_samples_count_once() {
         story.applied(worker, 1, hash);
     }
     // The differing member's copy has no place until it has healed.
-    assert_eq!(story.told(4).iter().rev().find_map(seat_told), Some(Some(1)), "{:?}", story.told(4));
+    assert_eq!(story.told(4).iter().rev().find_map(rank_told), Some(Some(1)), "{:?}", story.told(4));
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Settle { .. }]));
-    assert!(story.told(3).contains(&ToWorker::Seat { rank: None }));
+    assert!(story.told(3).contains(&ToWorker::Placed { rank: None }));
 }
 
-fn seat_told(message: &ToWorker) -> Option<Option<u32>> {
+fn rank_told(message: &ToWorker) -> Option<Option<u32>> {
     match message {
-        ToWorker::Seat { rank } => Some(*rank),
+        ToWorker::Placed { rank } => Some(*rank),
         _ => None,
     }
 }
@@ -100,7 +100,7 @@ fn seat_told(message: &ToWorker) -> Option<Option<u32>> {
 fn a_copy_that_loses_a_worker_comes_apart_and_the_others_go_on() {
     let mut story = training();
     story.handle(Event::Closed { connection: ConnectionId(2) });
-    assert_eq!(story.told(1), [ToWorker::Seat { rank: None }], "it waits for another seat");
+    assert_eq!(story.told(1), [ToWorker::Placed { rank: None }], "it waits for another slot");
     assert!(matches!(story.told(3).as_slice(), [ToWorker::Settle { .. }]));
     story.settled(3, 2, 0, 0);
     story.settled(4, 2, 0, 1);
@@ -121,7 +121,7 @@ fn a_copy_that_loses_a_worker_comes_apart_and_the_others_go_on() {
     // Another takes the place: the waiting one has the first part, from its holders.
     story.join(5, &[]);
     let told = [story.told(1), story.told(5)];
-    assert_eq!([seat_in(&told[0]), seat_in(&told[1])], [Some(0), Some(1)]);
+    assert_eq!([rank_in(&told[0]), rank_in(&told[1])], [Some(0), Some(1)]);
     let donors = |told: &[ToWorker]| match told.last() {
         Some(ToWorker::Heal { donors }) => donors.iter().map(|donor| donor.worker.0).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
@@ -171,7 +171,7 @@ fn a_run_in_parts_goes_on_from_checkpoints_of_all_of_them() {
     story.join(2, &[offer(6, 0, 60), offer(4, 0, 40)]);
     story.join(3, &[]);
     story.join(4, &[]);
-    assert_eq!(seat_in(&story.told(1)), Some(1));
+    assert_eq!(rank_in(&story.told(1)), Some(1));
     assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(offer(4, 1, 41)))));
     assert_eq!(story.told(2).last(), Some(&ToWorker::Prepare(Start::Checkpoint(offer(4, 0, 40)))));
     story.say(1, ready_with(1, 4, 41));
@@ -217,7 +217,7 @@ fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
         copies: [[1, 2], [3, 4]].map(|copy| copy.map(WorkerId).to_vec()).to_vec(),
         why: String::new(),
     };
-    let state = State { plan: Some(decided), ..State::new(RunId([1; 16]), &config) };
+    let state = RunState { plan: Some(decided), ..RunState::new(RunId([1; 16]), &config) };
     let mut story = Story::of_state(config, state);
     story.join_as(2, "a", None, &[offer_at(1)]);
     story.join_as(1, "b", None, &[offer_at(0)]);
@@ -250,7 +250,7 @@ fn parts_of_different_pasts_are_not_put_together() {
         generation: WRITTEN_IN,
     };
     let gathered = |offers: [CheckpointOffer; 4]| {
-        let state = State { phase: Phase::Gathering, generation: None, ..state.clone() };
+        let state = RunState { phase: Phase::Gathering, generation: None, ..state.clone() };
         let mut story = Story::of_state(config_in_parts(), state);
         for (worker, offer) in (5..).zip(offers) {
             story.join(worker, &[offer]);
@@ -292,7 +292,7 @@ fn a_run_in_parts_does_not_begin_before_a_copy_is_complete() {
     assert!(problems.iter().any(|problem| problem.contains("parallel.sites")), "{problems:?}");
     story.join_from(8, "site-2");
     assert_eq!(story.run.state().phase, Phase::Preparing);
-    assert_eq!(seat_in(&story.told(8)), Some(1));
+    assert_eq!(rank_in(&story.told(8)), Some(1));
 }
 
 /// As when the coordinator's machine was suspended: all connections are closed at once, and no memory is lost.
@@ -318,20 +318,20 @@ fn the_only_copy_that_is_left_is_awaited_as_a_whole() {
 
 /// A worker without part in the next attempt must not pass for one that still prepares for the last one.
 #[test]
-fn who_loses_a_seat_starts_over() {
+fn who_loses_a_slot_starts_over() {
     let mut story = Story::of(config_in_parts());
     for (worker, site) in [(1, "a"), (2, "a"), (3, "b"), (4, "c"), (5, "a"), (6, "c")] {
         story.join_from(worker, site);
     }
     story.handle(Event::Closed { connection: ConnectionId(1) });
-    assert_eq!(story.told(3), [ToWorker::Seat { rank: None }], "2 and 5 are at one site, and 4 and 6");
+    assert_eq!(story.told(3), [ToWorker::Placed { rank: None }], "2 and 5 are at one site, and 4 and 6");
     for (worker, rank) in [(2, 0), (4, 0), (5, 1), (6, 1)] {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
     assert_eq!(lineup(&story), [[2, 5], [4, 6]]);
     story.join_from(7, "b");
     assert!(
-        matches!(story.told(3).as_slice(), [ToWorker::Seat { rank: Some(0) }, ToWorker::Heal { .. }]),
+        matches!(story.told(3).as_slice(), [ToWorker::Placed { rank: Some(0) }, ToWorker::Heal { .. }]),
         "{:?}",
         story.told(3)
     );
@@ -358,7 +358,7 @@ fn copies_join_others_only_where_what_they_have_missed_can_be_made_up_for() {
             story.say(worker, ToCoordinator::RoundApplied(report));
         }
     }
-    assert!(matches!(story.told(5).as_slice(), [ToWorker::Seat { rank: Some(1) }, ToWorker::Heal { .. }]));
+    assert!(matches!(story.told(5).as_slice(), [ToWorker::Placed { rank: Some(1) }, ToWorker::Heal { .. }]));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
             story.say(worker, heartbeat(1));
             if matches!(story.told(4).as_slice(), [ToWorker::Settle { .. }]) {
                 assert!(second >= 20, "the second worker may come back");
-                assert_eq!(story.told(1), [ToWorker::Seat { rank: None }]);
+                assert_eq!(story.told(1), [ToWorker::Placed { rank: None }]);
             }
         }
         if story.run.status(0).members.len() == 3 {
@@ -407,11 +407,11 @@ fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
         story
     };
     let story = began(0);
-    assert_eq!(seat_in(&story.told(3)), Some(0), "what it misses is of use to it alone");
+    assert_eq!(rank_in(&story.told(3)), Some(0), "what it misses is of use to it alone");
 
     let mut story = began(3);
     for worker in [3, 4] {
-        assert_eq!(story.told(worker).iter().rev().find_map(seat_told), Some(None));
+        assert_eq!(story.told(worker).iter().rev().find_map(rank_told), Some(None));
     }
     story.say(3, ready_with(0, 0, 7));
     story.applied(1, 0, 7);
@@ -424,7 +424,7 @@ fn those_who_came_while_others_prepared_wait_like_those_who_come_later() {
     for worker in [3, 4] {
         let told = story.told(worker);
         assert!(
-            matches!(told.as_slice(), [ToWorker::Seat { rank: Some(_) }, ToWorker::Heal { .. }]),
+            matches!(told.as_slice(), [ToWorker::Placed { rank: Some(_) }, ToWorker::Heal { .. }]),
             "{told:?}"
         );
     }

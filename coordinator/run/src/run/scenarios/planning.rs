@@ -104,9 +104,9 @@ fn who_has_too_little_memory_has_all_tell_what_they_can_do() {
     let configs: Vec<RunConfig> = [1, 2].iter().flat_map(|&worker| welcomed(&story.told(worker))).collect();
     assert_eq!((configs.len(), configs[0].parallel.stages, configs[0].is_plan_open()), (2, 2, false));
     assert_eq!(configs[0], configs[1]);
-    let seats =
-        |worker| story.told(worker).iter().any(|told| matches!(told, ToWorker::Seat { rank: Some(_) }));
-    assert!(seats(1) && seats(2));
+    let slots =
+        |worker| story.told(worker).iter().any(|told| matches!(told, ToWorker::Placed { rank: Some(_) }));
+    assert!(slots(1) && slots(2));
     let said = story
         .commands
         .iter()
@@ -212,7 +212,7 @@ fn who_has_which_part_stays_as_it_was_planned_until_there_are_states() {
     story.say(2, links(100.0));
     let rank = |told: &[ToWorker]| {
         told.iter().find_map(|told| match told {
-            ToWorker::Seat { rank } => *rank,
+            ToWorker::Placed { rank } => *rank,
             _ => None,
         })
     };

@@ -4,7 +4,7 @@ use longhaul_common::id::SiteId;
 use longhaul_proto::control::message::{Heartbeat, HeldPart, MeasuredLink, SeenLink};
 
 use super::moves::{held, offer};
-use super::pipelines::{lineup, ready_with, seat_in};
+use super::pipelines::{lineup, rank_in, ready_with};
 use super::planning::{ROOMY, SMALL, links, open, profile, reported, welcomed};
 use super::*;
 use longhaul_plan::Answer;
@@ -97,8 +97,8 @@ fn a_link_that_stays_slow_for_a_minute_makes_the_run_move_to_another_plan() {
         let [HeldPart { offer, holders }] = parts.as_slice() else { panic!("{parts:?}") };
         assert_eq!((offer.parts, holders[0].worker), (1, WorkerId(other)));
     }
-    let seats = [1, 2].map(|worker| seat_in(&story.told(worker)).unwrap());
-    for (worker, rank) in [1, 2].into_iter().zip(seats) {
+    let slots = [1, 2].map(|worker| rank_in(&story.told(worker)).unwrap());
+    for (worker, rank) in [1, 2].into_iter().zip(slots) {
         story.say(worker, ready_with(rank, 1, 50 + rank as u8));
     }
     assert_eq!((story.run.state().phase, story.begun(1).first_round), (Phase::Training, Round(1)));
@@ -144,7 +144,7 @@ fn who_leaves_while_a_move_is_prepared_leaves_the_plan_as_it_was() {
     assert_eq!(story.told(1).last(), Some(&ToWorker::Prepare(Start::Checkpoint(of_whole))));
 }
 
-/// The second worker returns after losing its seat, with its own part and a copy of the other one.
+/// The second worker returns after losing its slot, with its own part and a copy of the other one.
 fn comes_back(story: &mut Story) {
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.enter(2, "site-2", |join| {
@@ -162,8 +162,8 @@ fn who_is_left_with_a_part_takes_the_whole_model_where_it_has_room() {
     }
     story.say(1, links(100.0));
     story.say(2, links(100.0));
-    let seats = [1, 2].map(|worker| seat_in(&story.told(worker)).unwrap());
-    for (worker, rank) in [1, 2].into_iter().zip(seats) {
+    let slots = [1, 2].map(|worker| rank_in(&story.told(worker)).unwrap());
+    for (worker, rank) in [1, 2].into_iter().zip(slots) {
         story.say(worker, ready_with(rank, 0, 7));
     }
     assert_eq!(lineup(&story).len(), 1);
@@ -195,8 +195,8 @@ fn halves() -> Story {
     }
     story.say(1, links(1.0));
     story.say(2, links(1.0));
-    let seats = [1, 2].map(|worker| seat_in(&story.told(worker)).unwrap());
-    for (worker, rank) in [1, 2].into_iter().zip(seats) {
+    let slots = [1, 2].map(|worker| rank_in(&story.told(worker)).unwrap());
+    for (worker, rank) in [1, 2].into_iter().zip(slots) {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
     assert_eq!((story.run.state().phase, story.run.core.ranks()), (Phase::Training, 2));
@@ -296,7 +296,7 @@ fn a_machine_that_has_another_part_is_as_fast_as_it_was_with_the_last_one() {
     let told = |story: &Story| story.run.core.peers[&WorkerId(1)].known.flops_per_s;
     assert_eq!(told(&story), Some(1_000_000_000));
     for peer in story.run.core.peers.values_mut() {
-        peer.seat.as_mut().unwrap().replica += 1;
+        peer.slot.as_mut().unwrap().replica += 1;
     }
     computing(&mut story, 11, 500, [0.5, 0.5]);
     assert_eq!((story.run.planning.speed_factor(WorkerId(1)), told(&story)), (1.0, Some(500_000_000)));

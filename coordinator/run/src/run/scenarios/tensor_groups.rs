@@ -3,7 +3,7 @@
 use longhaul_proto::control::message::MeasuredLink;
 
 use super::moves::{held, offer};
-use super::pipelines::{lineup, ready_with, seat_in};
+use super::pipelines::{lineup, rank_in, ready_with};
 use super::planning::{profile, welcomed};
 use super::replanning::{pass, shows};
 use super::*;
@@ -19,9 +19,9 @@ fn training() -> Story {
     for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         story.join_from(worker, site);
     }
-    let seats = [(1, 0), (3, 1), (2, 0), (4, 1)];
-    assert!(seats.iter().all(|&(worker, index)| seat_in(&story.told(worker)) == Some(index)));
-    for (worker, index) in seats {
+    let slots = [(1, 0), (3, 1), (2, 0), (4, 1)];
+    assert!(slots.iter().all(|&(worker, index)| rank_in(&story.told(worker)) == Some(index)));
+    for (worker, index) in slots {
         story.say(worker, ready_with(index, 0, 7 + index as u8));
     }
     assert_eq!(story.run.state().phase, Phase::Training);
@@ -47,9 +47,9 @@ fn stages_of_a_copy_are_groups_of_a_site_each_and_may_be_at_different_ones() {
     for (worker, site) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         story.join_from(worker, site);
     }
-    let seats = [(2, 0), (4, 1), (1, 2), (3, 3)];
-    assert!(seats.iter().all(|&(worker, rank)| seat_in(&story.told(worker)) == Some(rank)));
-    for (worker, rank) in seats {
+    let slots = [(2, 0), (4, 1), (1, 2), (3, 3)];
+    assert!(slots.iter().all(|&(worker, rank)| rank_in(&story.told(worker)) == Some(rank)));
+    for (worker, rank) in slots {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
     }
     assert_eq!(story.run.state().phase, Phase::Training);
@@ -65,18 +65,18 @@ fn stages_of_a_copy_are_groups_of_a_site_each_and_may_be_at_different_ones() {
 fn those_who_are_left_over_at_two_sites_wait_for_others_of_theirs() {
     let mut story = training();
     story.handle(Event::Closed { connection: ConnectionId(4) });
-    assert_eq!(story.told(2), [ToWorker::Seat { rank: None }], "its copy has come apart");
+    assert_eq!(story.told(2), [ToWorker::Placed { rank: None }], "its copy has come apart");
     story.settled(1, 2, 0, 0);
     story.settled(3, 2, 0, 1);
     story.join_from(5, "a");
-    assert_eq!(seat_in(&story.told(5)), None);
+    assert_eq!(rank_in(&story.told(5)), None);
     let waits = |story: &Story| {
         let problems = story.run.status(0).problems;
         problems.iter().any(|problem| problem.ends_with("takes 2 of them, of one site"))
     };
     assert!(waits(&story), "{:?}", story.run.status(0).problems);
     story.join_from(6, "b");
-    assert_eq!([2, 6].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(1)]);
+    assert_eq!([2, 6].map(|worker| rank_in(&story.told(worker))), [Some(0), Some(1)]);
 }
 
 /// The first member reports each round's values for all members, so that they cannot catch up missed steps individually.
@@ -120,7 +120,7 @@ fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
         "{}",
         plan.why
     );
-    assert_eq!([1, 2, 3, 4].map(|worker| seat_in(&story.told(worker))), [Some(0), Some(0), Some(1), Some(1)]);
+    assert_eq!([1, 2, 3, 4].map(|worker| rank_in(&story.told(worker))), [Some(0), Some(0), Some(1), Some(1)]);
     let apart = planned_with(ROOM, 1.0);
     assert_eq!(apart.run.state().plan.as_ref().unwrap().parallel.tensor, 1);
 }
@@ -133,8 +133,8 @@ fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
     assert_eq!((plan.parallel.tensor, plan.parallel.stages), (2, 2), "{}", plan.why);
     assert!(plan.why.contains("1 × 4 in 2 parts of 2"), "{}", plan.why);
     let [copy] = plan.copies.as_slice() else { panic!("{plan:?}") };
-    let seats: Vec<Option<u32>> = copy.iter().map(|worker| seat_in(&story.told(worker.0))).collect();
-    assert_eq!(seats, [0, 1, 2, 3].map(Some));
+    let slots: Vec<Option<u32>> = copy.iter().map(|worker| rank_in(&story.told(worker.0))).collect();
+    assert_eq!(slots, [0, 1, 2, 3].map(Some));
     let copy: Vec<u32> = copy.iter().map(|worker| worker.0).collect();
     for (rank, &worker) in (0..).zip(&copy) {
         story.say(worker, ready_with(rank, 0, 7 + rank as u8));
@@ -151,8 +151,8 @@ fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
 #[test]
 fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
     let mut story = planned_with(ROOM, FAST);
-    let seats = [(1, 0), (3, 1), (2, 0), (4, 1)];
-    for (worker, index) in seats {
+    let slots = [(1, 0), (3, 1), (2, 0), (4, 1)];
+    for (worker, index) in slots {
         story.say(worker, ready_with(index, 0, 7 + index as u8));
     }
     assert_eq!(story.run.state().phase, Phase::Training);
@@ -172,9 +172,9 @@ fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
     let parallel = |story: &Story, worker| welcomed(&story.told(worker))[0].parallel.clone();
     let to = parallel(&story, 1);
     assert_eq!((to.tensor, to.stages), (choice.tensor, choice.best.0.pipeline.ranks));
-    assert_eq!(to.seats(), 4);
+    assert_eq!(to.ranks_per_replica(), 4);
     assert!(all.iter().all(|&worker| parallel(&story, worker) == to));
-    for (worker, rank) in seats {
+    for (worker, rank) in slots {
         story.enter(worker, ["a", "b"][(worker as usize + 1) % 2], |join| {
             (join.memory_bytes, join.checkpoints) = (ROOM, vec![offer(1, rank, true)]);
         });
@@ -185,8 +185,8 @@ fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
         assert_eq!(ranks, [(0, 2), (1, 2)], "worker {worker}");
         assert!(parts.iter().all(|part| !part.holders.is_empty()));
     }
-    let seats = all.map(|worker| (worker, seat_in(&story.told(worker)).unwrap()));
-    for (worker, rank) in seats {
+    let slots = all.map(|worker| (worker, rank_in(&story.told(worker)).unwrap()));
+    for (worker, rank) in slots {
         story.say(worker, ready_with(rank, 1, 50 + rank as u8));
     }
     assert_eq!((story.run.state().phase, story.begun(1).first_round), (Phase::Training, Round(1)));

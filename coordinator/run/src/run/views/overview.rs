@@ -170,14 +170,14 @@ impl Planning {
             true => Health::Slow,
             false => Health::Steady,
         };
-        let counted = peer.progress.meter.recent().filter(|_| peer.seat.is_none_or(|seat| seat.rank == 0));
+        let counted = peer.progress.meter.recent().filter(|_| peer.slot.is_none_or(|slot| slot.rank == 0));
         let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
         let encoding = peer.progress.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
         MemberStatus {
             id: worker.to_string(),
             site: core.site_name(peer.known.site),
-            part: peer.seat.map(|seat| seat.rank + 1),
-            copy: peer.seat.map(|seat| seat.replica),
+            part: peer.slot.map(|slot| slot.rank + 1),
+            copy: peer.slot.map(|slot| slot.replica),
             device: peer.known.device.clone(),
             state: state.to_owned(),
             health,

@@ -33,13 +33,13 @@ impl Run {
         if !untold.is_empty() {
             problems.push(format!("the plan waits for {untold:?}, who measure themselves and their links"));
         }
-        let unseated = self.core.peers.values().filter(|peer| peer.seat.is_none()).count();
-        if unseated > 0
+        let unplaced = self.core.peers.values().filter(|peer| peer.slot.is_none()).count();
+        if unplaced > 0
             && self.core.ranks() > 1
             && (self.core.state.phase != Phase::Gathering || here >= wanted as usize)
         {
             problems.push(format!(
-                "{unseated} workers wait for others: a copy of the model takes {} of them{}",
+                "{unplaced} workers wait for others: a copy of the model takes {} of them{}",
                 self.core.ranks(),
                 match &self.core.config.parallel {
                     parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
@@ -51,7 +51,7 @@ impl Run {
                 }
             ));
         }
-        if unseated > 0 && self.core.state.phase == Phase::Training && !self.core.copies_may_join() {
+        if unplaced > 0 && self.core.state.phase == Phase::Training && !self.core.copies_may_join() {
             problems.push(
                 "copies of the model join others that train after the warm-up; before, and under a strategy that exchanges clipped gradients, when all begin anew together, which is \
                  done for a whole copy and not often".to_owned(),

@@ -6,7 +6,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt as _};
 
 use super::{Archive, MANIFEST_BYTES_MAX, REQUESTS_AT_ONCE};
-use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, Part, Piece, Verified};
+use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, ModelPart, Piece, Verified};
 use crate::checkpoint::sealed;
 
 impl Archive {
@@ -19,7 +19,7 @@ impl Archive {
         let damaged = |reason: String| ArchiveError::damaged(self.shown(&path), reason);
         let bytes = self.get(&path, MANIFEST_BYTES_MAX).await?;
         let manifest: Manifest = sealed::from_bytes(&bytes).map_err(|error| damaged(error.to_string()))?;
-        let Part { run, parts, rank } = of.part;
+        let ModelPart { run, parts, rank } = of.part;
         if (manifest.run.as_str(), manifest.parts, manifest.rank, manifest.next_round)
             != (run.to_string().as_str(), parts, rank, of.next_round)
         {
@@ -35,7 +35,12 @@ impl Archive {
     ///
     /// # Errors
     /// [`ArchiveError`]; [`ArchiveError::Damaged`] if the length differs.
-    pub async fn read(&self, part: Part, content: &Content, bytes: u64) -> Result<Vec<u8>, ArchiveError> {
+    pub async fn read(
+        &self,
+        part: ModelPart,
+        content: &Content,
+        bytes: u64,
+    ) -> Result<Vec<u8>, ArchiveError> {
         if content.bytes != bytes {
             let reason = format!("it has {} bytes, and should have {bytes}", content.bytes);
             return Err(ArchiveError::damaged(format!("a vector in {}", self.place()), reason));
@@ -79,7 +84,7 @@ impl Archive {
 
     /// Removes a piece that is damaged in the storage. Otherwise later checkpoints with the same values would
     /// take it, by its length, as stored.
-    async fn piece(&self, part: Part, piece: &Piece) -> Result<Bytes, ArchiveError> {
+    async fn piece(&self, part: ModelPart, piece: &Piece) -> Result<Bytes, ArchiveError> {
         let path = self.piece_path(part, piece);
         match self.piece_at(&path, piece).await {
             Err(error) if error.is_damage() => {}

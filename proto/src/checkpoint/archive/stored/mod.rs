@@ -15,7 +15,7 @@ use longhaul_common::id::{Round, RunId};
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStore};
 
-use super::{ArchiveError, Archived, Part, Piece};
+use super::{ArchiveError, Archived, ModelPart, Piece};
 use crate::checkpoint::{folder_name, parse_folder_name, parse_part_name, part_name};
 
 /// Maximum bytes of a manifest. A model of 10¹⁰ parameters takes about half.
@@ -61,7 +61,7 @@ impl Archive {
             for (rank, parts) in
                 self.folders(&format!("{run}")).await?.iter().filter_map(|name| parse_part_name(name))
             {
-                let part = Part { run, parts, rank };
+                let part = ModelPart { run, parts, rank };
                 let manifests = self.manifests(part).await?;
                 archived.extend(manifests.into_iter().map(|(next_round, _)| Archived { part, next_round }));
             }
@@ -86,7 +86,7 @@ impl Archive {
     }
 
     /// Lists the manifests of a part, newest first.
-    async fn manifests(&self, part: Part) -> Result<Vec<(Round, ObjectMeta)>, ArchiveError> {
+    async fn manifests(&self, part: ModelPart) -> Result<Vec<(Round, ObjectMeta)>, ArchiveError> {
         let path = self.path(&part_path(part));
         let listed = self.storage.list_with_delimiter(Some(&path)).await;
         let listed = listed.map_err(ArchiveError::storage("list", self.shown(&path)))?;
@@ -107,7 +107,7 @@ impl Archive {
         self.path(&manifest_path(of))
     }
 
-    fn piece_path(&self, part: Part, piece: &Piece) -> Path {
+    fn piece_path(&self, part: ModelPart, piece: &Piece) -> Path {
         self.path(&format!("{}/{PIECES}/{}", part_path(part), piece.blake3))
     }
 
@@ -152,7 +152,7 @@ fn remedy(error: &Error) -> &'static str {
 /// Folder of a part's pieces.
 const PIECES: &str = "pieces";
 
-fn part_path(part: Part) -> String {
+fn part_path(part: ModelPart) -> String {
     format!("{}/{}", part.run, part_name(part.rank, part.parts))
 }
 

@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectMeta};
 
 use super::{Archive, PIECES, part_path};
-use crate::checkpoint::archive::{ArchiveError, Archived, Part};
+use crate::checkpoint::archive::{ArchiveError, Archived, ModelPart};
 
 impl Archive {
     /// Removes surplus checkpoints of a part once the one before `written` is complete, then unreferenced
@@ -22,7 +22,7 @@ impl Archive {
     /// The storage does not respond. The next call retries failed removals.
     pub async fn prune(
         &self,
-        part: Part,
+        part: ModelPart,
         retention: Retention,
         written: Round,
     ) -> Result<usize, ArchiveError> {
@@ -57,7 +57,7 @@ impl Archive {
     /// Returns the pieces that these checkpoints reference. A damaged one references none, as it is useless.
     async fn named(
         &self,
-        part: Part,
+        part: ModelPart,
         rounds: impl Iterator<Item = Round>,
     ) -> Result<BTreeSet<String>, ArchiveError> {
         let mut named = BTreeSet::new();

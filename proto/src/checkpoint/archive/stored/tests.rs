@@ -14,7 +14,7 @@ use object_store::{
 use super::*;
 use crate::checkpoint::archive::{Manifest, PIECE_BYTES_MAX, Private};
 
-const PART: Part = Part { run: RunId([7; 16]), parts: 2, rank: 1 };
+const PART: ModelPart = ModelPart { run: RunId([7; 16]), parts: 2, rank: 1 };
 const PIECE_VALUES: u32 = 100;
 
 /// Storage whose writer dies: every write and removal fails once the budget is spent.

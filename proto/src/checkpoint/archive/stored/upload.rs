@@ -7,7 +7,9 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{Error, ObjectStoreExt as _};
 
 use super::{Archive, MANIFEST_BYTES_MAX, REQUESTS_AT_ONCE};
-use crate::checkpoint::archive::{ArchiveError, Archived, Content, Manifest, PIECE_BYTES_MAX, Part, Piece};
+use crate::checkpoint::archive::{
+    ArchiveError, Archived, Content, Manifest, ModelPart, PIECE_BYTES_MAX, Piece,
+};
 use crate::checkpoint::sealed;
 use crate::little_endian::of_f32;
 
@@ -16,7 +18,7 @@ use crate::little_endian::of_f32;
 #[derive(Debug)]
 pub struct Upload<'a> {
     archive: &'a Archive,
-    part: Part,
+    part: ModelPart,
     /// Bytes of a piece.
     piece_bytes: usize,
     /// Pieces already present.
@@ -28,7 +30,7 @@ impl Archive {
     /// Starts a checkpoint. Vectors are cut into pieces of `piece_values` values (a fragment's), or fewer
     /// where those exceed the maximum.
     #[must_use]
-    pub fn upload(&self, part: Part, piece_values: u32) -> Upload<'_> {
+    pub fn upload(&self, part: ModelPart, piece_values: u32) -> Upload<'_> {
         let piece_bytes = (u64::from(piece_values.max(1)) * 4).min(PIECE_BYTES_MAX) as usize;
         Upload { archive: self, part, piece_bytes, found: BTreeSet::new(), sent_bytes: 0 }
     }
@@ -105,7 +107,7 @@ impl Upload<'_> {
 
 impl Archive {
     /// Stores a piece unless present; returns whether it was.
-    async fn store(&self, part: Part, bytes: Bytes) -> Result<(Piece, bool), ArchiveError> {
+    async fn store(&self, part: ModelPart, bytes: Bytes) -> Result<(Piece, bool), ArchiveError> {
         let blake3 = blake3::hash(&bytes).to_hex().to_string();
         let piece = Piece { bytes: bytes.len() as u64, blake3 };
         if self.is_here(part, &piece).await? {
@@ -117,7 +119,7 @@ impl Archive {
         Ok((piece, false))
     }
 
-    async fn is_here(&self, part: Part, piece: &Piece) -> Result<bool, ArchiveError> {
+    async fn is_here(&self, part: ModelPart, piece: &Piece) -> Result<bool, ArchiveError> {
         let path = self.piece_path(part, piece);
         match self.storage.head(&path).await {
             // A piece of another length is damaged and is written again.

@@ -85,7 +85,7 @@ fn an_owner_goes_back_over_all_rounds_that_are_void() {
     let mut moved = 0;
     for me in [1, 2].map(WorkerId) {
         // It owns everything alone, and then nothing of what the other one owns.
-        let seat = Seat {
+        let member_of = PlanMember {
             worker: me,
             site: site_of(me),
             lan_address: address,
@@ -93,7 +93,7 @@ fn an_owner_goes_back_over_all_rounds_that_are_void() {
             upload_weight: 1,
         };
         let mut member = Member::new(me, site_of(me), TWO, Round(0), config());
-        commands(&mut member, start_of(Membership::assign(Generation(1), vec![seat], TWO), None));
+        commands(&mut member, start_of(Membership::assign(Generation(1), vec![member_of], TWO), None));
         let both = membership_of(2, TWO);
         let done = commands(&mut member, adopting(2, both.clone(), &result_of(&[me])));
         for fragment in TWO.fragments().filter(|fragment| both.owner(*fragment) != Some(me)) {

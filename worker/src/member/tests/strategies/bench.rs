@@ -22,7 +22,7 @@ use longhaul_proto::codec::{Decoder, Update};
 use longhaul_proto::control::message::{ToCoordinator, ToWorker};
 use longhaul_proto::round::Content;
 
-use super::reference::Kept;
+use super::reference::KeptIndices;
 use super::toy;
 use crate::train::device::{Device, DeviceSender};
 
@@ -36,7 +36,7 @@ pub struct Trace {
     /// The devices' final state, by member.
     pub ended: Vec<DeviceState>,
     /// With a threshold: the number of values that each member sent of each fragment.
-    pub kept: Kept,
+    pub kept: KeptIndices,
 }
 
 /// Data collected from a run's events.

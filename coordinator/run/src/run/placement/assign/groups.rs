@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use longhaul_common::id::{SiteId, WorkerId};
 
-use super::{Candidate, Rows, seated};
+use super::{Candidate, Rows, placed};
 
 /// The workers of each copy, by rank: of each of so many stages, the `members` of its group, one after the other. Where workers have states of parts, groups are made of those with the same
 /// stage, and each gets a part that it has; `rows` are of sites of stages.
-pub(in super::super) fn seated_in_groups(
+pub(in super::super) fn placed_in_groups(
     candidates: Vec<Candidate>,
     stages: u32,
     members: u32,
@@ -27,7 +27,7 @@ pub(in super::super) fn seated_in_groups(
         site: group[0].site,
         has: group.iter().flat_map(|one| &one.has).map(|rank| rank / members).collect(),
     };
-    let copies = seated(groups.iter().map(as_one).collect(), stages, rows);
+    let copies = placed(groups.iter().map(as_one).collect(), stages, rows);
     let of_stage = |(stage, first): (u32, WorkerId)| {
         groups.get(&first).into_iter().flat_map(move |group| by_index(group, stage, members).concat())
     };
@@ -63,7 +63,7 @@ fn by_index(workers: &[Candidate], stage: u32, members: u32) -> Vec<Vec<WorkerId
         let has: BTreeSet<u32> = one.has.iter().filter_map(share).collect();
         Candidate { has, ..one.clone() }
     };
-    seated(workers.iter().map(of_stage).collect(), members, &Rows::Near(BTreeMap::new()))
+    placed(workers.iter().map(of_stage).collect(), members, &Rows::Near(BTreeMap::new()))
 }
 
 #[cfg(test)]
@@ -73,13 +73,13 @@ mod tests {
     /// (worker, site, ranks of its parts)
     type Workers<'a> = &'a [(u32, u32, &'a [u32])];
 
-    fn seats(workers: Workers<'_>, stages: u32, rows: &Rows) -> Vec<Vec<u32>> {
+    fn slots(workers: Workers<'_>, stages: u32, rows: &Rows) -> Vec<Vec<u32>> {
         let candidate = |&(worker, site, has): &(u32, u32, &[u32])| Candidate {
             worker: WorkerId(worker),
             site: SiteId(site),
             has: has.iter().copied().collect(),
         };
-        let copies = seated_in_groups(workers.iter().map(candidate).collect(), stages, 2, rows);
+        let copies = placed_in_groups(workers.iter().map(candidate).collect(), stages, 2, rows);
         copies.into_iter().map(|copy| copy.into_iter().map(|worker| worker.0).collect()).collect()
     }
 
@@ -100,36 +100,36 @@ mod tests {
             (7, 2, &[0]),
             (8, 0, &[]),
         ];
-        assert_eq!(seats(workers, 1, &near()), [[5, 1], [3, 8], [4, 2]]);
-        assert!(seats(&[(1, 0, &[0]), (2, 1, &[1])], 1, &near()).is_empty());
+        assert_eq!(slots(workers, 1, &near()), [[5, 1], [3, 8], [4, 2]]);
+        assert!(slots(&[(1, 0, &[0]), (2, 1, &[1])], 1, &near()).is_empty());
     }
 
     #[test]
     fn stages_of_a_copy_are_at_one_site_where_they_can_be_and_each_group_is_in_any_case() {
         let workers: Workers<'_> =
             &[(1, 0, &[]), (2, 1, &[]), (3, 0, &[]), (4, 1, &[]), (5, 1, &[]), (6, 1, &[]), (7, 1, &[])];
-        assert_eq!(seats(workers, 2, &near()), [[2, 4, 5, 6]]);
-        assert_eq!(seats(&workers[..4], 2, &near()), [[1, 3, 2, 4]]);
+        assert_eq!(slots(workers, 2, &near()), [[2, 4, 5, 6]]);
+        assert_eq!(slots(&workers[..4], 2, &near()), [[1, 3, 2, 4]]);
         // Two groups would have to be made of three and one.
-        assert!(seats(&[(1, 0, &[]), (2, 0, &[]), (3, 0, &[]), (4, 1, &[])], 2, &near()).is_empty());
+        assert!(slots(&[(1, 0, &[]), (2, 0, &[]), (3, 0, &[]), (4, 1, &[])], 2, &near()).is_empty());
         let written = Rows::Only(vec![SiteId(1), SiteId(0)]);
-        assert_eq!(seats(workers, 2, &written), [[2, 4, 1, 3]]);
+        assert_eq!(slots(workers, 2, &written), [[2, 4, 1, 3]]);
     }
 
     #[test]
     fn who_has_the_state_of_a_share_of_a_stage_gets_that_share() {
         let workers: Workers<'_> = &[(1, 0, &[3]), (2, 0, &[0]), (3, 0, &[1]), (4, 0, &[2])];
-        assert_eq!(seats(workers, 2, &near()), [[2, 3, 4, 1]]);
+        assert_eq!(slots(workers, 2, &near()), [[2, 3, 4, 1]]);
         // One lost its disk, and takes the place that is left.
         let workers: Workers<'_> = &[(1, 0, &[3]), (2, 0, &[0]), (3, 0, &[]), (4, 0, &[2])];
-        assert_eq!(seats(workers, 2, &near()), [[2, 3, 4, 1]]);
+        assert_eq!(slots(workers, 2, &near()), [[2, 3, 4, 1]]);
         // All see the same folder, and so have all.
         let all: &[u32] = &[0, 1, 2, 3];
         let workers: Workers<'_> = &[(1, 0, all), (2, 1, all), (3, 0, all), (4, 1, all)];
-        assert_eq!(seats(workers, 2, &near()), [[1, 3, 2, 4]]);
+        assert_eq!(slots(workers, 2, &near()), [[1, 3, 2, 4]]);
         // Those of the second stage are at the first site.
         let workers: Workers<'_> = &[(1, 0, &[2]), (2, 1, &[1]), (3, 0, &[3]), (4, 1, &[0])];
-        assert_eq!(seats(workers, 2, &near()), [[4, 2, 1, 3]]);
+        assert_eq!(slots(workers, 2, &near()), [[4, 2, 1, 3]]);
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
                 (0..count).map(|_| (0..2 * stages).filter(|_| draw(4) == 0).collect()).collect();
             let workers: Vec<(u32, u32, &[u32])> =
                 (0..count).zip(&parts).map(|(worker, has)| (worker, draw(2), &has[..])).collect();
-            let copies = seats(&workers, stages, &near());
+            let copies = slots(&workers, stages, &near());
             let here = |site: u32| workers.iter().filter(|worker| worker.1 == site).count();
             assert_eq!(copies.len(), (here(0) / 2 + here(1) / 2) / stages as usize, "{workers:?}");
             let all: BTreeSet<u32> = copies.iter().flatten().copied().collect();

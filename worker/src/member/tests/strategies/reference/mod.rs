@@ -88,13 +88,13 @@ pub struct Reference {
 }
 
 /// Numbers of values kept by thresholds, by round and fragment, for each member.
-pub type Kept = BTreeMap<(u64, u32), Vec<usize>>;
+pub type KeptIndices = BTreeMap<(u64, u32), Vec<usize>>;
 
 impl Reference {
     pub fn new(
         config: &RunConfig,
         folder: &Path,
-        kept: &Kept,
+        kept: &KeptIndices,
         guide: Vec<Arc<Vec<f32>>>,
         mistake: Option<Mistake>,
     ) -> Self {

@@ -8,14 +8,14 @@ use longhaul_proto::codec::chain::seed_of;
 
 use super::chain::Chain;
 use super::tensors::{TILE, TensorAt, tiled_order};
-use super::{Kept, Mistake};
+use super::{KeptIndices, Mistake};
 use longhaul_member::testing::RUN;
 
 pub struct Sending {
     sync: SyncConfig,
     /// Shares of the samples, by member.
     pub weights: Vec<f64>,
-    kept: Kept,
+    kept: KeptIndices,
     mistake: Option<Mistake>,
     /// The exchange order as positions in the flat vector, and the number of tiles at its start.
     order: Option<(Vec<usize>, usize)>,
@@ -31,7 +31,7 @@ impl Sending {
         config: &RunConfig,
         tensors: &[TensorAt],
         weights: Vec<f64>,
-        kept: Kept,
+        kept: KeptIndices,
         mistake: Option<Mistake>,
     ) -> Self {
         let len = tensors.last().map_or(0, |tensor| tensor.range.end);

@@ -1,4 +1,4 @@
-//! Seats: each worker's part of the model, and its copy. Where every worker has all of it, each is a copy by itself.
+//! Slots: each worker's part of the model, and its copy. Where every worker has all of it, each is a copy by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::run::core::Core;
 use crate::run::liveness::Liveness;
 use crate::run::machine::Run;
 use crate::run::peer::{Peer, Standing};
-use crate::run::placement::assign::{Candidate, Rows, seated, seated_in_groups};
+use crate::run::placement::assign::{Candidate, Rows, placed, placed_in_groups};
 
 /// A place in a copy of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seat {
+pub(crate) struct ReplicaSlot {
     /// Which copy; its number is never used twice.
     pub replica: u64,
     /// Which part.
@@ -26,7 +26,7 @@ pub(crate) struct Seat {
 impl Core {
     /// Workers that share a copy of the model.
     pub(crate) fn ranks(&self) -> u32 {
-        self.config.parallel.seats()
+        self.config.parallel.ranks_per_replica()
     }
 
     /// Whether copies may form while others train. Where members make common steps with clipped gradients, members that have missed some would have to repeat them
@@ -49,11 +49,11 @@ impl Core {
     }
 
     /// The workers of each copy, by rank.
-    fn seated(&self, candidates: Vec<Candidate>) -> Vec<Vec<WorkerId>> {
+    fn placed(&self, candidates: Vec<Candidate>) -> Vec<Vec<WorkerId>> {
         let (rows, parallel) = (self.rows_of_sites(), &self.config.parallel);
         match parallel.is_shared() {
-            true => seated_in_groups(candidates, parallel.stages, parallel.tensor, &rows),
-            false => seated(candidates, parallel.stages, &rows),
+            true => placed_in_groups(candidates, parallel.stages, parallel.tensor, &rows),
+            false => placed(candidates, parallel.stages, &rows),
         }
     }
 
@@ -106,15 +106,15 @@ impl Core {
 
     /// The part that a worker holds, or is to hold.
     pub(crate) fn rank_of(&self, worker: WorkerId) -> Option<u32> {
-        Some(self.peers.get(&worker)?.seat?.rank)
+        Some(self.peers.get(&worker)?.slot?.rank)
     }
 
     /// The workers of each copy, by rank, where all its workers satisfy this.
     pub(crate) fn replicas_where(&self, is_fit: impl Fn(&Peer) -> bool) -> Vec<Vec<WorkerId>> {
         let mut replicas: BTreeMap<u64, Vec<(u32, WorkerId)>> = BTreeMap::new();
         for (&worker, peer) in &self.peers {
-            if let Some(seat) = peer.seat.filter(|_| is_fit(peer)) {
-                replicas.entry(seat.replica).or_default().push((seat.rank, worker));
+            if let Some(slot) = peer.slot.filter(|_| is_fit(peer)) {
+                replicas.entry(slot.replica).or_default().push((slot.rank, worker));
             }
         }
         let complete = replicas.into_values().filter(|ranks| ranks.len() == self.ranks() as usize);
@@ -138,72 +138,72 @@ impl Core {
 }
 
 impl Run {
-    /// Gives all workers new seats, by their states of parts.
-    pub(crate) fn seat_all(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
+    /// Gives all workers new slots, by their states of parts.
+    pub(crate) fn place_all(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
         let had: Vec<WorkerId> = self
             .core
             .peers
             .iter()
-            .filter(|(_, peer)| peer.seat.is_some())
+            .filter(|(_, peer)| peer.slot.is_some())
             .map(|(&worker, _)| worker)
             .collect();
-        self.core.peers.values_mut().for_each(|peer| peer.seat = None);
-        self.seat_waiting(has);
+        self.core.peers.values_mut().for_each(|peer| peer.slot = None);
+        self.place_waiting(has);
         for worker in had {
             if self.core.ranks() > 1 && self.core.rank_of(worker).is_none() {
                 self.core.send_back_to_heal(worker);
-                self.core.send(worker, ToWorker::Seat { rank: None });
+                self.core.send(worker, ToWorker::Placed { rank: None });
             }
         }
     }
 
-    /// Makes copies of the workers that have no seat, as many as there are enough for.
-    pub(crate) fn seat_waiting(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
+    /// Makes copies of the workers that have no slot, as many as there are enough for.
+    pub(crate) fn place_waiting(&mut self, has: &BTreeMap<WorkerId, BTreeSet<u32>>) {
         for workers in self.liveness.copies_of_waiting(&self.core, has) {
             let replica = self.generations.next_replica();
             for (rank, worker) in (0..).zip(workers) {
                 if let Some(peer) = self.core.peers.get_mut(&worker) {
-                    peer.seat = Some(Seat { replica, rank });
+                    peer.slot = Some(ReplicaSlot { replica, rank });
                 }
                 if self.core.ranks() > 1 {
                     // Its earlier orders are void.
                     self.core.send_back_to_heal(worker);
-                    self.core.send(worker, ToWorker::Seat { rank: Some(rank) });
+                    self.core.send(worker, ToWorker::Placed { rank: Some(rank) });
                 }
             }
         }
     }
 
     /// A copy has lost a worker: the others have no part in the run until they are given another.
-    pub(crate) fn dissolve(&mut self, seat: Option<Seat>) {
-        let Some(replica) = seat.map(|seat| seat.replica).filter(|_| self.core.ranks() > 1) else { return };
-        let of_it = |peer: &Peer| peer.seat.is_some_and(|seat| seat.replica == replica);
+    pub(crate) fn dissolve(&mut self, slot: Option<ReplicaSlot>) {
+        let Some(replica) = slot.map(|slot| slot.replica).filter(|_| self.core.ranks() > 1) else { return };
+        let of_it = |peer: &Peer| peer.slot.is_some_and(|slot| slot.replica == replica);
         let others: Vec<WorkerId> =
             self.core.peers.iter().filter(|(_, peer)| of_it(peer)).map(|(&worker, _)| worker).collect();
         for worker in others {
             let Some(peer) = self.core.peers.get_mut(&worker) else { continue };
-            peer.seat = None;
+            peer.slot = None;
             let is_here = peer.connection.is_some();
             self.generations.departed(worker);
             if !is_here {
-                // No seat waits for a worker of a broken copy.
+                // No slot waits for a worker of a broken copy.
                 self.core.peers.remove(&worker);
             }
             self.generations.exclude(worker);
             self.accounting.distrust_hashes_of(worker);
             self.core.send_back_to_heal(worker);
-            self.core.send(worker, ToWorker::Seat { rank: None });
+            self.core.send(worker, ToWorker::Placed { rank: None });
             self.core.notice(
                 Severity::Info,
                 Some(worker),
-                "waits for another seat: its copy of the model has come apart".to_owned(),
+                "waits for another slot: its copy of the model has come apart".to_owned(),
             );
         }
     }
 }
 
 impl Liveness {
-    /// The copies that there are enough workers without a seat for: of each its workers, by rank.
+    /// The copies that there are enough workers without a slot for: of each its workers, by rank.
     pub(crate) fn copies_of_waiting(
         &self,
         core: &Core,
@@ -214,29 +214,29 @@ impl Liveness {
             site: peer.known.site,
             has: has.get(&worker).cloned().unwrap_or_default(),
         };
-        let unseated = |(worker, peer): &(&WorkerId, &Peer)| {
-            peer.seat.is_none() && peer.connection.is_some() && !self.is_kept_apart(core, **worker)
+        let unplaced = |(worker, peer): &(&WorkerId, &Peer)| {
+            peer.slot.is_none() && peer.connection.is_some() && !self.is_kept_apart(core, **worker)
         };
-        let candidates: Vec<Candidate> = core.peers.iter().filter(unseated).map(candidate).collect();
+        let candidates: Vec<Candidate> = core.peers.iter().filter(unplaced).map(candidate).collect();
         let (mut copies, rest) = core.planned_copies(candidates);
-        copies.extend(core.seated(rest));
+        copies.extend(core.placed(rest));
         copies
     }
 }
 
 impl Core {
-    /// Takes the seats of workers that do not train yet: every worker of a copy has to catch up its present state, each from another round
+    /// Takes the slots of workers that do not train yet: every worker of a copy has to catch up its present state, each from another round
     /// on.
-    pub(crate) fn unseat_joiners(&mut self) {
-        let joins = |peer: &Peer| peer.seat.is_some() && peer.standing != Standing::Member;
+    pub(crate) fn unplace_joiners(&mut self) {
+        let joins = |peer: &Peer| peer.slot.is_some() && peer.standing != Standing::Member;
         let joiners: Vec<WorkerId> =
             self.peers.iter().filter(|(_, peer)| joins(peer)).map(|(&worker, _)| worker).collect();
         for worker in joiners {
             if let Some(peer) = self.peers.get_mut(&worker) {
-                peer.seat = None;
+                peer.slot = None;
             }
             self.send_back_to_heal(worker);
-            self.send(worker, ToWorker::Seat { rank: None });
+            self.send(worker, ToWorker::Placed { rank: None });
         }
     }
 
