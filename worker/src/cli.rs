@@ -49,6 +49,8 @@ pub enum Command {
     Sample(SampleArgs),
     /// Prepare, inspect, verify or prune the data of a run.
     Data(DataArgs),
+    /// Inspect a model's folder.
+    Model(ModelArgs),
     /// Print a shell's completion script for this command.
     ///
     /// For bash: `worker completions bash > ~/.local/share/bash-completion/completions/worker`. For zsh, write it to `_worker` in a folder of `fpath`; for fish, to
@@ -62,6 +64,27 @@ pub enum Command {
     Man {
         /// The folder, such as `man/man1`.
         folder: PathBuf,
+    },
+}
+
+/// `worker model`
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// The sub-command.
+    #[command(subcommand)]
+    pub command: ModelCommand,
+}
+
+/// The sub-commands of `worker model`.
+#[derive(Debug, Subcommand)]
+pub enum ModelCommand {
+    /// Show the architecture, parameters, tokenizer and chat template of a folder that `save_pretrained` wrote.
+    ///
+    /// Names and shapes of all weights are checked; no values are read. A key of `config.json` that cannot be honoured is named, and the command
+    /// fails.
+    Inspect {
+        /// The folder.
+        path: PathBuf,
     },
 }
 

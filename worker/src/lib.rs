@@ -9,6 +9,7 @@ pub mod doctor;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod member;
+pub mod model_command;
 pub mod pages;
 pub mod replica;
 pub mod sample;

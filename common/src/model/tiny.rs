@@ -1,7 +1,7 @@
 //! Small models for tests of any crate.
 
 use super::ModelSpec;
-use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind};
+use crate::config::{ConfigError, DecoderConfig, ImageConfig, ModelConfig, ModelKind};
 
 /// Returns two layers, width 32, four heads, context 16, vocabulary 64.
 ///
@@ -19,6 +19,33 @@ pub fn tiny_gpt2() -> ModelSpec {
 #[must_use]
 pub fn tiny_llama() -> ModelSpec {
     valid(language_model(ModelKind::Llama, Some(2)))
+}
+
+/// Returns a decoder of each other family, of the same sizes, with windows of six tokens where the family has some.
+///
+/// # Panics
+/// Never: the configurations are valid.
+#[must_use]
+pub fn tiny_decoders() -> Vec<ModelSpec> {
+    use ModelKind::{Gemma2, Gemma3, Llama, Mistral, Olmo2, Phi3, Qwen2, Qwen3, SmolLm3};
+    let with = |kind: ModelKind, decoder: DecoderConfig| {
+        let config = ModelConfig { decoder: Some(decoder), ..tiny(kind, Some(2)) };
+        valid(ModelSpec::resolve(&config, VOCABULARY))
+    };
+    let window = || DecoderConfig { sliding_window: Some(6), head_dim: Some(12), ..DecoderConfig::default() };
+    let biases = [Some(true); 3];
+    let [qkv_bias, out_bias, mlp_bias] = biases;
+    vec![
+        with(Llama, DecoderConfig { qkv_bias, out_bias, mlp_bias, ..DecoderConfig::default() }),
+        with(Mistral, DecoderConfig { window_layers: Some(vec![0, 1]), ..window() }),
+        with(Qwen2, DecoderConfig::default()),
+        with(Qwen3, DecoderConfig { head_dim: Some(12), ..DecoderConfig::default() }),
+        with(SmolLm3, DecoderConfig { no_rope_layers: Some(vec![1]), ..DecoderConfig::default() }),
+        with(Phi3, DecoderConfig::default()),
+        with(Olmo2, DecoderConfig::default()),
+        with(Gemma2, window()),
+        with(Gemma3, DecoderConfig { window_layers: Some(vec![0]), ..window() }),
+    ]
 }
 
 /// Returns hidden layers of 16 and 12 units, for grey images of 6 × 6 in three classes.
@@ -41,10 +68,16 @@ pub fn tiny_cnn() -> ModelSpec {
     valid(classifier(&ModelConfig { channels, hidden, ..ModelConfig::of(ModelKind::Cnn) }))
 }
 
-fn language_model(kind: ModelKind, kv_heads: Option<u32>) -> Result<ModelSpec, ConfigError> {
-    let (layers, width, heads, context, vocabulary) = (2, 32, 4, 16, 64);
+const VOCABULARY: u32 = 64;
+
+fn tiny(kind: ModelKind, kv_heads: Option<u32>) -> ModelConfig {
+    let (layers, width, heads, context) = (2, 32, 4, 16);
     let config = ModelConfig { layers, width, heads, kv_heads, context, ..ModelConfig::of(kind) };
-    ModelSpec::resolve(&ModelConfig { vocabulary: Some(vocabulary), ..config }, vocabulary)
+    ModelConfig { vocabulary: Some(VOCABULARY), ..config }
+}
+
+fn language_model(kind: ModelKind, kv_heads: Option<u32>) -> Result<ModelSpec, ConfigError> {
+    ModelSpec::resolve(&tiny(kind, kv_heads), VOCABULARY)
 }
 
 fn classifier(model: &ModelConfig) -> Result<ModelSpec, ConfigError> {

@@ -9,7 +9,7 @@ use super::{StoreError, StoreName};
 pub enum Key {
     /// How the run was founded: [`super::Founding`].
     Founding,
-    /// The run: [`longhaul_run::State`].
+    /// The run: [`longhaul_run::RunState`].
     State,
     /// Tokens and workers: [`longhaul_proto::control::EnrolState`].
     Enrolment,

@@ -39,21 +39,56 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// The weights of a folder, as its files describe them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredWeights {
+    /// Files.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Types of the values, such as `BF16`.
+    pub types: BTreeSet<String>,
+}
+
 /// Returns the parameters of a whole model, in the order of the flat vector.
 ///
 /// # Errors
 /// Names the file or the tensor that is missing, of another shape or type, or not known.
 pub(super) fn read(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
+    let mut flat = Vec::with_capacity(usize::try_from(spec.parameter_count())?);
+    for_each(folder, spec, |name, tensor, parameter| append(name, tensor, parameter, &mut flat))?;
+    Ok(flat)
+}
+
+/// Checks names and shapes of all tensors, and reads no values.
+///
+/// # Errors
+/// As [`read`], but for types.
+pub(super) fn check(folder: &Path, spec: &ModelSpec) -> Result<StoredWeights> {
+    let mut types = BTreeSet::new();
+    for_each(folder, spec, |name, tensor, parameter| {
+        types.insert(format!("{:?}", tensor.dtype()));
+        check_shape(name, tensor, parameter)
+    })?;
+    let files = files(folder)?;
+    let bytes = files.iter().map(|file| std::fs::metadata(file).map(|file| file.len()));
+    Ok(StoredWeights { files: files.len(), bytes: bytes.sum::<Result<_, _>>()?, types })
+}
+
+/// Calls a function with each tensor of a model in the order of the flat vector, and refuses others.
+fn for_each(
+    folder: &Path,
+    spec: &ModelSpec,
+    mut take: impl FnMut(&str, &TensorView<'_>, &ParameterSpec) -> Result<()>,
+) -> Result<()> {
     let maps = files(folder)?.into_iter().map(|path| map(&path).map(|map| (path, map)));
     let maps: Vec<(PathBuf, Mmap)> = maps.collect::<Result<_>>()?;
-    let open = |(path, map): &'_ (PathBuf, Mmap)| {
-        let read = SafeTensors::deserialize(map);
-        read.map(drop).with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))
-    };
-    maps.iter().try_for_each(open)?;
     let mut tensors = BTreeMap::new();
     for (path, map) in &maps {
-        for (name, tensor) in SafeTensors::deserialize(map)?.tensors() {
+        let file = SafeTensors::deserialize(map);
+        let file =
+            file.with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))?;
+        for (name, tensor) in file.tensors() {
             ensure!(
                 tensors.insert(name.clone(), tensor).is_none(),
                 "{}: {name} is in another file as well: remove one of the two",
@@ -62,15 +97,13 @@ pub(super) fn read(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
         }
     }
     let weights = Weights { folder, spec, tensors };
-    let mut flat = Vec::with_capacity(usize::try_from(spec.parameter_count())?);
     let mut read = BTreeSet::new();
     for parameter in tensors::stored(spec.kind, spec.parameters()) {
         let (name, tensor) = weights.find(&parameter)?;
-        append(name, tensor, &parameter, &mut flat)?;
+        take(name, tensor, &parameter)?;
         read.insert(name.to_owned());
     }
-    weights.check_rest(&read)?;
-    Ok(flat)
+    weights.check_rest(&read)
 }
 
 /// Returns the files of the weights.
@@ -153,14 +186,19 @@ impl Weights<'_> {
     }
 }
 
-/// Appends a tensor's values.
-fn append(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec, into: &mut Vec<f32>) -> Result<()> {
+fn check_shape(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec) -> Result<()> {
     let shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
     ensure!(
         shape == parameter.shape,
         "{name} has the shape {shape:?}, and config.json describes {:?}",
         parameter.shape
     );
+    Ok(())
+}
+
+/// Appends a tensor's values.
+fn append(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec, into: &mut Vec<f32>) -> Result<()> {
+    check_shape(name, tensor, parameter)?;
     let data = tensor.data();
     match tensor.dtype() {
         Dtype::F32 => extend_f32(into, data),

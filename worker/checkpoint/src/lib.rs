@@ -18,8 +18,9 @@ pub use archive::{RunArchive, Unusable};
 pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use decoder_config::UnsupportedKey;
 pub use error::{CheckpointError, Instead};
+pub use hf_folder::StoredWeights;
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
-pub use opening::{OpenedModel, open_model};
+pub use opening::{InspectedModel, OpenedModel, inspect_model, open_model};
 pub use recut::{Recut, recut};
 pub use store::CheckpointStore;
 

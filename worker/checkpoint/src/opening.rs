@@ -8,6 +8,7 @@ use longhaul_proto::checkpoint::folder::Manifest;
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
 
+use super::hf_folder::StoredWeights;
 use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
 use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, hf_folder, model_config};
@@ -62,14 +63,49 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
 }
 
-/// Opens a folder that `save_pretrained` wrote.
-fn open_hf(folder: &Path) -> Result<OpenedModel> {
+/// A folder of `save_pretrained`, without its values.
+#[derive(Debug)]
+pub struct InspectedModel {
+    /// Description.
+    pub spec: ModelSpec,
+    /// Weights.
+    pub weights: StoredWeights,
+    /// File of its tokenizer, if there is one.
+    pub tokenizer: Option<PathBuf>,
+    /// File with its chat template, if there is one.
+    pub chat_template: Option<PathBuf>,
+}
+
+/// Inspects a folder that `save_pretrained` wrote: its description, and names and shapes of its weights.
+///
+/// # Errors
+/// Names the key of `config.json`, the file or the tensor that is missing or cannot be honoured.
+pub fn inspect_model(folder: &Path) -> Result<InspectedModel> {
+    ensure!(folder.is_dir(), "{} is not a folder", folder.display());
+    let spec = described(folder)?;
+    let weights = hf_folder::check(folder, &spec)?;
+    let there = |name: &str| Some(folder.join(name)).filter(|file| file.is_file());
+    let has_template = |file: &PathBuf| {
+        let json = std::fs::read(file).ok().and_then(|json| serde_json::from_slice::<Value>(&json).ok());
+        json.is_some_and(|json| json.get("chat_template").is_some_and(|template| !template.is_null()))
+    };
+    let chat_template =
+        there("chat_template.jinja").or_else(|| there("tokenizer_config.json").filter(has_template));
+    Ok(InspectedModel { spec, weights, tokenizer: there(TOKENIZER), chat_template })
+}
+
+/// Reads `config.json`.
+fn described(folder: &Path) -> Result<ModelSpec> {
     let config = folder.join(MODEL_CONFIG);
     let text = std::fs::read_to_string(&config).with_context(|| format!("read {}", config.display()))?;
     let json = serde_json::from_str(&text).with_context(|| format!("read {}", config.display()))?;
     let spec = model_config::from_json(&json);
-    let spec =
-        spec.with_context(|| format!("{} describes a model that is not supported", config.display()))?;
+    spec.with_context(|| format!("{} describes a model that is not supported", config.display()))
+}
+
+/// Opens a folder that `save_pretrained` wrote.
+fn open_hf(folder: &Path) -> Result<OpenedModel> {
+    let spec = described(folder)?;
     let parameters = hf_folder::read(folder, &spec)?;
     let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer })

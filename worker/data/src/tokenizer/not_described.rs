@@ -39,6 +39,10 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn strips_before(&self, _: &str) -> Option<String> {
+        match self.never {}
+    }
+
     pub(super) fn has_as_tokens(&self, _: &str, _: &[&str]) -> Result<bool, String> {
         match self.never {}
     }

@@ -1,7 +1,7 @@
 //! Ranks on threads against one engine that has the whole model.
 
 use longhaul_common::config::{SparseBackwardConfig, SparseMode, TrainConfig};
-use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
+use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
 use longhaul_common::pipeline::PipelineSchedule;
 
 use super::*;
@@ -31,6 +31,19 @@ fn a_pipeline_makes_the_same_bits_as_the_whole_model() {
         let (own_losses, own_evaluated, own) = trained_in_pipeline(&spec, &train, pipeline);
         assert_eq!((own_losses, own_evaluated), (losses.clone(), evaluated), "{pipeline:?}, {recompute}");
         assert!(own == parameters, "{pipeline:?}, {recompute}");
+    }
+}
+
+#[test]
+fn a_pipeline_of_each_decoder_makes_the_same_bits_as_the_whole_model() {
+    let ranks = pipeline(PipelineSchedule::ZeroBubble, 2, 1);
+    for spec in tiny_decoders().into_iter().filter(|spec| !spec.tied_embeddings) {
+        let expected = trained(whole(&spec, 0.0));
+        for recompute in [false, true] {
+            let train = TrainConfig { recompute, ..train_config(0.0) };
+            let found = trained_in_pipeline(&spec, &train, &ranks);
+            assert!(found == expected, "{:?}, {recompute}", spec.kind);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Members on threads against one engine that has the whole model.
 
+mod decoders;
 mod sparse;
 mod stages;
 

@@ -1,0 +1,237 @@
+//! `worker model`: what a model's folder holds.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use indicatif::{BinaryBytes, HumanCount};
+use longhaul_checkpoint::{InspectedModel, inspect_model};
+use longhaul_common::config::RopeScaling;
+use longhaul_common::model::{Decoder, ModelSpec, NormPlaces, QueryNorm};
+use longhaul_data::Tokenizer;
+use longhaul_data::counted::counted;
+
+use crate::cli::ModelCommand;
+
+/// Runs a sub-command.
+///
+/// # Errors
+/// The model is not supported, or incomplete.
+pub fn run(command: &ModelCommand) -> Result<()> {
+    let ModelCommand::Inspect { path } = command;
+    match io::stdout().write_all(report(path)?.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("print"),
+        _ => Ok(()),
+    }
+}
+
+fn report(path: &Path) -> Result<String> {
+    let InspectedModel { spec, weights, tokenizer, chat_template } = inspect_model(path)?;
+    let types: Vec<&str> = weights.types.iter().map(String::as_str).collect();
+    let tokenizer = match tokenizer {
+        Some(file) => {
+            let entries = Tokenizer::load(file.to_str().context("the path is not UTF-8")?)?.vocabulary();
+            ensure!(
+                entries <= spec.vocabulary,
+                "{} has {entries} entries, and the model {}: it is of another model",
+                file.display(),
+                spec.vocabulary
+            );
+            format!("{}, {}", file.display(), counted(entries.into(), "token"))
+        }
+        None => "none (tokenizer.json is not there)".to_owned(),
+    };
+    let template = chat_template.map_or_else(|| "none".to_owned(), |file| file.display().to_string());
+    Ok(format!(
+        "{}\nparameters: {}\nweights: {} in {}, {}\ntokenizer: {tokenizer}\nchat template: {template}\n",
+        Architecture(&spec),
+        Parameters(&spec),
+        BinaryBytes(weights.bytes),
+        counted(weights.files as u64, "file"),
+        types.join(" and "),
+    ))
+}
+
+/// The family, its sizes, and a decoder's choices.
+struct Architecture<'a>(&'a ModelSpec);
+
+impl fmt::Display for Architecture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spec = self.0;
+        writeln!(
+            f,
+            "architecture: {}, {}, width {}, {} of width {} ({} of keys and values), feed-forward {}, context {}, vocabulary {}{}",
+            spec.kind.name(),
+            counted(spec.layers.into(), "layer"),
+            spec.width,
+            counted(spec.heads.into(), "head"),
+            spec.head_width(),
+            spec.kv_heads,
+            spec.feed_forward_width,
+            spec.context,
+            spec.vocabulary,
+            if spec.tied_embeddings { ", tied" } else { "" },
+        )?;
+        spec.decoder.as_deref().map_or(Ok(()), |decoder| write!(f, "choices: {}", Choices(spec, decoder)))
+    }
+}
+
+struct Choices<'a>(&'a ModelSpec, &'a Decoder);
+
+impl fmt::Display for Choices<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(spec, decoder) = *self;
+        let norms = match decoder.norms {
+            NormPlaces::Before => "before",
+            NormPlaces::Behind => "behind",
+            NormPlaces::Both => "on both sides",
+        };
+        write!(f, "norms {norms} (epsilon {:e})", decoder.norm_epsilon)?;
+        match decoder.query_norm {
+            Some(QueryNorm::Head) => f.write_str(", norms of each head's queries and keys")?,
+            Some(QueryNorm::Width) => f.write_str(", norms of queries and keys")?,
+            None => {}
+        }
+        let biases = [
+            (decoder.qkv_bias, "queries, keys and values"),
+            (decoder.out_bias, "attention's output"),
+            (decoder.mlp_bias, "feed-forward"),
+        ];
+        for (_, of) in biases.iter().filter(|(has_one, _)| *has_one) {
+            write!(f, ", biases of {of}")?;
+        }
+        let scaling = match &decoder.rotary.scaling {
+            None => String::new(),
+            Some(RopeScaling::Linear { factor }) => format!(", linear scaling by {factor}"),
+            Some(RopeScaling::Llama3 { factor, .. }) => format!(", llama3 scaling by {factor}"),
+            Some(RopeScaling::Yarn { factor, .. }) => format!(", YaRN by {factor}"),
+            Some(RopeScaling::LongRope { original, .. }) => format!(", LongRoPE beyond {original} tokens"),
+        };
+        write!(f, ", rotary base {}{scaling}", decoder.rotary.base)?;
+        let windowed = (0..spec.layers).filter(|layer| decoder.window_of(*layer).is_some()).count() as u64;
+        if let Some(window) = decoder.window.filter(|_| windowed > 0) {
+            write!(f, ", a window of {window} tokens in {}", counted(windowed, "layer"))?;
+        }
+        let without = (0..spec.layers).filter(|layer| decoder.rotary_of(*layer).is_none()).count() as u64;
+        if without > 0 {
+            write!(f, ", no positions in {}", counted(without, "layer"))?;
+        }
+        if let Some(cap) = decoder.score_cap {
+            write!(f, ", scores capped at {cap}")?;
+        }
+        if let Some(cap) = decoder.logit_cap {
+            write!(f, ", logits capped at {cap}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The number of parameters, in all and by part.
+struct Parameters<'a>(&'a ModelSpec);
+
+impl fmt::Display for Parameters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spec = self.0;
+        let of = |blocks: std::ops::Range<u32>| spec.part(vec![blocks]).parameter_count();
+        write!(
+            f,
+            "{}: {} of the embedding, {} of {}, {} of the head",
+            HumanCount(spec.parameter_count()),
+            HumanCount(of(0..1)),
+            HumanCount(of(1..spec.head())),
+            counted(spec.layers.into(), "layer"),
+            HumanCount(of(spec.head()..spec.head() + 1)),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixture(case: &str) -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoders").join(case)
+    }
+
+    #[test]
+    fn the_architecture_its_choices_and_the_weights_are_shown() {
+        for (case, words) in [
+            (
+                "qwen3",
+                &[
+                    "qwen3, 3 layers, width 16, 4 heads of width 8 (2 of keys and values)",
+                    "norms of each head's",
+                    "base 1000000",
+                    "BF16",
+                ][..],
+            ),
+            ("qwen2", &[", tied", "biases of queries, keys and values", "a window of 6 tokens in 2 layers"]),
+            ("gemma2", &["norms on both sides", "scores capped at 2", "logits capped at 3"]),
+            ("smollm3", &["no positions in 1 layer"]),
+            ("phi3-longrope", &["LongRoPE beyond 16 tokens"]),
+            ("llama-llama3", &["llama3 scaling by 8"]),
+            ("olmo2", &["norms behind", ", norms of queries and keys"]),
+            (
+                "llama",
+                &[
+                    "parameters: 7,408: 768 of the embedding, 5,856 of 3 layers, 784 of the head",
+                    "tokenizer: none",
+                    "chat template: none",
+                ],
+            ),
+        ] {
+            let told = report(&fixture(case)).unwrap();
+            assert!(words.iter().all(|words| told.contains(words)), "{case}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_incomplete_or_of_another_model_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = |name: &str| std::fs::copy(fixture("llama").join(name), folder.path().join(name)).unwrap();
+        let refused = || format!("{:#}", report(folder.path()).unwrap_err());
+        assert!(refused().contains("config.json"), "{}", refused());
+        copy("config.json");
+        assert!(refused().contains("model.safetensors"), "{}", refused());
+        copy("model.safetensors");
+        report(folder.path()).unwrap();
+        let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+        for (from, to, words) in [
+            (
+                "\"hidden_act\": \"silu\"",
+                "\"hidden_act\": \"relu\"",
+                "hidden_act = \"relu\": silu is supported",
+            ),
+            ("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "has no tensor model.layers.3"),
+            (
+                "\"num_hidden_layers\": 3",
+                "\"num_hidden_layers\": 2",
+                "9 tensors that its config.json does not describe, such as model.layers.2",
+            ),
+            (
+                "\"intermediate_size\": 24",
+                "\"intermediate_size\": 32",
+                "has the shape [24, 16], and config.json describes [32, 16]",
+            ),
+            ("\"use_cache\": true", "\"moe_layers\": true", "moe_layers = true: this key is not known"),
+        ] {
+            let changed = config.replace(from, to);
+            assert_ne!(changed, config, "{from}");
+            std::fs::write(folder.path().join("config.json"), changed).unwrap();
+            assert!(refused().contains(words), "{to}: {}", refused());
+        }
+        std::fs::write(folder.path().join("config.json"), &config).unwrap();
+        let whole = std::fs::read(folder.path().join("model.safetensors")).unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), &whole[..whole.len() / 2]).unwrap();
+        assert!(refused().contains("is damaged or cut off: fetch it again"), "{}", refused());
+        std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+        std::fs::write(folder.path().join("pytorch_model.bin"), "pickle").unwrap();
+        assert!(refused().contains("which may run code"), "{}", refused());
+        let index = r#"{"weight_map": {"a": "../model.safetensors"}}"#;
+        std::fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+        assert!(refused().contains("which is not a file beside it"), "{}", refused());
+        std::fs::write(folder.path().join("model.safetensors.index.json"), index.replace("../", "")).unwrap();
+        assert!(refused().contains("model.safetensors is missing, and"), "{}", refused());
+    }
+}
