@@ -120,7 +120,7 @@ mod tests {
         let removed = r#""behavior":"Removed","invert":false"#;
         let inverted = r#""behavior":"Removed","invert":true"#;
         for (json, words) in [
-            (replace(r#"{"Regex":"[0-9]"}"#, ""), Some("normalizer takes")),
+            (replace(r#"{"Regex":"[0-9]"}"#, ""), Some("normalizer deletes")),
             (replace(r#"{"String":"\u00ad"}"#, ""), Some("deletes '\\u{ad}'")),
             (replace(r#"{"String":"<br>"}"#, ""), Some("deletes '<', '>', 'b', 'r'")),
             (replace(r#"{"Regex":"(?<=\\d),(?=\\d)"}"#, ""), Some("deletes ','")),
@@ -128,7 +128,7 @@ mod tests {
             (replace(r#"{"Regex":"\\s+$"}"#, ""), None),
             (replace(r#"{"Regex":"^▁+$"}"#, ""), None),
             (split(r#"{"Regex":"[0-9.]"}"#, removed), Some("deletes '.', '0', '1', '2', '3' and 6 more")),
-            (split(r#"{"String":"|"}"#, removed), Some("pre_tokenizer takes")),
+            (split(r#"{"String":"|"}"#, removed), Some("pre_tokenizer deletes")),
             (split(r#"{"Regex":"\\p{L}+"}"#, inverted), Some("deletes '!'")),
             (split(r#"{"Regex":"[^\\s]+"}"#, inverted), None),
             (split(r#"{"Regex":"\\s+"}"#, removed), None),
