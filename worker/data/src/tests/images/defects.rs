@@ -152,7 +152,11 @@ fn idx_files_that_are_cut_or_do_not_fit_are_refused_by_name_and_place() {
             &labels[..12].to_vec(),
             "labels cannot be read as idx (image 4 of 7, counted from 0): it is cut off",
         ),
-        (&[pixels.as_slice(), &[0]].concat(), &labels, "images cannot be read as idx (its end): it continues"),
+        (
+            &[pixels.as_slice(), &[0]].concat(),
+            &labels,
+            "images cannot be read as idx (its end): it continues",
+        ),
         (&pixels, &other, "images, image 0 is of class 3, and data.image.classes = 3"),
         (&flat, &labels, "images of 0 × 0 pixels are not read"),
     ] {
