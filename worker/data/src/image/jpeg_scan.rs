@@ -15,6 +15,7 @@ const CODE_BITS_MAX: u32 = 16;
 const ENDS_EARLY: &str = "its coded data end before its last block: fetch it again, or take it out";
 const GOES_ON: &str =
     "its coded data go on behind its last block, so that they are damaged: fetch it again, or take it out";
+const COLOURS: &str = "its marks of colours contradict each other (RGB and YCbCr): write it anew";
 const NO_CODE: &str = "its coded data are damaged: fetch it again, or take it out";
 
 /// Checks the scans of a file that reaches its end marker. Progressive and other frames are left to the decoder.
@@ -35,9 +36,16 @@ pub(super) fn check(file: &[u8]) -> Result<(), &'static str> {
         rest = behind;
         match code {
             0xc4 => state.tables(segment).ok_or(NO_CODE)?,
-            0xc0 | 0xc1 => state.frame = Frame::read(segment),
-            // Progressive, lossless, arithmetic.
-            0xc2 | 0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => return Ok(()),
+            0xe0 => state.is_jfif |= segment.starts_with(b"JFIF\0"),
+            0xee if segment.starts_with(b"Adobe") => state.transform = segment.get(11).copied(),
+            0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
+                state.check_colours(segment)?;
+                // Progressive, lossless, arithmetic.
+                if code > 0xc1 {
+                    return Ok(());
+                }
+                state.frame = Frame::read(segment);
+            }
             0xdd => {
                 state.interval = segment.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes).into())
             }
@@ -68,6 +76,9 @@ fn segment(rest: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[derive(Default)]
 struct State {
+    is_jfif: bool,
+    /// Adobe's mark of the colours: 0 for RGB, 1 for YCbCr.
+    transform: Option<u8>,
     frame: Option<Frame>,
     /// Minimum coded units between restart markers; 0: none.
     interval: usize,
@@ -160,6 +171,14 @@ impl Table {
 }
 
 impl State {
+    /// Refuses three colours of which one mark says RGB and another YCbCr: decoders choose differently.
+    fn check_colours(&self, frame: &[u8]) -> Result<(), &'static str> {
+        let ids: Vec<u8> = frame.get(6..).unwrap_or_default().iter().step_by(3).copied().collect();
+        let says_rgb = ids == *b"RGB" || self.transform == Some(0);
+        let says_ycbcr = self.is_jfif || self.transform == Some(1);
+        if ids.len() == 3 && says_rgb && says_ycbcr { Err(COLOURS) } else { Ok(()) }
+    }
+
     /// Reads the tables of a segment.
     fn tables(&mut self, mut segment: &[u8]) -> Option<()> {
         while let Some((head, behind)) = segment.split_first() {
@@ -355,6 +374,37 @@ mod tests {
                     assert_eq!(check(&higher), Err(ENDS_EARLY), "{width} × {height}, {quality}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn marks_of_colours_that_contradict_each_other_are_refused() {
+        let file = encoded(&picture(16, 16), 80);
+        let jfif = file.windows(5).position(|bytes| bytes == b"JFIF\0").unwrap();
+        let without = [&file[..2], &file[jfif + 16 - 2..]].concat();
+        let adobe = |transform: u8| [&b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"[..], &[transform]].concat();
+        let with = |file: &[u8], mark: &[u8]| [&file[..2], mark, &file[2..]].concat();
+        let renamed = |file: &[u8]| {
+            let mut other = file.to_vec();
+            let frame = other.windows(2).position(|bytes| bytes == [0xff, 0xc0]).unwrap();
+            (0..3).for_each(|at| other[frame + 10 + 3 * at] = b"RGB"[at]);
+            let scan = other.windows(2).position(|bytes| bytes == [0xff, 0xda]).unwrap();
+            (0..3).for_each(|at| other[scan + 5 + 2 * at] = b"RGB"[at]);
+            other
+        };
+        for (file, is_refused) in [
+            (file.clone(), false),
+            (without.clone(), false),
+            (with(&file, &adobe(1)), false),
+            (with(&without, &adobe(0)), false),
+            (renamed(&without), false),
+            (with(&renamed(&without), &adobe(0)), false),
+            (with(&file, &adobe(0)), true),
+            (renamed(&file), true),
+            (with(&renamed(&without), &adobe(1)), true),
+        ] {
+            let expected = if is_refused { Err(COLOURS) } else { Ok(()) };
+            assert_eq!(check(&file), expected, "{:02x?}", &file[..40]);
         }
     }
 
