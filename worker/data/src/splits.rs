@@ -77,9 +77,9 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 pub(super) fn several(files: &[PathBuf], are_texts: bool) -> Option<String> {
     if !are_texts {
         let is_evaluated = |path: &&PathBuf| {
-            let below = path.components().rev().take(2).collect::<Vec<_>>();
-            let mut parts = below.iter().filter_map(|part| part.as_os_str().to_str());
-            parts.next().is_some_and(|name| words(name).any(is_other)) || parts.any(is_other)
+            // The file's name, and that of its folder.
+            let mut names = path.components().rev().take(2).filter_map(|part| part.as_os_str().to_str());
+            names.any(|name| words(name).any(is_other))
         };
         let (other, train) =
             (files.iter().find(is_evaluated)?, files.iter().find(|path| !is_evaluated(path))?);
@@ -213,6 +213,9 @@ mod tests {
             &["corpus-test.jsonl", "corpus.jsonl"],
             &["corpus.jsonl", "corpus_heldout.jsonl"],
             &["testset/a.csv", "trainset/a.csv"],
+            &["default/partial-train/0000.parquet", "default/partial-test/0000.parquet"],
+            &["c/train.clean.100/0000.parquet", "c/test.clean/0000.parquet"],
+            &["en-train/0.parquet", "en-dev/0.parquet"],
             &["news.devtest.tsv", "news.train.tsv"],
         ] {
             assert!(several_as(names, false).is_some(), "{names:?}");
