@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ConfigError;
 use super::rope::RopeScalingConfig;
 
-/// `[model.decoder]`. What is left out is as the family has it.
+/// `[model.decoder]`. A key that is absent has the family's value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DecoderConfig {
@@ -18,7 +18,7 @@ pub struct DecoderConfig {
     /// Base of the rotary frequencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_theta: Option<f64>,
-    /// The same of layers with a window.
+    /// Base of the rotary frequencies in layers with a window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rope_local_base_freq: Option<f64>,
     /// Scaling of the rotary frequencies.

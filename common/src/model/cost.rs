@@ -108,7 +108,7 @@ impl ModelSpec {
             [self.width, self.feed_forward_width, self.query_width(), self.kv_width()].map(u64::from);
         let feed_forward_matrices = if self.kind.is_decoder() { 3 } else { 2 };
         let products = 2 * d * q + 2 * d * kv + feed_forward_matrices * d * f;
-        // What it attends to of the sequence.
+        // Tokens that each token attends to.
         let window = self.decoder.as_ref().and_then(|decoder| decoder.window_of(layer));
         let seen = u64::from(window.map_or(sequence, |window| window.min(sequence)));
         let ways = u64::from(self.shard.ways());

@@ -202,12 +202,6 @@ impl Decoder {
         let own = self.window_rotary.as_ref().filter(|_| self.window_of(layer).is_some());
         Some(own.unwrap_or(&self.rotary))
     }
-
-    /// Returns the matrices of a layer's feed-forward part.
-    #[must_use]
-    pub fn feed_forward_matrices(&self) -> u64 {
-        3
-    }
 }
 
 impl ModelKind {

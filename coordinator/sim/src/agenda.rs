@@ -1,4 +1,4 @@
-//! What is due, by time and then by order.
+//! The queue of due entries, by time and then by order.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};

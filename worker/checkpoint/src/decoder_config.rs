@@ -1,13 +1,14 @@
 //! `config.json` of causal decoders, as transformers 4 and 5 write it.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+mod keys;
 
 use longhaul_common::config::{
     DecoderConfig, ModelConfig, ModelKind, RopeScaling, RopeScalingConfig, RopeType,
 };
 use longhaul_common::model::{Decoder, ModelSpec};
 use serde_json::{Map, Value, json};
+
+use self::keys::{Keys, Read};
 
 /// A key of `config.json` that is missing, or that cannot be honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +44,7 @@ const FAMILIES: [(&str, &str, ModelKind); 9] = [
 ];
 
 /// Keys that change nothing in training.
-const WITHOUT_EFFECT: [&str; 19] = [
+const WITHOUT_EFFECT: [&str; 21] = [
     "_name_or_path",
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -55,11 +56,13 @@ const WITHOUT_EFFECT: [&str; 19] = [
     "eos_token_id",
     "id2label",
     "initializer_range",
+    "is_llama_config",
     "label2id",
     "model_type",
     "pad_token_id",
     "pretraining_tp",
     "torch_dtype",
+    "transformers.js_config",
     "transformers_version",
     "unsloth_fixed",
     "use_cache",
@@ -73,89 +76,6 @@ pub(super) fn family(model_type: &str) -> Option<ModelKind> {
 /// Returns every `model_type` of a decoder.
 pub(super) fn names() -> Vec<&'static str> {
     FAMILIES.iter().map(|(name, ..)| *name).collect()
-}
-
-/// The keys of an object, which all have to be read.
-struct Keys<'a> {
-    of: &'a Map<String, Value>,
-    read: RefCell<BTreeSet<&'static str>>,
-    /// Prefix of the keys in messages.
-    path: &'static str,
-}
-
-type Read<T> = Result<T, UnsupportedKey>;
-
-impl<'a> Keys<'a> {
-    fn new(of: &'a Map<String, Value>, path: &'static str) -> Self {
-        Self { of, read: RefCell::default(), path }
-    }
-
-    /// Returns a value; `None`: it is absent or null.
-    fn get(&self, key: &'static str) -> Option<&'a Value> {
-        self.read.borrow_mut().insert(key);
-        self.of.get(key).filter(|value| !value.is_null())
-    }
-
-    fn refused(&self, key: &str, value: &Value, reason: impl Into<String>) -> UnsupportedKey {
-        UnsupportedKey::new(&format!("{}{key}", self.path), value, reason)
-    }
-
-    fn parsed<T>(
-        &self,
-        key: &'static str,
-        wanted: &str,
-        parse: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Read<Option<T>> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        let parsed = parse(value).ok_or_else(|| self.refused(key, value, format!("it must be {wanted}")))?;
-        Ok(Some(parsed))
-    }
-
-    fn count(&self, key: &'static str) -> Read<Option<u32>> {
-        self.parsed(key, "a whole number below 2^32", |value| value.as_u64()?.try_into().ok())
-    }
-
-    fn number(&self, key: &'static str) -> Read<Option<f64>> {
-        self.parsed(key, "a number", Value::as_f64)
-    }
-
-    fn flag(&self, key: &'static str) -> Read<Option<bool>> {
-        self.parsed(key, "true or false", Value::as_bool)
-    }
-
-    fn text(&self, key: &'static str) -> Read<Option<&'a str>> {
-        self.parsed(key, "text", Value::as_str)
-    }
-
-    fn numbers(&self, key: &'static str) -> Read<Option<Vec<f64>>> {
-        let numbers = |value: &Value| value.as_array()?.iter().map(Value::as_f64).collect();
-        self.parsed(key, "a list of numbers", numbers)
-    }
-
-    fn needed<T>(&self, key: &'static str, value: Option<T>) -> Read<T> {
-        value.ok_or_else(|| self.refused(key, &Value::Null, "it is missing"))
-    }
-
-    /// Refuses a value other than the only one supported.
-    fn expect(&self, key: &'static str, is_supported: impl Fn(&Value) -> bool, reason: &str) -> Read<()> {
-        match self.get(key) {
-            Some(value) if !is_supported(value) => Err(self.refused(key, value, reason)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses the first key that nobody has read.
-    fn finish(&self, known: &[&str]) -> Read<()> {
-        let read = self.read.borrow();
-        let is_left = |key: &&String| !read.contains(key.as_str()) && !known.contains(&key.as_str());
-        match self.of.keys().find(is_left) {
-            Some(key) => {
-                let reason = "this key is not known for this model_type: remove it if it changes nothing, else the model cannot be trained here";
-                Err(self.refused(key, &self.of[key], reason))
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 /// Returns the configuration of a decoder of this family.
@@ -200,6 +120,11 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     if kind != ModelKind::Qwen2 && kind != ModelKind::Phi3 && kind != ModelKind::Mistral {
         let has_bias = keys.flag("attention_bias")?.unwrap_or(false);
         (decoder.qkv_bias, decoder.out_bias) = (Some(has_bias), Some(has_bias));
+    } else {
+        keys.expect("attention_bias", |value| value == false, "this model_type has no choice of biases")?;
+    }
+    for key in ["rope_interleaved", "use_mrope"] {
+        keys.expect(key, |value| value == false, "the two halves of a head turn against each other here")?;
     }
     if matches!(kind, ModelKind::Llama | ModelKind::SmolLm3) {
         decoder.mlp_bias = Some(keys.flag("mlp_bias")?.unwrap_or(false));
@@ -252,6 +177,10 @@ fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConf
     let local = keys.number("rope_local_base_freq")?;
     let object = |key: &'static str| keys.parsed(key, "an object", Value::as_object);
     let (scaling, parameters) = (object("rope_scaling")?, object("rope_parameters")?);
+    if let (Some(scaling), Some(_)) = (scaling, parameters) {
+        let reason = "rope_parameters is there as well: remove one of the two";
+        return Err(keys.refused("rope_scaling", &json!(scaling), reason));
+    }
     let read = |of: Option<&Map<String, Value>>,
                 path: &'static str|
      -> Read<(Option<f64>, Option<RopeScalingConfig>)> {
@@ -264,8 +193,11 @@ fn rotary(keys: &Keys<'_>, kind: ModelKind, context: u32, into: &mut DecoderConf
         Ok((theta, scaling))
     };
     if kind == ModelKind::Gemma3 {
-        let of = |key: &'static str| parameters.and_then(|all| all.get(key)?.as_object());
-        let (full, windowed) = (of("full_attention"), of("sliding_attention"));
+        let empty = Map::new();
+        let kinds = Keys::new(parameters.unwrap_or(&empty), PATH);
+        let of = |key: &'static str| kinds.parsed(key, "an object", Value::as_object);
+        let (full, windowed) = (of("full_attention")?, of("sliding_attention")?);
+        kinds.finish(&[])?;
         let (new, of_full) = read(full, "rope_parameters.full_attention.")?;
         let (window, none) = read(windowed, "rope_parameters.sliding_attention.")?;
         if none.is_some() {
@@ -328,8 +260,13 @@ fn scaling_of(keys: &Keys<'_>, context: u32, outer: Option<u32>) -> Read<Option<
 /// Reads which layers have a window, and which have no positions.
 fn windows(keys: &Keys<'_>, kind: ModelKind, layers: u32, into: &mut DecoderConfig) -> Read<()> {
     const WINDOWED: &str = "sliding_attention";
-    let window = keys.count("sliding_window")?;
     let is_used = keys.flag("use_sliding_window")?;
+    // Files leave out what is as usual; null means none.
+    let has_one = matches!(kind, ModelKind::Mistral | ModelKind::Gemma2 | ModelKind::Gemma3);
+    let usual = (has_one && !keys.of.contains_key("sliding_window")).then_some(4096);
+    let window = keys.count("sliding_window")?.or(usual);
+    let is_qwen = matches!(kind, ModelKind::Qwen2 | ModelKind::Qwen3);
+    let window = window.filter(|_| !is_qwen || is_used == Some(true));
     let first = keys.count("max_window_layers")?;
     let period = keys.count("sliding_window_pattern")?.or(keys.count("_sliding_window_pattern")?);
     let kinds = keys.parsed("layer_types", "a list of names", |value| {
@@ -356,9 +293,8 @@ fn windows(keys: &Keys<'_>, kind: ModelKind, layers: u32, into: &mut DecoderConf
         }
         _ => Vec::new(),
     };
-    let of_family = matches!(kind, ModelKind::Gemma2 | ModelKind::Gemma3).then_some(4096);
     into.window_layers = Some(named.unwrap_or(by_rule));
-    into.sliding_window = window.or(of_family);
+    into.sliding_window = window;
     if kind == ModelKind::SmolLm3 {
         let interval = keys.count("no_rope_layer_interval")?.unwrap_or(4).max(1);
         let flags = keys.parsed("no_rope_layers", "a list of 0 and 1", |value| {

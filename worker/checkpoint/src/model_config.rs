@@ -76,6 +76,19 @@ fn gpt2(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
         number.ok_or_else(|| UnsupportedKey::new(key, value, "it must be a whole number below 2^32"))
     };
+    let supported: [(&str, &[Value]); 6] = [
+        ("activation_function", &[json!("gelu_new"), json!("gelu_pytorch_tanh")]),
+        ("layer_norm_epsilon", &[json!(GPT2_NORM_EPSILON)]),
+        ("scale_attn_weights", &[json!(true)]),
+        ("scale_attn_by_inverse_layer_idx", &[json!(false)]),
+        ("reorder_and_upcast_attn", &[json!(false)]),
+        ("add_cross_attention", &[json!(false)]),
+    ];
+    for (key, values) in supported {
+        if let Some(value) = json.get(key).filter(|value| !values.contains(value)) {
+            return Err(UnsupportedKey::new(key, value, format!("{} is supported", values[0])));
+        }
+    }
     let width = number("n_embd")?;
     let inner = json.get("n_inner").is_some_and(|inner| !inner.is_null()).then(|| number("n_inner"));
     Ok(ModelConfig {
@@ -115,6 +128,9 @@ mod tests {
             (tiny_gpt2(), "n_head", json!(3)),
             (tiny_gpt2(), "n_layer", json!(u32::MAX)),
             (tiny_gpt2(), "n_embd", json!(-32)),
+            (tiny_gpt2(), "activation_function", json!("relu")),
+            (tiny_gpt2(), "layer_norm_epsilon", json!(1e-12)),
+            (tiny_gpt2(), "scale_attn_by_inverse_layer_idx", json!(true)),
             (tiny_llama(), "num_key_value_heads", json!(3)),
             (tiny_llama(), "vocab_size", json!(u64::MAX)),
         ] {

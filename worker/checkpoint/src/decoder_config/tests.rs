@@ -70,6 +70,10 @@ fn a_key_that_cannot_be_honoured_is_refused_by_its_name() {
     ] {
         let mut json = all[name].clone();
         json[key] = value;
+        // In its place, as transformers 4 writes it.
+        if key == "rope_scaling" {
+            json.as_object_mut().unwrap().remove("rope_parameters");
+        }
         let message = from_json(&json).unwrap_err().to_string();
         assert!(message.contains(words), "{name}, {key}: {message}");
     }
@@ -111,5 +115,38 @@ fn descriptions_of_older_versions_are_read() {
     );
     assert!(matches!(phi.rotary.scaling, Some(RopeScaling::LongRope { original: 32, .. })));
     assert!(with(json!({"model_type": "smollm3"})).tied_embeddings);
+    let usual = decoder(json!({"model_type": "mistral"}));
+    assert_eq!((usual.window_of(0), usual.window_of(1)), (Some(4096), Some(4096)));
+    assert_eq!(decoder(json!({"model_type": "mistral", "sliding_window": null})).window_of(0), None);
+    let unused = json!({"model_type": "qwen2", "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]});
+    assert_eq!(decoder(unused).window_of(0), None);
+    assert!(!decoder(json!({"model_type": "phi3", "attention_bias": false})).qkv_bias);
     assert!(!with(json!({"model_type": "qwen2"})).tied_embeddings);
+}
+
+/// Transformers prefers one of the two; a flat object has no effect in Gemma 3.
+#[test]
+fn rotary_positions_that_are_told_twice_or_at_another_place_are_refused() {
+    let all: std::collections::BTreeMap<_, _> = descriptions().into_iter().collect();
+    for (name, key, value, words) in [
+        (
+            "llama",
+            "rope_scaling",
+            json!({"type": "linear", "factor": 2.0}),
+            "rope_parameters is there as well",
+        ),
+        (
+            "gemma3",
+            "rope_parameters",
+            json!({"rope_theta": 5.0}),
+            "rope_parameters.rope_theta = 5.0: this key is not known",
+        ),
+        ("llama", "rope_interleaved", json!(true), "rope_interleaved = true: the two halves"),
+        ("phi3", "attention_bias", json!(true), "attention_bias = true: this model_type has no choice"),
+    ] {
+        let mut json = all[name].clone();
+        json[key] = value;
+        let message = from_json(&json).unwrap_err().to_string();
+        assert!(message.contains(words), "{name}, {key}: {message}");
+    }
 }
