@@ -88,8 +88,7 @@ impl Question {
         };
         let present = self.present.as_ref().and_then(|present| Some((present, self.step_s(present)?)));
         let Some((present, present_s)) = present else {
-            let text =
-                format!("the plan that the run has is none on the machines that are here. {}", why(&choice));
+            let text = format!("the present plan does not work on the available machines. {}", why(&choice));
             return Answer::Move(Box::new(choice), text);
         };
         let best_s = choice.best.1.step_s;
@@ -97,7 +96,7 @@ impl Question {
         let price_s = self.pause_s + way_s(&self.topology, &present.plan, &bytes);
         let prospect = Prospect { steps_left: self.steps_left, present_s, best_s, price_s };
         let figures = format!(
-            "{} takes {best_s:.3} s a step where {} takes {present_s:.3} s: over {} steps {:.0} s less, for a move of {} that takes {price_s:.1} s",
+            "{} takes {best_s:.3} s a step, {} takes {present_s:.3} s: the remaining {} steps would take {:.0} s less; moving {} takes {price_s:.1} s",
             outline(&choice),
             outline_of(&present.plan, present.members),
             self.steps_left,

@@ -84,9 +84,7 @@ pub enum TopologyError {
         zero: bool,
     },
     /// A link that loses more than there is, or less than nothing.
-    #[error(
-        "{table}.loss_percent = {value}: of a hundred packets, fewer than a hundred are lost; zero if it is not known"
-    )]
+    #[error("{table}.loss_percent = {value}: must be at least 0 and below 100; write 0 if it is not known")]
     Loss {
         /// The link's table.
         table: String,
@@ -94,18 +92,18 @@ pub enum TopologyError {
         value: String,
     },
     /// No device exists.
-    #[error("there is no [[site]] with workers; each has a name, workers, tflops and memory_gib")]
+    #[error("there is no [[site]] with workers: write one with name, workers, tflops and memory_gib")]
     Empty,
     /// Memory beside a GPU's where there is no GPU.
     #[error(
-        "site `{0}` has host_memory_gib, which is what a machine has for each of its GPUs besides the GPU's own memory_gib: write gpu = true, or leave it out"
+        "site `{0}` has host_memory_gib, the machine's own memory for each of its GPUs, but no GPU: write gpu = true, or leave it out"
     )]
     NoGpu(String),
     /// Two sites of one name.
-    #[error("two sites are called `{0}`: names tell them apart in [[link]]")]
+    #[error("two sites are called `{0}`: give each its own name, as [[link]] refers to sites by name")]
     Twice(String),
     /// A link of a site that there is none of.
-    #[error("[[link]] between = {between:?}: names two of the sites {sites}")]
+    #[error("[[link]] between = {between:?}: must name two of the sites {sites}")]
     Unknown {
         /// As written.
         between: Vec<String>,
@@ -113,11 +111,11 @@ pub enum TopologyError {
         sites: String,
     },
     /// Two links between the same sites.
-    #[error("two [[link]] say what is between = [\"{0}\"]: leave one")]
+    #[error("two [[link]] have between = [\"{0}\"]: remove one")]
     Linked(String),
     /// A pair of sites without a link.
     #[error(
-        "nothing says how `{0}` and `{1}` are linked: write [[link]] between = [\"{0}\", \"{1}\"], or [wan] for all pairs"
+        "there is no link between `{0}` and `{1}`: write [[link]] between = [\"{0}\", \"{1}\"], or [wan] for all pairs"
     )]
     Unlinked(String, String),
 }
@@ -402,7 +400,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         let error = |text: &str| Topology::parse(text).unwrap_err().to_string();
         assert!(error("").contains("no [[site]]"));
-        assert!(error(TWO).contains("how `a` and `b` are linked"));
+        assert!(error(TWO).contains("no link between `a` and `b`"));
         assert!(error(&TWO.replace("\"b\"", "\"a\"")).contains("two sites are called `a`"));
         assert!(error(&TWO.replace("tflops = 2", "tflops = -2")).contains("site.tflops = -2"));
         assert!(error(&TWO.replace("tflops", "teraflops")).contains("teraflops"));
@@ -412,7 +410,7 @@ mod tests {
                 .contains("wan.loss_percent = 100")
         );
         let link = "[[link]]\nbetween = [\"a\", \"b\"]\nmbit = 1\nrtt_ms = 7\n";
-        assert!(error(&format!("{TWO}{link}{link}")).contains("leave one"));
+        assert!(error(&format!("{TWO}{link}{link}")).contains("remove one"));
         let odd = format!("{TWO}[[link]]\nbetween = [\"a\", \"c\"]\nmbit = 1\nrtt_ms = 7\n");
         assert!(error(&odd).contains("the sites a, b"));
         assert!(error(&odd.replace("\"c\"", "\"a\"")).contains("the sites a, b"));

@@ -7,7 +7,7 @@ use longhaul_common::units::Bytes;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unfit {
     /// Something does not fit.
-    #[error("rank {rank} needs {}{}, and has {}", Bytes(*needed_bytes as u64), whose(*memory), Bytes(*bytes as u64))]
+    #[error("rank {rank} needs {}{}, but has {}", Bytes(*needed_bytes as u64), whose(*memory), Bytes(*bytes as u64))]
     Memory {
         /// Of which rank.
         rank: usize,
@@ -26,7 +26,7 @@ pub enum Unfit {
 /// No plan fits.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "no plan fits: {closest}. The model's parameters, with all that is kept of them, take {}. {} may help",
+    "no plan fits: {closest}. The model's parameters and the state kept with them take {}. {} may help",
     totals(*fixed_bytes, *memory_bytes),
     remedy(closest)
 )]
@@ -62,7 +62,7 @@ fn whose(memory: Memory) -> &'static str {
     match memory {
         Memory::Machine => "",
         Memory::Gpu => " of its GPU's memory",
-        Memory::Host => " of its machine's memory, besides the GPU's",
+        Memory::Host => " of host memory",
     }
 }
 
@@ -71,9 +71,9 @@ fn totals(fixed: PerMemory, has: PerMemory) -> String {
     let total = |memory: Memory| {
         let (fixed, has) = (Bytes(fixed[memory] as u64), Bytes(has[memory] as u64));
         match memory {
-            Memory::Machine => format!("{fixed}, and all devices together have {has}"),
-            Memory::Gpu => format!("{fixed} on GPUs, which have {has} together"),
-            Memory::Host => format!("{fixed} in the machines around them, which have {has}"),
+            Memory::Machine => format!("{fixed}, and all devices have {has} in total"),
+            Memory::Gpu => format!("{fixed} on GPUs, which have {has} in total"),
+            Memory::Host => format!("{fixed} in host memory, which has {has} in total"),
         }
     };
     let is_there = |memory: &Memory| has[*memory] > 0.0;
@@ -83,7 +83,7 @@ fn totals(fixed: PerMemory, has: PerMemory) -> String {
 fn remedy(closest: &Unfit) -> &'static str {
     match closest {
         Unfit::Memory { memory: Memory::Host, .. } => {
-            "More memory in the machines with GPUs, more machines with fewer GPUs each, a strategy that keeps less (sync.preset) or a smaller model"
+            "More memory in the machines with GPUs, more machines with fewer GPUs each, a strategy with less state (sync.preset) or a smaller model"
         }
         _ => "More or larger devices, a smaller train.micro_batch or a smaller model",
     }

@@ -21,14 +21,14 @@ pub fn why(choice: &Choice) -> String {
     };
     let exchange = match prediction.sync_s {
         _ if prediction.links.is_empty() => "nothing crosses between sites".to_owned(),
-        0.0 => "between sites goes only what the pipeline hands on".to_owned(),
+        0.0 => "only the pipeline's traffic crosses between sites".to_owned(),
         sync_s if prediction.step_s <= (prediction.compute_s + prediction.coding_s) * 1.001 => {
             let coding = match prediction.coding_s {
                 0.0 => String::new(),
                 coding_s => format!(", and {coding_s:.3} s for coding on the same cores"),
             };
             format!(
-                "its exchange ({sync_s:.3} s a step) goes on beside computing ({:.3} s{coding})",
+                "its exchange ({sync_s:.3} s a step) overlaps with computation ({:.3} s{coding})",
                 prediction.compute_s
             )
         }
@@ -70,7 +70,7 @@ fn together(choice: &Choice) -> String {
 /// Describes the best plan without groups, as a comparison.
 fn with_whole_layers(choice: &Choice) -> String {
     let Some(Rival { stages, step_s, .. }) = choice.rival else {
-        return "as written, or as no plan fits with whole layers".to_owned();
+        return "as configured, or because no plan fits with whole layers".to_owned();
     };
     let cut = if stages > 1 { format!(", cut in {stages},") } else { String::new() };
     let longer = 100.0 * (step_s / choice.best.1.step_s - 1.0).max(0.0);
@@ -106,12 +106,12 @@ fn divided(choice: &Choice) -> String {
     }
     let gain = choice.undivided.as_ref().map_or_else(String::new, |(_, other)| {
         format!(
-            ": undivided, it would be idle for {:.0} %, and a step take {:.0} % longer",
+            ": with undivided backward passes, it would be idle for {:.0} % and a step would take {:.0} % longer",
             100.0 * other.bubble,
             100.0 * (other.step_s / prediction.step_s - 1.0).max(0.0)
         )
     });
-    format!(", as who waits computes gradients of weights meanwhile (zero-bubble){gain}")
+    format!(", as idle ranks compute weight gradients meanwhile (zero-bubble){gain}")
 }
 
 /// A plan in a few signs: replicas × ranks.

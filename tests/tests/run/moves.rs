@@ -49,7 +49,7 @@ fn a_part_whose_only_worker_is_lost_goes_on_with_another_one_from_the_copy_of_it
         scenario.wait_for_round(45);
         lose_for_good(&mut scenario, lost);
         scenario.cluster.start_worker(2).unwrap();
-        let goes_on = |status: &Value| training(status) == 2 && events_of(status).contains("fetches them");
+        let goes_on = |status: &Value| training(status) == 2 && events_of(status).contains("fetch them");
         let status = scenario.cluster.wait_for("the newcomer to take the part", RUN_MAX, goes_on).unwrap();
         assert!(applied_rounds(&status) >= 20, "{status:#}");
         let status = scenario.finish();
@@ -85,7 +85,7 @@ fn machines_that_join_make_the_coordinator_plan_anew_and_the_state_moves_to_them
     let moved = |status: &Value| training(status) == 4 && events_of(status).contains("the plan changes");
     let status = scenario.cluster.wait_for("the run to move", RUN_MAX, moved).unwrap();
     let (events, round) = (events_of(&status), applied_rounds(&status));
-    assert!(events.contains("the plan changes: 2 × 2") && events.contains("a step where 1 × 2"), "{events}");
+    assert!(events.contains("the plan changes: 2 × 2") && events.contains("a step, 1 × 2"), "{events}");
     assert!(status["plan"].as_str().unwrap().starts_with("the plan: 2 × 2"), "{status:#}");
     let status = scenario.wait_for_round(round + 20);
     assert_exactly_once(&status);
@@ -122,7 +122,7 @@ fn who_is_left_goes_on_with_the_whole_model_out_of_the_parts() {
     let status = scenario.finish();
     assert_exactly_once(&status);
     let events = events_of(&status);
-    assert!(events.contains("none on the machines that are here"), "{events}");
+    assert!(events.contains("does not work on the available machines"), "{events}");
     assert!(!events.contains("starts from the beginning"), "{events}");
     assert_eq!(status["parts"].as_u64(), Some(1));
     assert!(!scenario.cluster.worker(0).unwrap().log().contains("no moments"));
@@ -158,7 +158,7 @@ fn who_alone_has_a_part_hands_it_over_before_it_goes() {
         let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();
         assert_exactly_once(&status);
         let events = events_of(&status);
-        assert!(events.contains("nobody else has its part of the model"), "{events}");
+        assert!(events.contains("no other worker has its part of the model"), "{events}");
         assert!(!events.contains("starts from the beginning"), "{events}");
         assert!(applied_rounds(&status) > round, "{status:#}");
     }

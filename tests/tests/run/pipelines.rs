@@ -229,7 +229,9 @@ fn those_who_are_left_of_two_copies_make_one_and_the_whole_one_does_not_wait_for
     let mut scenario = Setup { batch: 12, micro_batch: 2, ..setup }.start();
     scenario.wait_for_round(3);
     let waiting = |status: &Value| in_state(status, "waiting");
-    let come_apart = |status: &Value| status["events"].to_string().matches("has come apart").count();
+    let come_apart = |status: &Value| {
+        status["events"].to_string().matches("its copy of the model has lost a worker").count()
+    };
     scenario.cluster.kill_worker(1);
     let four = |status: &Value| training(status) == 4 && waiting(status) == 1;
     let status = scenario.cluster.wait_for("two copies to go on", RUN_MAX, four).unwrap();
@@ -277,7 +279,7 @@ fn a_copy_that_cannot_join_alone_comes_in_when_all_begin_anew() {
     let both = |status: &Value| training(status) == 4 && applied_rounds(status) > round + 5;
     let status = scenario.cluster.wait_for("both copies to train", RUN_MAX, both).unwrap();
     let events = status["events"].to_string();
-    assert!(events.contains("when all begin anew together"), "{events}");
+    assert!(events.contains("when all workers restart together"), "{events}");
     assert!(!events.contains("starts from the beginning"), "{events}");
     scenario.told(&["stop", "--wait"]);
     let status = scenario.cluster.wait_until_finished(RUN_MAX).unwrap();

@@ -57,7 +57,7 @@ fn a_worker_without_any_file_waits_for_one_that_has_the_data_and_trains_the_same
         remote.wait_for_words("no worker with the run's data has joined yet", RUN_MAX).unwrap();
         let status = scenario.cluster.status();
         assert_eq!(status["members"][0]["data"], "none", "{status:#}");
-        assert!(status["problems"].to_string().contains("nobody here has the run's data"), "{status:#}");
+        assert!(status["problems"].to_string().contains("no worker here has the run's data"), "{status:#}");
     });
     assert_exactly_once(&one);
     assert_eq!(one["parity"]["hash"], both["parity"]["hash"], "it has trained on something else");

@@ -11,7 +11,7 @@ fn parts(status: &Value, of: [&str; 2]) -> Option<[u64; 2]> {
     let events = status["events"].as_array()?;
     let told = events.iter().rev().find_map(|event| {
         let text = event["text"].as_str()?;
-        text.strip_prefix("workers compute as much of a step as they are fast: of 16 sequences ")
+        text.strip_prefix("shares of a step follow the workers' speeds: of 16 sequences ")
     })?;
     let part = |name: &str| {
         let part = told.split(", ").find_map(|part| part.strip_prefix(name)?.trim().parse::<u64>().ok());

@@ -50,14 +50,9 @@ fn what_fits_neither_memory_says_which_one_is_too_small_and_what_would_help() {
         Unfit::Schedule(_) => panic!("{refused}"),
     };
     for (refused, memory, cause, remedy) in [
-        (
-            refused(80.0, Some(8.0)),
-            Memory::Host,
-            "of its machine's memory, besides the GPU's",
-            "fewer GPUs each",
-        ),
+        (refused(80.0, Some(8.0)), Memory::Host, "of host memory", "fewer GPUs each"),
         (refused(8.0, Some(512.0)), Memory::Gpu, "of its GPU's memory", "smaller train.micro_batch"),
-        (refused(8.0, None), Memory::Machine, "and has 8.59 GB", "smaller train.micro_batch"),
+        (refused(8.0, None), Memory::Machine, "but has 8.59 GB", "smaller train.micro_batch"),
     ] {
         let told = refused.to_string();
         assert_eq!(of(&refused), memory, "{told}");
@@ -65,7 +60,7 @@ fn what_fits_neither_memory_says_which_one_is_too_small_and_what_would_help() {
     }
     let told = refused(80.0, Some(8.0)).to_string();
     assert!(
-        told.contains("on GPUs, which have 171.8 GB together") && told.contains("which have 17.2 GB"),
+        told.contains("on GPUs, which have 171.8 GB in total") && told.contains("which has 17.2 GB"),
         "{told}"
     );
 }

@@ -67,11 +67,11 @@ fn when_a_link_becomes_slow_a_run_moves_if_enough_of_it_is_left() {
     let asked = |steps_left| question(&fast, &slow, steps_left).answer();
     let long = asked(100_000);
     let Answer::Move(choice, text) = &long else { panic!("{long:?}") };
-    assert!(text.contains("a step where 2 × 1") && text.contains("for a move of"), "{text}");
+    assert!(text.contains("a step, 2 × 1") && text.contains("; moving "), "{text}");
     assert_eq!(choice.best.0.replicas.len(), 1);
     let nearly_over = asked(1);
     let Answer::Stay(text) = &nearly_over else { panic!("{nearly_over:?}") };
-    assert!(text.starts_with("the plan stays: ") && text.contains("over 1 steps"), "{text}");
+    assert!(text.starts_with("the plan stays: ") && text.contains("the remaining 1 steps"), "{text}");
 }
 
 /// The same machines, both ways: after a move the run does not move back, however often it asks.
@@ -142,7 +142,7 @@ fn a_run_with_groups_moves_to_parts_of_groups_and_back() {
     assert_eq!((second.tensor, second.best.0.pipeline.ranks, second.best.0.replicas.len()), (2, 2, 1));
     let [to, from] = [second, &Box::new(first)].map(|choice| outline(choice));
     assert!(
-        why.starts_with(&format!("{to} takes ")) && why.contains(&format!("where {from} takes")),
+        why.starts_with(&format!("{to} takes ")) && why.contains(&format!("a step, {from} takes")),
         "{why}"
     );
     asked.present = present(second);

@@ -49,8 +49,10 @@ impl DataAvailability {
             return;
         }
         let text = match at {
-            DataAt::Nowhere => "has none of the run's data, and takes it from other workers",
-            DataAt::Fetched(_) => "knows what the run's data consists of, and fetches what it trains on",
+            DataAt::Nowhere => "has none of the run's data, and fetches it from other workers",
+            DataAt::Fetched(_) => {
+                "has the catalogue of the run's data, and fetches the samples that it trains on"
+            }
             // The common case: no news.
             DataAt::Here(_) => return,
         };
@@ -96,7 +98,7 @@ impl DataAvailability {
         let enough = waiting.len() >= core.config.run.workers as usize;
         if is_stuck && enough && core.state.phase != Phase::Finished && !self.told_no_data {
             let text = format!(
-                "all {} workers were started with `--data remote`, and nobody has the run's data: start a worker on a machine that has it, without `--data remote`",
+                "all {} workers were started with `--data remote`, and none has the run's data: start a worker on a machine that has it, without `--data remote`",
                 waiting.len()
             );
             core.notice(Severity::Error, None, text);

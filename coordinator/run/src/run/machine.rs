@@ -171,7 +171,7 @@ impl Run {
             return true;
         }
         if !joined {
-            self.violation(connection, "spoke before it joined");
+            self.violation(connection, "sent a message before it joined");
             return true;
         }
         let Some(peer) = self.core.peers.get_mut(&worker).filter(|peer| peer.connection == Some(connection))
@@ -193,7 +193,7 @@ impl Run {
                 return false;
             }
             ToCoordinator::SiteHeartbeat { others, .. } if others.len() > SIGNS_MAX => {
-                self.violation(connection, "spoke for more workers than a site has");
+                self.violation(connection, "reported for more workers than a site can have");
             }
             ToCoordinator::SiteHeartbeat { own, others } => {
                 self.core.handle_heartbeat(worker, own);

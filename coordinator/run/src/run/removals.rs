@@ -35,7 +35,7 @@ impl Run {
         self.core.notice(
             Severity::Warning,
             Some(worker),
-            format!("{what}; the only copy of the model waits for it"),
+            format!("{what}; the run waits for it, as no other complete copy of the model is left"),
         );
     }
 

@@ -49,8 +49,8 @@ impl Accounting {
         *known = known.max(worst);
         if was_right && worst > AUDIT_MAX {
             let text = format!(
-                "what it sends and what it keeps do not add up to what there was, by {worst:e} of a fragment's largest value: \
-                 its machine computes wrong, or this release does"
+                "its sent and kept values do not add up to the input, by {worst:e} of a fragment's largest value: \
+                 its hardware is faulty, or this release has a bug"
             );
             core.notice(Severity::Error, Some(worker), text);
         }

@@ -116,10 +116,11 @@ impl Accounting {
         let most = |value: fn(&Measured) -> f32| measured.iter().map(value).fold(0.0, f32::max);
         let least =
             |value: fn(&Measured) -> f32| measured.iter().map(value).min_by(f32::total_cmp).unwrap_or(0.0);
-        let waited = waited
-            .map(|share| format!(", and whoever waited least did so for {:.0} % of the time", 100.0 * share));
+        let waited = waited.map(|share| {
+            format!("; the worker that waited least waited for {:.0} % of the time", 100.0 * share)
+        });
         format!(
-            "a step takes {:.3} s or more, a round trip up to {:.0} ms, a bit of each parameter up to {:.3} s, and {:.1} cores or more are idle, as {} workers measured \
+            "a step takes {:.3} s or more, a round trip up to {:.0} ms, one bit per parameter up to {:.3} s, and {:.1} cores or more are idle, as {} workers measured \
              (medians of {} reports){}",
             least(|one| one.step_s),
             most(|one| one.round_trip_s) * 1e3,

@@ -58,7 +58,7 @@ impl Run {
             .until()
             .is_none_or(|until| report.round >= until || report.generation > self.core.state.announced)
         {
-            self.violation(connection, "reported a round that was not begun");
+            self.violation(connection, "reported a round that has not begun");
             return true;
         }
         let was_behind = peer.is_behind(through);
@@ -245,7 +245,7 @@ fn progress_line(schedule: &RoundSchedule, summary: &RoundSummary) -> String {
         line += &format!(", accuracy {:.2} %", 100.0 * accuracy);
     }
     if let Some(ratio) = summary.residual_ratio {
-        line += &format!(", changes of {ratio:.1} exchanges wait");
+        line += &format!(", a backlog of {ratio:.1} exchanges");
     }
     line
 }

@@ -113,7 +113,7 @@ impl Core {
         }
         self.state.residuals_lost = self.state.residuals_lost.plus(lost);
         let text = format!(
-            "what was yet to be sent of {fragments} fragments stays behind, as others take their parts of the model"
+            "the residuals of {fragments} fragments are lost, as other workers take over these parts of the model"
         );
         self.notice(Severity::Warning, None, text);
     }
@@ -134,7 +134,7 @@ impl Core {
         self.state.residuals_lost = self.state.residuals_lost.plus(lost);
         let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
         let text = format!(
-            "what {} had yet to send is lost: residuals of {} contributed fragments, of {} published ones, and of {} that low-rank factors stood for",
+            "unsent changes of {} are lost: residuals of {} contributed fragments, of {} published ones, and of {} encoded as low-rank factors",
             names.join(", "),
             lost.contributions,
             lost.results,

@@ -65,13 +65,14 @@ impl Accounting {
         self.slow_joiners.took.insert(worker, took);
         let seconds = took.as_secs_f64();
         let what = match patience(took) {
-            Some(_) => "rounds wait for it when it fetches the state again",
+            Some(_) => "rounds will wait for it when it fetches the state again",
             None => {
-                "rounds do not wait for so long. It can come in where results are smaller, as after a warm-up that exchanges all values (sync.warmup_share), or where its link is faster"
+                "rounds do not wait that long. It can join when results are smaller, as after a warm-up that exchanges all values (sync.warmup_share), \
+                 or over a faster link"
             }
         };
         let text = format!(
-            "was too far behind when it came in, as more rounds had passed than are kept, in the {seconds:.1} s that the state took and since: {what}"
+            "was too far behind to join: fetching the state took {seconds:.1} s, and more rounds than are kept have passed since it began; {what}"
         );
         core.notice(Severity::Warning, Some(worker), text);
     }
@@ -117,7 +118,7 @@ impl Accounting {
         if is_over || self.fetching_slow_joiners(core).next().is_none() || core.has_no_round_to_wait() {
             self.slow_joiners.end_wait(core.now);
             if is_over {
-                let text = "rounds have waited for long enough for those who fetch the state: training goes on without them";
+                let text = "rounds have waited long enough for workers that fetch the state: training goes on without them";
                 core.notice(Severity::Warning, None, text.to_owned());
             }
             return;
@@ -130,10 +131,8 @@ impl Accounting {
         };
         self.slow_joiners.wait = Some(Wait { began: core.now, until: core.now + patience });
         let who: Vec<WorkerId> = self.fetching_slow_joiners(core).map(|(worker, _)| worker).collect();
-        let text = format!(
-            "rounds wait for {who:?}, while the state is fetched: for {} s at most",
-            patience.as_secs()
-        );
+        let text =
+            format!("rounds wait for {who:?} to fetch the state, for {} s at most", patience.as_secs());
         core.notice(Severity::Warning, None, text);
     }
 }

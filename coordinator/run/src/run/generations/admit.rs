@@ -105,7 +105,7 @@ impl Run {
         self.core.tell_revoked(worker);
         if self.core.state.phase == Phase::Finished {
             self.core.send(worker, ToWorker::Dismiss { reason: "the run is finished".to_owned() });
-            self.remove(worker, Severity::Info, "came after the end");
+            self.remove(worker, Severity::Info, "joined after the end of the run");
         }
     }
 
@@ -238,7 +238,7 @@ impl Generations {
         let names = Some(&core.config.parallel.sites).filter(|_| core.replan_after().is_none());
         if let Some(names) = names.filter(|names| !names.is_empty() && !names.contains(&join.site)) {
             return Some(format!(
-                "parallel.sites gives parts of the model to {names:?} alone, and this is {site:?}"
+                "parallel.sites assigns parts of the model to {names:?} only, and this worker is at {site:?}"
             ));
         }
         let batch = core.config.train.batch;
@@ -249,9 +249,7 @@ impl Generations {
         }
         let others = core.peers.iter().filter(|(other, peer)| counts(**other, peer)).count();
         (others >= most).then(|| {
-            format!(
-                "a step has train.batch = {batch} sequences, which are divided among {others} workers already"
-            )
+            format!("a step has train.batch = {batch} sequences, already divided among {others} workers")
         })
     }
 }
@@ -274,18 +272,18 @@ pub(crate) fn difference(expected: &Facts, rank: u32, found: &Ready) -> Option<S
     let parameters = expected.parameters.get(rank as usize).copied();
     if let Some(parameters) = parameters.filter(|parameters| *parameters != found.parameters) {
         return Some(format!(
-            "its model has {} parameters, the run's has {parameters}: is its tokenizer the same?",
+            "its model has {} parameters, the run's has {parameters}: check that it has the same tokenizer",
             found.parameters
         ));
     }
     if found.samples != expected.samples {
         return Some(format!(
-            "its training data has {} samples, the run's has {}: is data.path the same file there?",
+            "its training data has {} samples, the run's has {}: check that data.path is the same file there",
             found.samples, expected.samples
         ));
     }
     (found.data_hash != expected.data_hash).then(|| {
-        "its training data differs from the other workers': is data.path (or --data) the same file there?"
+        "its training data differs from the other workers': check that data.path (or --data) is the same file there"
             .to_owned()
     })
 }

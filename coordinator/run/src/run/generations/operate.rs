@@ -50,11 +50,7 @@ impl Core {
         if !self.state.drain && self.state.phase != Phase::Finished {
             self.state.drain = true;
             self.persist();
-            self.notice(
-                Severity::Info,
-                None,
-                "asked to stop: the rounds that are begun are finished first".to_owned(),
-            );
+            self.notice(Severity::Info, None, "asked to stop: open rounds are finished first".to_owned());
         }
     }
 
@@ -63,7 +59,7 @@ impl Core {
         if self.state.phase == Phase::Training && !self.is_closing() && !self.state.checkpoint_asked {
             self.state.checkpoint_asked = true;
             self.persist();
-            self.notice(Severity::Info, None, "a checkpoint is asked for".to_owned());
+            self.notice(Severity::Info, None, "a checkpoint was requested".to_owned());
         }
     }
 
@@ -73,7 +69,7 @@ impl Core {
         }
         self.state.paused = true;
         self.persist();
-        let text = "paused: the rounds that are begun are finished, and then nobody trains until `coordinator resume`";
+        let text = "paused: open rounds are finished, then training stops until `coordinator resume`";
         self.notice(Severity::Info, None, text.to_owned());
     }
 
@@ -115,7 +111,7 @@ impl Run {
         }
         self.generations.suspending = true;
         let text =
-            "asked to stop for now: the rounds that are begun are finished, all write a checkpoint and leave";
+            "asked to stop for now: open rounds are finished, then all workers write a checkpoint and leave";
         self.core.notice(Severity::Info, None, text.to_owned());
         self.let_all_go();
     }
@@ -138,7 +134,7 @@ impl Run {
     /// Reports that the run was over after `done` steps, and goes on.
     pub fn note_extension(&mut self, done: u64) {
         let text = format!(
-            "it was over after {done} steps, and goes on to {}: its learning rate follows these",
+            "the run had ended after {done} steps and goes on to {}: the learning rate follows the new number",
             self.core.state.schedule.steps
         );
         self.core.notice(Severity::Info, None, text);
@@ -170,7 +166,7 @@ impl Run {
         if self.core.peers.contains_key(&worker) {
             self.remove(worker, Severity::Warning, "was taken out of the run by the operator, for good");
         } else {
-            let text = "was taken out of the run by the operator, for good; it was not here".to_owned();
+            let text = "was taken out of the run by the operator, for good; it was not connected".to_owned();
             self.core.notice(Severity::Warning, Some(worker), text);
         }
         self.core.close_all_of(worker);

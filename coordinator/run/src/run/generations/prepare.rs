@@ -118,7 +118,7 @@ impl Run {
         }
         let text = match &source {
             Source::Fresh if self.core.state.facts.is_some() => {
-                let text = "nobody holds the run's state and nobody has a checkpoint of it: it starts from the beginning";
+                let text = "no worker holds the run's state or a checkpoint of it: the run starts from the beginning";
                 self.core.notice(Severity::Error, None, text.to_owned());
                 "preparing from the beginning".to_owned()
             }
@@ -130,7 +130,7 @@ impl Run {
                 format!("goes on from the checkpoint before {} of {} workers", found.round, sources.len())
             }
             Source::Checkpoint(found) => format!(
-                "goes on from the checkpoint before {}: who is to have parts {:?} of the model fetches them from those who have them on their disks",
+                "goes on from the checkpoint before {}: workers with parts {:?} of the model fetch them from workers that have them on disk",
                 found.round,
                 moved.iter().map(|rank| rank + 1).collect::<Vec<_>>()
             ),
@@ -185,7 +185,7 @@ impl Run {
         for &worker in &preparing.participants {
             let Some(peer) = self.core.peers.get(&worker) else { continue };
             if peer.standing == Standing::Ready && !agrees(peer) {
-                let text = "has another state than the lowest-numbered worker, and heals".to_owned();
+                let text = "has a different state from the lowest-numbered worker, and heals".to_owned();
                 self.core.notice(Severity::Warning, Some(worker), text);
                 self.heal_again(worker);
             }
@@ -267,7 +267,7 @@ impl Core {
     fn words_of_stop(&self) -> &'static str {
         match self.state.facts {
             None => "stopped before training began",
-            Some(_) => "stopped before it went on; the newest checkpoints hold what was reached",
+            Some(_) => "stopped before it went on; the newest checkpoints hold its progress",
         }
     }
 }

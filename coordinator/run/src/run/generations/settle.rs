@@ -195,7 +195,7 @@ impl Run {
     pub(crate) fn mend_parity(&mut self, verdict: &Verdict) {
         for &worker in &verdict.odd {
             let text = format!(
-                "parity is broken: its state after {} differs from the others', it heals",
+                "parity is broken: its state after {} differs from the others'; it heals",
                 verdict.round
             );
             self.core.notice(Severity::Error, Some(worker), text);
@@ -241,7 +241,7 @@ impl Run {
         self.core.state.moving = None;
         self.recovery.note_short(self.generations.suspending);
         if self.core.state.drain {
-            return self.finish("the last worker is gone; the newest checkpoints hold what was reached");
+            return self.finish("the last worker has left; the newest checkpoints hold the run's progress");
         }
         self.core.state.phase = Phase::Gathering;
         self.generations.last_join = self.core.now;
@@ -252,7 +252,7 @@ impl Run {
         self.core.notice(
             Severity::Warning,
             None,
-            "all members are gone; gathering workers to go on from a checkpoint".to_owned(),
+            "all members are lost; gathering workers to go on from a checkpoint".to_owned(),
         );
     }
 
@@ -355,7 +355,7 @@ impl Core {
         let short = room.saturating_sub(self.state.ledger.counted().len());
         if short > 0 {
             let text = format!(
-                "{short} of {room} samples were not trained on: rounds went on without members that were behind or gone"
+                "{short} of {room} samples were not trained on: rounds went on without members that were late or had left"
             );
             self.notice(Severity::Info, None, text);
         }

@@ -175,7 +175,8 @@ impl Run {
             let more = if from.len() > named.len() { " and others" } else { "" };
             let pause = self.liveness.reach.part(self.core.now, worker, from);
             let text = format!(
-                "is left out for {} s: it and {}{more} cannot reach each other, though both are heard here; does a firewall or a missing route keep UDP from one site to the other?",
+                "is left out for {} s: it and {}{more} cannot reach each other, though both reach the coordinator; check for a firewall or a missing route \
+                 that blocks UDP between their sites",
                 pause.as_secs(),
                 named.join(", ")
             );

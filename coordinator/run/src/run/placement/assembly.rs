@@ -35,7 +35,7 @@ impl Core {
             if open_round < until && adopted < all as usize {
                 let part = if outcomes.len() > 1 { format!(", part {}", rank + 1) } else { String::new() };
                 let text = format!(
-                    "{open_round}{part}: the results of {adopted} of {all} fragments count; the others are void, and contributed again"
+                    "{open_round}{part}: the results of {adopted} of {all} fragments count; the others are void and are contributed again"
                 );
                 self.notice(Severity::Info, None, text);
             }

@@ -196,7 +196,7 @@ impl Run {
             self.core.notice(
                 Severity::Info,
                 Some(worker),
-                "waits for another slot: its copy of the model has come apart".to_owned(),
+                "waits for another slot: its copy of the model has lost a worker".to_owned(),
             );
         }
     }

@@ -27,8 +27,8 @@ const UNKNOWN_WAY: Link = Link { bytes_per_s: 125_000.0, round_trip_s: 0.2 };
 /// An unmeasured link within a site: ten gigabits, as most clusters have.
 const UNKNOWN_LAN: Link = Link { bytes_per_s: 1.25e9, round_trip_s: 1e-4 };
 /// Reason given to a worker that is removed because it has not reported its speed.
-const UNTOLD: &str = "it has not told how fast it computes in the time that there is for measuring. It may join again: see in its log what it waits for. \
-                      Where machines are as slow as that, `parallel.plan = \"fixed\"` measures nothing";
+const UNTOLD: &str = "it has not reported its speed in time. It may join again; see its log for the cause. \
+                      For machines this slow, set `parallel.plan = \"fixed\"`, which measures nothing";
 
 /// Results that follow from the configuration alone, computed once rather than per worker.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ impl Run {
             let is_complete = self.core.peers.len() >= self.core.config.run.workers as usize;
             if is_complete {
                 let text = format!(
-                    "every worker holds the whole model ({}), and what they exchange follows their links",
+                    "every worker holds the whole model ({}), and the amount of exchange adapts to the links",
                     self.planning.told_bytes(bytes)
                 );
                 let undivided = Decided { why: text, ..self.core.undivided() };
@@ -91,7 +91,7 @@ impl Run {
                     let name = |site: &SiteId| self.core.state.sites.get(site.0 as usize).cloned();
                     let names: Vec<String> = sites.iter().filter_map(name).collect();
                     let text = format!(
-                        "has not told in time how fast the ways from {} are: where nobody else has, the plan takes them for as slow as the slowest that was measured",
+                        "has not reported in time the speed of the links from {}: the plan takes unmeasured links to be as slow as the slowest measured one",
                         names.join(", ")
                     );
                     self.core.notice(Severity::Warning, Some(worker), text);
@@ -140,7 +140,7 @@ impl Planning {
             Some(match memory {
                 Memory::Machine => bytes.to_string(),
                 Memory::Gpu => format!("{bytes} on a GPU"),
-                Memory::Host => format!("{bytes} in the machine around it"),
+                Memory::Host => format!("{bytes} of host memory"),
             })
         };
         Memory::ALL.into_iter().filter_map(told).collect::<Vec<_>>().join(", ")
@@ -376,7 +376,7 @@ impl Core {
         let asked = self.config.train.shares;
         decided.apply_to(&mut self.config);
         if self.config.train.shares != asked {
-            let text = "under this plan shares are even, and not by_speed as train.shares says: a copy of the model on several workers is as fast as \
+            let text = "under this plan shares are even, despite train.shares = by_speed: a copy of the model on several workers is as fast as \
                         its slowest part";
             self.notice(Severity::Warning, None, text.to_owned());
         }

@@ -115,7 +115,7 @@ impl Conditions {
         };
         let told: Vec<String> = self.workers.iter().filter_map(changed).collect();
         (!told.is_empty())
-            .then(|| format!("{} as when the plan was made, which is looked at again", told.join(", ")))
+            .then(|| format!("{} as when the plan was made: the plan is reconsidered", told.join(", ")))
     }
 }
 
@@ -196,8 +196,7 @@ impl Run {
         let survivors = if here { BTreeSet::new() } else { self.core.keep_their_residuals(&[], round) };
         self.end_at(round, &survivors);
         if !here {
-            let text = "somebody is gone whom the new plan needs: the run goes on with the plan that it has"
-                .to_owned();
+            let text = "a worker that the new plan needs has left: the run keeps its present plan".to_owned();
             self.core.notice(Severity::Warning, None, text);
         }
         self.begin_anew(here.then_some(plan), round);
@@ -267,7 +266,7 @@ impl Run {
             let Some(connection) = peer.connection else { continue };
             let (run, config, site) = (self.core.state.run, self.core.config_toml.clone(), peer.known.site);
             self.core.reply(connection, ToWorker::Welcome(Welcome { run, config, site, resumed: false }));
-            self.core.close(connection, "the run begins anew from what all have written down");
+            self.core.close(connection, "the run restarts from the checkpoints of all workers");
         }
     }
 }

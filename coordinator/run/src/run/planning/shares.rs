@@ -145,10 +145,7 @@ fn describe(workers: &[WorkerId], weights: &[u32], batch: u32) -> String {
     };
     let parts: Vec<String> = workers.iter().enumerate().take(TOLD_MAX).map(part).collect();
     let rest = if workers.len() > TOLD_MAX { ", …" } else { "" };
-    format!(
-        "workers compute as much of a step as they are fast: of {batch} sequences {}{rest}",
-        parts.join(", ")
-    )
+    format!("shares of a step follow the workers' speeds: of {batch} sequences {}{rest}", parts.join(", "))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Recovery {
         let since = *self.absent_holders.since.get_or_insert(core.now);
         if is_news {
             let text = format!(
-                "waits for {absent}, who left with all before {round}: without them the run goes back to {}, in {} minutes, or when `coordinator kick` says that they will not come",
+                "waits for {absent}, which left with the state before {round}: the run goes back to {} in {} minutes, or once `coordinator kick` has removed them",
                 source.name(),
                 WAIT.as_secs() / 60
             );
@@ -79,11 +79,13 @@ impl Recovery {
         let causes: Vec<String> =
             causes.map(|(workers, what)| format!("{} {what}", names(workers.into_iter()))).collect();
         let why = match causes.is_empty() {
-            true => "their checkpoints do not make a whole state".to_owned(),
+            true => "their checkpoints do not form a complete state".to_owned(),
             false => causes.join(", "),
         };
-        let text =
-            format!("goes back to {}: all before {round} was with workers that left: {why}", source.name());
+        let text = format!(
+            "goes back to {}: the state before {round} was with workers that left: {why}",
+            source.name()
+        );
         self.absent_holders.is_told = true;
         core.notice(Severity::Error, None, text);
     }
@@ -101,7 +103,7 @@ impl Recovery {
         });
         (!absent.is_empty()).then(|| {
             format!(
-                "the run waits for {absent}, who left with all before {round}{at_most}; `coordinator kick` says that they will not come"
+                "the run waits for {absent}, which left with the state before {round}{at_most}; `coordinator kick` ends the wait"
             )
         })
     }

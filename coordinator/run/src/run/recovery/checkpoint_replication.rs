@@ -84,8 +84,8 @@ impl Recovery {
             Some(offer) => peer.add_offer(CheckpointOffer { private: false, ..offer }),
             None if std::mem::replace(&mut self.copy_failed, true) => {}
             None => {
-                let text = "could not copy a checkpoint that one other worker alone has: it was gone before all of it had come, or the disk is full. Checkpoints \
-                            that are kept for longer (checkpoint.keep) or come further apart (checkpoint.every_rounds) leave more time";
+                let text = "could not copy a checkpoint that only one other worker has: it was deleted during the transfer, or the disk is full. To leave more time, \
+                            keep more checkpoints (checkpoint.keep) or write them less often (checkpoint.every_rounds)";
                 core.notice(Severity::Warning, Some(worker), text.to_owned());
             }
         }

@@ -77,7 +77,7 @@ impl Run {
         }
         let minutes = HANDOVER_MAX.as_secs() / 60;
         let text = format!(
-            "is to leave, and {}, in {minutes} minutes at the latest",
+            "is to leave, but {}, in {minutes} minutes at the latest",
             self.recovery.why_needed(&self.core, worker)
         );
         self.core.notice(Severity::Info, Some(worker), text);
@@ -175,7 +175,9 @@ impl Run {
                 .for_each(|worker| self.recovery.have_copied(&mut self.core, worker, round));
         }
         if self.core.state.moving.take().is_some() {
-            let text = "a plan that was to be moved to is given up: somebody leaves whom it has a part for, or may have".to_owned();
+            let text =
+                "the move to a new plan is cancelled: a worker that has a part in it, or may have, leaves"
+                    .to_owned();
             self.core.notice(Severity::Info, None, text);
         }
         let survivors = self.core.keep_their_residuals(&leaving, round);
@@ -234,16 +236,16 @@ impl Recovery {
     /// Describes why a worker is still needed.
     fn why_needed(&self, core: &Core, worker: WorkerId) -> String {
         if core.state.phase != Phase::Training {
-            return "some of what the run goes on from is with nobody else: it goes when others have it"
+            return "no other worker has some of the state that the run goes on from: it leaves once others have it"
                 .to_owned();
         }
         let parts = core.ranks();
         let whose = match core.rank_of(worker).filter(|_| parts > 1) {
-            Some(rank) => format!("nobody else has its part of the model ({} of {parts})", rank + 1),
-            None => "is the only one that trains".to_owned(),
+            Some(rank) => format!("no other worker has its part of the model ({} of {parts})", rank + 1),
+            None => "is the only worker that trains".to_owned(),
         };
         let when = match () {
-            () if parts == 1 && self.has_joiners(core) => "somebody who joins has fetched the state from it",
+            () if parts == 1 && self.has_joiners(core) => "a joining worker has fetched the state from it",
             () if core.may_copy()
                 && core.keeper_for(worker, |other| !self.handovers.has(other)).is_some() =>
             {
@@ -251,7 +253,7 @@ impl Recovery {
             }
             () => "its checkpoint is written",
         };
-        format!("{whose}: it goes when {when}")
+        format!("{whose}: it leaves once {when}")
     }
 
     /// Whether the run would lose state with a worker.
@@ -298,7 +300,7 @@ impl Recovery {
         if !written.is_empty() {
             let names: Vec<String> = written.iter().map(ToString::to_string).collect();
             let text = format!(
-                "all before {round} is in checkpoints of those who leave ({}): the run goes on from there when they are back",
+                "the state before {round} is in checkpoints of workers that leave ({}): the run goes on from it when they are back",
                 names.join(", ")
             );
             core.notice(Severity::Info, None, text);
@@ -310,7 +312,7 @@ impl Recovery {
             alone.into_iter().filter(|worker| !kept.contains(&rank_of(worker))).collect();
         self.is_short |= !lost.is_empty();
         for worker in lost {
-            let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest one of which somebody has all".to_owned();
+            let text = "leaves, and its last checkpoint could not be written: the run goes back to the newest complete checkpoint".to_owned();
             core.notice(Severity::Error, Some(worker), text);
         }
     }

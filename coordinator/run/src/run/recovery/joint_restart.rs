@@ -51,7 +51,7 @@ impl Run {
             workers.sort_unstable();
             let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
             let text = format!(
-                "{} can be given a part of the model when all begin anew together: what is begun is finished first, and written down",
+                "{} can get a part of the model when all workers restart together: open rounds are finished and a checkpoint is written first",
                 workers.join(", ")
             );
             self.core.notice(Severity::Info, None, text);

@@ -96,7 +96,7 @@ fn what_a_worker_that_leaves_had_yet_to_send_is_told_and_counted() {
     let status = story.run.status(0);
     assert_eq!(status.residuals_lost, ResidualsLost { contributions: 1, ..ResidualsLost::default() });
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
-    assert!(says("what w2 had yet to send is lost"), "{:#?}", status.events);
+    assert!(says("unsent changes of w2 are lost"), "{:#?}", status.events);
 }
 
 /// The coordinator's machine was suspended when both were about to be missed.

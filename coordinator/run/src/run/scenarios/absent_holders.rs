@@ -14,13 +14,15 @@ fn who_is_back_first_waits_for_the_last_one_that_left() {
     for worker in [2, 3] {
         story.join(worker, &[]);
     }
-    let told = || "waits for w1, who left with all before r2";
+    let told = || "waits for w1, which left with the state before r2";
     assert!(story.told(3).iter().all(|message| !matches!(message, ToWorker::Prepare(_))));
     let events = story.run.status(0).events;
     assert!(events.iter().any(|event| event.text.contains(told())), "{events:?}");
     let problems = story.run.status(0).problems;
     assert!(
-        problems.iter().any(|line| line.contains("waits for w1, who left with all before r2: for 1800 s")),
+        problems
+            .iter()
+            .any(|line| line.contains("waits for w1, which left with the state before r2: for 1800 s")),
         "{problems:?}"
     );
     story.join(1, &[of_whole_model(2)]);
@@ -149,7 +151,7 @@ fn each_time_it_is_waited_for_and_told_anew() {
     assert_eq!(story.run.state().phase, Phase::Gathering);
     let problems = story.run.status(0).problems;
     assert!(
-        problems.iter().any(|line| line.contains("waits for w2, who left with all before r3")),
+        problems.iter().any(|line| line.contains("waits for w2, which left with the state before r3")),
         "{problems:?}"
     );
 }

@@ -12,7 +12,7 @@ fn what_waits_is_in_the_status_and_told() {
     let status = story.run.status(0);
     assert_eq!(status.residual_ratio, Some(3.5), "where most wait");
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
-    assert!(says("changes of 3.5 exchanges wait"), "{:#?}", status.events);
+    assert!(says("a backlog of 3.5 exchanges"), "{:#?}", status.events);
     // A round without reports leaves it unchanged.
     for worker in [1, 2] {
         story.applied(worker, 1, 9);

@@ -138,7 +138,7 @@ fn a_run_of_workers_that_all_have_nothing_is_told_to_people_once_and_goes_on_wit
         events
             .iter()
             .filter(|event| {
-                event.severity == Severity::Error && event.text.contains("nobody has the run's data")
+                event.severity == Severity::Error && event.text.contains("none has the run's data")
             })
             .count()
     };

@@ -177,7 +177,7 @@ fn who_does_not_come_back_takes_with_it_what_it_had_yet_to_send() {
         story.begun(workers[0]);
         let lost = story.run.state().residuals_lost;
         let events = story.run.status(0).events;
-        let is_told = events.iter().any(|event| event.text.contains("what w2 had yet to send is lost"));
+        let is_told = events.iter().any(|event| event.text.contains("unsent changes of w2 are lost"));
         (lost.contributions - before.contributions, lost.results - before.results, is_told)
     };
     assert_eq!(lost_with([1, 2]), (0, 0, false));
@@ -221,7 +221,7 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
     let events = story.run.status(0).events;
     let is_told = |text: &str| events.iter().any(|event| event.text.contains(text));
     assert!(is_told("goes on from the state before r10 in the memory of"), "{events:#?}");
-    assert!(is_told("what w2 had yet to send is lost"), "{events:#?}");
+    assert!(is_told("unsent changes of w2 are lost"), "{events:#?}");
     // Two samples in each of two steps, without a holder.
     let redo = &start.assignments.last().unwrap().feed.backlog;
     assert_eq!(redo.iter().map(|range| range.end - range.start).sum::<u64>(), 4);

@@ -86,7 +86,7 @@ fn who_nobody_can_copy_does_not_wait() {
     }
     assert!(is_dismissed(&story.told(2)));
     let told = story.run.status(0).events;
-    let expected = "before r2 is in checkpoints of those who leave (w2)";
+    let expected = "before r2 is in checkpoints of workers that leave (w2)";
     assert!(told.iter().any(|event| event.text.contains(expected)), "{told:?}");
 }
 
@@ -121,7 +121,8 @@ fn the_last_one_writes_a_checkpoint_before_it_goes_and_the_run_goes_on_from_ther
     assert_eq!((lost.contributions, lost.results), (1, 0), "of the first that left alone");
     let told = story.run.status(0).events;
     assert!(
-        told.iter().any(|event| event.text.contains("before r2 is in checkpoints of those who leave (w1)")),
+        told.iter()
+            .any(|event| event.text.contains("before r2 is in checkpoints of workers that leave (w1)")),
         "{told:?}"
     );
 

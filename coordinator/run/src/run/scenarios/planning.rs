@@ -187,7 +187,7 @@ fn a_worker_that_comes_back_with_more_memory_is_planned_with() {
     }
     assert_eq!(
         story.run.status(0).problems,
-        ["the plan waits for [WorkerId(1), WorkerId(2)], who measure themselves and their links"]
+        ["the plan waits for [WorkerId(1), WorkerId(2)] to measure their speed and their links"]
     );
     story.say(1, links(100.0));
     story.say(2, links(100.0));
@@ -286,7 +286,7 @@ fn who_never_tells_how_fast_it_is_is_taken_out_and_the_plan_is_made_without_it()
     let told = story.told(3);
     let [ToWorker::Refused { reason }] = told.as_slice() else { panic!("{told:?}") };
     assert!(reason.contains("may join again") && reason.contains("plan = \"fixed\""), "{reason}");
-    assert!(reported(&story, "has not told how fast it computes"));
+    assert!(reported(&story, "has not reported its speed"));
     assert_eq!((probed(&story.told(1)), probed(&story.told(2))), (vec![vec![2]], vec![vec![1]]));
     story.say(1, links(100.0));
     story.say(2, links(100.0));
@@ -334,7 +334,7 @@ fn ways_that_nobody_tells_of_in_time_are_as_slow_as_the_slowest_that_was_measure
     for worker in [3, 4] {
         assert!(story.told(worker).is_empty(), "it may train");
     }
-    assert!(reported(&story, "how fast the ways from site-1, site-2, site-4 are"));
+    assert!(reported(&story, "the speed of the links from site-1, site-2, site-4"));
     let known = |story: &Story| -> Vec<(f64, f64)> {
         let links = story.run.planning.links(&story.run.core, &[0, 1, 2, 3].map(SiteId)).into_values();
         links.map(|link| (link.bytes_per_s / 125e3, link.round_trip_s)).collect()

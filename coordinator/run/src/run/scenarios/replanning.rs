@@ -68,7 +68,7 @@ fn a_link_that_stays_slow_for_a_minute_makes_the_run_move_to_another_plan() {
     let answered = answers(&mut story, 14);
     let [Answer::Move(_, why)] = answered.as_slice() else { panic!("{answered:?}") };
     assert!(
-        reported(&story, "the plan changes: 1 × 2 takes") && why.contains("a step where 2 × 1 takes"),
+        reported(&story, "the plan changes: 1 × 2 takes") && why.contains("a step, 2 × 1 takes"),
         "{why}"
     );
     let moving = story.run.state().moving.clone().unwrap();
@@ -137,7 +137,7 @@ fn who_leaves_while_a_move_is_prepared_leaves_the_plan_as_it_was() {
     story.handle(Event::Closed { connection: ConnectionId(2) });
     story.settled(1, 3, 0, 0);
     story.say(1, finished(1, None));
-    assert!(reported(&story, "somebody is gone whom the new plan needs"));
+    assert!(reported(&story, "a worker that the new plan needs has left"));
     assert_eq!(welcomed(&story.told(1))[0].parallel.stages, 1);
     let of_whole = CheckpointOffer { parts: 1, ..offer(1, 0, true) };
     story.join(1, std::slice::from_ref(&of_whole));
@@ -174,10 +174,7 @@ fn who_is_left_with_a_part_takes_the_whole_model_where_it_has_room() {
     assert!(welcomed(&story.told(2))[0].parallel.is_pipelined());
     let told = welcomed(&pass(&mut story, 120, &[2]).1);
     assert!(!told[0].parallel.is_pipelined(), "{told:?}");
-    assert!(reported(
-        &story,
-        "the plan changes: the plan that the run has is none on the machines that are here"
-    ));
+    assert!(reported(&story, "the plan changes: the present plan does not work on the available machines"));
     comes_back(&mut story);
     assert_eq!(held(&story, 2).len(), 2);
     story.say(2, ready(0, 9));

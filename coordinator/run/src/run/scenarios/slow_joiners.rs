@@ -103,7 +103,7 @@ fn nobody_waits_for_a_state_that_takes_minutes() {
     let story = with_a_slow_joiner(Duration::from_secs(90));
     assert!(!is_asked_to_settle(&story));
     let events = story.run.status(0).events;
-    assert!(events.iter().any(|event| event.text.contains("90.0 s that the state took")), "{events:#?}");
+    assert!(events.iter().any(|event| event.text.contains("fetching the state took 90.0 s")), "{events:#?}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn those_who_are_left_over_at_two_sites_wait_for_others_of_theirs() {
     assert_eq!(rank_in(&story.told(5)), None);
     let waits = |story: &Story| {
         let problems = story.run.status(0).problems;
-        problems.iter().any(|problem| problem.ends_with("takes 2 of them, of one site"))
+        problems.iter().any(|problem| problem.ends_with("takes 2 workers, all at one site"))
     };
     assert!(waits(&story), "{:?}", story.run.status(0).problems);
     story.join_from(6, "b");

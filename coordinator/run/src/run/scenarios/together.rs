@@ -28,7 +28,7 @@ fn a_copy_that_cannot_join_while_others_train_comes_in_when_all_begin_anew() {
     alive(&mut story, &[1, 3, 4, 5], Duration::from_secs(70));
     assert_eq!(story.now, Duration::from_secs(62), "more may come");
     let told = story.run.status(0).events;
-    assert!(told.iter().any(|event| event.text.contains("w1, w5 can be given a part")), "{told:?}");
+    assert!(told.iter().any(|event| event.text.contains("w1, w5 can get a part")), "{told:?}");
     for worker in [3, 4] {
         story.settled(worker, 3, 0, 0);
     }

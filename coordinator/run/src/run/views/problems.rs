@@ -11,15 +11,15 @@ impl Run {
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.core.is_paused() {
-            problems.push("the run is paused, and nobody trains; `coordinator resume` goes on".to_owned());
+            problems.push("the run is paused; `coordinator resume` continues it".to_owned());
         }
         problems.extend(self.accounting.awaited_slow_joiners(&self.core).map(|(worker, until)| {
             let still = until.saturating_sub(self.core.now).as_secs();
-            format!("rounds wait for {worker}, which fetches the state: for {still} s at most")
+            format!("rounds wait for {worker} to fetch the state, for {still} s at most")
         }));
         problems.extend(self.accounting.audits().wrong().map(|worker| {
             format!(
-                "what {worker} has sent and what it keeps do not add up to what there was: its machine computes wrong, or this release does; \
+                "the sent and kept values of {worker} do not add up to the input: its hardware is faulty, or this release has a bug; \
                  `coordinator kick {worker}` goes on without it"
             )
         }));
@@ -31,7 +31,7 @@ impl Run {
         problems.extend(self.planning.unfit().map(str::to_owned));
         let untold = self.planning.untold(&self.core);
         if !untold.is_empty() {
-            problems.push(format!("the plan waits for {untold:?}, who measure themselves and their links"));
+            problems.push(format!("the plan waits for {untold:?} to measure their speed and their links"));
         }
         let unplaced = self.core.peers.values().filter(|peer| peer.slot.is_none()).count();
         if unplaced > 0
@@ -39,29 +39,29 @@ impl Run {
             && (self.core.state.phase != Phase::Gathering || here >= wanted as usize)
         {
             problems.push(format!(
-                "{unplaced} workers wait for others: a copy of the model takes {} of them{}",
+                "{unplaced} workers wait for others: a copy of the model takes {} workers{}",
                 self.core.ranks(),
                 match &self.core.config.parallel {
                     parallel if !parallel.sites.is_empty() => ", from each of parallel.sites",
                     parallel if parallel.is_shared() && parallel.is_pipelined() => {
-                        ", and each part's parallel.tensor of them are of one site"
+                        ", with the parallel.tensor workers of each part at one site"
                     }
-                    parallel if parallel.is_shared() => ", of one site",
+                    parallel if parallel.is_shared() => ", all at one site",
                     _ => "",
                 }
             ));
         }
         if unplaced > 0 && self.core.state.phase == Phase::Training && !self.core.copies_may_join() {
             problems.push(
-                "copies of the model join others that train after the warm-up; before, and under a strategy that exchanges clipped gradients, when all begin anew together, which is \
-                 done for a whole copy and not often".to_owned(),
+                "new copies of the model join training after the warm-up; before it, and with a strategy that exchanges clipped gradients, only when all workers restart \
+                 together, which is done rarely and for whole copies only".to_owned(),
             );
         }
         let awaited = self.core.peers.values().filter(|peer| peer.is_awaited()).count();
         if awaited > 0 && self.generations.waits_until().is_some_and(|until| until <= self.core.now) {
             problems.push(format!(
-                "{awaited} members have not come back, and nobody else holds the run's state: it goes on when one of them comes, or with {wanted} \
-                 other workers, or with one that has a checkpoint; `coordinator stop` ends it"
+                "{awaited} members have not come back, and no other worker holds the run's state: the run goes on once one of them returns, {wanted} \
+                 other workers join, or one joins with a checkpoint; `coordinator stop` ends it"
             ));
         } else if awaited > 0 {
             problems.push(format!("{awaited} members have not come back yet"));
@@ -73,7 +73,7 @@ impl Run {
         let without_data = self.core.waiting_for_data();
         if !without_data.is_empty() {
             problems.push(format!(
-                "{without_data:?} were started with `--data remote` and wait: nobody here has the run's data; start a worker on a machine that has it"
+                "{without_data:?} were started with `--data remote` and wait: no worker here has the run's data; start a worker on a machine that has it"
             ));
         }
         problems.extend(self.core.unwritten_checkpoints());
