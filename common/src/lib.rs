@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod back_off;
-mod checks;
+pub mod checks;
 pub mod config;
 pub mod explained;
 pub mod host;

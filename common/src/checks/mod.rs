@@ -1,8 +1,11 @@
 //! Parsing and checking of a whole `run.toml`, including model and pipeline.
 
+mod base;
 mod columns;
 mod parallel;
 mod sparse_backward;
+
+pub use base::BaseDescription;
 
 use crate::config::{ConfigError, RunConfig, read_toml, with_new_names};
 
@@ -23,6 +26,7 @@ impl RunConfig {
     /// Names the first key that cannot be honoured, and the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_run()?;
+        self.check_base()?;
         self.check_model()?;
         self.check_train()?;
         let sparse = self.train.sparse_backward.as_ref();

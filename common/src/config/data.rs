@@ -19,7 +19,8 @@ pub struct DataConfig {
     /// UTF-8 text file, plain, `.gz` or `.zst`, on each worker's machine; overridden by `worker join --data PATH`. Short for one `sources` entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// `bytes`, or the path of a `tokenizer.json`.
+    /// `bytes`, the path of a `tokenizer.json`, or `model`: that of the model that `model.from` names. Default: `model`, if the run starts from one;
+    /// otherwise `bytes`.
     #[serde(default = "DataConfig::default_tokenizer")]
     pub tokenizer: String,
     /// Tokens per training sequence. Needed for text, absent for images.
@@ -214,6 +215,8 @@ impl fmt::Display for DataSource {
 impl DataConfig {
     /// Name of the byte tokenizer.
     pub const BYTES: &str = "bytes";
+    /// Name of the pretrained model's tokenizer.
+    pub const OF_MODEL: &str = "model";
     /// Vocabulary size of the byte tokenizer.
     pub const BYTES_VOCABULARY: u32 = 256;
     const VALIDATION_SHARE: f64 = 0.05;

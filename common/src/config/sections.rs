@@ -128,6 +128,10 @@ impl ModelKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
+    /// Folder of a pretrained model, from whose weights the run starts: as `save_pretrained` writes it, or a checkpoint. Without `kind`, all other
+    /// keys come from its `config.json`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// Architecture.
     pub kind: ModelKind,
     /// Language models (needed): transformer blocks.
@@ -180,6 +184,7 @@ impl ModelConfig {
     #[must_use]
     pub const fn of(kind: ModelKind) -> Self {
         Self {
+            from: None,
             kind,
             layers: 0,
             width: 0,

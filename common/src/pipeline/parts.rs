@@ -76,6 +76,7 @@ mod tests {
 
     fn model(layers: u32) -> ModelSpec {
         let config = ModelConfig {
+            from: None,
             kind: ModelKind::Gpt2,
             layers,
             width: 64,

@@ -21,6 +21,28 @@ pub struct DataName {
     pub catalogue: Hash,
 }
 
+/// Maximum workers in [`ModelHolders::holders`].
+pub const MODEL_HOLDERS_MAX: usize = 16;
+
+/// State of the pretrained model that the run starts from at a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ModelAt {
+    /// Not here: it fetches the model from others.
+    Nowhere,
+    /// All of its files. BLAKE3 of the list of files identifies the model.
+    Here(Hash),
+}
+
+/// Holders of that model, for one worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelHolders {
+    /// The run's model; `None`: no worker has one.
+    pub model: Option<Hash>,
+    /// Holders that the receiver may ask, those of its own site first, at most [`MODEL_HOLDERS_MAX`]. Without one, it waits: another worker
+    /// of its site is fetching.
+    pub holders: Vec<Member>,
+}
+
 /// State of the run's data at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DataAt {

@@ -18,7 +18,7 @@ pub use super::report::{
 };
 
 /// Version on which both sides of a control connection must agree.
-pub const PROTOCOL_VERSION: u16 = 26;
+pub const PROTOCOL_VERSION: u16 = 27;
 
 /// A BLAKE3 hash.
 pub type Hash = [u8; 32];
@@ -86,6 +86,9 @@ pub enum ToCoordinator {
     /// This worker's state of the run's training data. Sent on each connection once known, and on changes;
     /// the reply is [`ToWorker::DataHolders`].
     Data(DataAt),
+    /// This worker's state of the pretrained model, in runs that start from one. Sent on each connection once
+    /// known, and on changes; the reply is [`ToWorker::ModelHolders`].
+    Model(ModelAt),
 }
 
 /// Time without a reply after which a member is out of reach, in milliseconds: two queries, a quarter of a
@@ -385,6 +388,9 @@ pub enum ToWorker {
     /// A leaving worker has state of the run that no other worker has. It continues until dismissed, once
     /// others have the state or it is on a disk, for [`HANDOVER_MAX`] at most.
     Handover,
+    /// Holders of the pretrained model that the run starts from. Sent to each worker that has sent
+    /// [`ToCoordinator::Model`], then on changes.
+    ModelHolders(ModelHolders),
 }
 
 /// Silence after which a worker is asked for an own heartbeat, in milliseconds: two heartbeats are missing,
@@ -398,7 +404,10 @@ pub const HANDOVER_MAX: Duration = Duration::from_secs(600);
 /// Maximum workers in one [`ToWorker::Revoked`].
 pub const REVOKED_MAX: usize = 4096;
 
-pub use super::data::{DATA_HOLDERS_MAX, DATA_NEIGHBOURS_MAX, DataAt, DataHolders, DataName};
+pub use super::data::{
+    DATA_HOLDERS_MAX, DATA_NEIGHBOURS_MAX, DataAt, DataHolders, DataName, MODEL_HOLDERS_MAX, ModelAt,
+    ModelHolders,
+};
 pub use super::settlement::{Adopted, Settlement};
 pub use longhaul_common::plan::Member;
 

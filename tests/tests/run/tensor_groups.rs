@@ -13,6 +13,7 @@ use crate::scenario::{Scenario, Setup, at_once};
 /// Returns the model of `Setup` with this width.
 pub(super) fn model_of(width: u32) -> ModelSpec {
     let config = ModelConfig {
+        from: None,
         kind: ModelKind::Gpt2,
         layers: 2,
         width,

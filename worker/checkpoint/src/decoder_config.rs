@@ -143,6 +143,7 @@ pub(super) fn read(json: &Map<String, Value>, kind: ModelKind) -> Read<ModelConf
     windows(&keys, kind, layers, &mut decoder)?;
     keys.finish(&WITHOUT_EFFECT)?;
     Ok(ModelConfig {
+        from: None,
         layers,
         width,
         heads,

@@ -2,22 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::model::{ModelSpec, ParameterSpec};
+use longhaul_common::model::{ModelSpec, ParameterSpec, Shard};
 use longhaul_proto::little_endian::extend_f32;
 use memmap2::Mmap;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-use super::tensors;
+use super::tensors::{self, Located};
 
 /// The weights, where there is one file.
 const WEIGHTS: &str = "model.safetensors";
 /// The files of the weights, where there are several.
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Weights as Python's pickles, which may run code.
 const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 /// Most bytes of the index: a hundred times that of the largest models.
@@ -50,64 +51,68 @@ pub struct StoredWeights {
     pub types: BTreeSet<String>,
 }
 
-/// Returns the parameters of a whole model, in the order of the flat vector.
+/// Returns the parameters of a part of the `whole` model, in the order of its flat vector.
 ///
 /// # Errors
 /// Names the file or the tensor that is missing, of another shape or type, or not known.
-pub(super) fn read(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
-    let mut flat = Vec::with_capacity(usize::try_from(spec.parameter_count())?);
-    for_each(folder, spec, |name, tensor, parameter| append(name, tensor, parameter, &mut flat))?;
+pub(super) fn read(folder: &Path, whole: &ModelSpec, part: &ModelSpec) -> Result<Vec<f32>> {
+    let maps = Maps::open(folder)?;
+    let weights = maps.weights(folder, whole)?;
+    weights.check()?;
+    let mut flat = Vec::with_capacity(usize::try_from(part.parameter_count())?);
+    // A member of a tensor group has a share of each of these.
+    let layers = ModelSpec { shard: Shard::WHOLE, ..part.clone() }.parameters();
+    for (Located { stored, start }, own) in
+        tensors::located(whole.kind, &layers).into_iter().zip(part.parameters())
+    {
+        let (name, tensor) = weights.find(&stored)?;
+        for place in own.places(part.shard) {
+            append(name, tensor, start + place.start..start + place.end, &mut flat)?;
+        }
+    }
     Ok(flat)
 }
 
 /// Checks names and shapes of all tensors, and reads no values.
 ///
 /// # Errors
-/// As [`read`], but for types.
+/// As [`read`].
 pub(super) fn check(folder: &Path, spec: &ModelSpec) -> Result<StoredWeights> {
-    let mut types = BTreeSet::new();
-    for_each(folder, spec, |name, tensor, parameter| {
-        types.insert(format!("{:?}", tensor.dtype()));
-        check_shape(name, tensor, parameter)
-    })?;
-    let files = files(folder)?;
-    let bytes = files.iter().map(|file| std::fs::metadata(file).map(|file| file.len()));
-    Ok(StoredWeights { files: files.len(), bytes: bytes.sum::<Result<_, _>>()?, types })
+    let maps = Maps::open(folder)?;
+    let types = maps.weights(folder, spec)?.check()?;
+    let bytes = maps.0.iter().map(|(_, map)| map.len() as u64).sum();
+    Ok(StoredWeights { files: maps.0.len(), bytes, types })
 }
 
-/// Calls a function with each tensor of a model in the order of the flat vector, and refuses others.
-fn for_each(
-    folder: &Path,
-    spec: &ModelSpec,
-    mut take: impl FnMut(&str, &TensorView<'_>, &ParameterSpec) -> Result<()>,
-) -> Result<()> {
-    let maps = files(folder)?.into_iter().map(|path| map(&path).map(|map| (path, map)));
-    let maps: Vec<(PathBuf, Mmap)> = maps.collect::<Result<_>>()?;
-    let mut tensors = BTreeMap::new();
-    for (path, map) in &maps {
-        let file = SafeTensors::deserialize(map);
-        let file =
-            file.with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))?;
-        for (name, tensor) in file.tensors() {
-            ensure!(
-                tensors.insert(name.clone(), tensor).is_none(),
-                "{}: {name} is in another file as well: remove one of the two",
-                path.display()
-            );
+/// The files of the weights, mapped.
+struct Maps(Vec<(PathBuf, Mmap)>);
+
+impl Maps {
+    fn open(folder: &Path) -> Result<Self> {
+        let maps = files(folder)?.into_iter().map(|path| map(&path).map(|map| (path, map)));
+        Ok(Self(maps.collect::<Result<_>>()?))
+    }
+
+    fn weights<'a>(&'a self, folder: &'a Path, spec: &'a ModelSpec) -> Result<Weights<'a>> {
+        let mut tensors = BTreeMap::new();
+        for (path, map) in &self.0 {
+            let file = SafeTensors::deserialize(map);
+            let file =
+                file.with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))?;
+            for (name, tensor) in file.tensors() {
+                ensure!(
+                    tensors.insert(name.clone(), tensor).is_none(),
+                    "{}: {name} is in another file as well: remove one of the two",
+                    path.display()
+                );
+            }
         }
+        Ok(Weights { folder, spec, tensors })
     }
-    let weights = Weights { folder, spec, tensors };
-    let mut read = BTreeSet::new();
-    for parameter in tensors::stored(spec.kind, spec.parameters()) {
-        let (name, tensor) = weights.find(&parameter)?;
-        take(name, tensor, &parameter)?;
-        read.insert(name.to_owned());
-    }
-    weights.check_rest(&read)
 }
 
-/// Returns the files of the weights.
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+/// Returns the files of the weights, in the order of their names.
+pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let (single, index) = (folder.join(WEIGHTS), folder.join(INDEX));
     if !index.is_file() {
         if !single.is_file() && PICKLES.iter().any(|name| folder.join(name).is_file()) {
@@ -139,7 +144,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 #[allow(unsafe_code, reason = "maps a file")]
-fn map(path: &Path) -> Result<Mmap> {
+pub(super) fn map(path: &Path) -> Result<Mmap> {
     let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
     // SAFETY: as with all maps, a file that is cut while it is read ends the process; values may be any bytes.
     unsafe { Mmap::map(&file) }.with_context(|| format!("map {}", path.display()))
@@ -152,6 +157,20 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
+    /// Checks that the tensors are those of the model, in types that can be read, and returns the types.
+    fn check(&self) -> Result<BTreeSet<String>> {
+        let (mut read, mut types) = (BTreeSet::new(), BTreeSet::new());
+        for parameter in tensors::stored(self.spec.kind, self.spec.parameters()) {
+            let (name, tensor) = self.find(&parameter)?;
+            check_shape(name, tensor, &parameter)?;
+            width_of(name, tensor.dtype())?;
+            types.insert(format!("{:?}", tensor.dtype()));
+            read.insert(name.to_owned());
+        }
+        self.check_rest(&read)?;
+        Ok(types)
+    }
+
     /// Returns a parameter's tensor, and its name in the file.
     fn find(&self, parameter: &ParameterSpec) -> Result<(&str, &TensorView<'_>)> {
         let name = parameter.name.as_str();
@@ -196,17 +215,26 @@ fn check_shape(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec) -
     Ok(())
 }
 
-/// Appends a tensor's values.
-fn append(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec, into: &mut Vec<f32>) -> Result<()> {
-    check_shape(name, tensor, parameter)?;
-    let data = tensor.data();
-    match tensor.dtype() {
-        Dtype::F32 => extend_f32(into, data),
-        Dtype::BF16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_bf16(*bytes))),
-        Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_f16(*bytes))),
+/// Returns the bytes of a value.
+fn width_of(name: &str, dtype: Dtype) -> Result<usize> {
+    match dtype {
+        Dtype::F32 => Ok(4),
+        Dtype::BF16 | Dtype::F16 => Ok(2),
         other => bail!(
             "{name} has values of {other:?}; f32, bf16 and f16 are read: convert the model (`model.to(torch.bfloat16).save_pretrained(OUT)`)"
         ),
+    }
+}
+
+/// Appends a stretch of a tensor's values.
+fn append(name: &str, tensor: &TensorView<'_>, values: Range<usize>, into: &mut Vec<f32>) -> Result<()> {
+    let (dtype, width) = (tensor.dtype(), width_of(name, tensor.dtype())?);
+    let data = tensor.data().get(values.start * width..values.end * width);
+    let data = data.with_context(|| format!("{name} has too few values"))?;
+    match dtype {
+        Dtype::BF16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_bf16(*bytes))),
+        Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_f16(*bytes))),
+        _ => extend_f32(into, data),
     }
     Ok(())
 }

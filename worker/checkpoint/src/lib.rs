@@ -1,6 +1,7 @@
 //! Checkpoints on disk: complete and verified, or absent.
 
 mod archive;
+mod base_model;
 mod copies;
 mod decoder_config;
 mod error;
@@ -15,6 +16,7 @@ mod store;
 mod tensors;
 
 pub use archive::{RunArchive, Unusable};
+pub use base_model::{BaseModel, ModelFile, ModelFiles, describe_model, read_run};
 pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use decoder_config::UnsupportedKey;
 pub use error::{CheckpointError, Instead};

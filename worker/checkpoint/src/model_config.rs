@@ -55,6 +55,16 @@ pub(super) fn is_of_images(json: &Value) -> bool {
 /// # Errors
 /// Names the first key that is missing or cannot be honoured.
 pub(super) fn from_json(json: &Value) -> Result<ModelSpec, UnsupportedKey> {
+    let config = read(json)?;
+    ModelSpec::resolve(&config, 0)
+        .map_err(|error| UnsupportedKey::new("model_type", &json["model_type"], error.to_string()))
+}
+
+/// Returns `[model]` for a description.
+///
+/// # Errors
+/// As [`from_json`].
+pub(super) fn read(json: &Value) -> Result<ModelConfig, UnsupportedKey> {
     let refused =
         |key: &str, reason: String| UnsupportedKey::new(key, json.get(key).unwrap_or(&Value::Null), reason);
     let name = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
@@ -66,8 +76,27 @@ pub(super) fn from_json(json: &Value) -> Result<ModelSpec, UnsupportedKey> {
             return Err(refused("model_type", format!("gpt2, {known} are supported")));
         }
     };
-    let checked = config.check().and_then(|()| ModelSpec::resolve(&config, 0));
-    checked.map_err(|error| refused("model_type", error.to_string()))
+    config.check().map_err(|error| refused("model_type", error.to_string()))?;
+    Ok(config)
+}
+
+/// Refuses dropout, which training does not apply.
+///
+/// # Errors
+/// Names the key.
+pub(super) fn check_dropout(json: &Value) -> Result<(), UnsupportedKey> {
+    let usual: &[(&str, f64)] = match json.get("model_type").and_then(Value::as_str) {
+        Some("gpt2") => &[("attn_pdrop", 0.1), ("embd_pdrop", 0.1), ("resid_pdrop", 0.1)],
+        _ => &[("attention_dropout", 0.0), ("resid_pdrop", 0.0), ("embd_pdrop", 0.0)],
+    };
+    for (key, usual) in usual {
+        let usual = json!(usual);
+        let value = json.get(key).unwrap_or(&usual);
+        if value.as_f64() != Some(0.0) {
+            return Err(UnsupportedKey::new(key, value, "dropout is not applied in training: set it to 0.0"));
+        }
+    }
+    Ok(())
 }
 
 fn gpt2(json: &Value) -> Result<ModelConfig, UnsupportedKey> {

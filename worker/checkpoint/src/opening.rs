@@ -106,7 +106,7 @@ fn described(folder: &Path) -> Result<ModelSpec> {
 /// Opens a folder that `save_pretrained` wrote.
 fn open_hf(folder: &Path) -> Result<OpenedModel> {
     let spec = described(folder)?;
-    let parameters = hf_folder::read(folder, &spec)?;
+    let parameters = hf_folder::read(folder, &spec, &spec)?;
     let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
     Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer })
 }

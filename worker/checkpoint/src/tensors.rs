@@ -86,6 +86,28 @@ pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<Par
     stored
 }
 
+/// A parameter's place in the files.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Located {
+    /// The tensor that holds it.
+    pub stored: ParameterSpec,
+    /// The parameter's first value in that tensor.
+    pub start: usize,
+}
+
+/// Returns the place of each of these parameters, which are of whole layers.
+pub(super) fn located(kind: ModelKind, parameters: &[ParameterSpec]) -> Vec<Located> {
+    let mut places = Vec::with_capacity(parameters.len());
+    for stored in stored(kind, parameters.to_vec()) {
+        let mut start = 0;
+        while let Some(parameter) = parameters.get(places.len()).filter(|_| start < stored.count() as usize) {
+            places.push(Located { stored: stored.clone(), start });
+            start += parameter.count() as usize;
+        }
+    }
+    places
+}
+
 /// Writes flat vectors under their names.
 pub(super) fn write_vectors<'a>(
     path: &Path,

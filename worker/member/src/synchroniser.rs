@@ -281,7 +281,8 @@ impl Synchroniser {
             | ToWorker::Probe { .. }
             | ToWorker::Speak
             | ToWorker::Handover
-            | ToWorker::DataHolders(_) => Ok(()),
+            | ToWorker::DataHolders(_)
+            | ToWorker::ModelHolders(_) => Ok(()),
         }
     }
 

@@ -177,8 +177,10 @@ impl Survey {
             | ToWorker::Placed { .. }
             | ToWorker::Keep(_) => Ok(None),
             // Heartbeats are sent in any case.
-            // Data holders belong to the previous session.
-            ToWorker::Speak | ToWorker::DataHolders(_) | ToWorker::Handover => Ok(None),
+            // Holders belong to the previous session.
+            ToWorker::Speak | ToWorker::DataHolders(_) | ToWorker::ModelHolders(_) | ToWorker::Handover => {
+                Ok(None)
+            }
         }
     }
 }

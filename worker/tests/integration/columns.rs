@@ -83,6 +83,7 @@ pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usi
 /// One layer of width 64 with two feed-forward weights of 64 × 256; all other tensors are smaller.
 fn spec() -> ModelSpec {
     let config = ModelConfig {
+        from: None,
         kind: ModelKind::Gpt2,
         layers: 1,
         width: 64,

@@ -53,6 +53,7 @@ fn spec(kind: ModelKind) -> ModelSpec {
 
 fn language_model(kind: ModelKind) -> ModelConfig {
     ModelConfig {
+        from: None,
         kind,
         layers: 2,
         width: 32,

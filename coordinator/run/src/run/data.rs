@@ -121,7 +121,7 @@ impl Core {
         DataHolders { name, holders, neighbours }
     }
 
-    fn members_where(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<Member> {
+    pub(super) fn members_where(&self, is_meant: impl Fn(&Peer) -> bool) -> Vec<Member> {
         let meant = self.peers.iter().filter(|(_, peer)| is_meant(peer));
         meant.map(|(worker, peer)| peer.member(*worker)).collect()
     }
@@ -170,7 +170,7 @@ fn most<T: Ord + Copy>(names: impl Iterator<Item = T>) -> Option<T> {
 }
 
 /// Picks `most` members: half from one site, where others have as many, and one of each other site in turn.
-fn of_all_sites(members: Vec<Member>, site: SiteId, most: usize) -> Vec<Member> {
+pub(super) fn of_all_sites(members: Vec<Member>, site: SiteId, most: usize) -> Vec<Member> {
     let (mut own, others): (Vec<Member>, Vec<Member>) =
         members.into_iter().partition(|member| member.site == site);
     let mut of_site: BTreeMap<SiteId, usize> = BTreeMap::new();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::accounting::Accounting;
 use crate::run::accounting::progress::share;
+use crate::run::base_model::BaseModelAvailability;
 use crate::run::command::{Command, Severity};
 use crate::run::core::{Connection, Core, shorten};
 use crate::run::data::DataAvailability;
@@ -32,6 +33,7 @@ pub struct Run {
     pub(super) planning: Planning,
     pub(super) accounting: Accounting,
     pub(super) data: DataAvailability,
+    pub(super) base_model: BaseModelAvailability,
     /// When to look again, if nothing happens before.
     next_due: Option<Duration>,
 }
@@ -68,6 +70,7 @@ impl Run {
             planning: Planning::default(),
             accounting,
             data: DataAvailability::default(),
+            base_model: BaseModelAvailability::default(),
             next_due: Some(now),
         };
         run.accounting.cut_back(run.core.state.ledger.through());
@@ -134,6 +137,7 @@ impl Run {
         if matters || !self.core.commands.is_empty() || self.next_due.is_some_and(|at| at <= self.core.now) {
             self.advance();
             self.data.tell_data_holders(&mut self.core);
+            self.base_model.tell_holders(&mut self.core);
             self.next_due = self.find_next_due();
         }
         std::mem::take(&mut self.core.commands)
@@ -231,6 +235,7 @@ impl Run {
                 return false;
             }
             ToCoordinator::Data(at) => self.data.handle_data(&mut self.core, worker, at),
+            ToCoordinator::Model(at) => self.base_model.handle(&mut self.core, worker, at),
             ToCoordinator::OutOfReach(workers) => {
                 return self.liveness.handle_out_of_reach(&mut self.core, worker, workers);
             }

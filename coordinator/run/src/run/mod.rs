@@ -2,6 +2,7 @@
 
 mod accounting;
 mod as_toml;
+mod base_model;
 mod command;
 mod core;
 mod data;

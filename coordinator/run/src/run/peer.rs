@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use longhaul_common::id::{Round, SiteId, WorkerId};
 use longhaul_common::plan::Member;
-use longhaul_proto::control::message::{CheckpointOffer, DataAt, DataHolders, Hash, Ready};
+use longhaul_proto::control::message::{
+    CheckpointOffer, DataAt, DataHolders, Hash, ModelAt, ModelHolders, Ready,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::run::accounting::progress::Meter;
@@ -45,6 +47,7 @@ pub(super) struct Peer {
     pub slot: Option<ReplicaSlot>,
     pub checkpoints: PeerCheckpoints,
     pub data: PeerData,
+    pub model: PeerModel,
     pub start: PeerStart,
     pub progress: PeerProgress,
 }
@@ -70,6 +73,21 @@ pub(super) struct PeerData {
     pub notices: u8,
     /// Holders last sent to it; `None`: due.
     pub told_holders: Option<DataHolders>,
+}
+
+/// A worker's copy of the pretrained model that the run starts from, and the holders that it knows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct PeerModel {
+    /// `None`: not reported yet.
+    pub at: Option<ModelAt>,
+    /// It has reported to an earlier coordinator alone.
+    pub has_to_tell: bool,
+    /// Notices about it so far.
+    pub notices: u8,
+    /// Whether it fetches the model from other sites, for all of its site.
+    pub is_carrier: bool,
+    /// Holders last sent to it; `None`: due.
+    pub told_holders: Option<ModelHolders>,
 }
 
 /// The state that a worker starts from.
@@ -127,6 +145,7 @@ impl Peer {
             slot: None,
             checkpoints: PeerCheckpoints::default(),
             data: PeerData::default(),
+            model: PeerModel::default(),
             start,
             progress: PeerProgress::default(),
         }

@@ -49,6 +49,7 @@ impl Run {
         self.planning.departed(worker);
         self.accounting.departed(worker);
         self.data.departed(&peer);
+        self.base_model.departed(&peer);
         if let Some(connection) = peer.connection
             && self.core.connections.remove(&connection).is_some()
         {

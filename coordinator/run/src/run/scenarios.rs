@@ -4,6 +4,7 @@ mod absence;
 mod absent_holders;
 mod archived;
 mod backlog;
+mod base_model;
 mod data;
 mod extended;
 mod gradients;

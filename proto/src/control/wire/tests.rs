@@ -14,9 +14,9 @@ use proptest::prelude::*;
 
 use super::super::message::{
     Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
-    GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, Profile, Ready,
-    Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX, SeenLink, Settled, Settlement,
-    SignOfLife, Start, Welcome,
+    GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, ModelAt,
+    ModelHolders, Profile, Ready, Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX, SeenLink,
+    Settled, Settlement, SignOfLife, Start, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -159,6 +159,8 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Data(DataAt::Nowhere),
         ToCoordinator::Data(DataAt::Here(DATA)),
         ToCoordinator::Data(DataAt::Fetched(DATA)),
+        ToCoordinator::Model(ModelAt::Nowhere),
+        ToCoordinator::Model(ModelAt::Here([4; 32])),
     ]
 }
 
@@ -212,6 +214,8 @@ fn to_worker() -> Vec<ToWorker> {
             holders: vec![member(1, 0)],
             neighbours: vec![member(300, 1)],
         }),
+        ToWorker::ModelHolders(ModelHolders::default()),
+        ToWorker::ModelHolders(ModelHolders { model: Some([4; 32]), holders: vec![member(1, 0)] }),
     ]
 }
 
@@ -368,6 +372,12 @@ fn messages_are_the_golden_bytes() {
     let holders = DataHolders { name: Some(DATA), ..DataHolders::default() };
     let holders = encode(&ToWorker::DataHolders(holders)).unwrap();
     assert_eq!(hex(holders), "0c01".to_owned() + &ones + &twos + "0000");
+    assert_eq!(
+        hex(encode(&ToCoordinator::Model(ModelAt::Here([1; 32]))).unwrap()),
+        "1101".to_owned() + &ones
+    );
+    let holders = ModelHolders { model: Some([2; 32]), holders: Vec::new() };
+    assert_eq!(hex(encode(&ToWorker::ModelHolders(holders)).unwrap()), "0e01".to_owned() + &twos + "00");
     assert_eq!(hex(encode(&ToWorker::Settle { generation: Generation(3) }).unwrap()), "0303");
     assert_eq!(hex(encode(&ToWorker::Prepare(Start::Fresh)).unwrap()), "0100");
     assert_eq!(hex(encode(&ToWorker::Placed { rank: Some(300) }).unwrap()), "0701ac02");

@@ -79,6 +79,7 @@ mod tests {
 
     fn spec(width: u32, context: u32) -> ModelSpec {
         let config = ModelConfig {
+            from: None,
             kind: ModelKind::Gpt2,
             layers: 1,
             width,

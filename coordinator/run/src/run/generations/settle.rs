@@ -272,6 +272,7 @@ impl Run {
                 let mut peer = Peer::new(known.clone(), None, self.core.now);
                 peer.standing = Standing::Member;
                 peer.data.has_to_tell = self.core.config.may_be_shared();
+                peer.model.has_to_tell = self.core.config.model.from.is_some();
                 peer.slot = Some(ReplicaSlot { replica: self.generations.replicas_formed, rank });
                 self.core.peers.insert(member.worker, peer);
                 self.generations.grace_until =

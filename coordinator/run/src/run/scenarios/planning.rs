@@ -187,7 +187,7 @@ fn a_worker_that_comes_back_with_more_memory_is_planned_with() {
     }
     assert_eq!(
         story.run.status(0).problems,
-        ["the plan waits for [WorkerId(1), WorkerId(2)] to measure their speed and their links"]
+        ["the plan waits for w1, w2 to measure their speed and their links"]
     );
     story.say(1, links(100.0));
     story.say(2, links(100.0));

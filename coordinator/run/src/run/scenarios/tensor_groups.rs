@@ -162,7 +162,7 @@ fn a_run_with_groups_moves_to_another_plan_and_its_shares_are_cut_anew() {
     let (answers, _) = pass(&mut story, 100, &all);
     let [Answer::Move(choice, why)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_ne!((choice.tensor, choice.best.0.pipeline.ranks), (2, 1), "{why}");
-    assert!(why.contains("where 2 × 2, layer by layer takes"), "{why}");
+    assert!(why.contains(" s a step, 2 × 2, layer by layer takes"), "{why}");
     for worker in all {
         story.settled(worker, 2, 0, 0);
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use longhaul_common::id::WorkerId;
+
 use crate::run::core::{Core, shorten};
 use crate::run::machine::Run;
 use crate::run::state::{Checkpoint, Phase};
@@ -31,7 +33,10 @@ impl Run {
         problems.extend(self.planning.unfit().map(str::to_owned));
         let untold = self.planning.untold(&self.core);
         if !untold.is_empty() {
-            problems.push(format!("the plan waits for {untold:?} to measure their speed and their links"));
+            problems.push(format!(
+                "the plan waits for {} to measure their speed and their links",
+                listed(&untold)
+            ));
         }
         let unplaced = self.core.peers.values().filter(|peer| peer.slot.is_none()).count();
         if unplaced > 0
@@ -68,17 +73,30 @@ impl Run {
         }
         let verdicts = self.accounting.verdicts();
         for verdict in verdicts.filter(|verdict| !verdict.odd.is_empty()) {
-            problems.push(format!("parity was broken after {} by {:?}", verdict.round, verdict.odd));
+            problems.push(format!("parity was broken after {} by {}", verdict.round, listed(&verdict.odd)));
         }
         let without_data = self.core.waiting_for_data();
         if !without_data.is_empty() {
             problems.push(format!(
-                "{without_data:?} were started with `--data remote` and wait: no worker here has the run's data; start a worker on a machine that has it"
+                "{} were started with `--data remote` and wait: no worker here has the run's data; start a worker on a machine that has it",
+                listed(&without_data)
+            ));
+        }
+        let without_model = self.core.waiting_for_model();
+        if !without_model.is_empty() {
+            problems.push(format!(
+                "{} without the run's model, and no worker here has it: start a worker on a machine that has its folder",
+                listed(&without_model)
             ));
         }
         problems.extend(self.core.unwritten_checkpoints());
         problems
     }
+}
+
+/// The workers' names, separated by commas.
+fn listed(workers: &[WorkerId]) -> String {
+    workers.iter().map(WorkerId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Core {
