@@ -150,7 +150,7 @@ impl Device {
             rank: self.rank,
             gpu: None,
             spec: self.spec().clone(),
-            tokenizer: None,
+            companions: Default::default(),
             parameters: vec![0.0; self.state.parameters.len()],
             samples: SAMPLES,
             data_hash: [0; 32],

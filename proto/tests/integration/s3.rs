@@ -101,6 +101,7 @@ async fn write(archive: &Archive, round: u64) {
         share: None,
         model: "{}".to_owned(),
         tokenizer: None,
+        companions: Default::default(),
         parameters,
         shared: Default::default(),
         private: None,

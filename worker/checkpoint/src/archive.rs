@@ -14,9 +14,10 @@ use longhaul_proto::control::message::CheckpointOffer;
 use longhaul_proto::little_endian::f32_of;
 use tokio::runtime::Handle;
 
+use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
 use super::recut::overlap;
 use super::store::{chunks_of, share_of};
-use super::{CheckpointData, CheckpointStore, ModelState, PrivateState, model_config};
+use super::{CheckpointData, CheckpointStore, MODEL_CONFIG, ModelState, PrivateState, model_config};
 
 /// Rounds with offered checkpoints: more than are damaged at once.
 const ROUNDS_OFFERED: usize = 4;
@@ -24,8 +25,6 @@ const ROUNDS_OFFERED: usize = 4;
 const VECTOR_MODELS_MAX: u64 = 4;
 /// Approximate least values of a piece: a megabyte.
 const PIECE_VALUES_MIN: u32 = 1 << 18;
-/// Most bytes of a `tokenizer.json`: the largest in use have a fifth of it.
-const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
 /// Checkpoints in the archive that were found damaged, and are not offered again by this process.
 pub type Unusable = Arc<Mutex<BTreeSet<Archived>>>;
@@ -115,10 +114,11 @@ impl RunArchive {
     ) -> Result<Archived> {
         let model = data.model.as_ref().context("a checkpoint without a model")?;
         let mut upload = archive.upload(part, piece_values(self.config.sync.fragment_values));
-        let tokenizer = match &model.tokenizer {
-            Some(content) => Some(upload.bytes(content).await?),
-            None => None,
-        };
+        let mut companions = BTreeMap::new();
+        for (name, content) in model.companions.iter() {
+            companions.insert(name.to_owned(), upload.bytes(content).await?);
+        }
+        let tokenizer = companions.remove(TOKENIZER);
         let parameters = upload.values(&model.parameters).await?;
         let mut shared = BTreeMap::new();
         for (name, values) in &model.shared {
@@ -144,8 +144,9 @@ impl RunArchive {
             parts: part.parts,
             chunks: chunks_of(&model.spec),
             share: share_of(&model.spec),
-            model: model_config::to_json(&model.spec).to_string(),
+            model: model_config::carried(&model.spec, &model.companions).to_string(),
             tokenizer,
+            companions,
             parameters,
             shared,
             private,
@@ -227,13 +228,14 @@ async fn download(
     }
     let bytes = spec.synchronised_count() * size_of::<f32>() as u64;
     let parameters = f32_of(&archive.read(of.part, &manifest.parameters, bytes).await?);
-    let tokenizer = match &manifest.tokenizer {
-        Some(content) => {
-            ensure!(content.bytes <= TOKENIZER_BYTES_MAX, "its tokenizer has {} bytes", content.bytes);
-            Some(archive.read(of.part, content, content.bytes).await?.into())
-        }
-        None => None,
-    };
+    let mut companions = Vec::new();
+    let tokenizer = manifest.tokenizer.iter().map(|content| (TOKENIZER, content));
+    let others = manifest.companions.iter().map(|(name, content)| (name.as_str(), content));
+    for (name, content) in tokenizer.chain(others.filter(|(name, _)| is_carried(name))) {
+        ensure!(content.bytes <= COMPANION_BYTES_MAX, "its {name} has {} bytes", content.bytes);
+        companions.push((name.to_owned(), archive.read(of.part, content, content.bytes).await?.into()));
+    }
+    let companions = companions.into_iter().collect();
     let shared = read_vectors(archive, of.part, &manifest.shared, bytes).await?;
     let (writer, private) = match &manifest.private {
         Some(Private { worker, counters, vectors }) => {
@@ -242,7 +244,7 @@ async fn download(
         }
         None => (None, PrivateState::default()),
     };
-    let model = ModelState { spec, parameters, tokenizer, shared };
+    let model = ModelState { spec, parameters, companions, shared };
     let data = CheckpointData {
         next_round: of.next_round,
         next_step: manifest.next_step,
@@ -252,6 +254,11 @@ async fn download(
         private,
     };
     Ok(Some((writer, data)))
+}
+
+/// Whether a file that a manifest names is one that checkpoints carry.
+fn is_carried(name: &str) -> bool {
+    name == MODEL_CONFIG || Companion::of(name).is_some()
 }
 
 async fn read_vectors(

@@ -1,9 +1,7 @@
 //! A pretrained model in a folder, from which a run starts: its files, its identity, and the values of any part.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::checks::BaseDescription;
@@ -11,30 +9,9 @@ use longhaul_common::config::{ConfigError, RunConfig};
 use longhaul_common::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 
-use super::{MODEL_CONFIG, TOKENIZER, hf_folder, model_config};
+use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
+use super::{Companions, MODEL_CONFIG, hf_folder, model_config};
 
-/// Files that describe the tokenizer, conversations and generation, and the licence. A checkpoint carries them on.
-const COMPANIONS: [&str; 17] = [
-    TOKENIZER,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "LICENSE",
-    "LICENSE.txt",
-    "LICENSE.md",
-    "NOTICE",
-];
-/// Most bytes of a file beside the weights: the largest tokenizers have tens of MB.
-const COMPANION_BYTES_MAX: u64 = 256 << 20;
 /// Most files of a model.
 const FILES_MAX: usize = 10_000;
 /// Longest name of a file.
@@ -128,7 +105,7 @@ fn is_of_weights(name: &str) -> bool {
 }
 
 fn is_companion(name: &str) -> bool {
-    name == MODEL_CONFIG || COMPANIONS.contains(&name)
+    name == MODEL_CONFIG || Companion::of(name).is_some()
 }
 
 /// Parses a user's `run.toml`; the description of a pretrained model comes from its folder on this machine.
@@ -244,7 +221,7 @@ impl BaseModel {
     ///
     /// # Errors
     /// One cannot be read.
-    pub fn companions(&self) -> Result<BTreeMap<String, Arc<[u8]>>> {
+    pub fn companions(&self) -> Result<Companions> {
         let names = self.files.iter().map(|file| &file.name).filter(|name| is_companion(name));
         let read = |name: &String| {
             let path = self.folder.join(name);
@@ -273,7 +250,7 @@ impl BaseModel {
 fn paths_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = hf_folder::files(folder)?;
     let index = folder.join(hf_folder::INDEX);
-    let beside = COMPANIONS.iter().map(|name| folder.join(name)).filter(|path| path.is_file());
+    let beside = Companion::all().map(|file| folder.join(file.name())).filter(|path| path.is_file());
     for path in beside {
         let bytes = size_of_file(&path)?;
         ensure!(

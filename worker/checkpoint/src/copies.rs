@@ -9,6 +9,7 @@ use longhaul_proto::checkpoint::folder::FileRecord;
 use longhaul_proto::checkpoint::folder_name;
 use serde::{Deserialize, Serialize};
 
+use super::companions::{COMPANION_BYTES_MAX, Companion};
 use super::listing;
 use super::recut::overlaps;
 use super::store::{CheckpointStore, remove, sync};
@@ -26,8 +27,6 @@ const SHARED_VALUES_MAX: u64 = 2;
 /// Values per parameter in a private state: local parameter, two moments, factors and residual of low rank, carry, residual and velocity of the sender,
 /// residual of the owner.
 const PRIVATE_VALUES_MAX: u64 = 10;
-/// The largest vocabularies take tens of MB.
-const TOKENIZER_BYTES_MAX: u64 = 1 << 28;
 /// It lists each sequence trained on since the last round.
 const RECORD_BYTES_MAX: u64 = 1 << 26;
 /// Lists of files, and the model's description.
@@ -50,6 +49,8 @@ pub enum CheckpointFile {
     PrivateRecord(WorkerId),
     /// List of all files: it comes last, because it completes a checkpoint.
     Manifest,
+    /// Another file beside the weights.
+    Companion(Companion),
 }
 
 /// The expected properties of a file.
@@ -73,6 +74,7 @@ impl CheckpointFile {
             Self::PrivateVectors(worker) => private_vectors_name(worker),
             Self::PrivateRecord(worker) => private_record_name(worker),
             Self::Manifest => MANIFEST.to_owned(),
+            Self::Companion(file) => file.name().to_owned(),
         }
     }
 
@@ -90,7 +92,7 @@ impl CheckpointFile {
             }
             Self::Shared => with_header(vectors(SHARED_VALUES_MAX)),
             Self::PrivateVectors(_) => with_header(vectors(PRIVATE_VALUES_MAX)),
-            Self::Tokenizer => TOKENIZER_BYTES_MAX,
+            Self::Tokenizer | Self::Companion(_) => COMPANION_BYTES_MAX,
             Self::PrivateRecord(_) => RECORD_BYTES_MAX,
             Self::ModelConfig | Self::Manifest => LIST_BYTES_MAX,
         }
@@ -116,12 +118,14 @@ impl CheckpointStore {
         let folder = self.folder_of(next_round);
         let manifest = listing::manifest(&folder, self.run())?;
         let mut files = Vec::new();
-        for file in [
+        let named = [
             CheckpointFile::Model,
             CheckpointFile::ModelConfig,
             CheckpointFile::Tokenizer,
             CheckpointFile::Shared,
-        ] {
+        ];
+        let others = Companion::all().filter(|file| file.name() != TOKENIZER);
+        for file in named.into_iter().chain(others.map(CheckpointFile::Companion)) {
             if let Some(record) = manifest.files.get(&file.name()) {
                 files.push(to_copy(file, record)?);
             }

@@ -2,6 +2,7 @@
 
 mod archive;
 mod base_model;
+mod companions;
 mod copies;
 mod decoder_config;
 mod error;
@@ -17,6 +18,7 @@ mod tensors;
 
 pub use archive::{RunArchive, Unusable};
 pub use base_model::{BaseModel, ModelFile, ModelFiles, describe_model, read_run};
+pub use companions::{COMPANIONS_MAX, Companion, Companions};
 pub use copies::{CheckpointFile, FileToCopy, Incoming};
 pub use decoder_config::UnsupportedKey;
 pub use error::{CheckpointError, Instead};
@@ -57,8 +59,8 @@ pub struct ModelState {
     pub spec: ModelSpec,
     /// In the order of [`ModelSpec::synchronised`].
     pub parameters: Arc<[f32]>,
-    /// Content of `tokenizer.json`, if present.
-    pub tokenizer: Option<Arc<[u8]>>,
+    /// Files beside the weights.
+    pub companions: Companions,
     /// Further vectors shared by all workers, by name: the outer optimiser's memory.
     pub shared: BTreeMap<String, Arc<[f32]>>,
 }
@@ -77,7 +79,7 @@ fn private_vectors_name(worker: WorkerId) -> String {
 }
 
 const MODEL_CONFIG: &str = "config.json";
-const TOKENIZER: &str = "tokenizer.json";
+use companions::TOKENIZER;
 const SHARED: &str = "shared.safetensors";
 
 #[cfg(test)]

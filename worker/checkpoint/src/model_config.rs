@@ -5,6 +5,7 @@ use longhaul_common::model::{Classifier, ModelSpec};
 use serde_json::{Value, json};
 
 use super::decoder_config::{self, UnsupportedKey};
+use super::{Companions, MODEL_CONFIG};
 use longhaul_common::model::GPT2_NORM_EPSILON;
 
 /// Returns the model's description. Without begin and end tokens: the engine trains on text without any.
@@ -58,6 +59,20 @@ pub(super) fn from_json(json: &Value) -> Result<ModelSpec, UnsupportedKey> {
     let config = read(json)?;
     ModelSpec::resolve(&config, 0)
         .map_err(|error| UnsupportedKey::new("model_type", &json["model_type"], error.to_string()))
+}
+
+/// Returns the description of a checkpoint's model: the original one, if it started from one, with the type of the written values.
+pub(super) fn carried(spec: &ModelSpec, companions: &Companions) -> Value {
+    let original = companions.get(MODEL_CONFIG).and_then(|text| serde_json::from_slice::<Value>(text).ok());
+    // An original that does not lead back to the model is of no use.
+    let Some(mut json) = original.filter(|json| from_json(json).as_ref() == Ok(&spec.whole())) else {
+        return to_json(spec);
+    };
+    let keys = ["dtype", "torch_dtype"].map(|key| json.get(key).map(|_| key));
+    for key in keys.into_iter().flatten() {
+        json[key] = "float32".into();
+    }
+    json
 }
 
 /// Returns `[model]` for a description.

@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::sealed;
-    use crate::{CheckpointData, CheckpointStore, ModelState, PrivateState};
+    use crate::{CheckpointData, CheckpointStore, Companions, ModelState, PrivateState};
     use longhaul_common::model::SynchronisedLayout;
     use longhaul_common::model::draw_parameters;
     use longhaul_common::model::tiny::tiny_gpt2;
@@ -228,7 +228,12 @@ mod tests {
             next_step: round,
             generation: Generation(1),
             state_hash: [1; 32],
-            model: Some(ModelState { spec: spec(), parameters, tokenizer: None, shared: Default::default() }),
+            model: Some(ModelState {
+                spec: spec(),
+                parameters,
+                companions: Companions::default(),
+                shared: Default::default(),
+            }),
             private: PrivateState::default(),
         };
         CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).write(&data).unwrap()
@@ -255,7 +260,7 @@ mod tests {
             let model = ModelState {
                 spec: share.clone(),
                 parameters: parameters.as_slice().into(),
-                tokenizer: None,
+                companions: Companions::default(),
                 shared: Default::default(),
             };
             let data = CheckpointData {

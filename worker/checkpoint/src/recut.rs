@@ -166,7 +166,7 @@ mod tests {
                 model: Some(ModelState {
                     spec: spec.clone(),
                     parameters: of(spec).into(),
-                    tokenizer: None,
+                    companions: Default::default(),
                     shared: BTreeMap::from([("outer_momentum".to_owned(), vector(5.0))]),
                 }),
                 private: if has_private {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::listing;
 use super::{
     CheckpointData, CheckpointError, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL,
-    MODEL_CONFIG, ModelState, SHARED, TOKENIZER, model_config, private_record_name, private_record_of,
+    MODEL_CONFIG, ModelState, SHARED, model_config, private_record_name, private_record_of,
     private_vectors_name, sealed, tensors,
 };
 
@@ -346,12 +346,12 @@ pub(super) fn share_of(spec: &ModelSpec) -> Option<(u32, u32)> {
 /// Writes the model's files and returns their names.
 fn write_model(folder: &Path, model: &ModelState) -> Result<Vec<String>, CheckpointError> {
     tensors::write_model(&folder.join(MODEL), &model.spec, &model.parameters)?;
-    let config = format!("{:#}\n", model_config::to_json(&model.spec));
+    let config = format!("{:#}\n", model_config::carried(&model.spec, &model.companions));
     write(&folder.join(MODEL_CONFIG), config.as_bytes())?;
     let mut names = vec![MODEL.to_owned(), MODEL_CONFIG.to_owned()];
-    if let Some(tokenizer) = &model.tokenizer {
-        write(&folder.join(TOKENIZER), tokenizer)?;
-        names.push(TOKENIZER.to_owned());
+    for (name, content) in model.companions.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
+        write(&folder.join(name), content)?;
+        names.push(name.to_owned());
     }
     if !model.shared.is_empty() {
         tensors::write_vectors(&folder.join(SHARED), &model.shared)?;

@@ -37,7 +37,7 @@ fn data(round: u64, seed: u64) -> CheckpointData {
         model: Some(ModelState {
             spec: tiny_gpt2(),
             parameters,
-            tokenizer: Some(b"{}".as_slice().into()),
+            companions: Companions::of_tokenizer(Some(b"{}".as_slice().into())),
             shared: [("b".to_owned(), vec![1.0, 2.0].into())].into(),
         }),
     }
@@ -100,7 +100,7 @@ fn weights_are_written_by_name_as_hugging_face_lays_them_out() {
         data.model = Some(ModelState {
             spec: spec.clone(),
             parameters: Arc::clone(&flat),
-            tokenizer: None,
+            companions: Companions::default(),
             shared: Default::default(),
         });
         let path = store(dir.path(), 0).write(&data).unwrap();
@@ -186,7 +186,7 @@ fn opening_a_damaged_checkpoint_names_the_one_before_it_if_that_is_whole() {
     let store = CheckpointStore::new(dir.path(), RUN, WorkerId(3), 4);
     let [oldest, before, newest] = [20, 40, 60].map(|round| {
         let mut data = data(round, round);
-        data.model.as_mut().unwrap().tokenizer = Some(WORDS.as_bytes().into());
+        data.model.as_mut().unwrap().companions = Companions::of_tokenizer(Some(WORDS.as_bytes().into()));
         store.write(&data).unwrap()
     });
     assert_eq!(open_model(&newest).unwrap().path, newest);

@@ -45,7 +45,7 @@ impl Synchroniser {
         let momentum = Arc::clone(running.replica.momentum());
         let is_frozen =
             self.config.sync.parts_after_the_warmup() && !running.rounds.schedule.is_warmup(next_round);
-        let (spec, tokenizer) = (prepared.spec.clone(), prepared.tokenizer.clone());
+        let (spec, companions) = (prepared.spec.clone(), prepared.companions.clone());
         let parameters = Arc::clone(running.replica.parameters());
         let next_step = running.rounds.schedule.steps_of(next_round).start;
         let store = self.store();
@@ -61,7 +61,7 @@ impl Synchroniser {
                 model: Some(ModelState {
                     spec,
                     parameters: parameters.as_slice().into(),
-                    tokenizer,
+                    companions,
                     shared: shared_of(&momentum, if is_frozen { &state.second_moments } else { &[] }),
                 }),
                 private: Saved { state, kept, trained }.into_private(),

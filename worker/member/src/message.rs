@@ -1,8 +1,8 @@
 //! Messages between the synchroniser and the device thread.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use longhaul_checkpoint::Companions;
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::{Evaluation, ModelSpec};
 use longhaul_common::plan::Member;
@@ -194,9 +194,9 @@ pub struct Prepared {
     pub gpu: Option<usize>,
     /// Model to train.
     pub spec: ModelSpec,
-    /// Content of `tokenizer.json`, if present.
-    pub tokenizer: Option<Arc<[u8]>>,
-    /// Parameters as drawn from the run's seed.
+    /// Files beside the weights, which checkpoints carry.
+    pub companions: Companions,
+    /// Parameters of the beginning: as drawn from the run's seed, or of the pretrained model.
     pub parameters: Vec<f32>,
     /// Samples of the training data.
     pub samples: u64,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use longhaul_checkpoint::{CheckpointFile, CheckpointStore, FileToCopy, Incoming};
-use longhaul_common::id::FragmentId;
+use longhaul_checkpoint::{COMPANIONS_MAX, CheckpointFile, CheckpointStore, FileToCopy, Incoming};
+use longhaul_common::id::{FragmentId, Round};
 use longhaul_common::model::ModelSpec;
 use longhaul_common::plan::Member;
 use longhaul_common::units::Bytes as Size;
@@ -30,7 +30,7 @@ use super::request::{CheckpointName, FILE_FRAME_BYTES, Request, meta};
 /// Longest wait for a holder's answer.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Most files of a copied checkpoint: one of each kind, because only one private state is copied.
-const FILES_MAX: usize = 7;
+const FILES_MAX: usize = 7 + COMPANIONS_MAX;
 
 /// Wanted part of a model. Its whole bounds the size of a checkpoint.
 #[derive(Clone, Copy)]
@@ -263,15 +263,27 @@ pub(super) async fn send_list(network: &Network, mut reply: PullReply, of: Check
 /// Answers with a checkpoint file's bytes from `offset` on.
 pub(super) async fn send_file(
     network: &Network,
-    mut reply: PullReply,
+    reply: PullReply,
     (of, file): (CheckpointName, CheckpointFile),
     offset: u64,
 ) -> Result<()> {
-    let opened = match store_of(network, of).filter(|store| store.holds(of.next_round, of.state_hash)) {
-        Some(store) => open_at(&store.path_of(of.next_round, file), offset).await,
-        None => Err(anyhow::anyhow!("this checkpoint is not here")),
+    let store = store_of(network, of).filter(|store| store.holds(of.next_round, of.state_hash));
+    let Some(store) = store else {
+        reply.refuse();
+        bail!("this checkpoint is not here");
     };
-    let mut file = match opened {
+    send_from(network, reply, &store.path_of(of.next_round, file), offset, (of.next_round, of.rank)).await
+}
+
+/// Answers with the bytes of a file from `offset` on, in frames of [`FILE_FRAME_BYTES`] of this round and part.
+pub(super) async fn send_from(
+    network: &Network,
+    mut reply: PullReply,
+    path: &Path,
+    offset: u64,
+    (round, part): (Round, u32),
+) -> Result<()> {
+    let mut file = match open_at(path, offset).await {
         Ok(file) => file,
         Err(error) => {
             reply.refuse();
@@ -280,11 +292,11 @@ pub(super) async fn send_file(
     };
     let mut buffer = vec![0; FILE_FRAME_BYTES];
     for index in 0.. {
-        let count = fill(&mut file, &mut buffer).await.context("read a file of a checkpoint")?;
+        let count = fill(&mut file, &mut buffer).await.context("read a file")?;
         if count == 0 {
             break;
         }
-        let meta = meta(FrameKind::State, network.own.worker, of.next_round, FragmentId(index), of.rank);
+        let meta = meta(FrameKind::State, network.own.worker, round, FragmentId(index), part);
         reply.send(&Frame::new(meta, Bytes::copy_from_slice(&buffer[..count]))?).await?;
     }
     Ok(reply.finish().await?)
@@ -296,8 +308,8 @@ fn store_of(network: &Network, of: CheckpointName) -> Option<CheckpointStore> {
 }
 
 async fn open_at(path: &Path, offset: u64) -> Result<File> {
-    let mut file = File::open(path).await.context("open a file of a checkpoint")?;
-    file.seek(SeekFrom::Start(offset)).await.context("seek in a file of a checkpoint")?;
+    let mut file = File::open(path).await.context("open a file")?;
+    file.seek(SeekFrom::Start(offset)).await.context("seek in a file")?;
     Ok(file)
 }
 

@@ -3,6 +3,7 @@
 //! It carries the messages of [`longhaul_member`] and the device, and knows neither models nor training.
 #![forbid(unsafe_code)]
 
+mod base_model;
 mod copies;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub mod fuzz;
@@ -52,6 +53,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+pub use self::base_model::ModelProgress;
+use self::base_model::SharedModel;
 use self::liveness::PeerLiveness;
 pub use self::liveness::{ANSWER_MAX, Shown};
 use self::peer::{Peer, Room};
@@ -90,6 +93,8 @@ pub struct Network {
     signs: PeerLiveness,
     /// Training data of this worker and of others.
     peer_data: PeerData,
+    /// The pretrained model of this worker and of others.
+    shared_model: SharedModel,
     /// Ends all waiting of a tensor group.
     group_stop: Stop,
     excluded: Excluded,
@@ -157,6 +162,7 @@ impl Network {
             snapshots: Snapshots::default(),
             signs: PeerLiveness::default(),
             peer_data: PeerData::default(),
+            shared_model: SharedModel::default(),
             group_stop: Stop::default(),
             excluded: Excluded {
                 revoked: watch::channel(BTreeSet::new()).0,
@@ -318,6 +324,7 @@ impl Network {
         self.stage_inbox.open(None);
         self.group_stop.stop();
         self.peer_data.clear();
+        self.shared_model.clear();
         let mut state = self.lock();
         state.peers.clear();
         state.acceptor.close();

@@ -56,6 +56,16 @@ pub(super) enum Request {
         /// Whether the requester, of the same site, relies on this worker to fetch a missing block.
         to_be_fetched: bool,
     },
+    /// The list of files of the pretrained model with this hash, likewise.
+    ModelFiles(Hash),
+    /// A file of that model, from an offset on, likewise.
+    ModelFile {
+        model: Hash,
+        /// Place in the list.
+        index: u32,
+        /// Bytes already here.
+        offset: u64,
+    },
 }
 
 /// A checkpoint of a part of the model.

@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use super::Network;
+use super::base_model::{send_model_file, send_model_files};
 use super::copies;
 use super::peer_data::{send_block, send_catalogue, send_tokenizer};
 use super::request::{
@@ -217,6 +218,10 @@ async fn answer(
         Request::Tokenizer => send_tokenizer(network, reply).await,
         Request::Block { shard, block, to_be_fetched } => {
             send_block(network, reply, peer, BlockName { shard, block }, to_be_fetched).await
+        }
+        Request::ModelFiles(model) => send_model_files(network, reply, model).await,
+        Request::ModelFile { model, index, offset } => {
+            send_model_file(network, reply, (model, index), offset).await
         }
         Request::Probe { bytes } => send_probe(reply, network.own.worker, bytes).await,
         Request::Alive { incarnation } => {

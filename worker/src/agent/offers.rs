@@ -147,7 +147,7 @@ mod tests {
                     shared: Default::default(),
                     spec: spec.clone(),
                     parameters: parameters.as_slice().into(),
-                    tokenizer: None,
+                    companions: Default::default(),
                 }),
                 private: PrivateState::default(),
             };

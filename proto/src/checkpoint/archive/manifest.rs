@@ -40,6 +40,9 @@ pub struct Manifest {
     /// Content of `tokenizer.json`, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Content>,
+    /// Content of other files beside the weights, by name: chat template, generation settings, the model's original `config.json`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub companions: BTreeMap<String, Content>,
     /// Parameters, in the order of [`ModelSpec::synchronised`].
     pub parameters: Content,
     /// Other replicated state, by name.
@@ -91,7 +94,12 @@ impl Manifest {
     /// Returns all contents.
     pub fn contents(&self) -> impl Iterator<Item = &Content> {
         let private = self.private.iter().flat_map(|private| private.vectors.values());
-        self.tokenizer.iter().chain([&self.parameters]).chain(self.shared.values()).chain(private)
+        self.tokenizer
+            .iter()
+            .chain(self.companions.values())
+            .chain([&self.parameters])
+            .chain(self.shared.values())
+            .chain(private)
     }
 
     /// Returns each object once.

@@ -89,9 +89,9 @@ fn the_files_beside_the_weights_are_carried_with_the_original_description() {
     }
     let base = opened(folder.path());
     let companions = base.companions().unwrap();
-    let names: Vec<&str> = companions.keys().map(String::as_str).collect();
+    let names: Vec<&str> = companions.iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["LICENSE", "chat_template.jinja", "config.json", "tokenizer.json"]);
-    assert_eq!(*companions["LICENSE"], *b"LICENSE");
+    assert_eq!(**companions.get("LICENSE").unwrap(), *b"LICENSE");
     assert_eq!(base.tokenizer(), Some(folder.path().join("tokenizer.json")));
 }
 

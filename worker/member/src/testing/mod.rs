@@ -319,7 +319,7 @@ impl Worker {
             rank: 0,
             exchanges: None,
             spec: longhaul_common::model::tiny::tiny_gpt2(),
-            tokenizer: None,
+            companions: Default::default(),
             parameters: vec![0.0; VALUES],
             samples: 100,
             data_hash: [0; 32],

@@ -74,7 +74,7 @@ fn load_from_anothers_checkpoint(sync: &str, private: PrivateState) -> (Load, Ve
     let model = ModelState {
         spec,
         parameters: parameters.as_slice().into(),
-        tokenizer: None,
+        companions: Default::default(),
         shared: Default::default(),
     };
     let (next_round, generation) = (Round(5), Generation(1));

@@ -47,7 +47,12 @@ fn write(machine: &Machine) -> HeldPart {
         next_step: 8,
         generation: Generation(1),
         state_hash,
-        model: Some(ModelState { spec, parameters, tokenizer: None, shared: Default::default() }),
+        model: Some(ModelState {
+            spec,
+            parameters,
+            companions: Default::default(),
+            shared: Default::default(),
+        }),
         private: PrivateState { vectors, counters: Default::default() },
     };
     machine.part().write(&data).unwrap();

@@ -26,13 +26,13 @@ const LONG_BYTES_MAX: usize = 256 << 20;
 /// Longest time for a whole one. That of ten terabytes, 25 MiB, needs 350 kbit/s.
 const LONG_MAX: Duration = Duration::from_secs(600);
 /// Longest wait for the start of an answer.
-pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(in super::super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Longest silence of a worker that fetches the block first: it sends a sign every five seconds.
 const SIGN_MAX: Duration = Duration::from_secs(20);
 /// Longest time for that: 24 blocks one after the other at 700 kbit/s.
 const FETCHING_MAX: Duration = Duration::from_secs(300);
 /// Longest time for a block: 70 kbit/s, or 600 for eight at a time.
-pub(super) const BLOCK_MAX: Duration = Duration::from_secs(120);
+pub(in super::super) const BLOCK_MAX: Duration = Duration::from_secs(120);
 /// Interval of log lines about waiting.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 
@@ -220,7 +220,7 @@ async fn after_signs(response: &mut PullResponse) -> Result<Bytes> {
 }
 
 /// Returns a whole answer of bounded length.
-async fn fetch_long(connection: &Connection, request: Request) -> Result<Vec<u8>> {
+pub(in super::super) async fn fetch_long(connection: &Connection, request: Request) -> Result<Vec<u8>> {
     let request = postcard::to_stdvec(&request).context("write a request")?;
     let limits =
         ReceiveLimits { stall_deadline: ANSWER_MAX, frame_deadline: BLOCK_MAX, ..ReceiveLimits::default() };

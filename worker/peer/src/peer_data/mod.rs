@@ -21,9 +21,11 @@ use longhaul_proto::control::message::{DataAt, DataHolders, DataName};
 use tokio::sync::{Semaphore, watch};
 
 use self::broken::Broken;
+pub(super) use self::donors::Donors;
 pub use self::fetch::FoundData;
+pub(super) use self::fetch::{ANSWER_MAX, BLOCK_MAX, fetch_long};
 use self::places::Places;
-pub(super) use self::serve::{send_block, send_catalogue, send_tokenizer};
+pub(super) use self::serve::{send_block, send_catalogue, send_long, send_tokenizer};
 use self::supplier::Supplier;
 use super::Network;
 

@@ -38,7 +38,8 @@ pub async fn send_tokenizer(network: &Network, reply: PullReply) -> Result<()> {
     send_long(network, reply, lent.and_then(|lent| lent.provider.tokenizer.clone())).await
 }
 
-async fn send_long(network: &Network, mut reply: PullReply, bytes: Option<Arc<[u8]>>) -> Result<()> {
+/// Answers with bytes of any length, in frames of [`FILE_FRAME_BYTES`].
+pub async fn send_long(network: &Network, mut reply: PullReply, bytes: Option<Arc<[u8]>>) -> Result<()> {
     let Some(bytes) = bytes else {
         reply.refuse();
         return Ok(());

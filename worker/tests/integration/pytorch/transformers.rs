@@ -86,7 +86,7 @@ fn written_with(spec: &ModelSpec, parameters: &[f32], folder: &Path) -> std::pat
         model: Some(ModelState {
             spec: spec.clone(),
             parameters: Arc::from(parameters),
-            tokenizer: None,
+            companions: Default::default(),
             shared: [].into(),
         }),
     };

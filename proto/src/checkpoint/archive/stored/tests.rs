@@ -118,6 +118,7 @@ async fn write(archive: &Archive, round: u64, retention: Retention) -> Result<u6
         share: None,
         model: "{}".to_owned(),
         tokenizer,
+        companions: Default::default(),
         parameters,
         shared: Default::default(),
         private: Some(Private { worker: WorkerId(3), counters, vectors }),

@@ -1,0 +1,107 @@
+//! Files beside a model's weights: tokenizer, chat template, generation settings, licence. Checkpoints carry them on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Names of such files. Peers name them by their place, so the order is part of the protocol.
+const NAMES: [&str; 17] = [
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
+];
+/// Number of such files.
+pub const COMPANIONS_MAX: usize = NAMES.len();
+/// Most bytes of one: the largest tokenizers have tens of MB.
+pub(super) const COMPANION_BYTES_MAX: u64 = 256 << 20;
+/// The tokenizer.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
+/// A file beside a model's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Companion(u8);
+
+impl Companion {
+    /// Returns the file of this name, if it is one.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Self::all().find(|companion| companion.name() == name)
+    }
+
+    /// Returns all that may be there.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        (0..COMPANIONS_MAX as u8).map(Self)
+    }
+
+    /// Returns its name.
+    pub(super) fn name(self) -> &'static str {
+        NAMES[usize::from(self.0)]
+    }
+}
+
+impl From<Companion> for u8 {
+    fn from(companion: Companion) -> Self {
+        companion.0
+    }
+}
+
+impl TryFrom<u8> for Companion {
+    type Error = &'static str;
+
+    fn try_from(place: u8) -> Result<Self, Self::Error> {
+        if usize::from(place) < COMPANIONS_MAX { Ok(Self(place)) } else { Err("a file of a later release") }
+    }
+}
+
+/// The content of a model's companions and, under its name, its original `config.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Companions(BTreeMap<String, Arc<[u8]>>);
+
+impl Companions {
+    /// Creates those of a model with a tokenizer alone.
+    #[must_use]
+    pub fn of_tokenizer(json: Option<Arc<[u8]>>) -> Self {
+        Self(json.map(|json| (TOKENIZER.to_owned(), json)).into_iter().collect())
+    }
+
+    /// Returns the content of a file.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<[u8]>> {
+        self.0.get(name)
+    }
+
+    /// Returns the files, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<[u8]>)> {
+        self.0.iter().map(|(name, content)| (name.as_str(), content))
+    }
+
+    /// Adds those that are missing.
+    #[must_use]
+    pub fn or(mut self, others: Self) -> Self {
+        for (name, content) in others.0 {
+            self.0.entry(name).or_insert(content);
+        }
+        self
+    }
+}
+
+impl FromIterator<(String, Arc<[u8]>)> for Companions {
+    fn from_iter<T: IntoIterator<Item = (String, Arc<[u8]>)>>(files: T) -> Self {
+        Self(files.into_iter().collect())
+    }
+}
