@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use glob::PatternError;
 use longhaul_common::config::{DataFormat, DataLabels, DataPlace, DataSource, DataUrl};
 use walkdir::WalkDir;
 
@@ -12,12 +11,14 @@ use super::cache::Cache;
 use super::folder::FolderImage;
 use super::origin::Origin;
 use super::passed::{self, PassedOver, Reason};
-use super::path_pattern::PathPattern;
+use super::path_pattern::{self, PathPattern};
 use super::records::{by_name, is_packed_by_name, is_packed_nothing};
 use super::remote::RemoteFile;
 use super::searched::searched;
 use super::table_logs::table_of;
-use super::{DataError, built, copies, folder, leftover, own, saved_sets, sets, splits};
+use super::{
+    DataError, built, copies, folder, leftover, own, saved_sets, sets, several_kinds, splits, token_index,
+};
 
 /// Upper bound in bytes of a compressed file checked for empty content: gzip stores a name, and tools concatenate members. Longer ones are checked when read.
 const PACKED_NOTHING_BYTES_MAX: u64 = 1 << 12;
@@ -105,6 +106,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
         }
     };
     found.pass_over_empty(source.format());
+    check_indexes(&found.files, source)?;
     let lost = found.passed.lost();
     if is_strict && lost.count() > 0 {
         return Err(DataError::PassedOver { name: source.to_string(), lost });
@@ -118,10 +120,28 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
     Ok(found)
 }
 
+/// Refuses local files of tokens that an index beside them contradicts, prepared or not: the index may be newer. Remote files are taken as they are.
+fn check_indexes(files: &[Origin], source: &DataSource) -> Result<(), DataError> {
+    let (format, is_said) = (source.format(), source.format.is_some());
+    if !format.is_of_tokens() {
+        return Ok(());
+    }
+    files.iter().try_for_each(|file| match file {
+        Origin::Local(path) => token_index::check(path, format, is_said),
+        Origin::Remote(_) | Origin::Labelled { .. } => Ok(()),
+    })
+}
+
 /// Refuses files named as another format than the pattern, which determines the format of all of them.
-fn check_names<'p>(source: &DataSource, mut paths: impl Iterator<Item = &'p Path>) -> Result<(), DataError> {
+fn check_names<'p>(
+    source: &DataSource,
+    mut paths: impl Iterator<Item = &'p Path> + Clone,
+) -> Result<(), DataError> {
     if source.format.is_some() {
         return Ok(());
+    }
+    if let Some(reason) = several_kinds::told(paths.clone()) {
+        return Err(DataError::Pattern { pattern: source.to_string(), reason });
     }
     let format = source.format();
     let Some(other) = paths.find(|path| DataFormat::of(path) != format) else { return Ok(()) };
@@ -135,7 +155,7 @@ fn check_names<'p>(source: &DataSource, mut paths: impl Iterator<Item = &'p Path
 }
 
 /// Returns the name of a format as written in a configuration.
-fn name_of(format: DataFormat) -> String {
+pub(super) fn name_of(format: DataFormat) -> String {
     serde_json::to_string(&format).unwrap_or_default()
 }
 
@@ -158,11 +178,7 @@ fn nothing_found(source: &DataSource, passed: &PassedOver) -> String {
 /// Returns the files that a pattern matches, by name, and the matches left out.
 fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     let refused = |reason: String| DataError::Pattern { pattern: pattern.to_owned(), reason };
-    let wrong = |error: PatternError| match error.msg.contains("range") {
-        true => refused(format!("{error}; a bracket that is part of a name is written `[[]`")),
-        false => refused(error.to_string()),
-    };
-    let pattern = PathPattern::new(pattern).map_err(wrong)?;
+    let pattern = PathPattern::new(pattern).map_err(|error| refused(path_pattern::told(&error)))?;
     let (mut files, mut passed) = (Vec::new(), PassedOver::default());
     let mut walk = WalkDir::new(&pattern.root).follow_links(true).min_depth(1).into_iter();
     while let Some(entry) = walk.next() {

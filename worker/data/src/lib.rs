@@ -54,6 +54,7 @@ mod sample;
 mod saved_sets;
 mod searched;
 mod sets;
+mod several_kinds;
 mod shard;
 mod side_by_side;
 mod source;
@@ -64,6 +65,7 @@ mod table_logs;
 #[cfg(test)]
 mod tests;
 mod text_counts;
+mod token_index;
 mod tokenizer;
 #[cfg(any(feature = "images", feature = "parquet", feature = "tokenizers"))]
 mod unwound;

@@ -81,6 +81,18 @@ impl PathPattern {
     }
 }
 
+/// Returns the message for an invalid pattern, with a remedy.
+pub(super) fn told(error: &PatternError) -> String {
+    let remedy = match error.msg {
+        msg if msg.contains("range") => "; a bracket that is part of a name is written `[[]`",
+        msg if msg.contains("recursive") => {
+            ": `**` stands for any folders, and is a whole component of a path, as in `FOLDER/**/*.jsonl`; a part of a name is `*`"
+        }
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
+
 /// Returns the only name that a part of a pattern matches: special characters are in brackets. `None`: it may match several.
 pub(super) fn literal(part: &str) -> Option<String> {
     let (mut name, mut rest) = (String::new(), part);
@@ -97,6 +109,22 @@ pub(super) fn literal(part: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_invalid_pattern_is_told_with_what_a_valid_one_is() {
+        for (pattern, words) in [
+            (
+                "d**.jsonl",
+                "`**` stands for any folders, and is a whole component of a path, as in `FOLDER/**/*",
+            ),
+            ("d/**.jsonl", "`**` stands for any folders"),
+            ("d/***/a", "`**` stands for any folders"),
+            ("d/a[", "a bracket that is part of a name is written `[[]`"),
+        ] {
+            let told = PathPattern::new(pattern).map(drop).map_err(|error| told(&error)).unwrap_err();
+            assert!(told.contains(words), "{pattern}: {told}");
+        }
+    }
 
     #[test]
     fn a_part_of_a_pattern_that_matches_one_name_is_that_name() {

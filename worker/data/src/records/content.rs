@@ -238,6 +238,7 @@ mod tests {
             (b"ARROW1\0\0", "an Arrow file"),
             (b"FEA1\0\0\0\0", "a Feather V1 file: write Parquet of it (`pyarrow"),
             (b"\0\0\x08\x03\0\0", "an IDX file"),
+            (b"\0\0\x09\x03\0\0\0\x02", "an IDX file of signed bytes: only unsigned bytes are read"),
             (b"\0\0\x0b\x01\0\0\0\x02\0\x01\0\x02", "an IDX file of 16-bit integers: only unsigned bytes"),
             (b"\0\0\x0c\x01\0\0\0\x02\0\0\0\x01\0\0\0\x02", "an IDX file of 32-bit integers: only"),
             (b"\0\0\x0d\x03\0\0\0\x01", "an IDX file of floats: only"),
@@ -319,6 +320,8 @@ mod tests {
             let feather = check(b"FEA1\0\0\0\0\x08", DataFormat::Arrow, false).unwrap_err();
             assert!(feather.starts_with("a Feather V1 file"), "{feather}");
         }
+        let signed = check(b"\0\0\x09\x03\0\0", DataFormat::Idx, true).unwrap_err();
+        assert!(signed.starts_with("an IDX file of signed bytes: only unsigned bytes are read"), "{signed}");
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
         assert!(check(pointer, DataFormat::TokensU16, true).unwrap_err().contains("git lfs pull"));
     }

@@ -156,18 +156,20 @@ impl Delimited {
         let Some(cell) = self.row.get(self.column) else {
             let (columns, wanted) = (counted(values as u64, "column"), self.column + 1);
             let whole = if values == 1 { self.row.as_slice() } else { &[] };
-            let other = delimiters::with_values(whole, self.dialect, wanted).map(|(delimiter, _)| {
-                format!("if {0} stands between its values, say delimiter = {0}", quoted(delimiter))
-            });
+            let other = || {
+                let (delimiter, _) = delimiters::with_values(whole, self.dialect, wanted)?;
+                Some(format!("if {0} stands between its values, say delimiter = {0}", quoted(delimiter)))
+            };
             let reason = format!("it has {columns}, and column {wanted} was asked for");
-            return Err(self.remedies.told(reason, other.unwrap_or_default()));
+            let remedy = self.why_short(row).or_else(other).unwrap_or_default();
+            return Err(self.remedies.told(reason, remedy));
         };
         let (width, whose) = *self.width.get_or_insert((values, "the first row"));
         if values != width {
+            let why = self.why_short(row).filter(|_| values < width);
+            let why = why.as_deref().unwrap_or("is there a delimiter in a text without quotes around it?");
             let values = counted(values as u64, "value");
-            return Err(format!(
-                "it has {values}, and {whose} has {width}: is there a delimiter in a text without quotes around it?"
-            ));
+            return Err(format!("it has {values}, and {whose} has {width}: {why}"));
         }
         if self.head.as_ref().is_some_and(|head| are_same(head, &self.row)) {
             return Err(HEAD_AGAIN.to_owned());
@@ -191,6 +193,25 @@ impl Delimited {
             return Err(HOLDS_ROWS.to_owned());
         }
         Ok(format!("{text}{}", self.separator))
+    }
+}
+
+/// The character that ends a text of DOS: Ctrl-Z.
+const END_OF_DOS: &[u8] = b"\x1a";
+
+impl Delimited {
+    /// Returns the likely cause, with its remedy, of too few values in the row read last.
+    fn why_short(&self, row: Option<Row>) -> Option<String> {
+        if self.row.len() == 1 && self.row.get(0) == Some(END_OF_DOS) {
+            let out = if self.dialect.delimiter == b'\t' { "OUT.tsv" } else { "OUT.csv" };
+            let sed = command(self.packing, r"sed '/^\x1a/d'", out);
+            return Some(format!(
+                "it is Ctrl-Z alone (0x1a), with which DOS ends a text: take it out ({sed})"
+            ));
+        }
+        row.filter(|row| row.is_after_return).map(|_| {
+            "the line before it ends with a carriage return alone (0x0d): if that is part of a value, write such values in quotes (with pandas `quoting=csv.QUOTE_ALL`), or without it".to_owned()
+        })
     }
 }
 

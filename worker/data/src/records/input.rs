@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use longhaul_common::config::{Column, DataFormat};
 
@@ -297,6 +297,8 @@ pub(super) struct Position(Arc<Counts>);
 struct Counts {
     read: AtomicU64,
     unpacked: AtomicU64,
+    /// Whether reading the file failed, as opposed to unpacking it.
+    has_failed: AtomicBool,
 }
 
 impl Position {
@@ -318,13 +320,16 @@ struct Counted {
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
+        let read = self.file.read(buffer).inspect_err(|error| {
+            let is_failure = error.kind() != io::ErrorKind::Interrupted;
+            self.position.0.has_failed.fetch_or(is_failure, Ordering::Relaxed);
+        })?;
         self.position.0.read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
 
-/// Reader of a compressed file, which reports a premature end as such.
+/// Reader of a compressed file, which reports a premature end and damage as such.
 struct Unpacked {
     decoder: Box<dyn Read>,
     packing: Packing,
@@ -343,10 +348,32 @@ impl Read for Unpacked {
                     self.packing
                 ),
             ),
+            // Those of the libraries. Others have their remedy.
+            io::ErrorKind::InvalidInput | io::ErrorKind::Other
+                if !self.position.0.has_failed.load(Ordering::Relaxed) =>
+            {
+                io::Error::new(io::ErrorKind::InvalidData, self.damaged(&error))
+            }
             _ => error,
         })?;
         self.position.0.unpacked.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+}
+
+impl Unpacked {
+    /// Returns the message for a library's error, with a remedy.
+    fn damaged(&self, error: &io::Error) -> String {
+        let packing = self.packing;
+        if error.to_string().contains("Dictionary") {
+            return format!(
+                "its {packing} data needs a dictionary ({error}): unpack it with that (`zstd -dc -D DICTIONARY IN > OUT`)"
+            );
+        }
+        format!(
+            "its {packing} data is damaged at byte {} or before it ({error}): fetch it again, or pack it anew",
+            self.position.bytes()
+        )
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) const AROUND_TABLES: [Kind; 2] = [
 ];
 
 /// Neither text nor tokens.
-pub(super) const BINARY: [Kind; 52] = [
+pub(super) const BINARY: [Kind; 53] = [
     kind(b"PAR1", "a Parquet file", "say format = \"parquet\""),
     kind(b"ARROW1", "an Arrow file", "say format = \"arrow\""),
     kind(b"\xff\xff\xff\xff", "an Arrow stream", "say format = \"arrow\""),
@@ -119,6 +119,7 @@ pub(super) const BINARY: [Kind; 52] = [
         "write Parquet or JSON lines of it (`avro-tools tojson IN > OUT.jsonl`)",
     ),
     kind(b"\0\0\x08", "an IDX file", "say format = \"idx\", and name its labels"),
+    kind(b"\0\0\x09", "an IDX file of signed bytes", UNSIGNED),
     kind(b"\0\0\x0b", "an IDX file of 16-bit integers", UNSIGNED),
     kind(b"\0\0\x0c", "an IDX file of 32-bit integers", UNSIGNED),
     kind(b"\0\0\x0d", "an IDX file of floats", UNSIGNED),

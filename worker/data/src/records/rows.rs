@@ -44,6 +44,8 @@ pub(super) struct Row {
     /// Its lines, from 1 on.
     pub(super) first: u64,
     pub(super) last: u64,
+    /// Whether a carriage return alone ends the line before it.
+    pub(super) is_after_return: bool,
     /// Offset of its end in the text.
     end: u64,
     /// The first fault of its quotes, or an unclosed quote.
@@ -130,7 +132,15 @@ impl Rows {
             self.end_row(self.seen + 1);
         } else {
             let line = self.breaks + 1;
-            let begun = Row { first: line, last: line, end: 0, fault: None, escaped: 0, letters: 0 };
+            let begun = Row {
+                first: line,
+                last: line,
+                is_after_return: self.was_return,
+                end: 0,
+                fault: None,
+                escaped: 0,
+                letters: 0,
+            };
             let row = self.current.get_or_insert(begun);
             row.last = line;
             if matches!(self.state, State::Escaped | State::UnquotedEscape) && byte.is_ascii_alphanumeric() {
@@ -227,6 +237,14 @@ mod tests {
             let found: Vec<_> = rows(PLAIN, text).into_iter().map(|(first, last, _)| (first, last)).collect();
             assert_eq!(found, lines, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_row_behind_a_carriage_return_alone_is_known() {
+        let mut rows = Rows::new(PLAIN);
+        rows.see(b"a\rb\r\nc\n\rd\n\"e\r\",f\n");
+        let behind: Vec<bool> = rows.ended.iter().map(|row| row.is_after_return).collect();
+        assert_eq!(behind, [false, true, false, true, false]);
     }
 
     #[test]

@@ -24,6 +24,9 @@ const AGAIN: &str = "its name comes again, behind other samples, and stands for 
 
 const CUT_OFF: &str = "it is cut off there: fetch it again, or pack it anew";
 
+/// Message for a file such as `__info__.json`, as other programs name what is no sample.
+const ABOUT: &str = "it has no image, and a name that begins with `__`, as a file about the archive: take it out (`tar --delete -f ARCHIVE FILE`), or pack the archive anew without it";
+
 /// Characters of a text in place of a class shown in a message.
 const TEXT_CHARS_MAX: usize = 40;
 
@@ -140,6 +143,9 @@ impl Records for WebDataset {
                 return Err(self.malformed(CUT_OFF.to_owned()));
             }
             self.last = Some(key.clone());
+            if parts.image.is_none() && is_about_archive(&key) {
+                return Ok(Some(Record::bad(format!("{place}: {ABOUT}"))));
+            }
             if self.seen.has(&key) {
                 return Ok(Some(Record::bad(format!("{place}: {AGAIN}"))));
             }
@@ -263,6 +269,11 @@ fn say_the_same(one: &TarFile, other: &TarFile) -> bool {
 /// Whether it is a resource fork: `._a.jpg`, which macOS packs beside `a.jpg`.
 fn is_resource_fork(name: &str) -> bool {
     name.rsplit('/').next().is_some_and(|name| name.starts_with("._"))
+}
+
+/// Whether a key begins with two underscores, as those of `webdataset` that are no attribute of a sample.
+fn is_about_archive(key: &str) -> bool {
+    key.rsplit('/').next().is_some_and(|name| name.starts_with("__"))
 }
 
 fn bytes_max(name: &str) -> u64 {

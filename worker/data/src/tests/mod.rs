@@ -25,6 +25,7 @@ mod sets;
 mod silent;
 #[cfg(feature = "tokenizers")]
 mod tables;
+mod token_indexes;
 #[cfg(feature = "tokenizers")]
 mod tokenizers;
 mod told;

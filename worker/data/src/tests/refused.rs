@@ -41,6 +41,35 @@ fn a_packed_file_that_is_cut_off_is_told_with_the_byte_where_it_ends() {
 }
 
 #[test]
+fn a_packed_file_that_is_damaged_is_told_with_what_helps() {
+    let number = |n: u32| n.wrapping_mul(2_654_435_761);
+    let text: String = (0..20_000).map(|n| format!("{}\n", number(n))).collect();
+    let mut with_checksum = zstd::Encoder::new(Vec::new(), 3).unwrap();
+    with_checksum.include_checksum(true).unwrap();
+    with_checksum.write_all(text.as_bytes()).unwrap();
+    for (end, kind, packed) in
+        [("gz", "gzip", gz(text.as_bytes())), ("zst", "zstd", with_checksum.finish().unwrap())]
+    {
+        let name = format!("a.txt.{end}");
+        assert!(read_as(&name, "", &packed).is_ok(), "{name}");
+        for from_end in [1, 5, packed.len() / 2] {
+            let mut other = packed.clone();
+            let at = packed.len() - from_end;
+            other[at] ^= 0x10;
+            let message = read_as(&name, "", &other).unwrap_err();
+            assert!(message.contains(&format!("its {kind} data is damaged at byte ")), "{at}: {message}");
+            assert!(message.ends_with("): fetch it again, or pack it anew"), "{at}: {message}");
+        }
+    }
+    // A frame with the number of a dictionary (RFC 8878), and an empty block.
+    let message = read_as("a.txt.zst", "", b"\x28\xb5\x2f\xfd\x01\x00\x05\x01\x00\x00").unwrap_err();
+    assert!(
+        message.contains("its zstd data needs a dictionary (Dictionary mismatch): unpack it"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_file_without_a_byte_is_said_to_be_empty() {
     for (name, keys, words) in [
         ("a.txt", "", "a.txt has nothing to train on: its file is empty (0 bytes)"),

@@ -112,3 +112,14 @@ fn folders_of_splits_are_no_classes() {
     let message = folder.open(lines).unwrap_err().to_string();
     assert!(message.contains("its folders are splits and no classes"), "{message}");
 }
+
+#[test]
+fn a_pattern_with_files_of_several_kinds_is_told_with_these() {
+    let files =
+        [("part-a.csv", "text\none\n"), ("part-b.jsonl", "{\"text\": \"two\"}\n"), ("part-c.txt", "x")];
+    let message = read_all("part-*", "", &files).unwrap_err();
+    let words = "it matches files of several kinds: 1 file of \"csv\" (";
+    assert!(message.contains(words) && message.contains("part-b.jsonl)"), "{message}");
+    assert!(message.contains("narrow the pattern to the names of one kind, as `*.csv`"), "{message}");
+    assert_eq!(read_all("part-*.csv", "", &files).as_deref(), Ok("one|"));
+}

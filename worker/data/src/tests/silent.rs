@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
+pub(super) const LINES: &str = "sequence_length = 2\nvalidation_share = 0.0\nseparator = \"|\"";
 
 /// Returns the text of a file with this name and content, or the reason for refusing it.
 pub(super) fn read_as(name: &str, keys: &str, content: &[u8]) -> Result<String, String> {

@@ -4,6 +4,27 @@ use super::silent::read_as;
 use super::*;
 use crate::notes::Note;
 
+#[test]
+fn a_row_is_told_as_too_short_with_what_made_it_so() {
+    let ctrl_z =
+        "it is Ctrl-Z alone (0x1a), with which DOS ends a text: take it out (`sed '/^\\x1a/d' IN > OUT";
+    let alone = "the line before it ends with a carriage return alone (0x0d): if that is part of a value";
+    for (name, keys, content, place, words) in [
+        ("a.csv", "", "id,text\r\n1,one\r\n\x1a", "line 3", ctrl_z),
+        ("a.tsv", "", "text\tid\none\t1\n\x1a\n", "line 3: it has 1 value, and the head has 2", ctrl_z),
+        ("a.csv", ", column = 2", "1,one\n\x1a", "line 2: it has 1 column, and column 2 was", ctrl_z),
+        ("a.csv", "", "text,id\n1,one\rand\n", "line 3: it has 1 value, and the head has 2", alone),
+        ("a.csv", ", column = 2", "1,one\rand\n", "line 2: it has 1 column, and column 2 was", alone),
+        ("a.csv", "", "text,id\none\n", "line 2", "is there a delimiter in a text without quotes around it?"),
+        ("a.csv", "", "id,text\n1,b\r1,b,c\n", "line 3: it has 3 values", "is there a delimiter in"),
+    ] {
+        let message = read_as(name, keys, content.as_bytes()).unwrap_err();
+        assert!(message.contains(place) && message.contains(words), "{content:?}: {message}");
+    }
+    // Lines may end so, and a text may be Ctrl-Z.
+    assert_eq!(read_as("a.csv", "", b"id,text\r1,one\r2,\x1a\r").as_deref(), Ok("one|\x1a|"));
+}
+
 /// Python's `csv` drops the escape, so that `\n` of PostgreSQL's COPY would become an n, and `\N` an N.
 #[test]
 fn escapes_before_letters_are_counted_and_an_escaped_capital_n_alone_is_null() {

@@ -20,6 +20,7 @@ use super::no_text::{elsewhere, instead, is_text, known};
 use super::raw_texts::RawTexts;
 use super::table_file::TableFile;
 use crate::records::encoding::NotUtf8;
+use crate::records::known::shown;
 use crate::records::{Record, Records, faults};
 use crate::unwound::unwound;
 use crate::{DataError, Recipe};
@@ -214,7 +215,7 @@ const DESCRIPTION: &str = "its description";
 
 /// Returns the index of the column, which must hold text.
 fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataError> {
-    let shown = recipe.column.to_string();
+    let wanted = recipe.column.to_string();
     if let Column::Name(name) = &recipe.column {
         let called_so = schema.fields().iter().enumerate().filter(|(_, field)| field.name() == name);
         let places: Vec<usize> = called_so.map(|(index, _)| index + 1).collect();
@@ -234,15 +235,15 @@ fn find(schema: &Schema, recipe: &Recipe, path: &Path) -> Result<usize, DataErro
     };
     let Some(index) = index else {
         let (known, remedy) = (known(schema), elsewhere(schema, &recipe.column));
-        return Err(DataError::NoColumn { path: path.to_owned(), column: shown, known, remedy });
+        return Err(DataError::NoColumn { path: path.to_owned(), column: wanted, known, remedy });
     };
     check_number(schema, recipe, index, path)?;
     let kind = schema.field(index).data_type();
     if is_text(kind) {
         Ok(index)
     } else {
-        let (kind, remedy) = (kind.to_string(), instead(schema, &recipe.column, index));
-        Err(DataError::NotText { path: path.to_owned(), column: shown, kind, remedy })
+        let (kind, remedy) = (shown(&kind.to_string()), instead(schema, &recipe.column, index));
+        Err(DataError::NotText { path: path.to_owned(), column: wanted, kind, remedy })
     }
 }
 

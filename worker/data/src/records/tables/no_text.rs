@@ -52,11 +52,13 @@ pub(super) fn elsewhere(schema: &Schema, wanted: &Column) -> String {
 
 /// Returns the remedy for a column that holds no text.
 pub(super) fn instead(schema: &Schema, wanted: &Column, place: usize) -> String {
-    let another = || example(name_of(wanted), &texts(schema)).map(say);
-    made_of(place, schema.field(place))
-        .map(Made::told)
-        .or_else(another)
-        .unwrap_or_else(|| OF_ITS_OWN.to_owned())
+    let (field, another) = (schema.field(place), || example(name_of(wanted), &texts(schema)).map(say));
+    let made = || made_of(place, field).map(Made::told);
+    let remedy = made().or_else(another).unwrap_or_else(|| OF_ITS_OWN.to_owned());
+    match field.data_type() {
+        DataType::Null => format!("all its values are null, as where no text was found; {remedy}"),
+        _ => remedy,
+    }
 }
 
 const OF_ITS_OWN: &str = "write the text into a column of its own";
@@ -85,6 +87,7 @@ struct Made {
 enum Sort {
     Talk,
     List,
+    Field,
     Bytes,
 }
 
@@ -92,7 +95,7 @@ impl Made {
     /// Describes the conversion of the configured or the only possible column.
     fn told(self) -> String {
         match self.sort {
-            Sort::Talk | Sort::List => self.does,
+            Sort::Talk | Sort::List | Sort::Field => self.does,
             Sort::Bytes => format!("if its bytes are UTF-8, {}", self.does),
         }
     }
@@ -100,13 +103,13 @@ impl Made {
     /// Describes the conversion of another column.
     fn told_if_meant(self) -> String {
         match self.sort {
-            Sort::Talk | Sort::List => format!("if that is the text: {}", self.does),
+            Sort::Talk | Sort::List | Sort::Field => format!("if that is the text: {}", self.does),
             Sort::Bytes => format!("if that is the text, and its bytes are UTF-8: {}", self.does),
         }
     }
 }
 
-/// Returns the pyarrow conversion for a column of bytes, or of lists of texts or messages. Each value may be null.
+/// Returns the pyarrow conversion for a column of bytes, of objects with a text, or of lists of texts or messages. Each value may be null.
 fn made_of(place: usize, field: &Field) -> Option<Made> {
     let (name, kind) = (field.name(), field.data_type());
     if shown(name) != *name {
@@ -117,6 +120,18 @@ fn made_of(place: usize, field: &Field) -> Option<Made> {
             "`table.set_column({place}, {name:?}, table[{name:?}].cast(\"string\"))` of pyarrow makes text of them: write that table"
         );
         return Some(Made { sort: Sort::Bytes, does });
+    }
+    if let DataType::Struct(fields) = kind {
+        let texts: Vec<&str> = fields
+            .iter()
+            .filter(|field| is_text(field.data_type()))
+            .map(|field| field.name().as_str())
+            .collect();
+        let text = example(name, &texts)?;
+        let does = format!(
+            "`pyarrow.table({{\"text\": [row[{text}] for row in table[{name:?}].to_pylist() if row and row[{text}]]}})` takes the field {text} out of it: write that table"
+        );
+        return Some(Made { sort: Sort::Field, does });
     }
     let (sort, row) = match items_of(kind)? {
         items if is_text(items) => (Sort::List, "t or '' for t in row or []".to_owned()),
@@ -160,6 +175,11 @@ mod tests {
 
     fn list(items: DataType) -> DataType {
         DataType::List(Arc::new(Field::new("element", items, true)))
+    }
+
+    fn object(fields: &[(&str, DataType)]) -> DataType {
+        let field = |(name, kind): &(&str, DataType)| Field::new(*name, kind.clone(), true);
+        DataType::Struct(fields.iter().map(field).collect())
     }
 
     fn messages(who: &str, what: &str) -> DataType {
@@ -213,6 +233,11 @@ mod tests {
                 "say column = \"question\" if that is the text",
             ),
             (vec![("tags", list(DataType::Utf8)), ("chat", messages("role", "content"))], talk),
+            (
+                vec![id.clone(), ("page", object(&[("n", DataType::Int64), ("body", DataType::Utf8)]))],
+                "if that is the text: `pyarrow.table({\"text\": [row[\"body\"] for row in table[\"page\"].to_pylist() if row and row[\"body\"]]})` takes the field \"body\" out of it",
+            ),
+            (vec![id.clone(), ("page", object(&[("n", DataType::Int64)]))], OF_ITS_OWN),
             (vec![id.clone(), ("parts", list(DataType::Int64))], OF_ITS_OWN),
             (vec![], OF_ITS_OWN),
         ] {
@@ -238,6 +263,15 @@ mod tests {
             elsewhere(&all, &wanted(4)),
             "say a number from 1 to 3, or the name of a column with text"
         );
+        let page = object(&[("url", DataType::Utf8), ("text", DataType::LargeUtf8)]);
+        let pages = schema(&[("title", DataType::Utf8), ("text", page)]);
+        let told = instead(&pages, &text, 1);
+        assert!(told.contains("[row[\"text\"] for row in table[\"text\"].to_pylist() if row and"), "{told}");
+        let nulls = "all its values are null, as where no text was found; ";
+        let empty = schema(&[("title", DataType::Utf8), ("text", DataType::Null)]);
+        assert_eq!(instead(&empty, &text, 1), format!("{nulls}say column = \"title\" if that is the text"));
+        let empty = schema(&[("text", DataType::Null)]);
+        assert_eq!(instead(&empty, &text, 0), format!("{nulls}{OF_ITS_OWN}"));
         let none = schema(&[("n", DataType::Int64)]);
         assert_eq!(instead(&none, &wanted(1), 0), OF_ITS_OWN);
         assert_eq!(elsewhere(&none, &wanted(2)), OF_ITS_OWN);

@@ -13,6 +13,7 @@ use object_store::{
 
 use super::{RemoteError, Version, causes};
 use crate::bounds::FILES_MAX;
+use crate::path_pattern;
 
 /// Bytes of a file per request, held in memory: a tenth of a second of a 1 Gbit/s link.
 const RANGE_BYTES: u64 = 8 << 20;
@@ -53,7 +54,7 @@ pub(super) async fn find(
         let meta = store.head(&parse(key)?).await.map_err(failed)?;
         return Ok(vec![(key.to_owned(), version(&meta)?)]);
     }
-    let pattern = Pattern::new(key).map_err(|error| RemoteError::Refused(error.to_string()))?;
+    let pattern = Pattern::new(key).map_err(|error| RemoteError::Refused(path_pattern::told(&error)))?;
     // Only folders before the first special character narrow the listing.
     let plain = key.split(['*', '?', '[']).next().unwrap_or_default();
     let folder = plain.rsplit_once('/').map(|(folder, _)| parse(folder)).transpose()?;

@@ -417,6 +417,10 @@ fn samples_of_an_archive_that_are_there_twice_or_cut_otherwise_are_named() {
             "sample d/1: it has no .jpg, .jpeg or .png: it has .left.png",
         ),
         (
+            vec![("d/__info__.json", b"{\"n\": 1}"), ("a.png", &png), ("a.cls", b"0")],
+            "sample d/__info__: it has no image, and a name that begins with `__`, as a file about the archive",
+        ),
+        (
             vec![("a.png", &png), ("a.label.cls", b"0")],
             "sample a: it has neither .cls nor .json: it has .label.cls",
         ),
