@@ -128,6 +128,10 @@ pub struct JoinArgs {
     /// and fetches it from other workers, those of its own site first (for a folder of that name, write `./remote`).
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// The folder of the pretrained model on this machine, in runs that start from one, instead of the run's `model.from`. Without the folder, this machine
+    /// fetches the model from other workers; `remote`: it does so in any case.
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
     /// Checkpoint folder of this machine, instead of the run's `checkpoint.dir`.
     #[arg(long, value_name = "DIR", env = "LONGHAUL_CHECKPOINT_DIR")]
     pub checkpoint_dir: Option<PathBuf>,

@@ -52,7 +52,7 @@ impl Far {
 pub(crate) struct Progress {
     next_line: Instant,
     pace: Pace,
-    /// The activity, such as preparing or checking.
+    /// The activity, such as preparing data.
     doing: &'static str,
 }
 
@@ -66,12 +66,7 @@ impl Progress {
     pub(crate) fn show(&mut self, far: &Far, now: Instant) {
         let pace = self.pace.at(far, now);
         if foot().is_there() {
-            foot().show(&format!(
-                "{} data {} {}",
-                self.doing,
-                gauge(far.done, far.all),
-                Message { far, pace }
-            ));
+            foot().show(&format!("{} {} {}", self.doing, gauge(far.done, far.all), Message { far, pace }));
         } else if let Some(line) = self.line(far, pace, now) {
             tracing::info!("{line}");
         }
@@ -83,7 +78,7 @@ impl Progress {
             return None;
         }
         self.next_line = now + LINE_INTERVAL;
-        Some(format!("{} data: {}", self.doing, Message { far, pace }))
+        Some(format!("{}: {}", self.doing, Message { far, pace }))
     }
 }
 
@@ -193,7 +188,7 @@ mod tests {
             items: 12_345,
             ..WorkDone::default()
         };
-        let (mut progress, start) = (Progress::new("preparing"), Instant::now());
+        let (mut progress, start) = (Progress::new("preparing data"), Instant::now());
         let mut line = |read_bytes: u64, second: u64| {
             done.read_bytes = read_bytes;
             let (far, now) = (Far::of_preparing(done, "tokens"), start + Duration::from_secs(second));

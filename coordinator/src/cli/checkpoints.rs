@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
-use longhaul_common::config::{ArchiveLocation, RunConfig};
+use longhaul_checkpoint::read_run;
+use longhaul_common::config::ArchiveLocation;
 use longhaul_common::id::{Round, RunId};
 use longhaul_common::units::Bytes;
 use longhaul_proto::checkpoint::archive::{Archive, Archived};
@@ -120,8 +121,8 @@ impl CheckpointLocation {
         }
         let Some(file) = &self.config else { return Ok(None) };
         let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-        let config = RunConfig::parse(&text)
-            .map_err(|error| CliError::Misuse(format!("{}: {error}", file.display())))?;
+        let config =
+            read_run(&text).map_err(|error| CliError::Misuse(format!("{}: {error}", file.display())))?;
         let checkpoint = config.checkpoint;
         let location = checkpoint.to.unwrap_or(ArchiveLocation::Folder(checkpoint.dir));
         Ok(Some((location, checkpoint.endpoint)))

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use anyhow::Context as _;
+use longhaul_checkpoint::read_run;
 use longhaul_common::config::{RunConfig, renamed_keys};
 
 use super::{CliError, LogFormat, Up, print, progress};
@@ -45,7 +46,7 @@ pub(super) fn read_config(path: &Path, log_format: LogFormat) -> Result<RunConfi
     for renamed in renamed_keys(&text) {
         log_format.say(&format!("note: {shown}: {renamed}"));
     }
-    RunConfig::parse(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
+    read_run(&text).map_err(|error| CliError::Misuse(format!("{shown}: {error}")))
 }
 
 async fn coordinate(up: &Up, mut wanted: RequestedRun, exports: &Exports) -> Result<(), CliError> {

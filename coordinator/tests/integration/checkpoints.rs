@@ -43,6 +43,7 @@ async fn put_into_archive(dir: &Path, round: u64) {
             share: None,
             model: "{}".to_owned(),
             tokenizer: None,
+            companions: Default::default(),
             parameters,
             shared: Default::default(),
             private: None,

@@ -15,6 +15,7 @@ mod moves;
 mod operate;
 mod pipelines;
 mod presets;
+mod pretrained;
 mod privacy;
 mod promises;
 mod refusals;

@@ -51,7 +51,9 @@ pub struct Setup<'a> {
     pub data: &'static str,
     /// Lines of `[data.image]`, with a perceptron; `None`: a language model.
     pub images: Option<&'a str>,
-    /// Of the model, like the next.
+    /// Lines of `[model]`; `None`: a small GPT-2.
+    pub model: Option<&'a str>,
+    /// Of that, like the next.
     pub layers: u32,
     pub width: u32,
     /// Of `[train]`, like the next two.
@@ -98,6 +100,7 @@ impl Default for Setup<'_> {
             sources: "",
             data: "",
             images: None,
+            model: None,
             layers: 2,
             width: 32,
             batch: 16,
@@ -192,6 +195,7 @@ impl Setup<'_> {
             Some(lines) => {
                 run.table("model", "kind = \"mlp\"\nhidden = [16]").without("data").lines("data.image", lines)
             }
+            None if self.model.is_some() => run.table("model", self.model.unwrap_or_default()),
             None => {
                 let (layers, width) = (self.layers.into(), self.width.into());
                 run.gpt2(Gpt2 { layers, width, heads: 2, context: 32 })

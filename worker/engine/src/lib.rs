@@ -149,8 +149,23 @@ impl Engine {
         device: Device,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
+        Self::with_parameters(spec, train, steps, &draw_parameters(spec, seed), device, threads)
+    }
+
+    /// Creates an engine with these parameters, in the order of [`ModelSpec::parameters`]. The rest as in [`Self::new`].
+    ///
+    /// # Errors
+    /// Their number is wrong; or libtorch fails.
+    pub fn with_parameters(
+        spec: &ModelSpec,
+        train: &TrainConfig,
+        steps: u64,
+        parameters: &[f32],
+        device: Device,
+        threads: Option<NonZeroU32>,
+    ) -> Result<Self, EngineError> {
         set_threads(threads);
-        let parameters = Parameters::new(spec, &draw_parameters(spec, seed), device)?;
+        let parameters = Parameters::new(spec, parameters, device)?;
         let optimiser = AdamW::new(train, spec, device)?;
         let mut engine = Self {
             spec: spec.clone(),

@@ -7,11 +7,11 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
+use longhaul_checkpoint::{BaseModel, Companions};
 use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::model::ModelSpec;
-use longhaul_common::model::SynchronisedLayout;
+use longhaul_common::model::{ModelSpec, SynchronisedLayout, draw_parameters};
 use longhaul_data::{BlockProvider, BlockStore, DataError, Dataset, ReadAhead, Tokenizer, Work};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use longhaul_flight::Progress;
@@ -22,6 +22,7 @@ use longhaul_nccl::NcclCollective;
 use longhaul_peer::{FoundData, Network};
 use tokio::sync::mpsc;
 
+use super::base_model::{self, ModelPlaces};
 use super::join::JoinedRun;
 use super::memory;
 use crate::data_progress::{self, Far};
@@ -114,16 +115,21 @@ impl DeviceThread {
             NcclCollective::available(device)
                 .context("sync.within_site = \"nccl\", where \"ring\" needs no GPU")?;
         }
-        let (tokenizer, data) = if args.data_is_remote() { self.open_remote()? } else { self.open_here()? };
+        let slot = self.membership.slot.folder();
+        let places =
+            ModelPlaces { given: args.model.as_deref(), cache_dir: &self.membership.cache_dir, slot };
+        let base = base_model::open(config, &places, &self.membership.base_model, &self.network)?;
+        let (tokenizer, data) =
+            if args.data_is_remote() { self.open_remote()? } else { self.open_here(base.as_deref())? };
         let read_ahead = read_ahead(Arc::clone(&data), config.run.seed, device)
             .context("start the threads that read training data")?;
-        Ok(Text { tokenizer, data, read_ahead, device })
+        Ok(Text { tokenizer, data, read_ahead, device, base })
     }
 
     /// Opens data that this machine can read, and lends it to peers if the configuration allows.
-    fn open_here(&self) -> Result<(Tokenizer, Arc<Dataset>)> {
+    fn open_here(&self, base: Option<&BaseModel>) -> Result<(Tokenizer, Arc<Dataset>)> {
         let (args, config) = (&self.membership.args, &*self.config);
-        let tokenizer = Tokenizer::load(&config.data.tokenizer)?;
+        let tokenizer = base_model::tokenizer_of(&config.data, base)?;
         // Refuses a mismatch of model and tokens before any data is prepared.
         ModelSpec::of(config, tokenizer.vocabulary())?;
         let data =
@@ -132,7 +138,7 @@ impl DeviceThread {
         let cache = (self.membership.cache_dir.as_path(), args.cache_bytes_max());
         let far = || Far::of_preparing(work.done(), Far::items_of(&config.data));
         let begin = || Dataset::begin_within(&data, &tokenizer, cache, &work);
-        let data = Arc::new(data_progress::watch("preparing", far, begin)??);
+        let data = Arc::new(data_progress::watch("preparing data", far, begin)??);
         let done = work.done();
         if done.made > 0 {
             tracing::info!(shards = done.made, items = done.items, "the training data is prepared");
@@ -221,26 +227,34 @@ impl DeviceThread {
 
     fn build(&self, text: &Text, rank: u32) -> Result<(Engine, Option<LowRank>, Prepared)> {
         let (args, config) = (&self.membership.args, &*self.config);
-        let Text { tokenizer, data, device, .. } = text;
+        let Text { tokenizer, data, device, base, .. } = text;
         let whole = ModelSpec::of(config, tokenizer.vocabulary())?;
         let spec = part_of(&whole, config, rank)?;
         memory::check(memory::allowed(args, *device), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
-        let mut engine = Engine::new(&spec, &config.train, run.steps, run.seed, *device, threads)?;
+        let initial = match base {
+            Some(base) => base.parameters(&whole, &spec)?,
+            None => draw_parameters(&spec, run.seed),
+        };
+        let mut engine =
+            Engine::with_parameters(&spec, &config.train, run.steps, &initial, *device, threads)?;
         if config.sync.selection == SelectionRule::Columns {
             engine.collect_columns()?;
         }
-        let mut parameters = Vec::new();
-        engine.parameters_to_host(&mut parameters)?;
-        let parameters = SynchronisedLayout::new(&spec).synchronised(parameters);
+        let parameters = SynchronisedLayout::new(&spec).synchronised(initial);
         let low_rank = (config.sync.rank > 0).then(|| LowRank::new(&spec, config.sync.rank, run.seed));
+        // The tokens are of this tokenizer, also where the model's folder has another one.
+        let of_data = Companions::of_tokenizer(tokenizer.json());
         let prepared = Prepared {
             rank,
             exchanges: low_rank.as_ref().map(LowRank::lengths),
             gpu: if let tch::Device::Cuda(gpu) = *device { Some(gpu) } else { None },
             spec,
-            tokenizer: tokenizer.json(),
+            companions: base
+                .as_ref()
+                .map_or(Ok(Companions::default()), |base| base.companions())?
+                .or(of_data),
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
@@ -256,6 +270,8 @@ struct Text {
     data: Arc<Dataset>,
     read_ahead: ReadAhead<Batch>,
     device: tch::Device,
+    /// The model that the run starts from; `None`: random weights.
+    base: Option<Arc<BaseModel>>,
 }
 
 fn part_of(whole: &ModelSpec, config: &RunConfig, rank: u32) -> Result<ModelSpec> {

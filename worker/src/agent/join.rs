@@ -16,6 +16,7 @@ use longhaul_proto::identity::{self, Identity};
 use longhaul_proto::transport::{self, ResetKey};
 use tokio::time::{Instant, sleep};
 
+use super::base_model::OpenedOnce;
 use super::connection::{Dialler, Found};
 use super::departure::FAREWELL_MAX;
 use super::ending::Ending;
@@ -90,6 +91,7 @@ pub async fn join(args: JoinArgs) -> Result<()> {
         flight,
         exports,
         twins: Twins::default(),
+        base_model: OpenedOnce::default(),
     });
     let result = member.take_part(identity, &mut stop).await;
     if let Err(error) = &result {
@@ -120,6 +122,8 @@ pub(super) struct JoinedRun {
     pub flight: Arc<FlightLog>,
     exports: Exports,
     twins: Twins,
+    /// The pretrained model that the run starts from.
+    pub base_model: OpenedOnce,
 }
 
 impl JoinedRun {

@@ -1,6 +1,7 @@
 //! `worker join`: identity, the conversation with the coordinator, and its sessions.
 
 mod addresses;
+mod base_model;
 mod connection;
 mod control_group;
 mod coordinators;

@@ -429,6 +429,7 @@ impl Session {
                 );
             }
             ToWorker::DataHolders(holders) => self.network.note_data_holders(holders),
+            ToWorker::ModelHolders(holders) => self.network.note_model_holders(holders),
             // Immediately, as the synchroniser may be busy with a round.
             ToWorker::Revoked { workers } => self.network.revoke(workers),
             _ => {}

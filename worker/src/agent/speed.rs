@@ -29,7 +29,10 @@ pub(super) fn measure(args: &JoinArgs, config: &RunConfig) -> Result<Profile> {
             (spec, made_up_images(config, image))
         }
         None => {
-            let vocabulary = Tokenizer::load(&config.data.tokenizer)?.vocabulary();
+            let vocabulary = match config.vocabulary() {
+                Some(vocabulary) => vocabulary,
+                None => Tokenizer::load(&config.data.tokenizer)?.vocabulary(),
+            };
             let one_layer = ModelConfig { layers: 1, ..config.model.clone() };
             (ModelSpec::resolve(&one_layer, vocabulary)?, made_up(config, vocabulary))
         }

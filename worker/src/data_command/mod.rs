@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, HumanCount};
-use longhaul_common::config::{DataConfig, DataSource, RunConfig, renamed_keys};
+use longhaul_checkpoint::read_run;
+use longhaul_common::config::{DataConfig, DataSource, renamed_keys};
 use longhaul_common::model::ModelSpec;
 use longhaul_data::counted::{are, counted, were};
 use longhaul_data::{DataError, Dataset, SourceSummary, Tokenizer, Work, prune};
@@ -51,9 +52,12 @@ impl Data {
         for renamed in renamed_keys(&text) {
             tracing::warn!("{}: {renamed}", args.config.display());
         }
-        let run = RunConfig::parse(&text).with_context(|| format!("read {}", args.config.display()))?;
+        let run = read_run(&text).with_context(|| format!("read {}", args.config.display()))?;
         let config = args.data.as_ref().map_or_else(|| run.data.clone(), |place| run.data.found_at(place));
-        let tokenizer = Tokenizer::load(&config.tokenizer)?;
+        let tokenizer = match (&run.model.from, config.tokenizer == DataConfig::OF_MODEL) {
+            (Some(folder), true) => Tokenizer::load(&format!("{folder}/tokenizer.json"))?,
+            _ => Tokenizer::load(&config.tokenizer)?,
+        };
         // Refuses a mismatch of model and tokens before any data is prepared.
         ModelSpec::of(&run, tokenizer.vocabulary())
             .with_context(|| format!("read {}", args.config.display()))?;
@@ -103,7 +107,7 @@ async fn verify(args: &DataRunArgs) -> Result<()> {
                 shards.fetch_add(1, Ordering::Relaxed);
             })
         };
-        let damaged = data_progress::watch("checking", far, check)??;
+        let damaged = data_progress::watch("checking data", far, check)??;
         Ok((damaged, bytes.into_inner(), shards.into_inner()))
     };
     let (damaged, bytes, shards) = on_a_thread(verify).await?;

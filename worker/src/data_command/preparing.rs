@@ -27,7 +27,7 @@ pub(super) async fn prepare(data: Data) -> Result<(Dataset, WorkDone)> {
         let _ = teller.send(open(&data, &shared));
     };
     std::thread::Builder::new().name("preparation".into()).spawn(start).context("start a thread")?;
-    let mut progress = Progress::new("preparing");
+    let mut progress = Progress::new("preparing data");
     let mut moments = interval(FOOT_INTERVAL);
     let result = loop {
         tokio::select! {

@@ -196,7 +196,7 @@ impl DeviceThread {
             rank: 0,
             gpu: None,
             spec: engine.spec().clone(),
-            tokenizer: None,
+            companions: Default::default(),
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),
