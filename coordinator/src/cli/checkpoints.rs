@@ -12,6 +12,7 @@ use longhaul_proto::checkpoint::archive::{Archive, Archived};
 use longhaul_proto::checkpoint::folder::{self, Found};
 use serde::Serialize;
 
+use super::export::{self, ExportArgs};
 use super::{CliError, Client, Where, print};
 use longhaul_run::{CheckpointStatus, Status};
 
@@ -36,6 +37,16 @@ pub enum CheckpointsCommand {
         /// Only checkpoints written before this round.
         #[arg(long)]
         round: Option<u64>,
+    },
+    /// Write a checkpoint as a folder that `AutoModelForCausalLM.from_pretrained` loads: weights of any type in files of bounded size, the original `config.json`,
+    /// tokenizer, chat template and generation settings.
+    Export {
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        place: CheckpointLocation,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "clap would show it as help")]
+        export: ExportArgs,
     },
 }
 
@@ -91,12 +102,17 @@ pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
             }
             None => list_reported(&at, place.json),
         },
+        CheckpointsCommand::Export { place, export } => {
+            let location = place.named_location()?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.context("start the runtime")?;
+            let exported = runtime.block_on(export::run(export, location, place.run, place.json));
+            // An interrupted export does not wait for its thread.
+            runtime.shutdown_background();
+            exported
+        }
         CheckpointsCommand::Verify { place, round } => {
-            let Some((location, endpoint)) = place.location()? else {
-                let reason =
-                    "name the checkpoints: --dir with a folder, s3:// or gs://, or --config with a run.toml";
-                return Err(CliError::Misuse(reason.to_owned()));
-            };
+            let (location, endpoint) = place.named_location()?;
             let is_wanted = |next_round: Round| round.is_none_or(|round| round == next_round.0);
             let listed = in_runtime(collect(&place, &location, endpoint.as_deref(), is_wanted, true))?;
             show(&listed, place.json);
@@ -114,6 +130,12 @@ pub(super) fn run(command: CheckpointsCommand) -> Result<(), CliError> {
 }
 
 impl CheckpointLocation {
+    /// The location, which must be named.
+    fn named_location(&self) -> Result<(ArchiveLocation, Option<String>), CliError> {
+        let reason = "name the checkpoints: --dir with a folder, s3:// or gs://, or --config with a run.toml";
+        self.location()?.ok_or_else(|| CliError::Misuse(reason.to_owned()))
+    }
+
     /// None: nothing was said of it.
     fn location(&self) -> Result<Option<(ArchiveLocation, Option<String>)>, CliError> {
         if let Some(dir) = &self.dir {

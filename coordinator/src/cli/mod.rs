@@ -4,6 +4,7 @@ mod addresses;
 mod checkpoint;
 mod checkpoints;
 mod client;
+mod export;
 mod follow;
 mod members;
 mod operate;
@@ -105,7 +106,7 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// List and verify checkpoints.
+    /// List, verify and export checkpoints.
     #[command(subcommand)]
     Checkpoints(CheckpointsCommand),
     /// End the run in an orderly way, or stop it for now: open rounds finish, and a checkpoint is written.

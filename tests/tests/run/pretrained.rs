@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use longhaul_checkpoint::{BaseModel, describe_model, open_model};
 use longhaul_common::model::ModelSpec;
+use longhaul_tests::cluster::binary;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -101,6 +103,18 @@ fn start(setup: Setup<'_>, workers: usize) -> Scenario {
     scenario
 }
 
+fn config_of(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap()
+}
+
+/// Compares the files beside the weights.
+fn assert_same_files(folder: &Path, pretrained: &Pretrained) {
+    for name in ["tokenizer.json", "chat_template.jinja", "generation_config.json", "LICENSE"] {
+        let [own, given] = [folder, pretrained.path()].map(|folder| fs::read(folder.join(name)).unwrap());
+        assert!(own == given, "{name}");
+    }
+}
+
 /// Compares the newest checkpoint with the model that the run started from.
 fn assert_is_the_model(checkpoints: &Path, pretrained: &Pretrained) {
     let opened = open_model(checkpoints).unwrap();
@@ -110,17 +124,10 @@ fn assert_is_the_model(checkpoints: &Path, pretrained: &Pretrained) {
     let values = base.parameters(&spec, &spec).unwrap();
     let apart = opened.parameters.iter().zip(&values).map(|(own, given)| (own - given).abs());
     assert!(apart.fold(0.0, f32::max) < 1e-6, "the run started from other weights");
-    for name in ["tokenizer.json", "chat_template.jinja", "generation_config.json", "LICENSE"] {
-        let [own, given] =
-            [opened.path.join(name), pretrained.path().join(name)].map(|path| fs::read(path).unwrap());
-        assert!(own == given, "{name}");
-    }
-    let config = |folder: &Path| -> Value {
-        serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap()
-    };
-    let mut original = config(pretrained.path());
+    assert_same_files(&opened.path, pretrained);
+    let mut original = config_of(pretrained.path());
     original["dtype"] = json!("float32");
-    assert_eq!(config(&opened.path), original);
+    assert_eq!(config_of(&opened.path), original);
 }
 
 #[test]
@@ -135,7 +142,29 @@ fn a_run_starts_from_a_model_that_one_machine_has_and_its_checkpoints_carry_all_
         (once..once * 3 / 2).contains(&bytes),
         "{bytes} bytes came to the site, and the model has {once}"
     );
-    assert_is_the_model(&scenario.cluster.folder().join("checkpoints"), &pretrained);
+    let checkpoints = scenario.cluster.folder().join("checkpoints");
+    assert_is_the_model(&checkpoints, &pretrained);
+    assert_export_is_the_model(&checkpoints, &pretrained);
+}
+
+/// In the model's own type, the export of unmoved weights is the model again, bit by bit.
+fn assert_export_is_the_model(checkpoints: &Path, pretrained: &Pretrained) {
+    let out = checkpoints.join("exported");
+    let mut command = Command::new(binary("coordinator").unwrap());
+    command.args(["checkpoints", "export"]).arg(&out).arg("--dir").arg(checkpoints);
+    let output = command.args(["--dtype", "bf16", "--max-shard-gib", "0.00001"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(out.join("model.safetensors.index.json").is_file());
+    let [exported, given] =
+        [out.as_path(), pretrained.path()].map(|path| BaseModel::open(path, |_, _| {}).unwrap());
+    let spec = ModelSpec::resolve(&describe_model(pretrained.path()).unwrap().model, 0).unwrap();
+    exported.check(&spec).unwrap();
+    assert_eq!(exported.parameters(&spec, &spec).unwrap(), given.parameters(&spec, &spec).unwrap());
+    assert_eq!(config_of(&out), config_of(pretrained.path()));
+    assert_same_files(&out, pretrained);
+    // A second export overwrites nothing.
+    let again = command.output().unwrap();
+    assert!(String::from_utf8_lossy(&again.stderr).contains("is there and not empty"));
 }
 
 #[test]

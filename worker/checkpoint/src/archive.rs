@@ -15,9 +15,13 @@ use longhaul_proto::little_endian::f32_of;
 use tokio::runtime::Handle;
 
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
+use super::export::WholeModel;
+use super::pieces::Pieces;
 use super::recut::overlap;
 use super::store::{chunks_of, share_of};
-use super::{CheckpointData, CheckpointStore, MODEL_CONFIG, ModelState, PrivateState, model_config};
+use super::{
+    CheckpointData, CheckpointStore, Companions, MODEL_CONFIG, ModelState, PrivateState, model_config,
+};
 
 /// Rounds with offered checkpoints: more than are damaged at once.
 const ROUNDS_OFFERED: usize = 4;
@@ -228,14 +232,7 @@ async fn download(
     }
     let bytes = spec.synchronised_count() * size_of::<f32>() as u64;
     let parameters = f32_of(&archive.read(of.part, &manifest.parameters, bytes).await?);
-    let mut companions = Vec::new();
-    let tokenizer = manifest.tokenizer.iter().map(|content| (TOKENIZER, content));
-    let others = manifest.companions.iter().map(|(name, content)| (name.as_str(), content));
-    for (name, content) in tokenizer.chain(others.filter(|(name, _)| is_carried(name))) {
-        ensure!(content.bytes <= COMPANION_BYTES_MAX, "its {name} has {} bytes", content.bytes);
-        companions.push((name.to_owned(), archive.read(of.part, content, content.bytes).await?.into()));
-    }
-    let companions = companions.into_iter().collect();
+    let companions = read_companions(archive, of.part, &manifest).await?;
     let shared = read_vectors(archive, of.part, &manifest.shared, bytes).await?;
     let (writer, private) = match &manifest.private {
         Some(Private { worker, counters, vectors }) => {
@@ -254,6 +251,43 @@ async fn download(
         private,
     };
     Ok(Some((writer, data)))
+}
+
+/// Downloads the files beside the weights.
+async fn read_companions(archive: &Archive, part: ModelPart, manifest: &Manifest) -> Result<Companions> {
+    let mut companions = Vec::new();
+    let tokenizer = manifest.tokenizer.iter().map(|content| (TOKENIZER, content));
+    let others = manifest.companions.iter().map(|(name, content)| (name.as_str(), content));
+    for (name, content) in tokenizer.chain(others.filter(|(name, _)| is_carried(name))) {
+        ensure!(content.bytes <= COMPANION_BYTES_MAX, "its {name} has {} bytes", content.bytes);
+        companions.push((name.to_owned(), archive.read(part, content, content.bytes).await?.into()));
+    }
+    Ok(companions.into_iter().collect())
+}
+
+/// Downloads and assembles a whole model from its parts, which are of one round.
+///
+/// # Errors
+/// A part is missing or damaged, or the storage cannot be reached.
+pub(super) async fn whole_of(archive: &Archive, parts: &[Archived]) -> Result<WholeModel> {
+    let first = parts.first().context("no such checkpoint is there")?;
+    let manifest = archive.manifest(*first).await?;
+    let json = serde_json::from_str(&manifest.model).context("read the description of its model")?;
+    let spec = model_config::from_json(&json).context("it does not describe a supported language model")?;
+    let companions = read_companions(archive, first.part, &manifest).await?;
+    let mut read = Vec::with_capacity(parts.len());
+    for of in parts {
+        let manifest = archive.manifest(*of).await?;
+        let part = manifest
+            .part_of(&spec)
+            .with_context(|| format!("{} fits no part of this model", archive.name_of(*of)))?;
+        let bytes = part.synchronised_count() * size_of::<f32>() as u64;
+        read.push((part, f32_of(&archive.read(of.part, &manifest.parameters, bytes).await?)));
+    }
+    let mut pieces = Pieces::default();
+    read.iter().try_for_each(|(part, values)| pieces.add(part, values))?;
+    let parameters = pieces.gather(&spec)?;
+    Ok(WholeModel { path: archive.name_of(*first), spec, parameters, companions })
 }
 
 /// Whether a file that a manifest names is one that checkpoints carry.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use half::{bf16, f16};
 use longhaul_common::model::{ModelSpec, ParameterSpec, Shard};
 use longhaul_proto::little_endian::extend_f32;
 use memmap2::Mmap;
@@ -16,7 +17,7 @@ use serde::Deserialize;
 use super::tensors::{self, Located};
 
 /// The weights, where there is one file.
-const WEIGHTS: &str = "model.safetensors";
+pub(super) const WEIGHTS: &str = "model.safetensors";
 /// The files of the weights, where there are several.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Weights as Python's pickles, which may run code.
@@ -232,53 +233,11 @@ fn append(name: &str, tensor: &TensorView<'_>, values: Range<usize>, into: &mut 
     let data = tensor.data().get(values.start * width..values.end * width);
     let data = data.with_context(|| format!("{name} has too few values"))?;
     match dtype {
-        Dtype::BF16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_bf16(*bytes))),
-        Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| of_f16(*bytes))),
+        Dtype::BF16 => {
+            into.extend(data.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()))
+        }
+        Dtype::F16 => into.extend(data.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes).to_f32())),
         _ => extend_f32(into, data),
     }
     Ok(())
-}
-
-fn of_bf16(bytes: [u8; 2]) -> f32 {
-    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
-}
-
-/// IEEE 754 binary16.
-fn of_f16(bytes: [u8; 2]) -> f32 {
-    let bits = u32::from(u16::from_le_bytes(bytes));
-    let (sign, exponent, mantissa) = ((bits & 0x8000) << 16, bits >> 10 & 0x1f, bits & 0x3ff);
-    let magnitude = match exponent {
-        // Subnormal: multiples of 2⁻²⁴.
-        0 => (mantissa as f32 * f32::from_bits(0x3380_0000)).to_bits(),
-        0x1f => 0x7f80_0000 | mantissa << 13,
-        _ => (exponent + 112) << 23 | mantissa << 13,
-    };
-    f32::from_bits(sign | magnitude)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn halves_are_what_they_stand_for() {
-        for (bits, value) in [
-            (0x0000_u16, 0.0_f32),
-            (0x8000, -0.0),
-            (0x3c00, 1.0),
-            (0xc000, -2.0),
-            (0x7bff, 65_504.0),
-            (0x0400, 2.0_f32.powi(-14)),
-            (0x0001, 2.0_f32.powi(-24)),
-            (0x03ff, 1023.0 * 2.0_f32.powi(-24)),
-            (0x3555, 0.333_251_95),
-            (0x7c00, f32::INFINITY),
-            (0xfc00, f32::NEG_INFINITY),
-        ] {
-            assert_eq!(of_f16(bits.to_le_bytes()).to_bits(), value.to_bits(), "{bits:#x}");
-        }
-        assert!(of_f16(0x7e00_u16.to_le_bytes()).is_nan());
-        assert_eq!(of_bf16(0x3f80_u16.to_le_bytes()), 1.0);
-        assert_eq!(of_bf16(0xc049_u16.to_le_bytes()), -3.140_625);
-    }
 }

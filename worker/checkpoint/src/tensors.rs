@@ -118,7 +118,11 @@ pub(super) fn write_vectors<'a>(
     write(path, tensors.collect())
 }
 
-fn write(path: &Path, tensors: Vec<(String, F32<'_>)>) -> Result<(), CheckpointError> {
+/// Writes a file of tensors.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn write<T: View>(path: &Path, tensors: Vec<(String, T)>) -> Result<(), CheckpointError> {
     let failed = |error| CheckpointError::io("write", path)(error);
     // The library makes a file that only its owner may read; others should be able to use the model, as the umask allows.
     let permissions =

@@ -47,7 +47,7 @@ fn data(spec: &ModelSpec, round: u64) -> CheckpointData {
             shared: [("outer_momentum".to_owned(), parameters.iter().map(|value| 3.0 * value).collect())]
                 .into(),
             parameters,
-            companions: crate::Companions::of_tokenizer(Some(b"{}".as_slice().into())),
+            companions: Companions::of_tokenizer(Some(b"{}".as_slice().into())),
         }),
         private: PrivateState { vectors: vectors.into(), counters: [("updates".to_owned(), round)].into() },
     }
