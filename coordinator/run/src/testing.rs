@@ -14,7 +14,8 @@ use std::time::Duration;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_proto::control::message::{
-    CheckpointOffer, GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
+    CheckpointOffer, GenerationStart, Heartbeat, Join, Ready, RoundReport, Settled, TimeSpent, ToCoordinator,
+    ToWorker, Traffic,
 };
 use longhaul_run_toml::RunToml;
 
@@ -98,11 +99,13 @@ pub fn joining(worker: WorkerId, site: &str) -> Join {
 pub fn heartbeat(tokens: u64) -> ToCoordinator {
     ToCoordinator::Heartbeat(Heartbeat {
         tokens,
-        wan_sent_bytes: 10 * tokens,
-        dense_bytes: 100 * tokens,
-        compute_s: 3.0 * tokens as f64,
-        wait_s: tokens as f64,
-        data_wait_s: tokens as f64,
+        time: TimeSpent {
+            compute_s: 3.0 * tokens as f64,
+            wait_s: tokens as f64,
+            data_wait_s: tokens as f64,
+            ..TimeSpent::default()
+        },
+        traffic: Traffic { wan_sent_bytes: 10 * tokens, dense_bytes: 100 * tokens, ..Traffic::default() },
         ..Heartbeat::default()
     })
 }

@@ -43,10 +43,8 @@ pub struct Node {
     pub running: Option<Running>,
     /// It was dismissed, and is not started again.
     pub is_dismissed: bool,
-    pub was_killed: bool,
-    /// It could not be reached for a while.
-    pub was_away: bool,
-    had_full_disk: bool,
+    /// What has happened to it so far.
+    pub suffered: Suffered,
     /// It has asked to leave, and comes back this long after its dismissal.
     pub returns_after: Option<Duration>,
     /// How often its address has changed.
@@ -61,6 +59,15 @@ pub struct Node {
     pub slowness: u32,
     /// Fragments leave before the end of the step, where rounds exchange gradients.
     pub streams: bool,
+}
+
+/// Faults that a machine has gone through.
+#[derive(Default)]
+pub struct Suffered {
+    pub was_killed: bool,
+    /// It could not be reached for a while.
+    pub was_away: bool,
+    pub had_full_disk: bool,
 }
 
 /// A process.
@@ -145,9 +152,7 @@ impl Node {
             started: 0,
             running: None,
             is_dismissed: false,
-            was_killed: false,
-            was_away: false,
-            had_full_disk: false,
+            suffered: Suffered::default(),
             returns_after: None,
             moves: 0,
             was_too_late: false,
@@ -210,7 +215,7 @@ impl Node {
 
     /// Whether there is room for checkpoints.
     pub fn set_room(&mut self, run: RunId, has_room: bool) {
-        self.had_full_disk |= !has_room;
+        self.suffered.had_full_disk |= !has_room;
         let _ = std::fs::create_dir_all(&self.disk);
         let (folder, aside) = (self.disk.join(run.to_string()), self.disk.join("aside"));
         // A file stands where the folder is to be.
@@ -221,10 +226,6 @@ impl Node {
             let _ = std::fs::rename(&folder, &aside);
             let _ = std::fs::write(&folder, "");
         }
-    }
-
-    pub fn had_full_disk(&self) -> bool {
-        self.had_full_disk
     }
 
     /// Intact checkpoints on its disk, newest first.

@@ -27,7 +27,7 @@ pub struct Setup {
     pub until: Duration,
 }
 
-/// What happened. All but the last two fields are the same for the same setup.
+/// What happened. All but `cost` is the same for the same setup. Its parts are one object in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Whether the run came to its end.
@@ -38,6 +38,26 @@ pub struct Report {
     pub first_generation_s: Option<f64>,
     /// Workers that there were.
     pub workers: usize,
+    /// What was trained, and how fast.
+    #[serde(flatten)]
+    pub training: TrainingFigures,
+    /// How machines came and went.
+    #[serde(flatten)]
+    pub churn: ChurnFigures,
+    /// Messages that the coordinator was told, and has told.
+    pub messages: [u64; 2],
+    /// How the coordinator's plan reads, where it made one.
+    pub plan: Option<String>,
+    /// What went wrong, in the coordinator's words: the last ones.
+    pub warnings: Vec<String>,
+    /// What the decisions and the simulation took.
+    #[serde(flatten)]
+    pub cost: CostFigures,
+}
+
+/// What was trained, and how fast.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TrainingFigures {
     /// Steps that count.
     pub steps: u64,
     /// The steps of the warm-up, and the seconds from the first generation until they counted; none: there is no warm-up, or it was not over.
@@ -52,6 +72,11 @@ pub struct Report {
     pub utilisation: f64,
     /// What they waited for results in, over computing and waiting.
     pub stalled: f64,
+}
+
+/// How machines came and went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ChurnFigures {
     /// Generations that began.
     pub generations: u64,
     /// Workers that were killed, and came back.
@@ -60,12 +85,11 @@ pub struct Report {
     pub back_s: Option<[f64; 2]>,
     /// From the death of a worker to the generation without it, in seconds on average, and at most.
     pub settled_s: Option<[f64; 2]>,
-    /// Messages that the coordinator was told, and has told.
-    pub messages: [u64; 2],
-    /// How the coordinator's plan reads, where it made one.
-    pub plan: Option<String>,
-    /// What went wrong, in the coordinator's words: the last ones.
-    pub warnings: Vec<String>,
+}
+
+/// What the decisions and the simulation took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CostFigures {
     /// Seconds of a core that the coordinator's decisions took, over virtual time.
     pub coordinator_share: f64,
     /// Seconds that the simulation took.

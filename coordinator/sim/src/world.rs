@@ -272,13 +272,14 @@ impl World {
     /// Whether each worker was away at some time, and one was killed: then nobody may have the state.
     #[must_use]
     pub fn were_all_away(&self) -> bool {
-        self.nodes.values().all(|node| node.was_away) && self.nodes.values().any(|node| node.was_killed)
+        self.nodes.values().all(|node| node.suffered.was_away)
+            && self.nodes.values().any(|node| node.suffered.was_killed)
     }
 
     /// Whether a disk had no room at some time.
     #[must_use]
     pub fn had_full_disk(&self) -> bool {
-        self.nodes.values().any(Node::had_full_disk)
+        self.nodes.values().any(|node| node.suffered.had_full_disk)
     }
 
     fn now(&self) -> Duration {

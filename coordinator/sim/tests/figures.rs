@@ -8,7 +8,7 @@ use longhaul_common::config::{RunConfig, ShareRule};
 use longhaul_common::model::ModelSpec;
 use longhaul_plan::Topology;
 use longhaul_run_toml::{Gpt2, RunToml};
-use longhaul_sim::simulate::{Faults, Report, Setup, simulate};
+use longhaul_sim::simulate::{CostFigures, Faults, Report, Setup, simulate};
 
 const SITES: &str = "[[site]]\nname = \"a\"\nworkers = 2\ntflops = 0.1\nmemory_gib = 8\n\
                      [[site]]\nname = \"b\"\nworkers = 2\ntflops = 0.1\nmemory_gib = 8\n[wan]\nmbit = 100\nrtt_ms = 50\n";
@@ -50,16 +50,18 @@ fn a_run_without_faults_takes_the_time_that_the_planner_says() {
         longhaul_plan::whole_run(&setup.topology, &work, &plan, &phases).unwrap().phases[0].coding_s;
     let step_s = flops as f64 * 8.0 * 128.0 / 1e11 + coding_s;
     let report = report(setup);
-    assert!(report.finished && report.steps == 200 && report.generations == 1, "{report:?}");
-    let ratio = report.step_s.unwrap() / step_s;
+    assert!(report.finished && report.training.steps == 200 && report.churn.generations == 1, "{report:?}");
+    let ratio = report.training.step_s.unwrap() / step_s;
     assert!((1.0..1.12).contains(&ratio), "{ratio}");
     // The sum over workers of what each has trained on.
     let tokens = 200.0 * 32.0 * 128.0;
     assert!(
-        (report.tokens_per_s * (report.virtual_s - report.first_generation_s.unwrap()) / tokens - 1.0).abs()
+        (report.training.tokens_per_s * (report.virtual_s - report.first_generation_s.unwrap()) / tokens
+            - 1.0)
+            .abs()
             < 0.01
     );
-    assert!(report.utilisation > 0.8 && report.stalled < 0.1, "{report:?}");
+    assert!(report.training.utilisation > 0.8 && report.training.stalled < 0.1, "{report:?}");
 }
 
 /// Dense gradients of 0.84 million parameters: four times 3.4 MB over the link between the sites in each direction takes longer than computing.
@@ -74,9 +76,9 @@ fn what_waits_for_its_exchange_takes_the_sum_of_both() {
     );
     let expected = plan.unwrap().best.1;
     let report = report(setup);
-    let ratio = report.step_s.unwrap() / (expected.compute_s + expected.sync_s);
+    let ratio = report.training.step_s.unwrap() / (expected.compute_s + expected.sync_s);
     assert!((0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
-    assert!(report.stalled > 0.5, "{report:?}");
+    assert!(report.training.stalled > 0.5, "{report:?}");
 }
 
 /// Ten rounds of twenty steps, each of which waits for its exchange; with a jitter, of which the slowest of four has 4 %. A round that is applied counts, and not the one before.
@@ -85,7 +87,7 @@ fn steps_of_long_rounds_take_what_their_rounds_do() {
     let setup = setup(SITES, WHOLE, "preset = \"diloco\"\nevery = 20", "");
     let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
     let plan = longhaul_plan::choose_among(&setup.topology, &work, |rows| rows.len() == 4).unwrap().best.1;
-    let ratio = report(setup).step_s.unwrap() / (1.04 * plan.compute_s + plan.sync_s);
+    let ratio = report(setup).training.step_s.unwrap() / (1.04 * plan.compute_s + plan.sync_s);
     assert!((0.98..1.03).contains(&ratio), "{ratio}");
 }
 
@@ -94,7 +96,7 @@ fn the_same_seed_gives_the_same_run_and_another_one_another() {
     let churn = "[churn]\nlife_s = 20\nabsence_s = 5\n";
     let once = |seed| {
         let report = report(Setup { seed, ..setup(SITES, WHOLE, SPARSE, churn) });
-        Report { coordinator_share: 0.0, wall_s: 0.0, ..report }
+        Report { cost: CostFigures::default(), ..report }
     };
     assert_eq!(once(3), once(3));
     assert_ne!(once(3), once(4));
@@ -107,10 +109,13 @@ fn workers_come_and_go_and_the_run_ends_all_the_same() {
     for (parallel, seed) in [(WHOLE, 1), (WHOLE, 2)].into_iter().chain(in_parts) {
         let churn = "[churn]\nlife_s = 15\nabsence_s = 4\n[[outage]]\nsite = \"b\"\nat_s = 10\nfor_s = 6\n";
         let report = report(Setup { seed, ..setup(SITES, parallel, SPARSE, churn) });
-        assert!(report.finished && report.killed > 1, "{parallel}, {seed}: {report:#?}");
-        assert!(report.generations > 1 && report.back_s.is_some(), "{parallel}, {seed}: {report:#?}");
+        assert!(report.finished && report.churn.killed > 1, "{parallel}, {seed}: {report:#?}");
+        assert!(
+            report.churn.generations > 1 && report.churn.back_s.is_some(),
+            "{parallel}, {seed}: {report:#?}"
+        );
         // The only copy of a model in parts is gathered again.
-        let goes_on = parallel != WHOLE || report.settled_s.is_some();
+        let goes_on = parallel != WHOLE || report.churn.settled_s.is_some();
         assert!(goes_on, "{parallel}, {seed}: {report:#?}");
     }
 }
@@ -136,7 +141,7 @@ fn the_coordinator_makes_a_plan_of_parts_of_groups_and_it_takes_the_time_that_th
     let report = report(setup);
     let plan = report.plan.clone().unwrap();
     assert!(report.finished && plan.starts_with("the plan: 1 × 4 in 2 parts of 2"), "{report:#?}");
-    let ratio = report.step_s.unwrap() / choice.best.1.step_s;
+    let ratio = report.training.step_s.unwrap() / choice.best.1.step_s;
     assert!((0.95..1.1).contains(&ratio), "{ratio}: {report:#?}");
 }
 
@@ -153,11 +158,11 @@ fn with_shares_by_speed_nobody_waits_for_a_slow_machine() {
     };
     let (even, by_speed) = (with(ShareRule::Even), with(ShareRule::BySpeed));
     assert!(even.finished && by_speed.finished, "{even:#?} {by_speed:#?}");
-    assert!(even.generations == 1 && by_speed.generations > 1, "{by_speed:#?}");
+    assert!(even.churn.generations == 1 && by_speed.churn.generations > 1, "{by_speed:#?}");
     // The coordinator looks for half a minute before it shares otherwise.
-    let ratio = by_speed.tokens_per_s / even.tokens_per_s;
+    let ratio = by_speed.training.tokens_per_s / even.training.tokens_per_s;
     assert!((2.0..3.2).contains(&ratio), "{ratio}: {by_speed:#?}");
-    assert!(even.stalled > 0.5 && by_speed.stalled < 0.3, "{even:#?} {by_speed:#?}");
+    assert!(even.training.stalled > 0.5 && by_speed.training.stalled < 0.3, "{even:#?} {by_speed:#?}");
 }
 
 /// What the planner says of two groups, of which each is a copy.
@@ -168,7 +173,7 @@ fn tensor_groups_take_the_time_that_the_planner_says() {
     let work = longhaul_plan::Workload::of(&setup.config, &setup.spec);
     let (_, expected) = longhaul_plan::choose_among(&groups, &work, |rows| rows.len() == 2).unwrap().best;
     let report = report(setup);
-    let ratio = report.step_s.unwrap() / (expected.compute_s + expected.sync_s);
+    let ratio = report.training.step_s.unwrap() / (expected.compute_s + expected.sync_s);
     assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
 }
 
@@ -186,7 +191,7 @@ fn stages_of_tensor_groups_take_the_time_that_the_planner_says() {
     };
     let expected = longhaul_plan::predict(&groups, &work, &plan).unwrap();
     let report = report(setup);
-    let ratio = report.step_s.unwrap() / expected.step_s;
+    let ratio = report.training.step_s.unwrap() / expected.step_s;
     assert!(report.finished && (0.95..1.1).contains(&ratio), "{ratio}: {report:?}");
 }
 
@@ -218,14 +223,14 @@ fn a_warmup_takes_the_time_that_the_planner_says_and_less_of_a_longer_run() {
     };
     let (planned, simulated) = with(2, 1500);
     let [warmup, ..] = planned.phases[..] else { panic!("{planned:?}") };
-    let (steps, took) = simulated.warmup.unwrap();
+    let (steps, took) = simulated.training.warmup.unwrap();
     // Nothing streams in a simulation, and what is computed takes up to 5 % longer.
     let most = steps as f64 * (planned.local_s / 1500.0 + warmup.sync_s);
     assert!(
         steps == 100 && took > 0.97 * warmup.seconds() && took < 1.06 * most,
         "{simulated:#?} {planned:?}"
     );
-    let share = |report: &Report| report.share_of_local_speed.unwrap();
+    let share = |report: &Report| report.training.share_of_local_speed.unwrap();
     assert!(
         (share(&simulated) / planned.share_of_local_speed - 1.0).abs() < 0.1,
         "{simulated:#?} {planned:?}"
@@ -244,7 +249,7 @@ fn every_preset_is_simulated_with_members_as_they_ship() {
             setup.config.sync = toml::from_str(&text).unwrap();
             setup.config.run.steps = 60;
             let report = report(setup);
-            assert!(report.finished && report.steps == 60, "{preset:?}: {report:#?}");
+            assert!(report.finished && report.training.steps == 60, "{preset:?}: {report:#?}");
         }
     }
 }

@@ -2,21 +2,18 @@
 
 #![allow(clippy::print_stderr, reason = "a failure shows what happened before it")]
 
+mod replay;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
 use longhaul_common::id::WorkerId;
 use longhaul_sim::{Fault, FrameFault, World, check, random_rounds};
+use replay::seeds;
 
 /// Rounds take a few seconds, or a minute over the slowest links.
 const MOST: Duration = Duration::from_secs(240);
-
-fn seeds() -> Option<Range<u64>> {
-    let text = std::env::var("LONGHAUL_SEEDS").ok()?;
-    let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
-    Some(from.parse().expect("a seed")..to.parse().expect("a seed"))
-}
 
 fn finish(mut world: World, what: &str) -> World {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -2,20 +2,16 @@
 
 #![allow(clippy::print_stderr, reason = "a failure shows what happened before it")]
 
-use std::ops::Range;
+mod replay;
+
 use std::time::Duration;
 
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_sim::{Exchange, Fault, World, check, check_with, random, random_of};
+use replay::seeds;
 
 /// Faults end after 18 s. Then 40 rounds take 8 s, or two minutes over the slowest links.
 const MOST: Duration = Duration::from_secs(240);
-
-fn seeds() -> Option<Range<u64>> {
-    let text = std::env::var("LONGHAUL_SEEDS").ok()?;
-    let (from, to) = text.split_once("..").expect("LONGHAUL_SEEDS is FROM..TO");
-    Some(from.parse().expect("a seed")..to.parse().expect("a seed"))
-}
 
 fn finish(mut world: World, seed: u64) {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -118,8 +114,8 @@ fn a_worker_that_was_kicked_gets_nothing_whatever_it_says() {
         world.run_until(MOST);
         check(&world);
         let state = world.coordinator_state();
-        assert!(state.revoked.contains(&kicked), "seed {seed}: it was kicked");
-        let last = state.generation.as_ref().expect("the last generation is known");
+        assert!(state.roster.revoked.contains(&kicked), "seed {seed}: it was kicked");
+        let last = state.generations.present.as_ref().expect("the last generation is known");
         assert_eq!(last.members().count(), 3, "seed {seed}: {last:?}");
     }
 }
@@ -133,7 +129,8 @@ fn a_worker_that_moves_is_where_it_is_in_the_next_generation() {
         world.fault_at(Duration::from_millis(1_000 + 37 * seed), Fault::Move(mover));
         world.run_until(MOST);
         check(&world);
-        let last = world.coordinator_state().generation.as_ref().expect("the last generation is known");
+        let last =
+            world.coordinator_state().generations.present.as_ref().expect("the last generation is known");
         let ports = last.members().map(|member| (member.worker, member.wan_address.port()));
         let expected =
             (1..=4).map(|w| (WorkerId(w), 7000 + 100 * u16::from(WorkerId(w) == mover) + w as u16));
@@ -151,7 +148,7 @@ fn however_many_share_a_run_each_round_has_the_samples_that_one_worker_would_hav
         check(&world);
         let batch = u64::from(workers) * 3;
         let state = world.coordinator_state();
-        assert!(state.ledger.counted().iter().eq(std::iter::once(0..80 * batch)), "{workers}");
+        assert!(state.rounds.ledger.counted().iter().eq(std::iter::once(0..80 * batch)), "{workers}");
         for round in 0..40 {
             let steps = 2 * round..2 * (round + 1);
             let expected: Vec<u64> = (steps.start * batch..steps.end * batch).collect();
@@ -183,7 +180,7 @@ fn the_checker_notices_books_that_are_wrong() {
     let mut world = World::new(1, 4);
     world.run_until(MOST);
     let mut state = world.coordinator_state().clone();
-    assert!(state.ledger.lose(Round(5), WorkerId(2)));
+    assert!(state.rounds.ledger.lose(Round(5), WorkerId(2)));
     check_with(&world, &state);
 }
 

@@ -52,9 +52,9 @@ struct Seen {
 
 impl From<Status> for Seen {
     fn from(status: Status) -> Self {
-        let members = status.members.into_iter().filter(|member| member.state == "training");
-        let training = members.map(|member| member.id).collect();
-        Self { phase: status.phase, training, checkpoints: status.checkpoints }
+        let members = status.cluster.members.into_iter().filter(|member| member.work.state == "training");
+        let training = members.map(|member| member.place.id).collect();
+        Self { phase: status.run.phase, training, checkpoints: status.checkpoints }
     }
 }
 

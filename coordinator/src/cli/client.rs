@@ -109,7 +109,7 @@ impl Client {
     fn is_of_this_run(&self) -> Result<(), ClientError> {
         let Some(run) = &self.over else { return Ok(()) };
         match self.get::<serde_json::Value>("/api/v1/status") {
-            Ok(status) if status["run"].as_str() != Some(&run.status.run) => {
+            Ok(status) if status["run"].as_str() != Some(&run.status.run.id) => {
                 Err(ClientError::Over(run.clone()))
             }
             Err(over @ ClientError::Over(_)) => Err(over),

@@ -7,7 +7,7 @@ use longhaul_common::terminal::{foot, gauge};
 use tokio::sync::watch;
 
 use super::show::{duration, phase};
-use longhaul_run::Status;
+use longhaul_run::{ProgressStatus, Status};
 
 /// Shows it there until this is dropped.
 pub(super) async fn follow(mut status: watch::Receiver<Arc<Status>>) -> Infallible {
@@ -32,14 +32,14 @@ impl Drop for Shown {
 }
 
 fn line_of(status: &Status) -> String {
-    let Status { step, steps, .. } = *status;
-    let training = status.members.iter().filter(|member| member.state == "training").count();
-    let unit = if status.images { "images" } else { "tokens" };
+    let ProgressStatus { step, steps, .. } = status.progress;
+    let training = status.cluster.members.iter().filter(|member| member.work.state == "training").count();
+    let unit = if status.training.images { "images" } else { "tokens" };
     let known = [
         Some(format!("{} {} step {step} of {steps}", phase(status), gauge(step, steps))),
-        status.loss.map(|loss| format!("loss {loss:.4}")),
-        Some(format!("{training} of {} workers train", status.members.len())),
-        status.tokens_per_s.map(|speed| format!("{speed:.0} {unit}/s")),
+        status.training.loss.map(|loss| format!("loss {loss:.4}")),
+        Some(format!("{training} of {} workers train", status.cluster.members.len())),
+        status.throughput.tokens_per_s.map(|speed| format!("{speed:.0} {unit}/s")),
         status.eta_s.map(|eta_s| format!("{} left", duration(eta_s))),
     ];
     known.into_iter().flatten().collect::<Vec<_>>().join(", ")

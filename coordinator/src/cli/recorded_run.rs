@@ -40,7 +40,7 @@ impl RecordedRun {
     /// Whether it was finished. Where its state is elsewhere (etcd), another coordinator may have gone on with it.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.is_known_here() && self.status.phase == Phase::Finished
+        self.is_known_here() && self.status.run.phase == Phase::Finished
     }
 
     /// Whether nobody leads the run but who opens this state directory.
@@ -52,7 +52,7 @@ impl RecordedRun {
     /// How far it had come.
     #[must_use]
     pub fn reached(&self) -> String {
-        format!("round {} of {}", self.status.round, self.status.rounds)
+        format!("round {} of {}", self.status.progress.round, self.status.progress.rounds)
     }
 
     /// Where it ended, of a run that is over.
@@ -77,7 +77,11 @@ impl RecordedRun {
     #[must_use]
     pub fn refusal(&self) -> String {
         // A run that has all its steps has none left to go on with.
-        let more = if self.status.round < self.status.rounds { "" } else { " with more run.steps" };
+        let more = if self.status.progress.round < self.status.progress.rounds {
+            ""
+        } else {
+            " with more run.steps"
+        };
         format!(
             "the run is over (finished at {}): `coordinator status --state-dir {}` shows it, and `coordinator up --extend`{more} trains it further",
             self.reached(),
@@ -143,15 +147,15 @@ mod tests {
         let config = RunConfig::parse(include_str!("../../../examples/demo.toml")).unwrap();
         let state = RunState::new(RunId([7; 16]), &config);
         let mut status = Run::new(config, state, Duration::ZERO).unwrap().status(0);
-        status.round = 3;
+        status.progress.round = 3;
         change(&mut status);
         let meta = Meta {
             format: FORMAT,
-            run: status.run.clone(),
-            name: status.name.clone(),
+            run: status.run.id.clone(),
+            name: status.run.name.clone(),
             begun_ms: 0,
             images: false,
-            steps: status.steps,
+            steps: status.progress.steps,
             batch: 1,
             about: String::new(),
         };
@@ -166,7 +170,7 @@ mod tests {
     }
 
     fn over(status: &mut Status) {
-        status.phase = Phase::Finished;
+        status.run.phase = Phase::Finished;
     }
 
     fn at(folder: &Path) -> Where {
@@ -200,7 +204,10 @@ mod tests {
             given(words, folder.path()).unwrap_or_else(|error| panic!("{words}: {error}"));
         }
         let run = RecordedRun::newest(&at(folder.path())).unwrap();
-        assert_eq!(run.end(), format!("the run is over: finished at round 3 of {}", run.status.rounds));
+        assert_eq!(
+            run.end(),
+            format!("the run is over: finished at round 3 of {}", run.status.progress.rounds)
+        );
         let heading = run.heading("it was");
         assert!(heading.starts_with(&run.end()) && heading.contains("2000-03-01 00:00:00.000Z"), "{heading}");
         assert_eq!(run.events[0].event.text, "something happened");
@@ -230,7 +237,9 @@ mod tests {
             assert!(error.contains(&shown) && !error.contains('\n'), "{words}: {error}");
             assert!(error.ends_with("`coordinator up --extend` trains it further"), "{words}: {error}");
         }
-        let whole = left(|status| (status.phase, status.round) = (Phase::Finished, status.rounds));
+        let whole = left(|status| {
+            (status.run.phase, status.progress.round) = (Phase::Finished, status.progress.rounds)
+        });
         let error = failure("pause", whole.path());
         assert!(
             error.ends_with("`coordinator up --extend` with more run.steps trains it further"),
@@ -251,7 +260,8 @@ mod tests {
     fn a_run_that_is_extended_is_over_no_more_and_keeps_its_events() {
         let folder = left(over);
         let run = RecordedRun::newest(&at(folder.path())).unwrap();
-        let status = Status { phase: Phase::Gathering, ..Status::clone(&run.status) };
+        let mut status = Status::clone(&run.status);
+        status.run.phase = Phase::Gathering;
         Folder::renew_last(folder.path(), AT_MS + 1, status).unwrap();
         let extended = RecordedRun::newest(&at(folder.path())).unwrap();
         assert!(run.is_over() && !extended.is_over());
@@ -262,7 +272,7 @@ mod tests {
     #[test]
     fn records_of_a_run_whose_state_is_in_etcd_are_shown_and_prove_nothing() {
         for phase in [Phase::Finished, Phase::Training] {
-            let folder = left(|status| status.phase = phase);
+            let folder = left(|status| status.run.phase = phase);
             std::fs::remove_file(folder.path().join("coordinator.redb")).unwrap();
             given("status", folder.path()).unwrap();
             for words in ["stop", "stop --resumable", "pause", "events --follow"] {
@@ -339,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_run_whose_coordinator_was_lost_is_not_taken_for_one_that_is_over() {
-        let folder = left(|status| status.phase = Phase::Training);
+        let folder = left(|status| status.run.phase = Phase::Training);
         for words in ["stop", "stop --wait", "stop --resumable"] {
             let error = failure(words, folder.path());
             assert!(error.contains("not over, and no coordinator answers at 127.0.0.1:1 ("), "{error}");
@@ -391,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_status_of_a_run_whose_coordinator_was_lost_says_whether_it_is_paused() {
-        let folder = left(|status| (status.phase, status.paused) = (Phase::Training, true));
+        let folder = left(|status| (status.run.phase, status.run.paused) = (Phase::Training, true));
         let run = RecordedRun::newest(&at(folder.path())).unwrap();
         assert!(describe(&run.status)[0].ends_with(", training, paused"), "{:?}", describe(&run.status));
         assert!(run.standing().contains("(training, paused)"), "{}", run.standing());

@@ -35,85 +35,91 @@ pub(super) fn run(args: &AskArgs) -> Result<(), CliError> {
 /// A status as a page for people.
 pub(crate) fn describe(status: &Status) -> Vec<String> {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
-    let unit = if status.images { "images" } else { "tokens" };
-    let accuracy = status.validation_accuracy.map(|share| format!(", accuracy {:.2} %", 100.0 * share));
+    let unit = if status.training.images { "images" } else { "tokens" };
+    let accuracy =
+        status.training.validation_accuracy.map(|share| format!(", accuracy {:.2} %", 100.0 * share));
     let mut lines = vec![
-        format!("run        {} ({}), {}", status.name, status.run, phase(status)),
-        format!("round      {} of {}, step {} of {}", status.round, status.rounds, status.step, status.steps),
+        format!("run        {} ({}), {}", status.run.name, status.run.id, phase(status)),
+        format!(
+            "round      {} of {}, step {} of {}",
+            status.progress.round, status.progress.rounds, status.progress.step, status.progress.steps
+        ),
         format!(
             "loss       {} (validation {}{})",
-            or_dash(status.loss.map(|loss| format!("{loss:.4}"))),
-            or_dash(status.validation_loss.map(|loss| format!("{loss:.4}"))),
+            or_dash(status.training.loss.map(|loss| format!("{loss:.4}"))),
+            or_dash(status.training.validation_loss.map(|loss| format!("{loss:.4}"))),
             accuracy.unwrap_or_default(),
         ),
         format!(
             "speed      {} {unit}/s, {} of local speed, {} left",
-            or_dash(status.tokens_per_s.map(|speed| format!("{speed:.0}"))),
-            or_dash(status.share_of_local_speed.map(|share| format!("{:.1} %", 100.0 * share))),
+            or_dash(status.throughput.tokens_per_s.map(|speed| format!("{speed:.0}"))),
+            or_dash(status.throughput.share_of_local_speed.map(|share| format!("{:.1} %", 100.0 * share))),
             or_dash(status.eta_s.map(duration))
         ),
         format!(
             "mean speed {} {unit}/s, {} of local speed, over the whole run",
-            or_dash(status.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
-            or_dash(status.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))),
+            or_dash(status.throughput.tokens_per_s_mean.map(|speed| format!("{speed:.0}"))),
+            or_dash(
+                status.throughput.share_of_local_speed_mean.map(|share| format!("{:.1} %", 100.0 * share))
+            ),
         ),
         format!(
             "data       {:.0} ms of waiting, {} of device time",
-            status.data_wait_ms,
-            or_dash(status.data_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
+            status.overhead.data_wait_ms,
+            or_dash(status.overhead.data_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
         ),
         traffic(status),
     ];
-    if status.encode_ms > 0.0 {
+    if status.overhead.encode_ms > 0.0 {
         lines.push(format!(
             "encoding   {:.0} ms in total, {} of device time waiting for it",
-            status.encode_ms,
-            or_dash(status.encode_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
+            status.overhead.encode_ms,
+            or_dash(status.overhead.encode_wait_share.map(|share| format!("{:.2} %", 100.0 * share))),
         ));
     }
-    if let Some(share) = status.bubble_share.filter(|share| *share > 0.0) {
-        let all = duration(status.bubble_ms / 1e3);
+    if let Some(share) = status.overhead.bubble_share.filter(|share| *share > 0.0) {
+        let all = duration(status.overhead.bubble_ms / 1e3);
         lines.push(format!("bubbles    {:.2} % of device time, {all} in total", 100.0 * share));
     }
-    if status.data_wan_bytes + status.data_lan_bytes > 0 {
-        let (wan, lan) = (Bytes(status.data_wan_bytes), Bytes(status.data_lan_bytes));
+    if status.overhead.data_wan_bytes + status.overhead.data_lan_bytes > 0 {
+        let (wan, lan) = (Bytes(status.overhead.data_wan_bytes), Bytes(status.overhead.data_lan_bytes));
         lines.push(format!("fetched    {wan} of training data from other sites, {lan} within sites"));
     }
-    if let Some(plan) = &status.plan {
+    if let Some(plan) = &status.cluster.plan {
         lines.push(format!("plan       {}", plan.strip_prefix("the plan: ").unwrap_or(plan)));
     }
-    if let Some(share) = status.selected_share.filter(|share| *share < 1.0) {
+    if let Some(share) = status.throughput.selected_share.filter(|share| *share < 1.0) {
         lines.push(format!("selected   {:.1} % of the samples for backward passes", 100.0 * share));
     }
-    if let Some(norm) = status.gradient_norm {
+    if let Some(norm) = status.training.gradient_norm {
         lines.push(format!("gradient   norm {norm:.3} before clipping"));
     }
-    if let Some(ratio) = status.residual_ratio {
+    if let Some(ratio) = status.training.residual_ratio {
         lines.push(format!("waiting    about {ratio:.1} exchanges in error feedback"));
     }
-    if let Some(parity) = &status.parity {
+    if let Some(parity) = &status.cluster.parity {
         let verdict = if parity.equal { "equal on all members" } else { "BROKEN" };
         lines.push(format!("parity     {verdict} after r{}, {}", parity.round, prefix(&parity.hash)));
     }
-    lines.extend(status.refused.iter().map(|refused| {
+    lines.extend(status.accounting.refused.iter().map(|refused| {
         let RefusalStatus { site, reason, count, round, by } = refused;
         format!("refused    {count} updates of {site} ({}), the last for r{round} by {by}", reason.name())
     }));
-    if status.refused_unnamed > 0 {
-        lines.push(format!("refused    {} more updates", status.refused_unnamed));
+    if status.accounting.refused_unnamed > 0 {
+        lines.push(format!("refused    {} more updates", status.accounting.refused_unnamed));
     }
-    let ResidualsLost { contributions, results, factors } = status.residuals_lost;
+    let ResidualsLost { contributions, results, factors } = status.accounting.residuals_lost;
     if contributions + results + factors > 0 {
         lines.push(format!(
             "lost       residuals with workers that left: of {contributions} contributed and {results} published fragments, and of the factors of {factors}"
         ));
     }
-    if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.privacy {
+    if let Some(PrivacyStatus { releases, epsilon, epsilon_at_the_end, delta }) = &status.accounting.privacy {
         lines.push(format!(
             "privacy    ε {epsilon:.3} of {epsilon_at_the_end:.3} spent at δ {delta:e}: at most {releases} contributions per site"
         ));
     }
-    lines.extend(status.links.iter().map(|link| {
+    lines.extend(status.cluster.links.iter().map(|link| {
         let seen = link.seen_s.map_or_else(
             || "measured before planning".to_owned(),
             |seconds| format!("seen {} ago", duration(seconds)),
@@ -121,30 +127,30 @@ pub(crate) fn describe(status: &Status) -> Vec<String> {
         let (rate, round_trip_ms) = (Bytes(link.bytes_per_s as u64), 1e3 * link.round_trip_s);
         format!("link       {} → {}: {rate}/s, {round_trip_ms:.1} ms, {seen}", link.from, link.to)
     }));
-    lines.extend(gone(&status.gone));
+    lines.extend(gone(&status.cluster.gone));
     lines.extend(status.problems.iter().map(|problem| format!("problem    {problem}")));
     lines.push(String::new());
-    let parts = if status.parts > 1 { format!("{:<7}", "PART") } else { String::new() };
+    let parts = if status.cluster.parts > 1 { format!("{:<7}", "PART") } else { String::new() };
     lines.push(format!(
         "{:<6} {parts}{:<16} {:<10} {:>8} {:>10} {:<13} {:>6}  DEVICE",
         "WORKER", "SITE", "STATE", "STEP", "TOKENS/S", "STATE HASH", "SEEN"
     ));
-    for member in &status.members {
-        let part = match (status.parts, member.part) {
+    for member in &status.cluster.members {
+        let part = match (status.cluster.parts, member.place.part) {
             (1, _) => String::new(),
             (parts, Some(part)) => format!("{:<7}", format!("{part}/{parts}")),
             (_, None) => format!("{:<7}", "–"),
         };
         lines.push(format!(
             "{:<6} {part}{:<16} {:<10} {:>8} {:>10} {:<13} {:>5.1}s  {}",
-            member.id,
-            member.site,
-            word_for(&member.state, member.health),
-            member.step,
-            or_dash(member.tokens_per_s.map(|speed| format!("{speed:.0}"))),
-            or_dash(member.state_hash.as_deref().map(|hash| prefix(hash).to_owned())),
-            member.last_seen_s,
-            member.device
+            member.place.id,
+            member.place.site,
+            word_for(&member.work.state, member.work.health),
+            member.work.step,
+            or_dash(member.work.tokens_per_s.map(|speed| format!("{speed:.0}"))),
+            or_dash(member.work.state_hash.as_deref().map(|hash| prefix(hash).to_owned())),
+            member.work.last_seen_s,
+            member.place.device
         ));
     }
     lines
@@ -161,9 +167,9 @@ pub(super) fn word_for(state: &str, health: Health) -> &str {
 pub(super) fn phase(status: &Status) -> String {
     let phase = match status.suspended {
         Some(_) => "stopped for now".to_owned(),
-        None => format!("{:?}", status.phase).to_lowercase(),
+        None => format!("{:?}", status.run.phase).to_lowercase(),
     };
-    if status.paused { format!("{phase}, paused") } else { phase }
+    if status.run.paused { format!("{phase}, paused") } else { phase }
 }
 
 /// Who is not here any more, by how they went: those who left in order last, as nobody need look at them.
@@ -181,10 +187,13 @@ fn gone(gone: &[GoneStatus]) -> Option<String> {
 
 /// What has crossed the WAN. A run of one copy of the model exchanges no updates, so there is nothing to compare with.
 fn traffic(status: &Status) -> String {
-    let sent = format!("WAN        {} sent", Bytes(status.wan_bytes));
-    match status.bytes_ratio {
+    let sent = format!("WAN        {} sent", Bytes(status.traffic.wan_bytes));
+    match status.traffic.bytes_ratio {
         Some(ratio) => {
-            format!("{sent}, dense f32 would have sent {} ({ratio:.0} times less)", Bytes(status.dense_bytes))
+            format!(
+                "{sent}, dense f32 would have sent {} ({ratio:.0} times less)",
+                Bytes(status.traffic.dense_bytes)
+            )
         }
         None => sent,
     }

@@ -116,33 +116,33 @@ fn describe(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<34}{value}"));
     let end = if report.finished { "finished" } else { "not finished" };
-    line("the run", format!("{end} after {}, {} steps", time(report.virtual_s), report.steps));
+    line("the run", format!("{end} after {}, {} steps", time(report.virtual_s), report.training.steps));
     if let Some(plan) = &report.plan {
         line("the coordinator", plan.clone());
     }
     line("training began after", report.first_generation_s.map_or("never".to_owned(), time));
-    if let Some((steps, took)) = report.warmup {
+    if let Some((steps, took)) = report.training.warmup {
         line("the warm-up took", format!("{}, {steps} steps", time(took)));
     }
     line(
         "share of local speed, whole run",
-        report.share_of_local_speed.map_or("unknown".to_owned(), percent),
+        report.training.share_of_local_speed.map_or("unknown".to_owned(), percent),
     );
-    line("time per step, last nine tenths", report.step_s.map_or("unknown".to_owned(), time));
-    line("tokens per second", format!("{:.0}", report.tokens_per_s));
-    line("machine time spent computing", percent(report.utilisation));
-    line("waiting, of computing and waiting", percent(report.stalled));
-    line("generations", report.generations.to_string());
-    if report.killed > 0 {
-        line("workers killed", report.killed.to_string());
+    line("time per step, last nine tenths", report.training.step_s.map_or("unknown".to_owned(), time));
+    line("tokens per second", format!("{:.0}", report.training.tokens_per_s));
+    line("machine time spent computing", percent(report.training.utilisation));
+    line("waiting, of computing and waiting", percent(report.training.stalled));
+    line("generations", report.churn.generations.to_string());
+    if report.churn.killed > 0 {
+        line("workers killed", report.churn.killed.to_string());
         let both = |[mean, most]: [f64; 2]| format!("{} on average, {} at most", time(mean), time(most));
-        line("time to continue without one", report.settled_s.map_or("never".to_owned(), both));
-        line("time from its restart to training", report.back_s.map_or("never".to_owned(), both));
+        line("time to continue without one", report.churn.settled_s.map_or("never".to_owned(), both));
+        line("time from its restart to training", report.churn.back_s.map_or("never".to_owned(), both));
     }
     let [heard, told] = report.messages;
     line("messages to and from coordinator", format!("{heard} and {told}"));
-    line("coordinator, share of a core", percent(report.coordinator_share));
-    line("simulated in", time(report.wall_s));
+    line("coordinator, share of a core", percent(report.cost.coordinator_share));
+    line("simulated in", time(report.cost.wall_s));
     if !report.warnings.is_empty() {
         lines.push("the last warnings:".to_owned());
         lines.extend(report.warnings.iter().map(|warning| format!("  {warning}")));

@@ -72,10 +72,10 @@ fn wait_for_the_end(args: &Stop, client: &Client) -> anyhow::Result<String> {
     let mut end = None;
     loop {
         match (client.get::<Status>("/api/v1/status"), end) {
-            (Ok(status), _) if status.phase == Phase::Finished && status.stays => {
+            (Ok(status), _) if status.run.phase == Phase::Finished && status.stays => {
                 return Ok(FINISHED.to_owned());
             }
-            (Ok(status), _) if status.phase == Phase::Finished => end = Some(FINISHED),
+            (Ok(status), _) if status.run.phase == Phase::Finished => end = Some(FINISHED),
             (Ok(status), _) => match status.suspended {
                 Some(Suspended::Short) => return Err(anyhow!(SHORT)),
                 Some(Suspended::Whole) => end = Some(STOPPED),

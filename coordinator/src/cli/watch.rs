@@ -125,7 +125,7 @@ impl TryFrom<Value> for Told {
 
 impl Told {
     fn is_finished(&self) -> bool {
-        self.status.phase == Phase::Finished
+        self.status.run.phase == Phase::Finished
     }
 }
 

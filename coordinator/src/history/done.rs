@@ -95,15 +95,15 @@ impl Done {
         let ms = |seconds: f64| (1e3 * seconds) as u64;
         Self {
             tokens: heartbeat.tokens,
-            compute_ms: ms(heartbeat.compute_s),
-            wait_ms: ms(heartbeat.wait_s),
-            data_wait_ms: ms(heartbeat.data_wait_s),
-            checkpoint_ms: ms(heartbeat.checkpoint_s),
-            wan_bytes: heartbeat.wan_sent_bytes,
-            dense_bytes: heartbeat.dense_bytes,
-            encode_ms: ms(heartbeat.encode_s),
-            encode_wait_ms: ms(heartbeat.encode_wait_s),
-            bubble_ms: ms(heartbeat.bubble_s),
+            compute_ms: ms(heartbeat.time.compute_s),
+            wait_ms: ms(heartbeat.time.wait_s),
+            data_wait_ms: ms(heartbeat.time.data_wait_s),
+            checkpoint_ms: ms(heartbeat.time.checkpoint_s),
+            wan_bytes: heartbeat.traffic.wan_sent_bytes,
+            dense_bytes: heartbeat.traffic.dense_bytes,
+            encode_ms: ms(heartbeat.time.encode_s),
+            encode_wait_ms: ms(heartbeat.time.encode_wait_s),
+            bubble_ms: ms(heartbeat.time.bubble_s),
         }
     }
 
@@ -130,6 +130,8 @@ impl Done {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_proto::control::message::TimeSpent;
+
     use super::*;
 
     #[test]
@@ -144,13 +146,8 @@ mod tests {
 
     #[test]
     fn what_is_no_time_counts_as_none_and_numbers_have_an_order() {
-        let odd = Heartbeat {
-            compute_s: f64::NAN,
-            wait_s: -3.0,
-            data_wait_s: 0.5,
-            tokens: 7,
-            ..Heartbeat::default()
-        };
+        let time = TimeSpent { compute_s: f64::NAN, wait_s: -3.0, data_wait_s: 0.5, ..TimeSpent::default() };
+        let odd = Heartbeat { time, tokens: 7, ..Heartbeat::default() };
         let done = Done::of(&odd);
         assert_eq!((done.compute_ms, done.wait_ms, done.data_wait_ms), (0, 0, 500));
         assert_eq!(serde_json::to_string(&done).unwrap(), "[7,0,0,500,0,0,0,0,0,0]");

@@ -165,8 +165,8 @@ impl Folder {
     /// # Errors
     /// The system's error. An unreadable file stays as it is.
     pub fn renew_last(state_dir: &Path, at_ms: u64, status: Status) -> io::Result<()> {
-        let Ok(Some(last)) = Self::read_last(state_dir, &status.run) else { return Ok(()) };
-        let path = state_dir.join(FOLDER).join(&status.run);
+        let Ok(Some(last)) = Self::read_last(state_dir, &status.run.id) else { return Ok(()) };
+        let path = state_dir.join(FOLDER).join(&status.run.id);
         write_last(&path, &Last { at_ms, status: Arc::new(status), ..last })
     }
 

@@ -196,7 +196,7 @@ impl History {
         status: &Status,
         heartbeats: impl Iterator<Item = (WorkerId, &'a str, &'a Heartbeat)>,
     ) {
-        if status.phase == Phase::Finished
+        if status.run.phase == Phase::Finished
             && self.workers.values().any(|worker| worker.done != worker.interval_from)
         {
             // At the run's end all have left: no more reports follow.
@@ -226,7 +226,7 @@ impl History {
         }
         // An absent worker is forgotten; it counts as new when it comes back.
         self.workers = here;
-        if status.phase == Phase::Finished {
+        if status.run.phase == Phase::Finished {
             self.finish(now_ms, status);
             return;
         }
@@ -250,7 +250,9 @@ impl History {
     /// round.
     fn finish(&mut self, now_ms: u64, status: &Status) {
         let newest = self.samples.newest();
-        if newest.is_none_or(|newest| (newest.step, newest.round) != (status.step, status.round)) {
+        if newest
+            .is_none_or(|newest| (newest.step, newest.round) != (status.progress.step, status.progress.round))
+        {
             self.sample(now_ms, status);
         }
         for pushed in [self.samples.close(), self.rounds.close()] {
@@ -258,7 +260,8 @@ impl History {
         }
         let Some(last) = self.rounds.last_kept_mut() else { return };
         let finite = |value: Option<f32>| value.filter(|value| value.is_finite());
-        let (loss, accuracy) = (finite(status.validation_loss), finite(status.validation_accuracy));
+        let (loss, accuracy) =
+            (finite(status.training.validation_loss), finite(status.training.validation_accuracy));
         let told = (last.validation_loss, last.validation_accuracy);
         (last.validation_loss, last.validation_accuracy) = (loss.or(told.0), accuracy.or(told.1));
         self.changes += u64::from((last.validation_loss, last.validation_accuracy) != told);
@@ -267,7 +270,7 @@ impl History {
     fn sample(&mut self, now_ms: u64, status: &Status) {
         self.sampled_ms = now_ms;
         let mut ways: Vec<[f32; 2]> = self.last_ways();
-        for link in &status.links {
+        for link in &status.cluster.links {
             if let Some(at) = self.place_of_way(link) {
                 ways.resize(self.ways.len(), [0.0, 0.0]);
                 // JSON has no infinity.
@@ -275,11 +278,11 @@ impl History {
                     [link.bytes_per_s, link.round_trip_s].map(|value| value.min(f64::from(f32::MAX)) as f32);
             }
         }
-        let training = status.members.iter().filter(|member| member.state == "training").count();
+        let training = status.cluster.members.iter().filter(|member| member.work.state == "training").count();
         let sample = Sample {
             at_ms: now_ms,
-            step: status.step,
-            round: status.round,
+            step: status.progress.step,
+            round: status.progress.round,
             training: u32::try_from(training).unwrap_or(u32::MAX),
             run: self.run,
             sites: self.by_site.clone(),

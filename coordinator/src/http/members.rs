@@ -31,26 +31,26 @@ pub struct Member {
 
 /// All workers: first the present ones, by number, then the departed ones.
 pub fn members_of(status: &Status) -> Vec<Member> {
-    let here = status.members.iter().map(|member| here(member, status.parts));
-    here.chain(status.gone.iter().map(gone)).collect()
+    let here = status.cluster.members.iter().map(|member| here(member, status.cluster.parts));
+    here.chain(status.cluster.gone.iter().map(gone)).collect()
 }
 
 fn here(member: &MemberStatus, parts: u32) -> Member {
-    let role = member.part.map(|part| match (member.copy, parts) {
+    let role = member.place.part.map(|part| match (member.place.copy, parts) {
         (_, 1) => "whole model".to_owned(),
         (Some(copy), parts) => format!("copy {copy}, part {part}/{parts}"),
         (None, parts) => format!("part {part}/{parts}"),
     });
     Member {
-        id: member.id.clone(),
-        name: member.device.clone(),
-        site: member.site.clone(),
+        id: member.place.id.clone(),
+        name: member.place.device.clone(),
+        site: member.place.site.clone(),
         role,
-        state: member.state.clone(),
-        health: Some(member.health),
-        last_heard_s: Some(member.last_seen_s),
-        step: Some(member.step),
-        tokens_per_s: member.tokens_per_s,
+        state: member.work.state.clone(),
+        health: Some(member.work.health),
+        last_heard_s: Some(member.work.last_seen_s),
+        step: Some(member.work.step),
+        tokens_per_s: member.work.tokens_per_s,
         why: None,
     }
 }

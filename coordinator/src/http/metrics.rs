@@ -136,66 +136,90 @@ fn of_run(status: &Status) -> Vec<Metric> {
     let phases = [Phase::Gathering, Phase::Preparing, Phase::Training, Phase::Draining, Phase::Finished];
     let phase = |phase: Phase| {
         let name = format!("{phase:?}").to_lowercase();
-        (vec![("phase", name)], f64::from(u8::from(phase == status.phase)))
+        (vec![("phase", name)], f64::from(u8::from(phase == status.run.phase)))
     };
     let described: Described = ("phase", "1 for the current phase", &["phase"]);
     let mut metrics = vec![gauges(described, phases.into_iter().map(phase).collect())];
-    let broken = status.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
+    let broken = status.cluster.parity.as_ref().map(|parity| f64::from(u8::from(!parity.equal)));
     let gauges: [(&'static str, &'static str, Option<f64>); 25] = [
-        ("generation", "Current generation", status.generation.map(|g| g as f64)),
-        ("round", "Rounds applied everywhere", Some(status.round as f64)),
-        ("rounds", "Rounds of the run", Some(status.rounds as f64)),
-        ("step", "Steps applied everywhere", Some(status.step as f64)),
-        ("steps", "Steps of the run", Some(status.steps as f64)),
-        ("loss", "Training loss of the newest round, nats per token or image", status.loss.map(f64::from)),
+        ("generation", "Current generation", status.progress.generation.map(|g| g as f64)),
+        ("round", "Rounds applied everywhere", Some(status.progress.round as f64)),
+        ("rounds", "Rounds of the run", Some(status.progress.rounds as f64)),
+        ("step", "Steps applied everywhere", Some(status.progress.step as f64)),
+        ("steps", "Steps of the run", Some(status.progress.steps as f64)),
+        (
+            "loss",
+            "Training loss of the newest round, nats per token or image",
+            status.training.loss.map(f64::from),
+        ),
         (
             "gradient_norm",
             "L2 norm of local gradients (all model parts) before clipping: root mean square over the newest round's steps and workers",
-            status.gradient_norm.map(f64::from),
+            status.training.gradient_norm.map(f64::from),
         ),
         (
             "validation_loss",
             "Newest validation loss, nats per token or image",
-            status.validation_loss.map(f64::from),
+            status.training.validation_loss.map(f64::from),
         ),
         (
             "validation_accuracy",
             "Newest validation accuracy of images",
-            status.validation_accuracy.map(f64::from),
+            status.training.validation_accuracy.map(f64::from),
         ),
         (
             "residual_ratio",
             "Largest error feedback backlog, in exchanges (approximate)",
-            status.residual_ratio.map(f64::from),
+            status.training.residual_ratio.map(f64::from),
         ),
-        ("selected_share", "Share of processed tokens selected for backward passes", status.selected_share),
-        ("tokens_per_second", "Tokens per second, all workers", status.tokens_per_s),
-        ("share_of_local_speed", "Compute time over compute and waiting time", status.share_of_local_speed),
-        ("data_wait_ms", "Device waits for training data, total ms", Some(status.data_wait_ms)),
-        ("data_wait_share", "Share of device time waiting for training data", status.data_wait_share),
-        ("encode_ms", "Update codec time, including overlap with compute, total ms", Some(status.encode_ms)),
-        ("encode_wait_share", "Share of device time waiting for the update codec", status.encode_wait_share),
-        ("bubble_ms", "Pipeline bubbles within steps, total device ms", Some(status.bubble_ms)),
-        ("bubble_share", "Share of device time in pipeline bubbles", status.bubble_share),
+        (
+            "selected_share",
+            "Share of processed tokens selected for backward passes",
+            status.throughput.selected_share,
+        ),
+        ("tokens_per_second", "Tokens per second, all workers", status.throughput.tokens_per_s),
+        (
+            "share_of_local_speed",
+            "Compute time over compute and waiting time",
+            status.throughput.share_of_local_speed,
+        ),
+        ("data_wait_ms", "Device waits for training data, total ms", Some(status.overhead.data_wait_ms)),
+        (
+            "data_wait_share",
+            "Share of device time waiting for training data",
+            status.overhead.data_wait_share,
+        ),
+        (
+            "encode_ms",
+            "Update codec time, including overlap with compute, total ms",
+            Some(status.overhead.encode_ms),
+        ),
+        (
+            "encode_wait_share",
+            "Share of device time waiting for the update codec",
+            status.overhead.encode_wait_share,
+        ),
+        ("bubble_ms", "Pipeline bubbles within steps, total device ms", Some(status.overhead.bubble_ms)),
+        ("bubble_share", "Share of device time in pipeline bubbles", status.overhead.bubble_share),
         (
             "checkpoint_stall_share",
             "Share of device time stalled by checkpoints",
-            status.checkpoint_stall_share,
+            status.overhead.checkpoint_stall_share,
         ),
-        ("samples_counted", "Samples in rounds applied everywhere", Some(status.samples_counted as f64)),
-        ("samples_late", "Samples too late for their round's result", Some(status.samples_late as f64)),
-        ("samples_pending", "Samples to reassign", Some(status.samples_pending as f64)),
+        ("samples_counted", "Samples in rounds applied everywhere", Some(status.samples.counted as f64)),
+        ("samples_late", "Samples too late for their round's result", Some(status.samples.late as f64)),
+        ("samples_pending", "Samples to reassign", Some(status.samples.pending as f64)),
         (
             "audit_worst",
             "Worst difference of sent plus kept values from the original, relative to a fragment's largest value; rounding: about 1e-7",
-            Some(f64::from(status.audit.worst)),
+            Some(f64::from(status.samples.audit.worst)),
         ),
         ("parity_broken", "1 if members differed after the newest complete round", broken),
     ];
     let counts = [
-        ("tokens", "Tokens processed; an image counts as one", status.tokens),
-        ("wan_bytes", "Bytes sent between sites", status.wan_bytes),
-        ("dense_bytes", "Equivalent bytes in dense f32", status.dense_bytes),
+        ("tokens", "Tokens processed; an image counts as one", status.throughput.tokens),
+        ("wan_bytes", "Bytes sent between sites", status.traffic.wan_bytes),
+        ("dense_bytes", "Equivalent bytes in dense f32", status.traffic.dense_bytes),
     ];
     let gauge = |(name, help, value)| Metric { name, labels: &[], help, values: Values::Gauge(value) };
     metrics.extend(gauges.map(gauge));
@@ -204,14 +228,15 @@ fn of_run(status: &Status) -> Vec<Metric> {
 }
 
 fn of_data(status: &Status) -> Metric {
-    let fetched = [("other_sites", status.data_wan_bytes), ("own_site", status.data_lan_bytes)];
+    let fetched =
+        [("other_sites", status.overhead.data_wan_bytes), ("own_site", status.overhead.data_lan_bytes)];
     let fetched = fetched.map(|(from, bytes)| (vec![("from", from.to_owned())], bytes));
     let help = "Training data fetched from other_sites or own_site";
     counters(("data_fetched_bytes", help, &["from"]), fetched.to_vec())
 }
 
 fn of_refusals(status: &Status) -> [Metric; 2] {
-    let refused = status.refused.iter().map(|refusal| {
+    let refused = status.accounting.refused.iter().map(|refusal| {
         let labels = vec![("site", refusal.site.clone()), ("reason", refusal.reason.name().to_owned())];
         (labels, refusal.count)
     });
@@ -219,12 +244,12 @@ fn of_refusals(status: &Status) -> [Metric; 2] {
     let unnamed = "Refused contributions whose site did not fit into reports";
     [
         counters(("refused_contributions", help, &["site", "reason"]), refused.collect()),
-        counter("refused_contributions_unnamed", unnamed, status.refused_unnamed),
+        counter("refused_contributions_unnamed", unnamed, status.accounting.refused_unnamed),
     ]
 }
 
 fn of_losses(status: &Status) -> Metric {
-    let ResidualsLost { contributions, results, factors } = status.residuals_lost;
+    let ResidualsLost { contributions, results, factors } = status.accounting.residuals_lost;
     let lost = [("contributions", contributions), ("results", results), ("factors", factors)];
     let lost = lost.map(|(of, count)| (vec![("of", of.to_owned())], count));
     counters(("residuals_lost", "Fragment residuals lost with a worker", &["of"]), lost.to_vec())
@@ -232,7 +257,7 @@ fn of_losses(status: &Status) -> Metric {
 
 fn of_links(status: &Status) -> [Metric; 2] {
     let (mut rates, mut round_trips) = (Vec::new(), Vec::new());
-    for link in &status.links {
+    for link in &status.cluster.links {
         let labels = vec![("from", link.from.clone()), ("to", link.to.clone())];
         rates.push((labels.clone(), link.bytes_per_s));
         round_trips.push((labels, link.round_trip_s));
@@ -248,17 +273,17 @@ fn of_workers(status: &Status) -> [Metric; 6] {
     let mut states: BTreeMap<&str, f64> = BTreeMap::new();
     let (mut speeds, mut seen, mut healths) = (Vec::new(), Vec::new(), Vec::new());
     let (mut densities, mut bits) = (Vec::new(), Vec::new());
-    for member in &status.members {
-        *states.entry(&member.state).or_default() += 1.0;
-        let labels = vec![("worker", member.id.clone()), ("site", member.site.clone())];
-        if let Some(speed) = member.tokens_per_s {
+    for member in &status.cluster.members {
+        *states.entry(&member.work.state).or_default() += 1.0;
+        let labels = vec![("worker", member.place.id.clone()), ("site", member.place.site.clone())];
+        if let Some(speed) = member.work.tokens_per_s {
             speeds.push((labels.clone(), speed));
         }
-        seen.push((labels.clone(), member.last_seen_s));
-        densities.extend(member.density.map(|density| (labels.clone(), density)));
-        bits.extend(member.value_bits.map(|bits| (labels.clone(), bits)));
-        if member.health != Health::Steady {
-            let health = [("health", member.health.word().to_owned())];
+        seen.push((labels.clone(), member.work.last_seen_s));
+        densities.extend(member.work.density.map(|density| (labels.clone(), density)));
+        bits.extend(member.work.value_bits.map(|bits| (labels.clone(), bits)));
+        if member.work.health != Health::Steady {
+            let health = [("health", member.work.health.word().to_owned())];
             healths.push((labels.into_iter().chain(health).collect(), 1.0));
         }
     }

@@ -36,6 +36,8 @@ mod operate;
 mod page;
 mod recent;
 pub mod recorded;
+#[cfg(test)]
+mod status_document;
 mod stream;
 pub mod waiting;
 

@@ -69,7 +69,7 @@ pub async fn status(
             );
         };
         let mut status = api.status.clone();
-        let end = status.wait_for(|status| status.phase == Phase::Finished);
+        let end = status.wait_for(|status| status.run.phase == Phase::Finished);
         // It goes on: that is an answer, too.
         let _ = timeout(Duration::from_secs(wait_s.min(WAIT_S_MAX)), end).await;
     }
@@ -105,7 +105,7 @@ pub async fn events(
         };
         let at_most = Duration::from_secs(wait_s.min(WAIT_S_MAX));
         let mut status = api.status.clone();
-        let end = status.wait_for(|status| status.phase == Phase::Finished);
+        let end = status.wait_for(|status| status.run.phase == Phase::Finished);
         // Nothing happened: that is an answer, too.
         let _ = timeout(at_most, async {
             tokio::select! {
@@ -122,7 +122,7 @@ pub async fn events(
 }
 
 fn is_finished(api: &Api) -> bool {
-    api.status.borrow().phase == Phase::Finished
+    api.status.borrow().run.phase == Phase::Finished
 }
 
 pub async fn suspend(State(api): State<Api>) -> Response {

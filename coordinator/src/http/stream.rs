@@ -83,7 +83,7 @@ async fn tell(api: Api, after: Option<Cursor>, frames: mpsc::Sender<String>, _pl
 
 /// Resolves when the run or one of its workers changes its activity, or when no more status comes.
 async fn other_doings(status: &mut watch::Receiver<Arc<Status>>, told: &Status) {
-    let run = |status: &Status| (status.phase, status.paused, status.stopping);
+    let run = |status: &Status| (status.run.phase, status.run.paused, status.run.stopping);
     let is_other = |now: &Arc<Status>| run(now) != run(told) || !workers(now).eq(workers(told));
     // An error means that no more status comes.
     let _ = status.wait_for(is_other).await;
@@ -91,7 +91,7 @@ async fn other_doings(status: &mut watch::Receiver<Arc<Status>>, told: &Status) 
 
 /// Activity of each present worker.
 fn workers(status: &Status) -> impl Iterator<Item = (&str, &str, Health)> {
-    status.members.iter().map(|worker| (&*worker.id, &*worker.state, worker.health))
+    status.cluster.members.iter().map(|worker| (&*worker.place.id, &*worker.work.state, worker.work.health))
 }
 
 /// Builds the news since a position, or the whole record, off the threads that take requests.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{RunId, WorkerId};
-use longhaul_proto::control::message::{Heartbeat, Join, RoundReport, ToCoordinator};
+use longhaul_proto::control::message::{Heartbeat, Join, RoundReport, TimeSpent, ToCoordinator};
 
 use super::*;
 use longhaul_run::testing::{self, joining, ready, report};
@@ -65,7 +65,8 @@ impl Recorded {
     }
 
     fn beat(&mut self, worker: u32, tokens: u64) {
-        let heartbeat = Heartbeat { tokens, compute_s: tokens as f64, ..Heartbeat::default() };
+        let time = TimeSpent { compute_s: tokens as f64, ..TimeSpent::default() };
+        let heartbeat = Heartbeat { tokens, time, ..Heartbeat::default() };
         self.say(worker, ToCoordinator::Heartbeat(heartbeat));
     }
 
@@ -145,7 +146,7 @@ fn decisions_that_follow_from_heartbeats_that_led_to_nothing_are_made_again() {
         recorded.beat(1, 1);
     }
     recorded.recorder.flush();
-    let members = recorded.run.status(0).members.len();
+    let members = recorded.run.status(0).cluster.members.len();
     assert_eq!(members, 1, "the second one is missed");
     let file = &files(folder.path())[0];
     replay(file, |step| assert_eq!(step.difference, None, "{step:?}")).unwrap();

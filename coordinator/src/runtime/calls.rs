@@ -62,16 +62,16 @@ impl Owner {
         let state = self.run.state();
         let why = match (&event, state.phase) {
             (_, Phase::Finished) => Some("the run is finished"),
-            (Event::Pause, _) if state.drain => {
+            (Event::Pause, _) if state.requests.drain => {
                 Some("the run is already stopping: it ends by itself, and cannot be paused")
             }
-            (Event::Checkpoint, _) if state.paused => Some(
+            (Event::Checkpoint, _) if state.requests.pause => Some(
                 "the run is paused and writes no checkpoint until it resumes: use `coordinator resume`, or `coordinator stop --resumable`, with which all workers write one and leave",
             ),
-            (Event::Checkpoint, phase) if phase != Phase::Training || state.drain => {
+            (Event::Checkpoint, phase) if phase != Phase::Training || state.requests.drain => {
                 Some("no worker trains, or the run ends and writes a checkpoint anyway")
             }
-            (Event::Suspend, _) if state.drain => {
+            (Event::Suspend, _) if state.requests.drain => {
                 Some("the run is already stopping for good: it ends by itself")
             }
             _ => None,
@@ -128,7 +128,7 @@ impl Owner {
         let revoked = self.issuer.workers().filter(|(_, record)| record.revoked);
         let revoked: Vec<WorkerId> = revoked.map(|(worker, _)| worker).collect();
         for worker in revoked {
-            if !self.run.state().revoked.contains(&worker) {
+            if !self.run.state().roster.revoked.contains(&worker) {
                 self.step(Event::Kick { worker })?;
             }
         }

@@ -28,7 +28,7 @@ impl Curves {
     /// The system's error.
     pub fn begin(dir: &Path, run: &Run, now_ms: u64) -> io::Result<Self> {
         let (name, id) = (&run.config().run.name, run.state().run.to_string());
-        let step = run.status(now_ms).step;
+        let step = run.status(now_ms).progress.step;
         let folder = dir.join(format!("{}-{}", as_file_name(name), &id[..ID_DIGITS]));
         let file = EventFile::begin(&folder, now_ms, step + 1)?;
         let is_finished = run.state().phase == Phase::Finished;
@@ -42,11 +42,11 @@ impl Curves {
         {
             self.put(newest.at_ms, newest.step, of_sample(&before, newest));
         }
-        if status.phase == Phase::Finished && !self.is_finished {
+        if status.run.phase == Phase::Finished && !self.is_finished {
             self.is_finished = true;
             // No round reports the last validation.
-            let scalars = of_validation(status.validation_loss, status.validation_accuracy);
-            self.put(now_ms, status.step, scalars);
+            let scalars = of_validation(status.training.validation_loss, status.training.validation_accuracy);
+            self.put(now_ms, status.progress.step, scalars);
         }
     }
 

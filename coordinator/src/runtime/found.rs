@@ -185,7 +185,7 @@ fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<P
     let config = wanted.config.to_toml()?;
     let (is_over, is_longer) = (state.phase == Phase::Finished, founding.config != config);
     // Asked for once more: it went on, and is over again.
-    let is_done = !is_longer && state.ledger.through().0 >= state.schedule.rounds();
+    let is_done = !is_longer && state.rounds.ledger.through().0 >= state.rounds.schedule.rounds();
     if !is_over && !is_longer || is_over && (!wanted.extend || is_done) {
         return Ok((state, CertificateIssuer::new(authority, enrolment), Taken::Resumed));
     }
@@ -196,7 +196,7 @@ fn take_up(store: &Store, founding: Founding, wanted: &RequestedRun) -> Result<P
     if is_longer && wanted.config.privacy.is_some() {
         return Err(refused("its [privacy] budget covers only its original steps".to_owned()));
     }
-    let done = state.schedule.steps_of(state.ledger.through()).start;
+    let done = state.rounds.schedule.steps_of(state.rounds.ledger.through()).start;
     state.extend(wanted.config.run.steps).map_err(refused)?;
     store.found(&Founding { config, ..founding }, &state, &enrolment)?;
     Ok((state, CertificateIssuer::new(authority, enrolment), Taken::Extended { done }))
@@ -327,8 +327,8 @@ mod tests {
     fn stopped(store: &Store, folder: &Path) -> RequestedRun {
         let wanted = config("batch = 32");
         let mut state = found(store, folder, &wanted, NOW).unwrap().state;
-        state.ledger.count_through(longhaul_common::id::Round(3));
-        (state.phase, state.drain) = (Phase::Finished, true);
+        state.rounds.ledger.count_through(longhaul_common::id::Round(3));
+        (state.phase, state.requests.drain) = (Phase::Finished, true);
         store.put_state(&state).unwrap();
         wanted
     }
@@ -355,7 +355,7 @@ mod tests {
         let extended = found(&store, folder.path(), &wanted, NOW).unwrap();
         let done = schedule.steps_of(longhaul_common::id::Round(3)).start;
         assert_eq!((extended.taken, extended.state.phase), (Taken::Extended { done }, Phase::Gathering));
-        assert!(!extended.state.drain && extended.state.schedule.steps == steps);
+        assert!(!extended.state.requests.drain && extended.state.rounds.schedule.steps == steps);
 
         // The same command again, as its coordinator was restarted; and a further number meanwhile.
         let again = found(&store, folder.path(), &wanted, NOW).unwrap();
@@ -365,7 +365,7 @@ mod tests {
         assert!(message.contains("it is not over yet"), "{message}");
         wanted.config.run.steps = steps;
         let mut state = again.state;
-        state.ledger.count_through(longhaul_common::id::Round(state.schedule.rounds()));
+        state.rounds.ledger.count_through(longhaul_common::id::Round(state.rounds.schedule.rounds()));
         state.phase = Phase::Finished;
         store.put_state(&state).unwrap();
         let over = found(&store, folder.path(), &wanted, NOW).unwrap();

@@ -8,7 +8,7 @@ use super::history_writer::HistoryWriter;
 use super::telemetry::Exported;
 use crate::history::{FORMAT, Folder, Found, History, HistoryError, Meta, RoundPoint, SharedHistory};
 use crate::journal::Journal;
-use longhaul_run::{Phase, RoundSummary, Run, Status, Suspended};
+use longhaul_run::{Phase, RoundSummary, Run, RunStatus, Status, Suspended};
 
 /// Time between writes of the last values, in milliseconds, while the run stays at its stage.
 const LAST_INTERVAL_MS: u64 = 60_000;
@@ -38,8 +38,8 @@ struct Stage {
 
 impl Stage {
     fn of(status: &Status) -> Self {
-        let &Status { phase, paused, stopping, suspended, .. } = status;
-        Self { phase, paused, stopping, suspended }
+        let RunStatus { phase, paused, stopping, .. } = status.run;
+        Self { phase, paused, stopping, suspended: status.suspended }
     }
 }
 
@@ -126,7 +126,7 @@ impl HistoryRecorder {
 
     /// A round counts.
     pub fn note_round(&mut self, now_ms: u64, run: &Run, summary: &RoundSummary) {
-        let point = RoundPoint::of(Some(now_ms), summary, &run.state().schedule);
+        let point = RoundPoint::of(Some(now_ms), summary, &run.state().rounds.schedule);
         if let Some(curves) = &mut self.curves {
             curves.note_round(now_ms, &point);
         }
@@ -204,7 +204,7 @@ fn begun(run: &Run, rounds: &[RoundSummary], now_ms: u64) -> History {
         about: format!("{kind}, {preset}, batch {}", config.train.batch),
     });
     for summary in rounds {
-        history.note_round(RoundPoint::of(None, summary, &run.state().schedule));
+        history.note_round(RoundPoint::of(None, summary, &run.state().rounds.schedule));
     }
     history
 }
@@ -299,12 +299,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for paused in [true, false] {
             let (mut recorder, _) = started(folder.path(), 1000);
-            let status = |paused| Arc::new(Status { paused, ..run().status(0) });
+            let status = |paused| {
+                let mut status = run().status(0);
+                status.run.paused = paused;
+                Arc::new(status)
+            };
             recorder.note(6000, &run(), &status(!paused));
             recorder.note(6250, &run(), &status(paused));
             drop(recorder);
             let last = Folder::read_last(folder.path(), &run().state().run.to_string()).unwrap().unwrap();
-            assert_eq!((last.at_ms, last.status.paused), (6250, paused));
+            assert_eq!((last.at_ms, last.status.run.paused), (6250, paused));
         }
     }
 

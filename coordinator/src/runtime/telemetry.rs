@@ -61,7 +61,7 @@ impl Exports {
             newest: Arc::clone(newest),
             spans: telemetry.spans(),
             traces: RunTraces(run.state().run),
-            phase: status.phase,
+            phase: status.run.phase,
             phase_began_ms: now_ms,
             round_began_ms: now_ms,
             now_ms,
@@ -100,9 +100,9 @@ impl Exported {
     pub fn note(&mut self, now_ms: u64, status: &Arc<Status>) {
         self.newest.put(Some(Arc::clone(status)));
         self.now_ms = now_ms;
-        if self.phase != status.phase {
+        if self.phase != status.run.phase {
             self.put_phase();
-            (self.phase, self.phase_began_ms, self.round_began_ms) = (status.phase, now_ms, now_ms);
+            (self.phase, self.phase_began_ms, self.round_began_ms) = (status.run.phase, now_ms, now_ms);
         }
     }
 

@@ -92,7 +92,7 @@ fn allowed(records: &[Record], succeeded: usize) -> Vec<Option<RunState>> {
 
 /// A coordinator started on this state welcomes its members back in their roles.
 fn goes_on(state: RunState) {
-    let generation = state.generation.as_ref().map(|lineup| lineup.generation);
+    let generation = state.generations.present.as_ref().map(|lineup| lineup.generation);
     let mut run = Run::new(config(), state, Duration::ZERO).unwrap();
     let worker = WorkerId(0);
     let held = generation.map(|generation| (generation, Round(0)));

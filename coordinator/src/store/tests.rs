@@ -29,7 +29,7 @@ pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
         assert_eq!(store.api_token(Key::ApiToken).unwrap(), None);
         store.found(&founding, &state, &EnrolState::default()).unwrap();
         store.put_api_token(Key::ApiToken, "secret").unwrap();
-        state.sites.push("north".to_owned());
+        state.roster.sites.push("north".to_owned());
         store.push_round(&metrics(3)).unwrap();
         store.push_round(&metrics(3)).unwrap();
         store.put_state(&state).unwrap();
@@ -42,7 +42,7 @@ pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
         assert_eq!(store.rounds().unwrap().len(), 1);
         // A record that has grown, and one that has shrunk again.
         for names in [200_000, 10] {
-            state.sites = (0..names).map(|name| format!("site {name}")).collect();
+            state.roster.sites = (0..names).map(|name| format!("site {name}")).collect();
             store.put_state(&state).unwrap();
             assert_eq!(store.load().unwrap().map(|(state, _)| state).as_ref(), Some(&state));
         }
@@ -52,7 +52,7 @@ pub(super) fn keeps_its_promises(open: impl Fn() -> Store) {
     let (kept, _) = store.load().unwrap().unwrap();
     assert_eq!(kept, state);
     let config = RunConfig::parse(&founding.config).unwrap();
-    assert_eq!(Run::new(config, kept, Duration::ZERO).unwrap().state().sites.len(), 10);
+    assert_eq!(Run::new(config, kept, Duration::ZERO).unwrap().state().roster.sites.len(), 10);
 
     for round in 0..ROUNDS_KEPT + 10 {
         store.push_round(&metrics(round)).unwrap();

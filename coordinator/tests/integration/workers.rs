@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use longhaul_common::id::Round;
 use longhaul_proto::control::message::{
-    GenerationStart, Heartbeat, Ready, RoundReport, Settled, ToCoordinator, ToWorker,
+    GenerationStart, Heartbeat, Ready, RoundReport, Settled, ToCoordinator, ToWorker, Traffic,
 };
 use longhaul_proto::control::{EnrolError, enrol, renew};
 use longhaul_proto::identity::{PeerName, Token, control_client};
@@ -93,7 +93,8 @@ async fn train(worker: Worker) -> String {
     let mut control = worker.join(None).await.unwrap();
     let start = control.begin().await;
     (0..ROUNDS).for_each(|round| control.apply(&start, round));
-    let sent = Heartbeat { tokens: 100, wan_sent_bytes: 10, dense_bytes: 40, ..Heartbeat::default() };
+    let traffic = Traffic { wan_sent_bytes: 10, dense_bytes: 40, ..Traffic::default() };
+    let sent = Heartbeat { tokens: 100, traffic, ..Heartbeat::default() };
     control.say(ToCoordinator::Heartbeat(sent));
     control.finish().await
 }

@@ -238,59 +238,6 @@ pub struct Ready {
     pub data_hash: Hash,
 }
 
-/// Status of a worker, sent twice a second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Heartbeat {
-    /// Step in progress.
-    pub step: u64,
-    /// Tokens of processed samples. Like all following counters, since the start of the process or of its
-    /// part in the run.
-    pub tokens: u64,
-    /// Tokens of samples selected for backward passes: all, without selection.
-    pub selected_tokens: u64,
-    /// Seconds in forward, backward and optimiser.
-    pub compute_s: f64,
-    /// Seconds in which the device waited for the network.
-    pub wait_s: f64,
-    /// Seconds in which the device waited for training data.
-    pub data_wait_s: f64,
-    /// Seconds in which training paused to copy the device's state for checkpoints.
-    pub checkpoint_s: f64,
-    /// Seconds of encoding or decoding updates, whatever the device did meanwhile; parallel work counts once.
-    pub encode_s: f64,
-    /// Part of `wait_s` that overlapped it while the device waited for a round's result.
-    pub encode_wait_s: f64,
-    /// Part of `wait_s` spent, within a step, on other ranks of the pipeline: the pipeline's bubble.
-    pub bubble_s: f64,
-    /// Bytes sent to other sites.
-    pub wan_sent_bytes: u64,
-    /// Bytes received from other sites.
-    pub wan_received_bytes: u64,
-    /// Bytes sent within the site.
-    pub lan_sent_bytes: u64,
-    /// Bytes that the same rounds would have sent to other sites as dense f32.
-    pub dense_bytes: u64,
-    /// Bytes of training data received from other sites.
-    pub data_wan_bytes: u64,
-    /// Bytes of training data received from workers of the own site.
-    pub data_lan_bytes: u64,
-    /// Mean training loss of the last finished step, in nats per token; NaN: withheld, or nothing was trained
-    /// on.
-    pub loss: f32,
-    /// Encoding of the last own update sent to other sites; `None`: none yet, or in a form without such
-    /// numbers.
-    pub encoding: Option<Encoding>,
-}
-
-/// Encoding of updates.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Encoding {
-    /// Share of an update's values that is sent: its density.
-    pub density: f32,
-    /// Bits per sent value, including its share of scales, without positions and before entropy coding.
-    pub value_bits: f32,
-}
-
 /// State of a member when a generation ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
@@ -408,6 +355,7 @@ pub use super::data::{
     DATA_HOLDERS_MAX, DATA_NEIGHBOURS_MAX, DataAt, DataHolders, DataName, MODEL_HOLDERS_MAX, ModelAt,
     ModelHolders,
 };
+pub use super::heartbeat::{Encoding, Heartbeat, TimeSpent, Traffic};
 pub use super::settlement::{Adopted, Settlement};
 pub use longhaul_common::plan::Member;
 

@@ -10,6 +10,7 @@ mod enrol;
 mod enrol_client;
 mod enrol_server;
 mod frame;
+mod heartbeat;
 mod hello;
 pub mod message;
 mod probe;

@@ -9,7 +9,9 @@ use anyhow::{Result, ensure};
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::{Generation, Round, RunId, SiteId, WorkerId};
 use longhaul_coordinator::record::{self, FOLDER, replay};
-use longhaul_proto::control::message::{Encoding, Heartbeat, Join, Ready, RoundReport, ToCoordinator};
+use longhaul_proto::control::message::{
+    Encoding, Heartbeat, Join, Ready, RoundReport, TimeSpent, ToCoordinator, Traffic,
+};
 use longhaul_run::{ConnectionId, Event, Phase, Run, RunState};
 use longhaul_run_toml::{Gpt2, RunToml};
 
@@ -91,19 +93,23 @@ impl Bench {
                 step,
                 tokens: 4096 * step,
                 selected_tokens: 4096 * step,
-                compute_s: 0.8 * seconds,
-                wait_s: 0.1 * seconds,
-                data_wait_s: 0.001 * seconds,
-                checkpoint_s: 0.0,
-                encode_s: 0.05 * seconds,
-                encode_wait_s: 0.01 * seconds,
-                bubble_s: 0.02 * seconds,
-                wan_sent_bytes: 1_000_000 * step,
-                wan_received_bytes: 1_000_000 * step,
-                lan_sent_bytes: 9_000_000 * step,
-                dense_bytes: 400_000_000 * step,
-                data_wan_bytes: 0,
-                data_lan_bytes: 0,
+                time: TimeSpent {
+                    compute_s: 0.8 * seconds,
+                    wait_s: 0.1 * seconds,
+                    data_wait_s: 0.001 * seconds,
+                    checkpoint_s: 0.0,
+                    encode_s: 0.05 * seconds,
+                    encode_wait_s: 0.01 * seconds,
+                    bubble_s: 0.02 * seconds,
+                },
+                traffic: Traffic {
+                    wan_sent_bytes: 1_000_000 * step,
+                    wan_received_bytes: 1_000_000 * step,
+                    lan_sent_bytes: 9_000_000 * step,
+                    dense_bytes: 400_000_000 * step,
+                    data_wan_bytes: 0,
+                    data_lan_bytes: 0,
+                },
                 loss: 2.5,
                 encoding: Some(Encoding { density: 1.0, value_bits: 32.0 }),
             };

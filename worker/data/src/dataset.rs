@@ -435,7 +435,7 @@ fn without_items(parts: &[SourcePart]) -> Option<String> {
     for size in parts.iter().map(|part| part.source.size()) {
         (files, bytes) = (files + size.files, bytes + size.bytes);
         records += size.records;
-        bad.add(&BadRecords { count: size.bad_records, examples: size.bad_examples });
+        bad.add(&size.bad);
     }
     if files > 0 && bytes == 0 {
         let its = if files == 1 { "its file".to_owned() } else { format!("each of its {files} files") };

@@ -87,6 +87,7 @@ pub use notes::Notes;
 pub use odd_texts::OddTexts;
 pub use owned::abandon;
 pub use passed::{PassedOver, Reason};
+pub use piece::BadRecords;
 pub use prune::{Pruned, prune};
 pub use read_ahead::{ReadAhead, ReadRequest, STEPS_AHEAD};
 use recipe::Recipe;

@@ -75,10 +75,11 @@ impl Decoded {
 
 /// Unreadable records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct BadRecords {
-    pub(super) count: u64,
+pub struct BadRecords {
+    /// Their number.
+    pub count: u64,
     /// The first of them, with their places.
-    pub(super) examples: Vec<String>,
+    pub examples: Vec<String>,
 }
 
 impl BadRecords {

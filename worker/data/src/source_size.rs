@@ -6,6 +6,7 @@ use super::empty_classes::EmptyClasses;
 use super::notes::Notes;
 use super::odd_texts::OddTexts;
 use super::passed::PassedOver;
+use super::piece::BadRecords;
 use super::same_content::SameContent;
 use super::text_counts::{ByteOrderMarks, CarriageReturns, UnknownTokens};
 
@@ -19,9 +20,7 @@ pub struct SourceSize {
     /// Good records.
     pub records: u64,
     /// Skipped records.
-    pub bad_records: u64,
-    /// The first of these, with their places.
-    pub bad_examples: Vec<String>,
+    pub bad: BadRecords,
     /// Tokens, or images.
     pub items: u64,
     /// Unknown tokens.

@@ -38,7 +38,7 @@ impl Drop for Coding {
     #[allow(clippy::disallowed_methods, reason = "measures the time of encoding")]
     fn drop(&mut self) {
         let took = self.progress.waits().end_coding(Instant::now());
-        self.progress.lock().encode_s += took.as_secs_f64();
+        self.progress.lock().time.encode_s += took.as_secs_f64();
     }
 }
 
@@ -92,7 +92,7 @@ impl Progress {
         heartbeat.tokens += tokens.given;
         heartbeat.selected_tokens += tokens.selected;
         heartbeat.loss = loss;
-        heartbeat.compute_s += compute.as_secs_f64();
+        heartbeat.time.compute_s += compute.as_secs_f64();
     }
 
     /// Notes that the device begins to wait for other workers; [`Self::waited`] follows.
@@ -104,10 +104,10 @@ impl Progress {
     pub fn waited(&self, now: Instant) {
         let waited = self.waits().end(now);
         let mut heartbeat = self.lock();
-        heartbeat.wait_s += waited.all.as_secs_f64();
-        heartbeat.encode_s += waited.coded.as_secs_f64();
-        heartbeat.encode_wait_s += waited.encoding.as_secs_f64();
-        heartbeat.bubble_s += waited.bubble.as_secs_f64();
+        heartbeat.time.wait_s += waited.all.as_secs_f64();
+        heartbeat.time.encode_s += waited.coded.as_secs_f64();
+        heartbeat.time.encode_wait_s += waited.encoding.as_secs_f64();
+        heartbeat.time.bubble_s += waited.bubble.as_secs_f64();
     }
 
     /// Returns the start of the device's present wait for other workers, if any.
@@ -118,35 +118,37 @@ impl Progress {
 
     /// Counts a wait of the device for samples.
     pub fn waited_for_data(&self, wait: Duration) {
-        self.lock().data_wait_s += wait.as_secs_f64();
+        self.lock().time.data_wait_s += wait.as_secs_f64();
     }
 
     /// Counts a pause of training for a checkpoint.
     pub fn stood_still_for_checkpoint(&self, time: Duration) {
-        self.lock().checkpoint_s += time.as_secs_f64();
+        self.lock().time.checkpoint_s += time.as_secs_f64();
     }
 
     /// Returns the device's total wait for the network since the session began.
     #[must_use]
     pub fn waited_so_far(&self) -> Duration {
-        Duration::from_secs_f64(self.lock().wait_s)
+        Duration::from_secs_f64(self.lock().time.wait_s)
     }
 
     /// Counts a sent frame; `wan`: to another site.
     pub fn sent(&self, bytes: u64, wan: bool) {
         let mut heartbeat = self.lock();
-        *(if wan { &mut heartbeat.wan_sent_bytes } else { &mut heartbeat.lan_sent_bytes }) += bytes;
+        *(if wan { &mut heartbeat.traffic.wan_sent_bytes } else { &mut heartbeat.traffic.lan_sent_bytes }) +=
+            bytes;
     }
 
     /// Counts a received frame from another site.
     pub fn received_over_wan(&self, bytes: u64) {
-        self.lock().wan_received_bytes += bytes;
+        self.lock().traffic.wan_received_bytes += bytes;
     }
 
     /// Counts training data from another worker; `wan`: of another site.
     pub fn fetched_data(&self, bytes: u64, wan: bool) {
         let mut heartbeat = self.lock();
-        *(if wan { &mut heartbeat.data_wan_bytes } else { &mut heartbeat.data_lan_bytes }) += bytes;
+        *(if wan { &mut heartbeat.traffic.data_wan_bytes } else { &mut heartbeat.traffic.data_lan_bytes }) +=
+            bytes;
     }
 
     /// Notes the present encoding of this worker's own traffic to other sites.
@@ -156,7 +158,7 @@ impl Progress {
 
     /// Counts the bytes of a dense f32 exchange in place of a frame sent to another site.
     pub fn dense_equivalent(&self, bytes: u64) {
-        self.lock().dense_bytes += bytes;
+        self.lock().traffic.dense_bytes += bytes;
     }
 
     /// Returns the present counts.

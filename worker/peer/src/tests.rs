@@ -130,7 +130,7 @@ async fn what_waits_for_a_peer_that_takes_nothing_is_bounded_in_bytes() {
         let header = header(RoundFrameKind::Contribution, round as u64, 0);
         worker.network.send(WorkerId(2), header, body.clone(), None);
     }
-    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
+    let queued = worker.network.progress.heartbeat().traffic.wan_sent_bytes;
     assert_eq!(bound, 80 * MIB);
     assert_eq!(queued, 79 * (MIB + FRAME_HEADER_BYTES) as u64);
 }
@@ -149,7 +149,7 @@ async fn all_frames_of_the_rounds_that_a_peer_may_be_behind_wait_for_it() {
             }
         }
     }
-    let queued = worker.network.progress.heartbeat().wan_sent_bytes;
+    let queued = worker.network.progress.heartbeat().traffic.wan_sent_bytes;
     assert_eq!(queued, (PEER_QUEUE_FRAMES * FRAME_HEADER_BYTES) as u64);
 }
 

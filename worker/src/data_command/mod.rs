@@ -202,8 +202,8 @@ impl fmt::Display for Line<'_> {
         if size.marks.count() > 0 {
             write!(f, "; {}", size.marks)?;
         }
-        if size.bad_records > 0 {
-            let (bad, examples) = (size.bad_records, size.bad_examples.join("\n  "));
+        if size.bad.count > 0 {
+            let (bad, examples) = (size.bad.count, size.bad.examples.join("\n  "));
             match size.classes.len() {
                 0 => write!(f, "; {} {} left out:\n  {examples}", counted(bad, "record"), were(bad))?,
                 // Of those that cannot be decoded, another has the place.
@@ -292,19 +292,13 @@ fn open(data: &Data, work: &Work) -> Result<Dataset> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_data::SourceSize;
+    use longhaul_data::{BadRecords, SourceSize};
 
     #[test]
     fn one_of_each_is_told_in_the_singular() {
-        let bad_examples = vec!["a.jsonl, line 2: it is no JSON object".to_owned()];
-        let size = SourceSize {
-            files: 1,
-            records: 1,
-            bad_records: 1,
-            bad_examples,
-            items: 1,
-            ..SourceSize::default()
-        };
+        let examples = vec!["a.jsonl, line 2: it is no JSON object".to_owned()];
+        let bad = BadRecords { count: 1, examples };
+        let size = SourceSize { files: 1, records: 1, bad, items: 1, ..SourceSize::default() };
         let summary = SourceSummary { name: "a.jsonl".to_owned(), size, samples: 1, share: None };
         let told = Line(&summary).to_string();
         for words in [

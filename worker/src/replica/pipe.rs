@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(given, 0.0);
         assert!(returned > 0.0 && returned <= 1.0 / 127.0, "{returned}");
         let [lent, gave_back] =
-            [0, 1].map(|rank: usize| ranks[rank].network.progress().heartbeat().wan_sent_bytes);
+            [0, 1].map(|rank: usize| ranks[rank].network.progress().heartbeat().traffic.wan_sent_bytes);
         assert!(gave_back * 3 < lent, "{gave_back} bytes came back of {lent}");
     }
 
@@ -324,13 +324,16 @@ mod tests {
                 progress.heartbeat()
             };
             let outside = pass();
-            assert!(outside.wait_s > 0.0 && outside.bubble_s == 0.0, "{outside:?}");
+            assert!(outside.time.wait_s > 0.0 && outside.time.bubble_s == 0.0, "{outside:?}");
             let step = progress.begin_step();
             let within = pass();
             drop(step);
-            assert!(within.bubble_s > 0.0, "{within:?}");
-            assert!((within.wait_s - outside.wait_s - within.bubble_s).abs() < 1e-9, "{within:?}");
-            assert_eq!(pass().bubble_s, within.bubble_s, "the step is over");
+            assert!(within.time.bubble_s > 0.0, "{within:?}");
+            assert!(
+                (within.time.wait_s - outside.time.wait_s - within.time.bubble_s).abs() < 1e-9,
+                "{within:?}"
+            );
+            assert_eq!(pass().time.bubble_s, within.time.bubble_s, "the step is over");
         })
         .await
         .unwrap();

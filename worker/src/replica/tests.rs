@@ -52,7 +52,7 @@ async fn trained_whole_and_in_parts(formats: BoundaryFormats) -> (Vec<Worker>, [
 async fn ranks_on_several_machines_make_the_same_bits_as_the_whole_model() {
     let (ranks, [whole, in_parts]) = trained_whole_and_in_parts(BoundaryFormats::EXACT).await;
     assert!(whole == in_parts);
-    assert!(ranks.iter().all(|rank| rank.network.progress().heartbeat().wan_sent_bytes > 0));
+    assert!(ranks.iter().all(|rank| rank.network.progress().heartbeat().traffic.wan_sent_bytes > 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,7 +121,7 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
                 2 => values.flip([0]) + 0.01 * values.cos(),
                 _ => values.copy(),
             };
-            let before = network.progress().heartbeat().wan_sent_bytes;
+            let before = network.progress().heartbeat().traffic.wan_sent_bytes;
             for pipe in [&mut *first, second] {
                 pipe.begin();
                 if !names.is_empty() {
@@ -131,7 +131,7 @@ async fn of_a_sequence_that_comes_again_what_has_changed_is_sent() {
             first.send(task, &values).unwrap();
             let got = second.receive(task, &[2, 300, 1000]).unwrap();
             errors.push(f64::try_from((got - values).abs().max()).unwrap());
-            bytes.push(network.progress().heartbeat().wan_sent_bytes - before);
+            bytes.push(network.progress().heartbeat().traffic.wan_sent_bytes - before);
         }
         (errors, bytes)
     });
@@ -206,7 +206,7 @@ async fn activations_in_eight_bits_are_a_quarter_of_the_bytes() {
             f64::try_from((got - values).abs().max()).unwrap()
         });
         let error = sending.await.unwrap();
-        (error, ranks[0].network.progress().heartbeat().wan_sent_bytes as f64)
+        (error, ranks[0].network.progress().heartbeat().traffic.wan_sent_bytes as f64)
     };
     let ((exact, whole), (rounded, quarter)) = (sent(ValueFormat::F32).await, sent(ValueFormat::Int8).await);
     assert_eq!(exact, 0.0);
@@ -246,7 +246,7 @@ async fn who_hears_of_a_replica_late_has_what_was_sent_before() {
         let values = Tensor::arange(1000, (tch::Kind::Float, tch::Device::Cpu));
         first.begin();
         first.give(1, Gift::Values, &values).unwrap();
-        while late.progress().heartbeat().wan_received_bytes == 0 {
+        while late.progress().heartbeat().traffic.wan_received_bytes == 0 {
             std::thread::yield_now();
         }
         late.join_replica(Some(StageGroup { session: Generation(4), workers }));

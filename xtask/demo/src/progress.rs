@@ -109,10 +109,12 @@ fn time_left(status: &Status) -> String {
 fn describe(status: &Status) -> (String, String) {
     let mut speed = vec![status.phase.clone()];
     speed.extend(status.loss.map(|loss| format!("loss {loss:.3}")));
-    speed.extend(status.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
-    speed.extend(status.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)));
-    let traffic = status.bytes_ratio.map(|ratio| {
-        let (sent, dense) = (HumanBytes(status.wan_bytes), HumanBytes(status.dense_bytes));
+    speed.extend(status.throughput.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")));
+    speed.extend(
+        status.throughput.share_of_local_speed.map(|share| format!("{:.0} % of local speed", share * 100.0)),
+    );
+    let traffic = status.traffic.bytes_ratio.map(|ratio| {
+        let (sent, dense) = (HumanBytes(status.traffic.wan_bytes), HumanBytes(status.traffic.dense_bytes));
         format!("{sent} sent across sites; dense f32 would be {dense} ({ratio:.0}×)")
     });
     (speed.join(" · "), traffic.unwrap_or_default())
@@ -126,6 +128,7 @@ fn join(lines: [&str; 2], separator: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Traffic;
 
     fn status() -> Status {
         serde_json::from_str(
@@ -143,9 +146,9 @@ mod tests {
         assert_eq!(join(["training", ""], LINE_BREAK), "training");
         assert_eq!(time_left(&status), "");
         status.loss = Some(2.5);
-        status.share_of_local_speed = Some(0.9);
+        status.throughput.share_of_local_speed = Some(0.9);
         status.eta_s = Some(90.0);
-        (status.wan_bytes, status.dense_bytes, status.bytes_ratio) = (1 << 20, 50 << 20, Some(50.0));
+        status.traffic = Traffic { wan_bytes: 1 << 20, dense_bytes: 50 << 20, bytes_ratio: Some(50.0) };
         let (speed, traffic) = describe(&status);
         assert_eq!(speed, "training · loss 2.500 · 90 % of local speed");
         assert_eq!(traffic, "1.00 MiB sent across sites; dense f32 would be 50.00 MiB (50×)");

@@ -23,24 +23,12 @@ pub struct Status {
     pub loss: Option<f64>,
     /// The newest validation loss, nats a token.
     pub validation_loss: Option<f64>,
-    /// Tokens trained on, over all workers and the whole run.
-    pub tokens: u64,
-    /// Tokens a second over the last seconds, all workers.
-    pub tokens_per_s: Option<f64>,
-    /// The same over the whole run.
-    #[serde(default)]
-    pub tokens_per_s_mean: Option<f64>,
-    /// The share of the speed without any network over the last seconds, 0 to 1.
-    pub share_of_local_speed: Option<f64>,
-    /// The same over the whole run.
-    #[serde(default)]
-    pub share_of_local_speed_mean: Option<f64>,
-    /// Bytes sent to other sites.
-    pub wan_bytes: u64,
-    /// Bytes that the same rounds would have sent as dense f32.
-    pub dense_bytes: u64,
-    /// Ratio of `dense_bytes` to `wan_bytes`.
-    pub bytes_ratio: Option<f64>,
+    /// The speed of training.
+    #[serde(flatten)]
+    pub throughput: Throughput,
+    /// Updates between sites.
+    #[serde(flatten)]
+    pub traffic: Traffic,
     /// Seconds to the end at the present speed.
     pub eta_s: Option<f64>,
     /// The newest comparison of all replicas.
@@ -56,6 +44,34 @@ impl Status {
     pub fn is_finished(&self) -> bool {
         self.phase == "finished"
     }
+}
+
+/// The speed of training.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Throughput {
+    /// Tokens trained on, over all workers and the whole run.
+    pub tokens: u64,
+    /// Tokens a second over the last seconds, all workers.
+    pub tokens_per_s: Option<f64>,
+    /// The same over the whole run.
+    #[serde(default)]
+    pub tokens_per_s_mean: Option<f64>,
+    /// The share of the speed without any network over the last seconds, 0 to 1.
+    pub share_of_local_speed: Option<f64>,
+    /// The same over the whole run.
+    #[serde(default)]
+    pub share_of_local_speed_mean: Option<f64>,
+}
+
+/// Updates between sites.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Traffic {
+    /// Bytes sent to other sites.
+    pub wan_bytes: u64,
+    /// Bytes that the same rounds would have sent as dense f32.
+    pub dense_bytes: u64,
+    /// Ratio of `dense_bytes` to `wan_bytes`.
+    pub bytes_ratio: Option<f64>,
 }
 
 /// An event of the run.

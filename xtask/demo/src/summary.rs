@@ -48,18 +48,20 @@ impl Summary {
         let number = |value: Option<f64>, show: &dyn Fn(f64) -> String| value.map_or("-".to_owned(), show);
         let loss = |value| number(value, &|loss| format!("{loss:.3} nats/token"));
         let bytes = |bytes| HumanBytes(bytes).to_string();
-        let speed = number(status.tokens_per_s_mean, &|speed| format!("{speed:.0}/s"));
-        let ratio = number(status.bytes_ratio, &|ratio| format!("{ratio:.0}×"));
+        let speed = number(status.throughput.tokens_per_s_mean, &|speed| format!("{speed:.0}/s"));
+        let ratio = number(status.traffic.bytes_ratio, &|ratio| format!("{ratio:.0}×"));
         [
             ("trained", format!("{} steps in {:.0} s", status.step, self.duration.as_secs_f64())),
-            ("tokens", format!("{}, {speed}", HumanCount(status.tokens))),
+            ("tokens", format!("{}, {speed}", HumanCount(status.throughput.tokens))),
             ("loss", format!("{}; on held-out text {}", loss(status.loss), loss(status.validation_loss))),
             (
                 "share of local speed",
-                number(status.share_of_local_speed_mean, &|share| format!("{:.1} %", share * 100.0)),
+                number(status.throughput.share_of_local_speed_mean, &|share| {
+                    format!("{:.1} %", share * 100.0)
+                }),
             ),
-            ("sent across sites", bytes(status.wan_bytes)),
-            ("as dense f32", format!("{} ({ratio})", bytes(status.dense_bytes))),
+            ("sent across sites", bytes(status.traffic.wan_bytes)),
+            ("as dense f32", format!("{} ({ratio})", bytes(status.traffic.dense_bytes))),
             (
                 "on the link",
                 format!(

@@ -1,6 +1,7 @@
 //! The planner's choice, against exhaustive search.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use longhaul_common::model::ModelSpec;
 use rand::{Rng, SeedableRng};

@@ -108,7 +108,7 @@ impl Core {
             .values()
             .filter_map(|peer| peer.progress.meter.latest())
             .map(|heartbeat| heartbeat.step);
-        self.state.schedule.round_of(steps.max().unwrap_or(0))
+        self.state.rounds.schedule.round_of(steps.max().unwrap_or(0))
     }
 }
 

@@ -134,7 +134,7 @@ impl Core {
             _ => None,
         };
         let fetched = |peer: &Peer| peer.data.at.as_ref().and_then(DataAt::name);
-        let known = self.state.facts.as_ref().map(|facts| facts.data_hash);
+        let known = self.state.lineage.facts.as_ref().map(|facts| facts.data_hash);
         self.most_common(known, here).or_else(|| self.most_common(known, fetched))
     }
 

@@ -44,16 +44,17 @@ impl Run {
     /// # Errors
     /// When the configuration holds a path that TOML cannot write.
     pub fn new(mut config: RunConfig, mut state: RunState, now: Duration) -> Result<Self, toml::ser::Error> {
-        if let Some(decided) = &state.plan {
+        if let Some(decided) = &state.plans.decided {
             decided.apply_to(&mut config);
         }
         // A run that was extended had its warm-up and its early part: those are no shares of all its steps.
-        if let Some(first) = state.first_steps {
-            if config.round_schedule().warmup_rounds != state.schedule.warmup_rounds {
-                (config.sync.warmup_rounds, config.sync.warmup_share) = (state.schedule.warmup_rounds, 0.0);
+        if let Some(first) = state.end.first_steps {
+            if config.round_schedule().warmup_rounds != state.rounds.schedule.warmup_rounds {
+                (config.sync.warmup_rounds, config.sync.warmup_share) =
+                    (state.rounds.schedule.warmup_rounds, 0.0);
             }
             if config.sync.adapt {
-                config.sync.early_share *= first as f64 / state.schedule.steps.max(first) as f64;
+                config.sync.early_share *= first as f64 / state.rounds.schedule.steps.max(first) as f64;
             }
         }
         let config_toml = config.to_toml()?;
@@ -73,7 +74,7 @@ impl Run {
             base_model: BaseModelAvailability::default(),
             next_due: Some(now),
         };
-        run.accounting.cut_back(run.core.state.ledger.through());
+        run.accounting.cut_back(run.core.state.rounds.ledger.through());
         if matches!(run.core.state.phase, Phase::Training | Phase::Draining) {
             run.await_members();
         }
@@ -230,7 +231,7 @@ impl Run {
             ToCoordinator::Archived(archived) => peer.note_archived(archived),
             ToCoordinator::SeenLinks(mut ways) => {
                 let from = peer.known.site;
-                ways.retain(|way| (way.to.0 as usize) < self.core.state.sites.len());
+                ways.retain(|way| (way.to.0 as usize) < self.core.state.roster.sites.len());
                 self.core.state.ways.seen(self.core.now, from, &ways);
                 return false;
             }

@@ -37,11 +37,16 @@ pub use generations::operate::Suspended;
 pub use liveness::departures::GoneStatus;
 pub use machine::Run;
 pub use planning::replanning::Moving;
-pub use state::{Checkpoint, Decided, Facts, Known, Phase, RunState};
+pub use state::{
+    Checkpoint, CheckpointsState, Decided, EndState, Facts, GenerationsState, Known, Lineage, Phase,
+    PlansState, Requests, ResidualsState, Roster, RoundsState, RunState,
+};
+pub use views::member_status::{Health, MemberPlace, MemberStatus, MemberWork};
 pub use views::snapshot::Snapshot;
 pub use views::status::{
-    CheckpointStatus, EventStatus, Health, LedgerStatus, LinkStatus, MemberStatus, ParityStatus,
-    RefusalStatus, Status,
+    AccountingStatus, CheckpointStatus, ClusterStatus, EventStatus, LedgerStatus, LinkStatus, OverheadStatus,
+    ParityStatus, ProgressStatus, RefusalStatus, RunStatus, SamplesStatus, Status, ThroughputStatus,
+    TrafficStatus, TrainingStatus,
 };
 pub use ways::{KnownWay, Ways};
 

@@ -47,7 +47,7 @@ const WRITTEN_IN: Generation = Generation(1000);
 #[test]
 fn an_unspecified_address_becomes_the_one_that_the_coordinator_sees() {
     let story = Story::training();
-    let lineup = story.run.state().generation.as_ref().unwrap();
+    let lineup = story.run.state().generations.present.as_ref().unwrap();
     assert_eq!(lineup.members().next().unwrap().lan_address, SocketAddr::from((Ipv4Addr::LOCALHOST, 70)));
 }
 
@@ -128,7 +128,7 @@ fn a_silent_member_is_taken_out_and_its_share_is_given_out_again() {
     story.applied(1, 0, 9);
     story.pass_to(Duration::from_secs(6));
     assert_eq!(story.run.next_timeout(), Some(Duration::from_secs(6)));
-    assert_eq!(story.run.status(0).members.len(), 2);
+    assert_eq!(story.run.status(0).cluster.members.len(), 2);
     story.handle(Event::Timer);
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
     story.settled(1, 2, 1, 2);
@@ -266,7 +266,7 @@ fn a_drain_ends_with_the_rounds_that_are_begun() {
     }
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Dismiss { .. }]));
     assert_eq!(story.run.state().phase, Phase::Finished);
-    assert_eq!(story.run.state().ledger.counted().len(), 4 * 2 * 4);
+    assert_eq!(story.run.state().rounds.ledger.counted().len(), 4 * 2 * 4);
 }
 
 #[test]
@@ -289,21 +289,36 @@ fn a_finished_run_still_tells_what_it_took_and_who_took_part() {
         story.say(worker, finished(1, loss));
     }
     let status = story.run.status(0);
-    assert_eq!((status.phase, status.validation_loss), (Phase::Finished, Some(2.5)));
-    assert_eq!((status.tokens, status.wan_bytes, status.dense_bytes), (800, 8_000, 80_000));
-    assert_eq!((status.bytes_ratio, status.share_of_local_speed_mean), (Some(10.0), Some(0.75)));
-    assert_eq!((status.data_wait_ms, status.data_wait_share), (800_000.0, Some(0.2)));
-    assert_eq!((status.tokens_per_s_mean, status.tokens_per_s), (Some(200.0), before.tokens_per_s));
-    let members: Vec<_> = status.members.iter().map(|member| member.state.as_str()).collect();
+    assert_eq!((status.run.phase, status.training.validation_loss), (Phase::Finished, Some(2.5)));
+    assert_eq!(
+        (status.throughput.tokens, status.traffic.wan_bytes, status.traffic.dense_bytes),
+        (800, 8_000, 80_000)
+    );
+    assert_eq!(
+        (status.traffic.bytes_ratio, status.throughput.share_of_local_speed_mean),
+        (Some(10.0), Some(0.75))
+    );
+    assert_eq!((status.overhead.data_wait_ms, status.overhead.data_wait_share), (800_000.0, Some(0.2)));
+    assert_eq!(
+        (status.throughput.tokens_per_s_mean, status.throughput.tokens_per_s),
+        (Some(200.0), before.throughput.tokens_per_s)
+    );
+    let members: Vec<_> = status.cluster.members.iter().map(|member| member.work.state.as_str()).collect();
     assert_eq!(members, ["finished", "finished"]);
-    assert!(status.members.iter().all(|member| member.state_hash.as_deref() == Some(&"09".repeat(32))));
+    assert!(
+        status
+            .cluster
+            .members
+            .iter()
+            .all(|member| member.work.state_hash.as_deref() == Some(&"09".repeat(32)))
+    );
     let books = LedgerStatus { positions_applied: 8, given_out: 8, ..LedgerStatus::default() };
-    assert_eq!(status.ledger, books);
+    assert_eq!(status.samples.ledger, books);
     // A restarted coordinator sends the same.
     let again = Run::new(config(), story.run.state().clone(), Duration::ZERO).unwrap().status(0);
     assert_eq!(
-        (again.members, again.tokens_per_s, again.parity),
-        (status.members, status.tokens_per_s, status.parity)
+        (again.cluster.members, again.throughput.tokens_per_s, again.cluster.parity),
+        (status.cluster.members, status.throughput.tokens_per_s, status.cluster.parity)
     );
 }
 
@@ -313,11 +328,11 @@ fn what_a_worker_did_before_it_was_restarted_counts_once() {
     story.say(1, heartbeat(100));
     story.say(2, heartbeat(100));
     story.handle(Event::Closed { connection: ConnectionId(2) });
-    assert_eq!(story.run.status(0).tokens, 200);
+    assert_eq!(story.run.status(0).throughput.tokens, 200);
     story.join(2, &[]);
     story.say(2, heartbeat(0));
     story.say(2, heartbeat(50));
-    assert_eq!(story.run.status(0).tokens, 250);
+    assert_eq!(story.run.status(0).throughput.tokens, 250);
 }
 
 #[test]
@@ -327,7 +342,7 @@ fn a_coordinator_that_is_started_again_counts_nothing_twice() {
     story.run = Run::new(config(), story.run.state().clone(), Duration::ZERO).unwrap();
     story.resume(1, Generation(1));
     story.say(1, heartbeat(150));
-    assert_eq!(story.run.status(0).tokens, 150);
+    assert_eq!(story.run.status(0).throughput.tokens, 150);
 }
 
 #[test]
@@ -363,7 +378,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
     }
     let status = story.run.status(0);
     // A round has two steps of four samples, half of them the second worker's.
-    assert_eq!((status.step, status.samples_counted), (2, 4));
+    assert_eq!((status.progress.step, status.samples.counted), (2, 4));
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
     assert!(says("4 of 8 samples were not trained on"), "{:#?}", status.events);
 }
@@ -373,7 +388,7 @@ fn a_run_in_which_a_round_was_skipped_says_by_how_many_samples_it_is_short() {
 fn what_waits_for_a_later_result_counts_with_it_or_is_given_out_again() {
     let books = |story: &Story| {
         let status = story.run.status(0);
-        (status.samples_counted, status.samples_late, status.samples_pending)
+        (status.samples.counted, status.samples.late, status.samples.pending)
     };
     let with = |sites: Vec<SiteId>, round| {
         let mut story = Story::training();
@@ -397,7 +412,7 @@ fn what_waits_for_a_later_result_counts_with_it_or_is_given_out_again() {
     story.settled(1, 2, 2, 2);
     let (counted, late, _) = books(&story);
     assert_eq!((counted, late), (8, 0));
-    assert_eq!(story.run.state().ledger.counted().len(), 8, "what was lost does not count");
+    assert_eq!(story.run.state().rounds.ledger.counted().len(), 8, "what was lost does not count");
 }
 
 #[test]
@@ -449,7 +464,7 @@ fn a_round_whose_results_all_count_is_not_of_a_past_that_was_given_up() {
                 parts: 1,
                 generation: Generation(1),
             };
-            story.run.state().rewinds.have_undone(&written)
+            story.run.state().lineage.rewinds.have_undone(&written)
         };
         let first_undone = (0..10).find(|next| is_undone(*next));
         assert_eq!(first_undone, Some(last_that_counts + 1));

@@ -37,32 +37,86 @@ pub enum Phase {
 }
 
 /// The durable part of a run. All other state belongs to connections, which do not survive a restart.
+///
+/// Stored in postcard, which writes fields one after the other: the order of all fields here and in its parts is part
+/// of the format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunState {
     /// The run's id.
     pub run: RunId,
     /// The present phase. A restart turns [`Phase::Preparing`] into [`Phase::Gathering`].
     pub phase: Phase,
+    /// What was asked of the run.
+    pub requests: Requests,
+    /// Sites and workers.
+    pub roster: Roster,
+    /// Generations so far.
+    pub generations: GenerationsState,
+    /// The coordinator's plans, where it makes them.
+    pub plans: PlansState,
+    /// Rounds and their samples.
+    pub rounds: RoundsState,
+    /// The model's past.
+    pub lineage: Lineage,
+    /// Speeds of the links between sites.
+    pub ways: Ways,
+    /// Checkpoints up to the one before this round have another division of the model; none: it was never cut anew.
+    pub cut_at: Option<Round>,
+    /// Work of all workers, past and present.
+    pub tally: Tally,
+    /// Changes that workers had not sent.
+    pub residuals: ResidualsState,
+    /// Contributions of each site.
+    pub releases: Releases,
+    /// Checkpoints, written and requested.
+    pub checkpoints: CheckpointsState,
+    /// The end of the run.
+    pub end: EndState,
+}
+
+/// Requests to a run that are still open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
     /// An orderly end was requested.
     pub drain: bool,
     /// A pause was requested.
-    pub paused: bool,
+    pub pause: bool,
+}
+
+/// The sites and workers of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
     /// Workers excluded for good.
     pub revoked: BTreeSet<WorkerId>,
     /// Names of the sites, by number.
     pub sites: Vec<String>,
     /// All workers that ever joined.
     pub workers: BTreeMap<WorkerId, Known>,
+}
+
+/// The generations of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerationsState {
     /// The present generation; none before the first, or once all its members are lost.
-    pub generation: Option<GenerationConfig>,
+    pub present: Option<GenerationConfig>,
     /// The highest announced generation, begun or not. Numbers are never reused.
     pub announced: Generation,
-    /// The plan made by the coordinator, where it makes one.
-    pub plan: Option<Decided>,
+}
+
+/// Plans made by the coordinator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlansState {
+    /// The present plan, where the coordinator makes one.
+    pub decided: Option<Decided>,
     /// The next plan, once the present generation has ended.
     pub moving: Option<Moving>,
     /// Entries of the tokenizer's vocabulary, where a plan has asked for them.
     pub vocabulary: Option<u32>,
+}
+
+/// The rounds of a run and their samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundsState {
     /// Pace of the rounds, as configured or as decided since.
     pub schedule: RoundSchedule,
     /// First round at the last decided pace; none: as configured.
@@ -71,30 +125,42 @@ pub struct RunState {
     pub ledger: Ledger,
     /// Counted samples that wait in a residual.
     pub late: Late,
+}
+
+/// The past of the model that is trained.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lineage {
     /// Facts that all members must agree on; none before the first generation.
     pub facts: Option<Facts>,
     /// For rounds followed by checkpoints: hash of each part of the model before the next round, by rank. They tell parts of different pasts apart.
     pub milestones: BTreeMap<Round, BTreeMap<u32, Hash>>,
     /// Rounds that the run went back to.
     pub rewinds: Rewinds,
-    /// Speeds of the links between sites.
-    pub ways: Ways,
-    /// Checkpoints up to the one before this round have another division of the model; none: it was never cut anew.
-    pub cut_at: Option<Round>,
-    /// Work of all workers, past and present.
-    pub tally: Tally,
-    /// Residuals lost with workers that died or left.
-    pub residuals_lost: ResidualsLost,
+}
+
+/// Residuals that no present worker has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ResidualsState {
+    /// Lost with workers that died or left.
+    pub lost: ResidualsLost,
     /// During a pause: the last generation, and the workers whose own checkpoints may hold unsent changes.
     pub resting: Option<(GenerationConfig, BTreeSet<WorkerId>)>,
-    /// Contributions of each site.
-    pub releases: Releases,
+}
+
+/// The checkpoints of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointsState {
     /// The newest checkpoints, newest first.
-    pub checkpoints: Vec<Checkpoint>,
+    pub newest: Vec<Checkpoint>,
     /// A checkpoint was requested, and no generation has begun since.
-    pub checkpoint_asked: bool,
+    pub is_asked: bool,
     /// All members write one after the first round of this generation.
-    pub checkpoint_in: Option<Generation>,
+    pub due_in: Option<Generation>,
+}
+
+/// The end of a run, for those who look at it or extend it later.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EndState {
     /// Steps before the run was extended; none: it never was.
     pub first_steps: Option<u64>,
     /// Workers that left in order with the only checkpoints of the rounds before this one; none once the run has gone
@@ -173,35 +239,24 @@ impl RunState {
         Self {
             run,
             phase: Phase::Gathering,
-            drain: false,
-            paused: false,
-            revoked: BTreeSet::new(),
-            sites: Vec::new(),
-            workers: BTreeMap::new(),
-            generation: None,
-            announced: Generation(0),
-            plan: None,
-            moving: None,
-            vocabulary: None,
-            schedule: config.round_schedule(),
-            paced_from: None,
-            ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
-            late: Late::default(),
-            facts: None,
-            milestones: BTreeMap::new(),
-            rewinds: Rewinds::default(),
+            requests: Requests::default(),
+            roster: Roster::default(),
+            generations: GenerationsState { present: None, announced: Generation(0) },
+            plans: PlansState::default(),
+            rounds: RoundsState {
+                schedule: config.round_schedule(),
+                paced_from: None,
+                ledger: Ledger::new(config.round_schedule(), u64::from(config.train.batch)),
+                late: Late::default(),
+            },
+            lineage: Lineage::default(),
             ways: Ways::default(),
             cut_at: None,
             tally: Tally::default(),
-            residuals_lost: ResidualsLost::default(),
-            resting: None,
+            residuals: ResidualsState::default(),
             releases: Releases::default(),
-            checkpoints: Vec::new(),
-            checkpoint_asked: false,
-            checkpoint_in: None,
-            first_steps: None,
-            left_with: None,
-            last_snapshot: None,
+            checkpoints: CheckpointsState::default(),
+            end: EndState::default(),
         }
     }
 
@@ -210,7 +265,7 @@ impl RunState {
     /// # Errors
     /// Nothing is left to do; a sentence gives the reason.
     pub fn extend(&mut self, steps: u64) -> Result<(), String> {
-        let (before, round) = (self.schedule, self.ledger.through());
+        let (before, round) = (self.rounds.schedule, self.rounds.ledger.through());
         if steps < before.steps {
             return Err(format!("it is one of {} steps, and run.steps is {steps}", before.steps));
         }
@@ -226,35 +281,35 @@ impl RunState {
             checkpoint.report.next_round == round && checkpoint.report.outcome.is_ok()
         };
         let holders: BTreeSet<WorkerId> =
-            self.checkpoints.iter().filter(has_all).map(|checkpoint| checkpoint.worker).collect();
-        if self.left_with.is_none() && round > Round(0) && !holders.is_empty() {
-            self.left_with = Some((round, holders));
+            self.checkpoints.newest.iter().filter(has_all).map(|checkpoint| checkpoint.worker).collect();
+        if self.end.left_with.is_none() && round > Round(0) && !holders.is_empty() {
+            self.end.left_with = Some((round, holders));
         }
         if steps > before.steps {
-            self.first_steps.get_or_insert(before.steps);
+            self.end.first_steps.get_or_insert(before.steps);
         }
-        self.schedule = schedule;
-        self.ledger.follow(schedule);
-        (self.phase, self.drain, self.paused) = (Phase::Gathering, false, false);
+        self.rounds.schedule = schedule;
+        self.rounds.ledger.follow(schedule);
+        (self.phase, self.requests) = (Phase::Gathering, Requests::default());
         self.rest();
-        (self.checkpoint_asked, self.checkpoint_in) = (false, None);
-        (self.moving, self.last_snapshot) = (None, None);
+        (self.checkpoints.is_asked, self.checkpoints.due_in) = (false, None);
+        (self.plans.moving, self.end.last_snapshot) = (None, None);
         Ok(())
     }
 
     /// Stops training. Each member's own checkpoint may hold its unsent changes.
     pub fn rest(&mut self) {
-        if let Some(lineup) = self.generation.take() {
-            let is_owed = self.ledger.through() <= lineup.first_round;
-            self.checkpoint_asked |= is_owed && self.checkpoint_in == Some(lineup.generation);
+        if let Some(lineup) = self.generations.present.take() {
+            let is_owed = self.rounds.ledger.through() <= lineup.first_round;
+            self.checkpoints.is_asked |= is_owed && self.checkpoints.due_in == Some(lineup.generation);
             let kept = lineup.members().map(|member| member.worker).collect();
-            self.resting = Some((lineup, kept));
+            self.residuals.resting = Some((lineup, kept));
         }
     }
 
     /// Returns the end of the rounds: that of the run, or of the drain.
     #[must_use]
     pub fn until(&self) -> Option<Round> {
-        self.generation.as_ref().map(|generation| generation.until)
+        self.generations.present.as_ref().map(|generation| generation.until)
     }
 }

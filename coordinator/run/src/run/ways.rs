@@ -104,7 +104,7 @@ pub(super) fn is_sound(link: &MeasuredLink) -> bool {
 impl Core {
     /// The known links between sites, for display.
     pub(super) fn link_statuses(&self) -> Vec<LinkStatus> {
-        let name = |site: SiteId| self.state.sites.get(site.0 as usize).cloned().unwrap_or_default();
+        let name = |site: SiteId| self.state.roster.sites.get(site.0 as usize).cloned().unwrap_or_default();
         let between_sites = self.state.ways.known.iter().filter(|((from, to), _)| from != to);
         let status = |(&(from, to), way): (&(SiteId, SiteId), &KnownWay)| LinkStatus {
             from: name(from),

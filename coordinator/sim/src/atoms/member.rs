@@ -31,16 +31,23 @@ pub(super) struct Private {
     pub residuals: Vec<Vec<Atom>>,
     /// The last compression, and the residual before it.
     backups: Vec<Option<(Round, Vec<Atom>)>>,
-    /// Of the means that it has published as owner.
-    pub owner_residuals: Vec<Vec<Atom>>,
-    owner_backups: Vec<BTreeMap<Round, Vec<Atom>>>,
-    /// Compressed and not sent yet; collected and not reduced yet.
+    /// Compressed and not sent yet.
     compressing: BTreeMap<(Round, FragmentId), Vec<Atom>>,
-    reducing: BTreeMap<(Round, FragmentId), Collected>,
+    pub owner: Owner,
     /// Results of its open round that it was told of.
     here: BTreeMap<FragmentId, Hash>,
     /// All that ever went through a residual here.
     pub through: Vec<BTreeSet<Atom>>,
+}
+
+/// What a member has of the means that it publishes as owner.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pub residuals: Vec<Vec<Atom>>,
+    /// Before each round's.
+    backups: Vec<BTreeMap<Round, Vec<Atom>>>,
+    /// Collected and not reduced yet.
+    reducing: BTreeMap<(Round, FragmentId), Collected>,
 }
 
 impl Private {
@@ -57,10 +64,12 @@ impl Private {
             carried: vec![Vec::new(); fragments],
             residuals: vec![Vec::new(); fragments],
             backups: vec![None; fragments],
-            owner_residuals: vec![Vec::new(); fragments],
-            owner_backups: vec![BTreeMap::new(); fragments],
             compressing: BTreeMap::new(),
-            reducing: BTreeMap::new(),
+            owner: Owner {
+                residuals: vec![Vec::new(); fragments],
+                backups: vec![BTreeMap::new(); fragments],
+                reducing: BTreeMap::new(),
+            },
             here: BTreeMap::new(),
             through: vec![BTreeSet::new(); fragments],
         }
@@ -119,21 +128,21 @@ impl Private {
 
     /// The atoms of a result. Residuals of an earlier reduction of this round, and of later rounds, are void.
     pub fn reduced(&mut self, round: Round, fragment: FragmentId, result: &FragmentResult) -> Vec<Atom> {
-        let collected = self.reducing.remove(&(round, fragment)).unwrap_or_default();
+        let collected = self.owner.reducing.remove(&(round, fragment)).unwrap_or_default();
         let named = collected.into_iter().filter(|(site, _)| result.names(*site));
         let named = named.flat_map(|(_, atoms)| atoms);
         if matches!(result.content, Content::Bundle(_)) {
             return named.collect();
         }
         let at = fragment.0 as usize;
-        let present = std::mem::take(&mut self.owner_residuals[at]);
-        let void = self.owner_backups[at].split_off(&round);
+        let present = std::mem::take(&mut self.owner.residuals[at]);
+        let void = self.owner.backups[at].split_off(&round);
         let before = void.into_values().next().unwrap_or(present);
         let all: Vec<Atom> = before.iter().copied().chain(named).collect();
         self.through[at].extend(&all);
         let (sent, rest) = compress_mean(round, all);
-        self.owner_residuals[at] = rest;
-        self.owner_backups[at].insert(round, before);
+        self.owner.residuals[at] = rest;
+        self.owner.backups[at].insert(round, before);
         sent
     }
 
@@ -220,8 +229,8 @@ impl Private {
             }
             Command::MoveOwnerResidual { fragment, void_from } => {
                 let at = fragment.0 as usize;
-                let present = std::mem::take(&mut self.owner_residuals[at]);
-                let void = std::mem::take(&mut self.owner_backups[at]).split_off(void_from);
+                let present = std::mem::take(&mut self.owner.residuals[at]);
+                let void = std::mem::take(&mut self.owner.backups[at]).split_off(void_from);
                 self.carry(*fragment, void.into_values().next().unwrap_or(present), is_ignored);
             }
             Command::Reduce { generation, round, fragment, contributions } => {
@@ -231,7 +240,7 @@ impl Private {
                     let atoms = atoms_of(generation, (round, fragment), of, &each.body)?;
                     collected.push((each.site, atoms.clone()));
                 }
-                self.reducing.insert((*round, *fragment), collected);
+                self.owner.reducing.insert((*round, *fragment), collected);
             }
             Command::ResultHere { round, fragment, result } => {
                 let is_first = self.here.insert(*fragment, hash(&result.encode())).is_none();

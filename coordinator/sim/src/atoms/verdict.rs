@@ -34,7 +34,7 @@ impl Accounts {
     fn check_fragment(&self, at: usize, end: (Generation, Round)) -> Result<(), String> {
         let here = || self.members.iter().filter(|(session, member)| self.is_here(session, member, end));
         let private = here().flat_map(|(_, member)| {
-            [&member.carried, &member.residuals, &member.owner_residuals].map(|kept| &kept[at])
+            [&member.carried, &member.residuals, &member.owner.residuals].map(|kept| &kept[at])
         });
         let mut present = BTreeSet::new();
         for atom in self.state(at, end.1).chain(private.flatten().copied()) {

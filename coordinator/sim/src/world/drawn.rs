@@ -95,7 +95,7 @@ impl World {
         }
         for (worker, (at, _)) in later {
             if let Some(node) = world.nodes.get_mut(&worker) {
-                (node.is_dismissed, node.was_away) = (true, true);
+                (node.is_dismissed, node.suffered.was_away) = (true, true);
             }
             world.push(*at, Due::Return(worker));
         }

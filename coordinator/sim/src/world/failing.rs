@@ -66,12 +66,12 @@ impl World {
         | Fault::Move(worker) = fault
             && let Some(node) = self.nodes.get_mut(&worker)
         {
-            node.was_away = true;
+            node.suffered.was_away = true;
         }
         match fault {
             Fault::Kill(worker, pause) => {
                 if let Some(node) = self.nodes.get_mut(&worker) {
-                    node.was_killed |= node.running.is_some();
+                    node.suffered.was_killed |= node.running.is_some();
                 }
                 self.restart(worker, ms(pause));
             }
@@ -94,7 +94,7 @@ impl World {
             }
             Fault::CutOff(pause) => {
                 self.links.reachable_at = self.now() + pause;
-                self.nodes.values_mut().for_each(|node| node.was_away = true);
+                self.nodes.values_mut().for_each(|node| node.suffered.was_away = true);
                 for connection in self.links.connections.keys().copied().collect::<Vec<_>>() {
                     self.after(1, Due::ClosedAtRun(connection));
                     self.after(1, Due::ClosedAtNode(connection));
@@ -138,7 +138,7 @@ impl World {
             }
             Fault::TooLate(worker) => {
                 if let Some(node) = self.nodes.get_mut(&worker) {
-                    (node.was_too_late, node.was_killed) = (true, true);
+                    (node.was_too_late, node.suffered.was_killed) = (true, true);
                 }
                 self.restart(worker, 100);
             }

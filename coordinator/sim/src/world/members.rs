@@ -198,7 +198,8 @@ impl World {
 
     /// Arrival of a message from one worker to another: behind earlier ones.
     fn way(&mut self, from: WorkerId, to: WorkerId, event: &SyncEvent) -> Duration {
-        let schedule = self.run.as_ref().map_or(self.config.round_schedule(), |run| run.state().schedule);
+        let schedule =
+            self.run.as_ref().map_or(self.config.round_schedule(), |run| run.state().rounds.schedule);
         let more = self.links.slow.get(&(from.min(to), from.max(to))).copied().unwrap_or_default();
         let takes = self.pace.between((from, to), event, schedule, &mut self.rng);
         let at = self.now() + takes + more;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::Generation;
 use longhaul_common::model::tiny::tiny_mlp;
-use longhaul_proto::control::message::{GenerationStart, Member, Profile, Welcome};
+use longhaul_proto::control::message::{GenerationStart, Member, Profile, TimeSpent, Welcome};
 use longhaul_proto::round::FrameKind;
 use longhaul_run::Severity;
 
@@ -164,7 +164,7 @@ impl World {
     fn end_without_a_word(&mut self, worker: WorkerId) {
         self.tally.killed += 1;
         let run = self.run.as_ref();
-        let generation = run.and_then(|run| run.state().generation.as_ref());
+        let generation = run.and_then(|run| run.state().generations.present.as_ref());
         if generation.is_some_and(|generation| generation.rank_of(worker).is_some()) {
             self.tally.churn.deaths.insert(worker, self.now());
         }
@@ -271,8 +271,11 @@ impl World {
         Heartbeat {
             step: session.device.step(),
             tokens: work.tokens,
-            compute_s: work.compute.as_secs_f64(),
-            wait_s: work.wait.as_secs_f64(),
+            time: TimeSpent {
+                compute_s: work.compute.as_secs_f64(),
+                wait_s: work.wait.as_secs_f64(),
+                ..TimeSpent::default()
+            },
             ..Heartbeat::default()
         }
     }
@@ -294,7 +297,7 @@ impl World {
     /// for each other's fragments.
     pub(super) fn own_result_at(&mut self, to: Process, message: &ToDevice) -> Option<Duration> {
         let now = self.now();
-        let schedule = self.run.as_ref()?.state().schedule;
+        let schedule = self.run.as_ref()?.state().rounds.schedule;
         let running = self.nodes.get_mut(&to.worker)?.running.as_mut()?;
         let session = running.session.as_mut()?;
         let planned = self.pace.planned()?;
@@ -319,7 +322,8 @@ impl World {
         if start.membership.generation <= self.tally.churn.last {
             return;
         }
-        let Some(generation) = self.run.as_ref().and_then(|run| run.state().generation.clone()) else {
+        let Some(generation) = self.run.as_ref().and_then(|run| run.state().generations.present.clone())
+        else {
             return;
         };
         self.tally.churn.last = start.membership.generation;
@@ -364,8 +368,8 @@ impl World {
 
     fn note_progress(&mut self) {
         let (Some(planned), Some(run)) = (self.pace.planned(), self.run.as_ref()) else { return };
-        let schedule = run.state().schedule;
-        let counted = schedule.steps_of(run.state().ledger.through()).start;
+        let schedule = run.state().rounds.schedule;
+        let counted = schedule.steps_of(run.state().rounds.ledger.through()).start;
         let now = self.bus.now();
         self.tally.steps = counted;
         if counted > 0 && counted >= planned.warmup_steps() {

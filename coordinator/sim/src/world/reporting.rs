@@ -1,7 +1,7 @@
 //! The figures of a finished simulation.
 
 use super::*;
-use crate::simulate::{Control, Report, Setup, SimulateError};
+use crate::simulate::{ChurnFigures, Control, CostFigures, Report, Setup, SimulateError, TrainingFigures};
 
 /// Simulates a run on machines as the planner knows them.
 pub(crate) fn report_of(setup: Setup, control: &Control) -> Result<Report, SimulateError> {
@@ -37,7 +37,7 @@ impl World {
         }
         let (tally, now) = (&self.tally, self.now());
         let state = self.run.as_ref().map_or(&self.store.state, |run| run.state());
-        let steps = state.schedule.steps_of(state.ledger.through()).start;
+        let steps = state.rounds.schedule.steps_of(state.rounds.ledger.through()).start;
         let since = |from: Duration| (now - from).as_secs_f64();
         let training_s = tally.began.map_or(0.0, since);
         let share = |of: Duration, all: Duration| {
@@ -55,24 +55,30 @@ impl World {
             virtual_s: now.as_secs_f64(),
             first_generation_s: tally.began.map(|began| began.as_secs_f64()),
             workers: self.nodes.len(),
-            steps,
-            warmup: warmed_up.map(|(at, began)| (warmup, (at - began).as_secs_f64())),
-            // With machines that come and go, steps of one generation are not those of another.
-            share_of_local_speed: (training_s > 0.0 && tally.generations == 1)
-                .then(|| local_step_s * steps as f64 / training_s),
-            step_s: step_s.map(|(at, counted)| since(at) / (steps - counted) as f64),
-            tokens_per_s: if training_s > 0.0 { tally.gone.tokens as f64 / training_s } else { 0.0 },
-            utilisation: share(tally.gone.compute, tally.lived),
-            stalled: share(tally.gone.wait, tally.gone.compute + tally.gone.wait),
-            generations: tally.generations,
-            killed: tally.killed,
-            back_s: mean_and_most(&tally.back),
-            settled_s: mean_and_most(&tally.settled),
+            training: TrainingFigures {
+                steps,
+                warmup: warmed_up.map(|(at, began)| (warmup, (at - began).as_secs_f64())),
+                // With machines that come and go, steps of one generation are not those of another.
+                share_of_local_speed: (training_s > 0.0 && tally.generations == 1)
+                    .then(|| local_step_s * steps as f64 / training_s),
+                step_s: step_s.map(|(at, counted)| since(at) / (steps - counted) as f64),
+                tokens_per_s: if training_s > 0.0 { tally.gone.tokens as f64 / training_s } else { 0.0 },
+                utilisation: share(tally.gone.compute, tally.lived),
+                stalled: share(tally.gone.wait, tally.gone.compute + tally.gone.wait),
+            },
+            churn: ChurnFigures {
+                generations: tally.generations,
+                killed: tally.killed,
+                back_s: mean_and_most(&tally.back),
+                settled_s: mean_and_most(&tally.settled),
+            },
             messages: [tally.coordinator.heard, tally.coordinator.told],
             plan: tally.plan.clone(),
             warnings: tally.warnings.iter().cloned().collect(),
-            coordinator_share: share(tally.coordinator.thinking, now),
-            wall_s: took.as_secs_f64(),
+            cost: CostFigures {
+                coordinator_share: share(tally.coordinator.thinking, now),
+                wall_s: took.as_secs_f64(),
+            },
         }
     }
 }

@@ -21,7 +21,7 @@ impl World {
             self.watch.told.revoked.entry(connection).or_default().extend(workers);
         }
         let Some(run) = &self.run else { return };
-        let revoked = &run.state().revoked;
+        let revoked = &run.state().roster.revoked;
         let to = self.links.connections.get(&connection).map(|(process, _)| process.worker);
         if to.is_some_and(|worker| revoked.contains(&worker)) {
             let is_refusal = matches!(message, ToWorker::Refused { .. });
@@ -62,7 +62,7 @@ impl World {
         self.links.next_connection += 1;
         self.links.connections.insert(connection, (process, [self.now(); 2]));
         self.tell_run(Event::Opened { connection, worker, address: IpAddr::V4(Ipv4Addr::LOCALHOST) });
-        let generation = self.run.as_ref().map(|run| run.state().announced).unwrap_or_default();
+        let generation = self.run.as_ref().map(|run| run.state().generations.announced).unwrap_or_default();
         let settled = Settled { generation, open_round: Round(0), computing: Round(0), results: Vec::new() };
         let words = [
             ToCoordinator::Join(join),

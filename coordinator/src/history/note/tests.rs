@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use longhaul_common::config::RunConfig;
 use longhaul_common::id::RunId;
-use longhaul_proto::control::message::Encoding;
+use longhaul_proto::control::message::{Encoding, TimeSpent, Traffic};
 
 use super::*;
 use crate::history::{Folder, Last, Rest};
@@ -27,6 +27,12 @@ fn status() -> Status {
     Run::new(config, state, std::time::Duration::ZERO).unwrap().status(0)
 }
 
+fn ended() -> Status {
+    let mut status = status();
+    status.run.phase = Phase::Finished;
+    status
+}
+
 fn with_way(from: &str, to: &str) -> Status {
     let link = LinkStatus {
         from: from.to_owned(),
@@ -35,11 +41,15 @@ fn with_way(from: &str, to: &str) -> Status {
         round_trip_s: 0.05,
         seen_s: None,
     };
-    Status { links: vec![link], ..status() }
+    let mut status = status();
+    status.cluster.links = vec![link];
+    status
 }
 
 fn heartbeat(tokens: u64) -> Heartbeat {
-    Heartbeat { tokens, compute_s: tokens as f64, wan_sent_bytes: 2 * tokens, ..Heartbeat::default() }
+    let time = TimeSpent { compute_s: tokens as f64, ..TimeSpent::default() };
+    let traffic = Traffic { wan_sent_bytes: 2 * tokens, ..Traffic::default() };
+    Heartbeat { tokens, time, traffic, ..Heartbeat::default() }
 }
 
 fn round(number: u64) -> RoundPoint {
@@ -180,13 +190,9 @@ fn the_end_of_a_run_is_kept_with_its_last_validation() {
     let mut files = Folder::begin(folder.path(), &history).unwrap();
     watched(&mut history, 0..5_003, &mut None);
     assert!(history.open().sample.is_some() && history.open().round.is_some());
-    let ended = Status {
-        phase: Phase::Finished,
-        validation_loss: Some(1.25),
-        validation_accuracy: Some(0.5),
-        step: 77,
-        ..status()
-    };
+    let mut ended = ended();
+    (ended.training.validation_loss, ended.training.validation_accuracy) = (Some(1.25), Some(0.5));
+    ended.progress.step = 77;
     history.note(5_002_500, &ended, std::iter::empty());
     history.note(5_010_000, &ended, std::iter::empty());
     written(&mut files, &history);
@@ -200,7 +206,7 @@ fn the_end_of_a_run_is_kept_with_its_last_validation() {
 fn what_was_done_between_the_last_interval_and_the_end_is_told_once() {
     let mut history = History::new(meta());
     watched(&mut history, 0..6, &mut None);
-    let ended = Status { phase: Phase::Finished, ..status() };
+    let ended = ended();
     // All have left by then.
     history.note(5_500, &ended, std::iter::empty());
     history.note(6_500, &ended, std::iter::empty());
@@ -315,5 +321,8 @@ fn a_history_without_norms_of_gradients_is_read_and_shown() {
     );
     assert!(rounds.iter().all(|round| round.gradient_norm.is_none()));
     let last = Folder::read_last(folder.path(), &meta().run).unwrap().unwrap();
-    assert_eq!((last.status.gradient_norm, last.status.steps), (None, status().steps));
+    assert_eq!(
+        (last.status.training.gradient_norm, last.status.progress.steps),
+        (None, status().progress.steps)
+    );
 }

@@ -72,17 +72,17 @@ fn nobody_whose_lease_has_ended_writes() {
     server.etcd.revoke_all_leases().unwrap();
     let next = lead(&candidate);
     // By its own clock the lease still lives; otherwise it would not even ask.
-    state.sites = vec!["a former leader's".to_owned()];
+    state.roster.sites = vec!["a former leader's".to_owned()];
     let error = former.put_state(&state).unwrap_err();
     assert!(matches!(error, StoreError::Deposed { .. }), "{error}");
-    state.sites = (0..200_000).map(|site| format!("site {site}")).collect();
+    state.roster.sites = (0..200_000).map(|site| format!("site {site}")).collect();
     let in_parts = former.put_state(&state).unwrap_err();
     assert!(matches!(in_parts, StoreError::Deposed { .. }), "{in_parts}");
     assert!(matches!(former.check_lead(), Err(StoreError::Deposed { .. })));
     drop(former);
     next.check_lead().unwrap();
     let (kept, _) = next.load().unwrap().unwrap();
-    assert!(kept.sites.is_empty());
+    assert!(kept.roster.sites.is_empty());
     next.put_state(&kept).unwrap();
 }
 

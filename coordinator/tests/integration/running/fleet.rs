@@ -187,15 +187,15 @@ impl Trainer {
             let waits = 0.25 + 0.02 * (self.place % 5) as f64;
             self.done.step = self.next * 2;
             self.done.tokens += 2000 + 40 * (self.place % 7);
-            self.done.compute_s += 0.5 - waits;
-            self.done.wait_s += waits - 0.01;
-            self.done.encode_s += 0.2;
-            self.done.encode_wait_s += 0.4 * (waits - 0.01);
-            self.done.bubble_s += 0.3 * (waits - 0.01);
-            self.done.data_wait_s += 0.004;
-            self.done.checkpoint_s += 0.006;
-            self.done.wan_sent_bytes += 60_000 + 5000 * (self.next % 9);
-            self.done.dense_bytes += 4_000_000;
+            self.done.time.compute_s += 0.5 - waits;
+            self.done.time.wait_s += waits - 0.01;
+            self.done.time.encode_s += 0.2;
+            self.done.time.encode_wait_s += 0.4 * (waits - 0.01);
+            self.done.time.bubble_s += 0.3 * (waits - 0.01);
+            self.done.time.data_wait_s += 0.004;
+            self.done.time.checkpoint_s += 0.006;
+            self.done.traffic.wan_sent_bytes += 60_000 + 5000 * (self.next % 9);
+            self.done.traffic.dense_bytes += 4_000_000;
             let ways = |to: SiteId| SeenLink {
                 to,
                 link: MeasuredLink {

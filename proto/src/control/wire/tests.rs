@@ -16,7 +16,7 @@ use super::super::message::{
     Adopted, Audit, CheckpointOffer, CheckpointReport, DataAt, DataHolders, DataName, Encoding,
     GenerationStart, Heartbeat, HeldPart, HeldResult, Join, Measured, MeasuredLink, Member, ModelAt,
     ModelHolders, Profile, Ready, Refusal, RefusalReason, ReplicaMembers, RoundReport, SIGNS_MAX, SeenLink,
-    Settled, Settlement, SignOfLife, Start, Welcome,
+    Settled, Settlement, SignOfLife, Start, TimeSpent, Traffic, Welcome,
 };
 use super::super::{
     EnrolRefusal, EnrolReply, EnrolRequest, FromDesk, Grounds, ProbeReply, ProbeRequest, ToDesk,
@@ -126,7 +126,12 @@ fn to_coordinator() -> Vec<ToCoordinator> {
             samples: 1000,
             data_hash: [2; 32],
         }),
-        ToCoordinator::Heartbeat(Heartbeat { step: 7, compute_s: 0.5, loss: 3.25, ..Heartbeat::default() }),
+        ToCoordinator::Heartbeat(Heartbeat {
+            step: 7,
+            time: TimeSpent { compute_s: 0.5, ..TimeSpent::default() },
+            loss: 3.25,
+            ..Heartbeat::default()
+        }),
         ToCoordinator::RoundApplied(report),
         ToCoordinator::Settled(Settled {
             generation: Generation(3),
@@ -152,7 +157,11 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         }]),
         ToCoordinator::Archived(vec![offer()]),
         ToCoordinator::SiteHeartbeat {
-            own: Heartbeat { step: 7, wait_s: 0.5, ..Heartbeat::default() },
+            own: Heartbeat {
+                step: 7,
+                time: TimeSpent { wait_s: 0.5, ..TimeSpent::default() },
+                ..Heartbeat::default()
+            },
             others: vec![SignOfLife { worker: WorkerId(300), incarnation: u64::MAX, age_ms: 51 }],
         },
         ToCoordinator::OutOfReach(vec![WorkerId(2), WorkerId(300)]),
@@ -315,19 +324,23 @@ fn messages_are_the_golden_bytes() {
         step: 300,
         tokens: 7,
         selected_tokens: 5,
-        compute_s: 0.5,
-        wait_s: 0.0,
-        data_wait_s: 0.5,
-        checkpoint_s: 0.0,
-        encode_s: 0.5,
-        encode_wait_s: 0.0,
-        bubble_s: 0.5,
-        wan_sent_bytes: 1,
-        wan_received_bytes: 2,
-        lan_sent_bytes: 3,
-        dense_bytes: 300,
-        data_wan_bytes: 301,
-        data_lan_bytes: 4,
+        time: TimeSpent {
+            compute_s: 0.5,
+            wait_s: 0.0,
+            data_wait_s: 0.5,
+            checkpoint_s: 0.0,
+            encode_s: 0.5,
+            encode_wait_s: 0.0,
+            bubble_s: 0.5,
+        },
+        traffic: Traffic {
+            wan_sent_bytes: 1,
+            wan_received_bytes: 2,
+            lan_sent_bytes: 3,
+            dense_bytes: 300,
+            data_wan_bytes: 301,
+            data_lan_bytes: 4,
+        },
         loss: 2.75,
         encoding: Some(Encoding { density: 0.5, value_bits: 4.0 }),
     });

@@ -124,16 +124,16 @@ fn simulated((sites, workers): (usize, usize), model: &Model) -> Result<()> {
     };
     let report = simulate::simulate(setup)?;
     // Where workers come and go faster than an exchange takes, no round ends.
-    ensure!(report.generations > 0, "no generation began: {report:#?}");
+    ensure!(report.churn.generations > 0, "no generation began: {report:#?}");
     let case = format!("{all} workers, {sites} sites, {}, 10 min", model.name);
     let figures = [
-        figure("simulate_s", report.wall_s, "s"),
-        figure("coordinator_share", report.coordinator_share, "ratio"),
+        figure("simulate_s", report.cost.wall_s, "s"),
+        figure("coordinator_share", report.cost.coordinator_share, "ratio"),
         figure("messages", report.messages.iter().sum::<u64>() as f64, ""),
-        figure("steps", report.steps as f64, ""),
-        figure("generations", report.generations as f64, ""),
-        figure("killed", report.killed as f64, ""),
-        figure("utilisation", report.utilisation, "ratio"),
+        figure("steps", report.training.steps as f64, ""),
+        figure("generations", report.churn.generations as f64, ""),
+        figure("killed", report.churn.killed as f64, ""),
+        figure("utilisation", report.training.utilisation, "ratio"),
     ];
     Recorder::new("simulate").print_all(&case, figures);
     Ok(())

@@ -209,7 +209,7 @@ impl Case<'_> {
             seed: 1,
             until: Duration::from_secs(30 * 86_400),
         };
-        simulate(setup)?.step_s.context("it made no steps")
+        simulate(setup)?.training.step_s.context("it made no steps")
     }
 }
 

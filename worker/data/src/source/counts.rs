@@ -52,7 +52,7 @@ impl Source {
                 *size.classes.entry(*class).or_default() += images;
             }
         }
-        (size.bad_records, size.bad_examples) = (bad.count, bad.examples);
+        size.bad = bad;
         size.same = SameContent::of(self.contents());
         size.marks = ByteOrderMarks(counts.byte_order_marks);
         size.carriage_returns = CarriageReturns(counts.carriage_returns);

@@ -195,7 +195,7 @@ fn records_that_cannot_be_read_are_left_out_and_counted_up_to_the_limit() {
     }
     let data = open(4).unwrap();
     assert_eq!(text(&data), "one\ntwo\nfo\0ur\n");
-    assert_eq!((data.sources()[0].size.records, data.sources()[0].size.bad_records), (3, 4));
+    assert_eq!((data.sources()[0].size.records, data.sources()[0].size.bad.count), (3, 4));
     assert!(open(3).is_err(), "what is prepared is held to the limit, too");
     folder.write("c.csv", b"text,n\nfine,1\n\xff\xfe,2\n");
     let second = |folder: &Folder| {

@@ -318,7 +318,7 @@ fn a_first_line_that_is_cut_off_is_one_bad_record_where_objects_follow() {
             };
             let data = open(1).unwrap();
             let size = data.sources().remove(0).size;
-            assert_eq!((text(&data).as_str(), size.records, size.bad_records), ("one|two|", 2, 1), "{first}");
+            assert_eq!((text(&data).as_str(), size.records, size.bad.count), ("one|two|", 2, 1), "{first}");
             let message = open(0).unwrap_err().to_string();
             assert!(message.contains("a.jsonl, line 1: it is no JSON"), "{first}: {message}");
         }

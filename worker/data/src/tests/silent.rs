@@ -59,8 +59,8 @@ fn a_quote_that_never_ends_counts_for_each_line_that_it_takes() {
     for _ in 0..2 {
         let data = open(4).unwrap();
         let size = data.sources().remove(0).size;
-        assert_eq!((text(&data).as_str(), size.records, size.bad_records), ("one|", 1, 4));
-        assert_eq!(size.bad_examples.len(), 1);
+        assert_eq!((text(&data).as_str(), size.records, size.bad.count), ("one|", 1, 4));
+        assert_eq!(size.bad.examples.len(), 1);
         assert!(open(3).is_err(), "what is prepared is held to the limit, too");
     }
 }
@@ -410,8 +410,8 @@ fn a_row_of_parquet_that_is_no_text_is_a_bad_record_and_all_others_are_read() {
             (0..5000).filter(|row| ![3211, 4000].contains(row)).map(|row| format!("{row}|")).collect();
         assert_eq!(text(&data), expected);
         let size = data.sources().remove(0).size;
-        assert_eq!((size.records, size.bad_records), (4998, 2));
-        assert!(size.bad_examples[1].contains("row 4001: it is null"), "{:?}", size.bad_examples);
+        assert_eq!((size.records, size.bad.count), (4998, 2));
+        assert!(size.bad.examples[1].contains("row 4001: it is null"), "{:?}", size.bad.examples);
     }
 }
 

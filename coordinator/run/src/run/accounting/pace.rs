@@ -81,7 +81,7 @@ impl Accounting {
         if !core.pace_follows() {
             return None;
         }
-        match core.state.schedule.is_warmup(core.state.ledger.through()) {
+        match core.state.rounds.schedule.is_warmup(core.state.rounds.ledger.through()) {
             true => self.wanted_in_warmup(core),
             false => self.watch.wanted.clone(),
         }
@@ -89,9 +89,9 @@ impl Accounting {
 
     /// Returns the pace for the rest of the run; `None`: not known yet, or decided already.
     fn wanted_in_warmup(&self, core: &Core) -> Option<ProposedPace> {
-        let schedule = core.state.schedule;
-        let through = core.state.ledger.through().0 as f64 / schedule.warmup_rounds as f64;
-        if core.state.paced_from.is_some() || through < MEASURED_AFTER {
+        let schedule = core.state.rounds.schedule;
+        let through = core.state.rounds.ledger.through().0 as f64 / schedule.warmup_rounds as f64;
+        if core.state.rounds.paced_from.is_some() || through < MEASURED_AFTER {
             return None;
         }
         let members = core.present_members();
@@ -136,7 +136,7 @@ impl Accounting {
     pub(crate) fn fix_pace(&mut self, core: &mut Core, old: &mut GenerationConfig, first_round: Round) {
         let Some(ProposedPace { pace, why }) = self.wanted_pace(core) else { return };
         self.watch.wanted = None;
-        let (before, present) = (core.state.schedule, core.present_pace());
+        let (before, present) = (core.state.rounds.schedule, core.present_pace());
         let schedule = before.changed_at(first_round, pace);
         if schedule == before {
             return;
@@ -155,16 +155,16 @@ impl Accounting {
 
     /// Keeps the last decided pace where the run begins from a state before `round`.
     pub(crate) fn keep_pace(&mut self, core: &mut Core, round: Round) {
-        let schedule = core.state.schedule;
+        let schedule = core.state.rounds.schedule;
         if schedule.changes.kept().last().is_some_and(|last| last.round > round) {
             self.follow_schedule(core, schedule.changed_at(round, schedule.last_pace()), round);
         }
     }
 
     fn follow_schedule(&mut self, core: &mut Core, schedule: RoundSchedule, from: Round) {
-        core.state.schedule = schedule;
-        core.state.paced_from = Some(from);
-        core.state.ledger.follow(schedule);
+        core.state.rounds.schedule = schedule;
+        core.state.rounds.paced_from = Some(from);
+        core.state.rounds.ledger.follow(schedule);
         self.begin_window(core, from);
     }
 }
@@ -190,14 +190,14 @@ impl Core {
     }
 
     fn present_pace(&self) -> Pace {
-        self.state.schedule.for_fragments(self.fragments_min()).last_pace()
+        self.state.rounds.schedule.for_fragments(self.fragments_min()).last_pace()
     }
 }
 
 impl Run {
     /// Rounds were counted: judges a window of them, when it is full.
     pub(crate) fn watch_pace(&mut self) {
-        let (schedule, through) = (self.core.state.schedule, self.core.state.ledger.through());
+        let (schedule, through) = (self.core.state.rounds.schedule, self.core.state.rounds.ledger.through());
         if !self.core.pace_follows() || self.generations.is_settling() || schedule.is_warmup(through) {
             return;
         }
@@ -212,7 +212,8 @@ impl Run {
         if !measured.is_empty() {
             let waited = members.iter().filter_map(|worker| self.core.waited(*worker, from)).reduce(f64::min);
             let wanted = rule::wanted(self.core.configured_pace(), &self.core.config.sync, &measured);
-            let paced_from = self.core.state.paced_from.map_or(schedule.warmup_rounds, |round| round.0);
+            let paced_from =
+                self.core.state.rounds.paced_from.map_or(schedule.warmup_rounds, |round| round.0);
             let rounds = through.0.saturating_sub(paced_from);
             let verdict = Verdict { pace: self.core.present_pace(), wanted, waited, rounds };
             let decided = self.accounting.watch.hysteresis.judge(verdict);

@@ -52,17 +52,17 @@ impl Totals {
         Self {
             tokens: heartbeat.tokens,
             selected_tokens: heartbeat.selected_tokens,
-            wan_bytes: heartbeat.wan_sent_bytes,
-            dense_bytes: heartbeat.dense_bytes,
-            data_wan_bytes: heartbeat.data_wan_bytes,
-            data_lan_bytes: heartbeat.data_lan_bytes,
-            compute_s: heartbeat.compute_s,
-            wait_s: heartbeat.wait_s,
-            data_wait_s: heartbeat.data_wait_s,
-            checkpoint_s: heartbeat.checkpoint_s,
-            encode_s: heartbeat.encode_s,
-            encode_wait_s: heartbeat.encode_wait_s,
-            bubble_s: heartbeat.bubble_s,
+            wan_bytes: heartbeat.traffic.wan_sent_bytes,
+            dense_bytes: heartbeat.traffic.dense_bytes,
+            data_wan_bytes: heartbeat.traffic.data_wan_bytes,
+            data_lan_bytes: heartbeat.traffic.data_lan_bytes,
+            compute_s: heartbeat.time.compute_s,
+            wait_s: heartbeat.time.wait_s,
+            data_wait_s: heartbeat.time.data_wait_s,
+            checkpoint_s: heartbeat.time.checkpoint_s,
+            encode_s: heartbeat.time.encode_s,
+            encode_wait_s: heartbeat.time.encode_wait_s,
+            bubble_s: heartbeat.time.bubble_s,
         }
     }
 

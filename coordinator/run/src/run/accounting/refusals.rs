@@ -130,7 +130,7 @@ impl Accounting {
     pub(crate) fn note_refusals(&mut self, core: &mut Core, worker: WorkerId, report: &RoundReport) {
         self.refusals.note_unnamed(report.refused_beyond);
         for refusal in report.refused.iter().take(REFUSALS_REPORTED_MAX) {
-            let Some(site) = core.state.sites.get(refusal.site.0 as usize).cloned() else { continue };
+            let Some(site) = core.state.roster.sites.get(refusal.site.0 as usize).cloned() else { continue };
             if let Some(untold) = self.refusals.note(core.now, worker, refusal) {
                 core.notice(Severity::Warning, None, sentence(&site, worker, refusal, untold));
             }
@@ -139,7 +139,7 @@ impl Accounting {
 
     pub(crate) fn refusal_statuses(&self, core: &Core) -> Vec<RefusalStatus> {
         let status = |(site, cause, refused): (SiteId, Cause, Refused)| RefusalStatus {
-            site: core.state.sites.get(site.0 as usize).cloned().unwrap_or_default(),
+            site: core.state.roster.sites.get(site.0 as usize).cloned().unwrap_or_default(),
             reason: cause,
             count: refused.count,
             round: refused.round.0,

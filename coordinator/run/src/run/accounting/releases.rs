@@ -63,7 +63,7 @@ impl Core {
     /// None in a run that is not private.
     pub(crate) fn privacy_status(&self) -> Option<PrivacyStatus> {
         let privacy: &PrivacyConfig = self.config.privacy.as_ref()?;
-        let (releases, rounds) = (&self.state.releases, self.state.schedule.rounds());
+        let (releases, rounds) = (&self.state.releases, self.state.rounds.schedule.rounds());
         Some(PrivacyStatus {
             releases: releases.so_far(rounds),
             epsilon: privacy.epsilon(releases.so_far(rounds)),

@@ -44,7 +44,7 @@ impl Run {
         worker: WorkerId,
         mut report: RoundReport,
     ) -> bool {
-        let through = self.core.state.ledger.through();
+        let through = self.core.state.rounds.ledger.through();
         let mut roll = self.core.roll.take().unwrap_or_else(|| self.core.call_roll());
         // One that heals may still have reports on their way.
         let Some(peer) = self.core.peers.get_mut(&worker).filter(|peer| peer.standing == Standing::Member)
@@ -52,12 +52,9 @@ impl Run {
             self.core.roll = Some(roll);
             return false;
         };
-        if self
-            .core
-            .state
-            .until()
-            .is_none_or(|until| report.round >= until || report.generation > self.core.state.announced)
-        {
+        if self.core.state.until().is_none_or(|until| {
+            report.round >= until || report.generation > self.core.state.generations.announced
+        }) {
             self.violation(connection, "reported a round that has not begun");
             return true;
         }
@@ -110,7 +107,7 @@ impl Run {
 
     /// Counts the rounds that all members have applied.
     pub(crate) fn count_rounds(&mut self) {
-        let through = self.core.state.ledger.through();
+        let through = self.core.state.rounds.ledger.through();
         let members = self.core.peers.values().filter(|peer| peer.standing == Standing::Member);
         let applied =
             members.map(|peer| peer.progress.next_round.unwrap_or(through)).min().unwrap_or(through);
@@ -119,28 +116,32 @@ impl Run {
             summary.learning_rate = self.core.learning_rate_of(summary.round);
             let share_of = |&first: &WorkerId| Some((first, self.core.is_in(&summary, first)?));
             let workers: Vec<_> =
-                self.core.state.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
+                self.core.state.rounds.ledger.workers_in(summary.round).iter().filter_map(share_of).collect();
             // A round without names proves nothing about any worker: where contributions are masked and one is missing, all wait for a later
             // round.
             if workers.iter().any(|&(_, is_in_it)| is_in_it) {
                 workers.iter().for_each(|&(worker, is_in_it)| self.core.note_punctuality(worker, is_in_it));
             }
-            lost.extend(self.core.state.late.applied(summary.round, &workers));
+            lost.extend(self.core.state.rounds.late.applied(summary.round, &workers));
             for (worker, _) in workers.iter().filter(|(_, is_in_it)| *is_in_it) {
                 self.core
                     .peers
                     .entry(*worker)
                     .and_modify(|peer| peer.progress.contributed = Some(summary.round));
             }
-            let rounds = self.core.state.schedule.rounds();
+            let rounds = self.core.state.rounds.schedule.rounds();
             let (done, every) = (summary.round.0 + 1, rounds.div_ceil(PROGRESS_NOTICES));
             if done.is_multiple_of(every) || done == rounds || summary.validation_loss.is_some() {
-                self.core.notice(Severity::Info, None, progress_line(&self.core.state.schedule, &summary));
+                self.core.notice(
+                    Severity::Info,
+                    None,
+                    progress_line(&self.core.state.rounds.schedule, &summary),
+                );
             }
             self.core.commands.push(Command::Persist(Record::Round(summary)));
         }
         // Only now, so that no persisted state counts a round without its late shares.
-        self.core.state.ledger.count_through(applied);
+        self.core.state.rounds.ledger.count_through(applied);
         self.core.roll = None;
         self.core.lose(lost);
         self.watch_pace();
@@ -152,19 +153,19 @@ impl Core {
     fn note_milestone(&mut self, rank: u32, verdict: &Verdict) {
         let (next, every) = (verdict.round.next(), self.config.checkpoint.every_rounds);
         let is_last = self.state.until() == Some(next);
-        let is_asked = self.state.generation.as_ref().is_some_and(|lineup| {
-            self.state.checkpoint_in == Some(lineup.generation) && lineup.first_round == verdict.round
+        let is_asked = self.state.generations.present.as_ref().is_some_and(|lineup| {
+            self.state.checkpoints.due_in == Some(lineup.generation) && lineup.first_round == verdict.round
         });
         if is_last || is_asked || every > 0 && next.0.is_multiple_of(every) {
-            self.state.milestones.entry(next).or_default().insert(rank, verdict.hash);
-            if self.state.milestones.len() > MILESTONES_KEPT {
-                self.state.milestones.pop_first();
+            self.state.lineage.milestones.entry(next).or_default().insert(rank, verdict.hash);
+            if self.state.lineage.milestones.len() > MILESTONES_KEPT {
+                self.state.lineage.milestones.pop_first();
             }
         }
     }
 
     fn call_roll(&self) -> Roll {
-        let through = self.state.ledger.through();
+        let through = self.state.rounds.ledger.through();
         let mut roll = Roll::default();
         for peer in self.peers.values().filter(|peer| peer.standing == Standing::Member) {
             roll.behind += usize::from(peer.is_behind(through));
@@ -177,7 +178,7 @@ impl Core {
 
     /// That of its last step, as workers have it now.
     fn learning_rate_of(&self, round: Round) -> f64 {
-        let schedule = &self.state.schedule;
+        let schedule = &self.state.rounds.schedule;
         let last = schedule.steps_of(round).end.saturating_sub(1);
         LearningRate::new(&self.config.train, schedule.steps).at(last)
     }
@@ -198,10 +199,10 @@ impl Core {
     fn is_in(&self, summary: &RoundSummary, first: WorkerId) -> Option<bool> {
         let names =
             |rank: u32, site| summary.sites_by_rank.get(&rank).is_some_and(|named| named.contains(&site));
-        let replica = self.state.generation.as_ref().and_then(|lineup| lineup.replica_of(first));
+        let replica = self.state.generations.present.as_ref().and_then(|lineup| lineup.replica_of(first));
         match replica {
             Some(replica) => Some((0..).zip(&replica.ranks).all(|(rank, member)| names(rank, member.site))),
-            None => Some(names(0, self.state.workers.get(&first)?.site)),
+            None => Some(names(0, self.state.roster.workers.get(&first)?.site)),
         }
     }
 
@@ -210,14 +211,16 @@ impl Core {
         if self.ranks() == 1 {
             return worker;
         }
-        let replica = self.state.generation.as_ref().and_then(|lineup| lineup.replica_of(worker));
+        let replica = self.state.generations.present.as_ref().and_then(|lineup| lineup.replica_of(worker));
         replica.and_then(|replica| replica.ranks.first()).map_or(worker, |first| first.worker)
     }
 
     /// Records shares that do not count; durable at once, as the reports are not repeated.
     pub(crate) fn lose(&mut self, shares: Vec<LateShare>) {
-        let lost =
-            shares.into_iter().filter(|&(round, worker)| self.state.ledger.lose(round, worker)).count();
+        let lost = shares
+            .into_iter()
+            .filter(|&(round, worker)| self.state.rounds.ledger.lose(round, worker))
+            .count();
         if lost > 0 {
             self.persist();
         }

@@ -82,7 +82,7 @@ impl Core {
         moved: &BTreeSet<u32>,
         first_round: Round,
     ) {
-        match self.state.resting.take() {
+        match self.state.residuals.resting.take() {
             _ if first_round == Round(0) => {}
             Some((old, kept)) => self.count_lost_with(&old, &kept.difference(back).copied().collect()),
             None => self.count_left_behind(moved),
@@ -91,16 +91,16 @@ impl Core {
 
     /// The model is cut into other parts than before the run rested: nothing that was kept is of any use to them.
     pub(crate) fn count_what_does_not_fit(&mut self) {
-        if let Some((old, kept)) = self.state.resting.take() {
+        if let Some((old, kept)) = self.state.residuals.resting.take() {
             self.count_lost_with(&old, &kept);
-            self.state.resting = Some((old, BTreeSet::new()));
+            self.state.residuals.resting = Some((old, BTreeSet::new()));
         }
     }
 
     /// The same where the earlier members are unknown: one site for each part of the model that is taken from an absent worker's checkpoint.
     fn count_left_behind(&mut self, ranks: &BTreeSet<u32>) {
         let sync = &self.config.sync;
-        let is_warmup = self.state.schedule.is_warmup(self.state.ledger.through());
+        let is_warmup = self.state.rounds.schedule.is_warmup(self.state.rounds.ledger.through());
         let fragments: u64 = ranks.iter().map(|rank| u64::from(self.layout_of(*rank).count())).sum();
         let if_kept = |is_kept: bool| if is_kept { fragments } else { 0 };
         let lost = ResidualsLost {
@@ -111,7 +111,7 @@ impl Core {
         if lost == ResidualsLost::default() {
             return;
         }
-        self.state.residuals_lost = self.state.residuals_lost.plus(lost);
+        self.state.residuals.lost = self.state.residuals.lost.plus(lost);
         let text = format!(
             "the residuals of {fragments} fragments are lost, as other workers take over these parts of the model"
         );
@@ -122,7 +122,7 @@ impl Core {
         if gone.is_empty() {
             return;
         }
-        let is_warmup = self.state.schedule.is_warmup(self.state.ledger.through());
+        let is_warmup = self.state.rounds.schedule.is_warmup(self.state.rounds.ledger.through());
         let of_group = |(rank, membership)| {
             ResidualsLost::of(&self.config.sync, membership, self.layout_of(rank).count(), gone, is_warmup)
         };
@@ -131,7 +131,7 @@ impl Core {
         if lost == ResidualsLost::default() {
             return;
         }
-        self.state.residuals_lost = self.state.residuals_lost.plus(lost);
+        self.state.residuals.lost = self.state.residuals.lost.plus(lost);
         let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
         let text = format!(
             "unsent changes of {} are lost: residuals of {} contributed fragments, of {} published ones, and of {} encoded as low-rank factors",

@@ -141,6 +141,6 @@ impl Core {
     /// Whether waiting is of no use: no round begins anyway, or all workers begin anew.
     fn has_no_round_to_wait(&self) -> bool {
         let is_last = self.state.until().is_none_or(|until| self.computing().next() >= until);
-        is_last || self.is_closing() || self.state.paused || self.state.moving.is_some()
+        is_last || self.is_closing() || self.state.requests.pause || self.state.plans.moving.is_some()
     }
 }

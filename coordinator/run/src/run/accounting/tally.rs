@@ -74,13 +74,17 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_proto::control::message::{TimeSpent, Traffic};
+
     use super::*;
 
     const W1: WorkerId = WorkerId(1);
     const W2: WorkerId = WorkerId(2);
 
     fn heartbeat(tokens: u64) -> Heartbeat {
-        Heartbeat { tokens, wan_sent_bytes: 10 * tokens, compute_s: tokens as f64, ..Heartbeat::default() }
+        let time = TimeSpent { compute_s: tokens as f64, ..TimeSpent::default() };
+        let traffic = Traffic { wan_sent_bytes: 10 * tokens, ..Traffic::default() };
+        Heartbeat { tokens, time, traffic, ..Heartbeat::default() }
     }
 
     fn tally(heartbeats: &[(WorkerId, u64, u64)]) -> Tally {

@@ -47,16 +47,16 @@ impl Run {
         if let Some(joining) = self.core.connections.get_mut(&connection) {
             joining.joined = true;
         }
-        let sites_before = self.core.state.sites.len();
+        let sites_before = self.core.state.roster.sites.len();
         let known = Known {
             incarnation: join.incarnation,
-            site: site_number(&mut self.core.state.sites, &join.site),
+            site: site_number(&mut self.core.state.roster.sites, &join.site),
             lan_address: resolve(join.lan_address, address),
             wan_address: resolve(join.wan_address, address),
             device: shorten(&join.device),
             memory_bytes: join.memory_bytes,
             host_memory_bytes: join.host_memory_bytes,
-            flops_per_s: self.core.state.workers.get(&worker).and_then(|known| known.flops_per_s),
+            flops_per_s: self.core.state.roster.workers.get(&worker).and_then(|known| known.flops_per_s),
         };
         if self.resume(connection, worker, &join, &known) {
             if self.generations.suspending {
@@ -82,7 +82,7 @@ impl Run {
         self.listen_for_silence();
         self.planning.forget_unfit();
         self.generations.last_join = self.core.now;
-        if self.core.state.workers.insert(worker, known).is_none() {
+        if self.core.state.roster.workers.insert(worker, known).is_none() {
             let text = format!("joined from site {} ({})", join.site, shorten(&join.device));
             self.core.notice(Severity::Info, Some(worker), text);
         } else {
@@ -94,7 +94,7 @@ impl Run {
             join.too_late_ms.map(|ms| Duration::from_millis(ms.into())),
         );
         // A restarted coordinator repeats everything to non-members; but site numbers are in circulation.
-        if self.core.state.sites.len() > sites_before {
+        if self.core.state.roster.sites.len() > sites_before {
             self.core.persist();
         }
         let config = self.planning.config_for(&mut self.core, worker);
@@ -136,7 +136,7 @@ impl Run {
             site: known.site,
             resumed: true,
         };
-        self.core.state.workers.insert(worker, known.clone());
+        self.core.state.roster.workers.insert(worker, known.clone());
         self.core.send(worker, ToWorker::Welcome(welcome));
         self.core.tell_revoked(worker);
         self.core.notice(Severity::Info, Some(worker), "is back, and goes on".to_owned());
@@ -144,9 +144,9 @@ impl Run {
             self.liveness.note_move(&mut self.core, worker, known.wan_address);
         }
         // Messages in flight when the connection broke are repeated.
-        let newer = self.core.state.generation.as_ref().filter(|lineup| held < lineup.generation);
+        let newer = self.core.state.generations.present.as_ref().filter(|lineup| held < lineup.generation);
         let start_of = |lineup: &GenerationConfig| {
-            lineup.start_of(worker, self.core.state.checkpoint_in == Some(lineup.generation))
+            lineup.start_of(worker, self.core.state.checkpoints.due_in == Some(lineup.generation))
         };
         if let Some(start) = newer.and_then(start_of) {
             self.core.send(worker, ToWorker::Begin(Arc::new(start)));
@@ -162,7 +162,7 @@ impl Run {
     pub(crate) fn handle_ready(&mut self, worker: WorkerId, ready: Ready) {
         // A report about an earlier part is void.
         let Some(rank) = self.core.rank_of(worker).filter(|rank| *rank == ready.rank) else { return };
-        if let Some(expected) = &self.core.state.facts
+        if let Some(expected) = &self.core.state.lineage.facts
             && let Some(difference) = difference(expected, rank, &ready)
         {
             return self.refuse(worker, &difference);
@@ -221,14 +221,14 @@ impl Run {
 
 impl Generations {
     fn reason_to_refuse(&self, core: &Core, worker: WorkerId, join: &Join) -> Option<String> {
-        if core.state.revoked.contains(&worker) {
+        if core.state.roster.revoked.contains(&worker) {
             return Some("this worker was taken out of the run, and its certificate is revoked".to_owned());
         }
         let site = join.site.trim();
         if !is_site_name(site) {
             return Some(format!("the site's name must have 1 to {SITE_CHARS_MAX} printable characters"));
         }
-        if core.state.sites.len() >= SITES_MAX && !core.state.sites.contains(&join.site) {
+        if core.state.roster.sites.len() >= SITES_MAX && !core.state.roster.sites.contains(&join.site) {
             return Some(format!("the run has {SITES_MAX} sites already"));
         }
         // Overdue members block no slot: others may have to take their place.

@@ -108,7 +108,7 @@ impl Generations {
 
     /// Time at which a begun run goes on with fewer workers than wanted: none has joined for a while, and one holds its state.
     pub(super) fn gathering_ends(&self, core: &Core) -> Option<Duration> {
-        let begun = core.state.phase == Phase::Gathering && core.state.facts.is_some();
+        let begun = core.state.phase == Phase::Gathering && core.state.lineage.facts.is_some();
         let held = begun && core.choose_source() != Source::Fresh;
         held.then(|| self.last_join + Duration::from_millis(core.config.faults.reconnect_grace_ms))
     }

@@ -25,12 +25,12 @@ pub enum Suspended {
 impl Accounting {
     /// Whether rounds are held back. A run that is to end does not wait for that.
     pub(crate) fn is_held(&self, core: &Core) -> bool {
-        (core.state.paused || self.waits_for_slow_joiner(core)) && !core.state.drain
+        (core.state.requests.pause || self.waits_for_slow_joiner(core)) && !core.state.requests.drain
     }
 
     /// Whether a generation has to begin for that.
     pub(crate) fn checkpoint_is_due(&self, core: &Core) -> bool {
-        core.state.checkpoint_asked && !core.is_closing() && !self.is_held(core)
+        core.state.checkpoints.is_asked && !core.is_closing() && !self.is_held(core)
     }
 }
 
@@ -38,17 +38,17 @@ impl Core {
     /// The phase and what it implies for the last round: whether a joiner could still take part.
     pub(crate) fn is_closing(&self) -> bool {
         let at_end = |lineup: &GenerationConfig| lineup.first_round >= lineup.until;
-        self.state.drain || self.state.generation.as_ref().is_some_and(at_end)
+        self.state.requests.drain || self.state.generations.present.as_ref().is_some_and(at_end)
     }
 
     /// Whether that was requested.
     pub(crate) fn is_paused(&self) -> bool {
-        self.state.paused && !self.state.drain && self.state.phase != Phase::Finished
+        self.state.requests.pause && !self.state.requests.drain && self.state.phase != Phase::Finished
     }
 
     pub(crate) fn handle_drain(&mut self) {
-        if !self.state.drain && self.state.phase != Phase::Finished {
-            self.state.drain = true;
+        if !self.state.requests.drain && self.state.phase != Phase::Finished {
+            self.state.requests.drain = true;
             self.persist();
             self.notice(Severity::Info, None, "asked to stop: open rounds are finished first".to_owned());
         }
@@ -56,25 +56,25 @@ impl Core {
 
     /// All write a checkpoint after the first round of a new generation, which is the same one for all of them.
     pub(crate) fn handle_checkpoint_call(&mut self) {
-        if self.state.phase == Phase::Training && !self.is_closing() && !self.state.checkpoint_asked {
-            self.state.checkpoint_asked = true;
+        if self.state.phase == Phase::Training && !self.is_closing() && !self.state.checkpoints.is_asked {
+            self.state.checkpoints.is_asked = true;
             self.persist();
             self.notice(Severity::Info, None, "a checkpoint was requested".to_owned());
         }
     }
 
     pub(crate) fn handle_pause(&mut self) {
-        if self.state.paused || self.state.drain || self.state.phase == Phase::Finished {
+        if self.state.requests.pause || self.state.requests.drain || self.state.phase == Phase::Finished {
             return;
         }
-        self.state.paused = true;
+        self.state.requests.pause = true;
         self.persist();
         let text = "paused: open rounds are finished, then training stops until `coordinator resume`";
         self.notice(Severity::Info, None, text.to_owned());
     }
 
     pub(crate) fn handle_resume(&mut self) {
-        if std::mem::take(&mut self.state.paused) {
+        if std::mem::take(&mut self.state.requests.pause) {
             self.persist();
             self.notice(Severity::Info, None, "resumed: training goes on".to_owned());
         }
@@ -91,7 +91,7 @@ impl Core {
 
     /// Sends a joining worker the list of revoked ones.
     pub(crate) fn tell_revoked(&mut self, worker: WorkerId) {
-        let all: Vec<WorkerId> = self.state.revoked.iter().copied().collect();
+        let all: Vec<WorkerId> = self.state.roster.revoked.iter().copied().collect();
         for workers in all.chunks(REVOKED_MAX) {
             self.send(worker, ToWorker::Revoked { workers: workers.to_vec() });
         }
@@ -106,7 +106,10 @@ impl Run {
 
     /// Everybody writes a checkpoint and leaves; the run is not over.
     pub(crate) fn handle_suspend(&mut self) {
-        if self.generations.suspending || self.core.state.drain || self.core.state.phase == Phase::Finished {
+        if self.generations.suspending
+            || self.core.state.requests.drain
+            || self.core.state.phase == Phase::Finished
+        {
             return;
         }
         self.generations.suspending = true;
@@ -135,7 +138,7 @@ impl Run {
     pub fn note_extension(&mut self, done: u64) {
         let text = format!(
             "the run had ended after {done} steps and goes on to {}: the learning rate follows the new number",
-            self.core.state.schedule.steps
+            self.core.state.rounds.schedule.steps
         );
         self.core.notice(Severity::Info, None, text);
     }
@@ -150,7 +153,7 @@ impl Run {
 
     /// Revokes a worker's certificate. All workers receive it, so that its peers disconnect too; later joiners receive it on joining.
     pub(crate) fn handle_kick(&mut self, worker: WorkerId) {
-        if !self.core.state.revoked.insert(worker) {
+        if !self.core.state.roster.revoked.insert(worker) {
             return;
         }
         // It must be durable before any worker receives it.

@@ -60,7 +60,7 @@ impl Preparing {
 
 impl Run {
     pub(crate) fn advance_gathering(&mut self) {
-        if self.core.state.drain {
+        if self.core.state.requests.drain {
             return self.finish(self.core.words_of_stop());
         }
         if self.accounting.is_held(&self.core) || !self.has_plan() {
@@ -117,7 +117,7 @@ impl Run {
             }
         }
         let text = match &source {
-            Source::Fresh if self.core.state.facts.is_some() => {
+            Source::Fresh if self.core.state.lineage.facts.is_some() => {
                 let text = "no worker holds the run's state or a checkpoint of it: the run starts from the beginning";
                 self.core.notice(Severity::Error, None, text.to_owned());
                 "preparing from the beginning".to_owned()
@@ -160,7 +160,7 @@ impl Run {
     }
 
     pub(crate) fn advance_preparing(&mut self) {
-        if self.core.state.drain {
+        if self.core.state.requests.drain {
             return self.finish(self.core.words_of_stop());
         }
         let Some(preparing) = self.generations.preparing.clone() else { return };
@@ -234,38 +234,48 @@ impl Run {
     fn begin_first(&mut self, reference: &[Ready], replicas: Vec<Vec<WorkerId>>, preparing: &Preparing) {
         let Some(first_round) = reference.first().map(|part| part.next_round) else { return };
         // The start was chosen among the rounds that the ledger reaches.
-        self.core.state.ledger.cut_back(first_round);
+        self.core.state.rounds.ledger.cut_back(first_round);
         self.accounting.keep_pace(&mut self.core, first_round);
         self.core.state.releases.begin_at(first_round);
         let keeps = |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.start.loads_own);
         let back = replicas.iter().flatten().copied().filter(keeps).collect();
         let whole = replicas.iter().filter(|workers| workers.iter().all(keeps));
         let keepers = whole.filter_map(|workers| workers.first().copied()).collect();
-        for (round, worker) in self.core.state.late.cut_back(first_round, &keepers) {
-            self.core.state.ledger.lose(round, worker);
+        for (round, worker) in self.core.state.rounds.late.cut_back(first_round, &keepers) {
+            self.core.state.rounds.ledger.lose(round, worker);
         }
         self.accounting.cut_back(first_round);
-        self.core.state.milestones.retain(|round, _| *round <= first_round);
-        self.core.state.facts = facts_of(reference);
+        self.core.state.lineage.milestones.retain(|round, _| *round <= first_round);
+        self.core.state.lineage.facts = facts_of(reference);
         self.data.holders_change();
         self.core.count_what_did_not_come_back(&back, &preparing.moved, first_round);
-        self.core.state.announced = self.core.state.announced.next();
-        self.core.state.rewinds.note_all(self.core.ranks(), self.core.state.announced, first_round);
-        self.core.state.left_with = None;
+        self.core.state.generations.announced = self.core.state.generations.announced.next();
+        self.core.state.lineage.rewinds.note_all(
+            self.core.ranks(),
+            self.core.state.generations.announced,
+            first_round,
+        );
+        self.core.state.end.left_with = None;
         self.recovery.begin();
         self.generations.preparing = None;
         self.planning.training_begins(self.core.now);
         self.core.state.phase = Phase::Training;
-        let until = Round(self.core.state.schedule.rounds());
+        let until = Round(self.core.state.rounds.schedule.rounds());
         let nothing_open = reference.iter().map(|_| None).collect();
-        self.assemble(self.core.state.announced, replicas, nothing_open, (first_round, until), first_round);
+        self.assemble(
+            self.core.state.generations.announced,
+            replicas,
+            nothing_open,
+            (first_round, until),
+            first_round,
+        );
     }
 }
 
 impl Core {
     /// Describes why an idle run is over.
     fn words_of_stop(&self) -> &'static str {
-        match self.state.facts {
+        match self.state.lineage.facts {
             None => "stopped before training began",
             Some(_) => "stopped before it went on; the newest checkpoints hold its progress",
         }

@@ -69,8 +69,8 @@ impl Run {
         if members.iter().all(|worker| self.core.peers.get(worker).is_some_and(has_finished))
             && !self.core.drain_is_due()
         {
-            return match self.core.state.moving {
-                _ if self.core.state.drain || !self.core.generation_ends() => {
+            return match self.core.state.plans.moving {
+                _ if self.core.state.requests.drain || !self.core.generation_ends() => {
                     let why = self.core.words_of_end(until);
                     self.finish(&why);
                 }
@@ -100,7 +100,7 @@ impl Run {
             None => {}
         }
         if !self.core.is_closing() {
-            let through = self.core.state.ledger.through();
+            let through = self.core.state.rounds.ledger.through();
             // A member that has not yet taken part may still be catching up.
             self.liveness.heal_waiting(&mut self.core, |peer| {
                 peer.is_present_member() && peer.progress.next_round.is_none_or(|next| next >= through)
@@ -109,13 +109,13 @@ impl Run {
     }
 
     fn settle_is_due(&self, members: &BTreeSet<WorkerId>) -> bool {
-        let Some(generation) = &self.core.state.generation else { return false };
+        let Some(generation) = &self.core.state.generations.present else { return false };
         let complete = generation.members().all(|member| members.contains(&member.worker));
         let moved = self.liveness.moves_are_told_at(&self.core).is_some_and(|at| at <= self.core.now);
         let joiner =
             !self.core.is_closing() && self.core.joiners_are_due_at().is_some_and(|at| at <= self.core.now);
         // A coordinator that stopped in the middle of a settle has members that wait for its end.
-        let interrupted = self.core.state.announced > generation.generation;
+        let interrupted = self.core.state.generations.announced > generation.generation;
         let backlog = self.generations.backlog_settle_at(&self.core).is_some_and(|at| at <= self.core.now);
         !complete
             || moved
@@ -149,7 +149,7 @@ impl Run {
 
     fn finish_settle(&mut self) {
         let (Some(settling), Some(mut old)) =
-            (self.generations.settling.take(), self.core.state.generation.clone())
+            (self.generations.settling.take(), self.core.state.generations.present.clone())
         else {
             return;
         };
@@ -168,7 +168,7 @@ impl Run {
             // A round whose results all count is not repeated: workers that have applied it have the others' future
             // state.
             let remade = if outcome.is_whole { open.next() } else { open };
-            self.core.state.rewinds.note((rank, self.core.ranks()), settling.generation, remade);
+            self.core.state.lineage.rewinds.note((rank, self.core.ranks()), settling.generation, remade);
             self.accounting.summaries_mut().reopen(open, rank);
         }
         self.accounting.fix_pace(&mut self.core, &mut old, first_round);
@@ -180,11 +180,11 @@ impl Run {
         self.core.lose_shares(&old, &outcomes, first_round, &settling.participants);
         self.core.count_lost_residuals(&old, &settling.participants);
 
-        let may_join = first_round < until && !self.core.state.drain;
+        let may_join = first_round < until && !self.core.state.requests.drain;
         let mut replicas = self.core.replicas_where(|peer| peer.standing == Standing::Member);
         replicas.retain(|workers| workers.iter().all(|worker| settling.participants.contains(worker)));
         replicas.extend(self.core.ready_replicas().into_iter().filter(|_| may_join));
-        if self.core.state.drain {
+        if self.core.state.requests.drain {
             self.core.state.phase = Phase::Draining;
         }
         let settlements = outcomes.into_iter().map(|outcome| Some(outcome.settlement)).collect();
@@ -238,9 +238,9 @@ impl Run {
             );
         }
         self.core.state.rest();
-        self.core.state.moving = None;
+        self.core.state.plans.moving = None;
         self.recovery.note_short(self.generations.suspending);
-        if self.core.state.drain {
+        if self.core.state.requests.drain {
             return self.finish("the last worker has left; the newest checkpoints hold the run's progress");
         }
         self.core.state.phase = Phase::Gathering;
@@ -259,7 +259,7 @@ impl Run {
     /// Gives the generation's members some time to come back.
     pub(crate) fn await_members(&mut self) {
         self.core.members_changed();
-        let Some(generation) = &self.core.state.generation else { return };
+        let Some(generation) = &self.core.state.generations.present else { return };
         let is_lost = |member: &Member| {
             self.generations.gone.contains(&member.worker) || self.core.peers.contains_key(&member.worker)
         };
@@ -268,7 +268,7 @@ impl Run {
         for ReplicaMembers { ranks, .. } in replicas {
             self.generations.replicas_formed += 1;
             for (rank, member) in (0..).zip(ranks) {
-                let Some(known) = self.core.state.workers.get(&member.worker) else { continue };
+                let Some(known) = self.core.state.roster.workers.get(&member.worker) else { continue };
                 let mut peer = Peer::new(known.clone(), None, self.core.now);
                 peer.standing = Standing::Member;
                 peer.data.has_to_tell = self.core.config.may_be_shared();
@@ -297,7 +297,7 @@ impl Run {
             peers.clone().filter_map(|peer| peer.progress.validation_loss),
             peers.filter_map(|peer| peer.progress.validation_accuracy),
         );
-        self.core.state.last_snapshot = Some(self.last_snapshot());
+        self.core.state.end.last_snapshot = Some(self.last_snapshot());
         self.core.state.phase = Phase::Finished;
         self.generations.preparing = None;
         self.generations.settling = None;
@@ -323,12 +323,12 @@ impl Core {
     }
 
     fn drain_is_due(&self) -> bool {
-        self.state.drain && self.state.phase == Phase::Training
+        self.state.requests.drain && self.state.phase == Phase::Training
     }
 
     /// Describes the end of a run whose rounds before this one are done.
     fn words_of_end(&self, round: Round) -> String {
-        let (schedule, steps) = (&self.state.schedule, self.state.schedule.steps);
+        let (schedule, steps) = (&self.state.rounds.schedule, self.state.rounds.schedule.steps);
         match schedule.steps_of(round).start {
             done if done < steps => format!("it was stopped after {done} of {steps} steps"),
             _ => "all rounds are applied".to_owned(),
@@ -337,14 +337,14 @@ impl Core {
 
     /// Rounds that went on without a member which is not here at the end are not in its books.
     pub(crate) fn lose_late(&mut self, until: Round) {
-        let Some(generation) = &self.state.generation else { return };
+        let Some(generation) = &self.state.generations.present else { return };
         let members = generation.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
         let is_here =
             |worker: &WorkerId| self.peers.get(worker).is_some_and(|peer| peer.standing == Standing::Member);
         let absent: Vec<WorkerId> = members.filter(|worker| !is_here(worker)).collect();
-        let through = self.state.ledger.through();
+        let through = self.state.rounds.ledger.through();
         for worker in absent {
-            let lost = self.state.late.departed(worker, until, through);
+            let lost = self.state.rounds.late.departed(worker, until, through);
             self.lose(lost);
         }
     }
@@ -352,8 +352,8 @@ impl Core {
     /// A run has so many steps. A share that a member skipped, or took along, is given out again in the place of other samples, so it
     /// ends with as many less.
     fn tell_shortfall(&mut self, until: Round) {
-        let room = self.state.schedule.steps_of(until).start * u64::from(self.config.train.batch);
-        let short = room.saturating_sub(self.state.ledger.counted().len());
+        let room = self.state.rounds.schedule.steps_of(until).start * u64::from(self.config.train.batch);
+        let short = room.saturating_sub(self.state.rounds.ledger.counted().len());
         if short > 0 {
             let text = format!(
                 "{short} of {room} samples were not trained on: rounds went on without members that were late or had left"
@@ -367,13 +367,14 @@ impl Generations {
     /// When a generation begins only to give lost samples out again.
     pub(crate) fn backlog_settle_at(&self, core: &Core) -> Option<Duration> {
         let until = core.state.until().filter(|_| core.state.phase == Phase::Training)?;
-        let useful = core.state.ledger.pending() > 0 && core.computing().next() < until && !core.is_closing();
+        let useful =
+            core.state.rounds.ledger.pending() > 0 && core.computing().next() < until && !core.is_closing();
         useful.then(|| self.begun_at + Duration::from_millis(BACKLOG_WAIT_MS))
     }
 
     fn start_settle(&mut self, core: &mut Core, participants: BTreeSet<WorkerId>) {
-        core.state.announced = core.state.announced.next();
-        let generation = core.state.announced;
+        core.state.generations.announced = core.state.generations.announced.next();
+        let generation = core.state.generations.announced;
         // No number is announced twice, also by a coordinator that is restarted right now.
         core.persist();
         for &worker in &participants {
@@ -390,7 +391,7 @@ impl Generations {
         let none_of_them_is_here = core.present_members().is_empty();
         none_of_them_is_here
             && here < core.config.run.workers as usize
-            && !core.state.drain
+            && !core.state.requests.drain
             && !self.suspending
             && core.nobody_holds_a_state()
     }
@@ -406,14 +407,14 @@ impl Accounting {
         first_round: Round,
         survivors: &BTreeSet<WorkerId>,
     ) {
-        if open_round >= core.state.ledger.through() {
+        if open_round >= core.state.rounds.ledger.through() {
             return;
         }
-        core.state.ledger.undo(open_round, first_round);
-        for (round, worker) in core.state.late.cut_back(open_round, survivors) {
-            core.state.ledger.lose(round, worker);
+        core.state.rounds.ledger.undo(open_round, first_round);
+        for (round, worker) in core.state.rounds.late.cut_back(open_round, survivors) {
+            core.state.rounds.ledger.lose(round, worker);
         }
         self.cut_back(open_round);
-        core.state.milestones.retain(|round, _| *round <= open_round);
+        core.state.lineage.milestones.retain(|round, _| *round <= open_round);
     }
 }

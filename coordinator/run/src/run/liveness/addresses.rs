@@ -76,7 +76,7 @@ impl Liveness {
         }
         (peer.known.lan_address, peer.known.wan_address) = (lan_address, wan_address);
         let known = peer.known.clone();
-        core.state.workers.insert(worker, known);
+        core.state.roster.workers.insert(worker, known);
         self.note_move(core, worker, wan_address);
     }
 
@@ -88,7 +88,7 @@ impl Liveness {
 
     /// When a generation begins because a member is not where the others look for it. None: they all are.
     pub(crate) fn moves_are_told_at(&self, core: &Core) -> Option<Duration> {
-        let lineup = core.state.generation.as_ref().filter(|_| !core.is_closing())?;
+        let lineup = core.state.generations.present.as_ref().filter(|_| !core.is_closing())?;
         let moved = |(member, peer): &(&Member, &Peer)| {
             // Only its own site goes by the other one.
             let has_neighbours =

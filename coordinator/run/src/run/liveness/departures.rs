@@ -86,12 +86,12 @@ impl Liveness {
     /// Workers that have joined at some time, and are not here.
     pub(crate) fn gone_statuses(&self, core: &Core) -> Vec<GoneStatus> {
         // At the end, the page shows the workers that stayed to the end.
-        let shown = core.state.last_snapshot.as_ref();
+        let shown = core.state.end.last_snapshot.as_ref();
         let is_shown = |worker: &WorkerId| {
             let id = worker.to_string();
-            shown.is_some_and(|snapshot| snapshot.members.iter().any(|member| member.id == id))
+            shown.is_some_and(|snapshot| snapshot.members.iter().any(|member| member.place.id == id))
         };
-        let gone = core.state.workers.iter();
+        let gone = core.state.roster.workers.iter();
         let gone = gone.filter(|(worker, _)| !core.peers.contains_key(worker) && !is_shown(worker));
         let status = |(worker, known): (&WorkerId, &crate::run::state::Known)| {
             let departure = self.departures.by_worker.get(worker);
@@ -99,7 +99,7 @@ impl Liveness {
                 id: worker.to_string(),
                 site: core.site_name(known.site),
                 device: known.device.clone(),
-                revoked: core.state.revoked.contains(worker),
+                revoked: core.state.roster.revoked.contains(worker),
                 left: departure.is_some_and(|departure| departure.in_order),
                 step: departure.map(|departure| departure.step),
                 last_seen_s: departure.map(|of| core.now.saturating_sub(of.last_seen).as_secs_f64()),

@@ -14,13 +14,13 @@ use crate::run::peer::Peer;
 impl Core {
     pub(crate) fn handle_heartbeat(&mut self, worker: WorkerId, mut heartbeat: Heartbeat) {
         for value in [
-            &mut heartbeat.compute_s,
-            &mut heartbeat.wait_s,
-            &mut heartbeat.data_wait_s,
-            &mut heartbeat.checkpoint_s,
-            &mut heartbeat.encode_s,
-            &mut heartbeat.encode_wait_s,
-            &mut heartbeat.bubble_s,
+            &mut heartbeat.time.compute_s,
+            &mut heartbeat.time.wait_s,
+            &mut heartbeat.time.data_wait_s,
+            &mut heartbeat.time.checkpoint_s,
+            &mut heartbeat.time.encode_s,
+            &mut heartbeat.time.encode_wait_s,
+            &mut heartbeat.time.bubble_s,
         ] {
             *value = if value.is_finite() { value.max(0.0) } else { 0.0 };
         }

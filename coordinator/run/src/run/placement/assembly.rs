@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn outcomes(&self, old: &GenerationConfig, settling: &Settling) -> Option<Vec<Outcome>> {
         let settle_group = |(rank, group): (u32, &SyncGroup)| {
             let layout = self.layout_of(rank);
-            let schedule = self.state.schedule.for_fragments(layout.count());
+            let schedule = self.state.rounds.schedule.for_fragments(layout.count());
             settle(&group.membership, layout, schedule, &settling.answers)
         };
         (0..).zip(&old.groups).map(settle_group).collect()
@@ -59,9 +59,12 @@ impl Core {
             match (old.replica_of(*worker).filter(|_| are_equal), outcomes) {
                 (Some(replica), _) => outcomes.iter().zip(&replica.ranks).map(undone).min().unwrap_or(open),
                 // It had left before: the adopted result may contain its share all the same.
-                (None, [outcome]) => {
-                    self.state.workers.get(worker).map_or(open, |known| outcome.first_undone(known.site))
-                }
+                (None, [outcome]) => self
+                    .state
+                    .roster
+                    .workers
+                    .get(worker)
+                    .map_or(open, |known| outcome.first_undone(known.site)),
                 (None, _) => open,
             }
         };
@@ -72,39 +75,48 @@ impl Core {
         };
         let mut lost = Vec::new();
         for round in (open.0..first_round.0).map(Round) {
-            let departed = self.state.ledger.workers_in(round).iter().filter(|worker| !has(worker, round));
+            let departed =
+                self.state.rounds.ledger.workers_in(round).iter().filter(|worker| !has(worker, round));
             lost.extend(
                 departed.filter(|worker| round >= first_undone(worker)).map(|&worker| (round, worker)),
             );
         }
         let firsts = old.replicas.iter().filter_map(|replica| Some(replica.ranks.first()?.worker));
         // A worker that departed in a round without any holder departed before that round.
-        let mut departed = self.state.late.departed_after(open);
+        let mut departed = self.state.rounds.late.departed_after(open);
         departed.extend(firsts);
         for worker in departed.into_iter().filter(|worker| !has(worker, open)) {
-            if open < first_undone(&worker) && self.state.ledger.workers_in(open).contains(&worker) {
-                self.state.late.counted(worker, open);
+            if open < first_undone(&worker) && self.state.rounds.ledger.workers_in(open).contains(&worker) {
+                self.state.rounds.late.counted(worker, open);
             } else {
-                lost.extend(self.state.late.departed(worker, open, self.state.ledger.through()));
+                lost.extend(self.state.rounds.late.departed(
+                    worker,
+                    open,
+                    self.state.rounds.ledger.through(),
+                ));
             }
         }
         for (round, worker) in lost {
-            self.state.ledger.lose(round, worker);
+            self.state.rounds.ledger.lose(round, worker);
         }
     }
 
     /// Whether all write a checkpoint after the first round of this generation: one was requested, or the generation before was to have one and ended earlier.
     fn takes_checkpoint(&mut self, lineup: &GenerationConfig) -> bool {
-        let before =
-            self.state.generation.as_ref().filter(|old| self.state.checkpoint_in == Some(old.generation));
-        let is_owed = before.is_some_and(|old| self.state.ledger.through() <= old.first_round);
-        let asked = std::mem::take(&mut self.state.checkpoint_asked) || is_owed;
+        let before = self
+            .state
+            .generations
+            .present
+            .as_ref()
+            .filter(|old| self.state.checkpoints.due_in == Some(old.generation));
+        let is_owed = before.is_some_and(|old| self.state.rounds.ledger.through() <= old.first_round);
+        let asked = std::mem::take(&mut self.state.checkpoints.is_asked) || is_owed;
         asked && lineup.first_round < lineup.until
     }
 
     /// Returns the cut of a part of the model. Known once a worker has built it.
     pub(crate) fn layout_of(&self, rank: u32) -> FragmentLayout {
-        let facts = self.state.facts.as_ref();
+        let facts = self.state.lineage.facts.as_ref();
         let values = facts.and_then(|facts| facts.parameters.get(rank as usize).copied()).unwrap_or_default();
         self.config.sync.layout(values)
     }
@@ -145,7 +157,7 @@ impl Run {
         });
         let groups = groups.collect();
         let session_of = |workers: &[WorkerId]| {
-            let lineup = self.core.state.generation.as_ref()?;
+            let lineup = self.core.state.generations.present.as_ref()?;
             let replica = lineup.replica_led_by(*workers.first()?)?;
             let same = replica.ranks.iter().map(|member| member.worker).eq(workers.iter().copied());
             (same && workers.iter().all(was_there)).then_some(replica.session)
@@ -163,9 +175,9 @@ impl Run {
             replicas,
             first_round,
             active_before: active_before.into_iter().collect(),
-            assignments: self.core.state.ledger.assignments_from(open_round),
+            assignments: self.core.state.rounds.ledger.assignments_from(open_round),
             until,
-            schedule: self.core.state.schedule,
+            schedule: self.core.state.rounds.schedule,
         });
     }
 
@@ -185,8 +197,8 @@ impl Run {
             lineup.first_round
         );
         let checkpoint = self.core.takes_checkpoint(&lineup);
-        self.core.state.checkpoint_in = checkpoint.then_some(lineup.generation);
-        self.core.state.generation = Some(lineup.clone());
+        self.core.state.checkpoints.due_in = checkpoint.then_some(lineup.generation);
+        self.core.state.generations.present = Some(lineup.clone());
         self.generations.begin(self.core.now);
         self.core.members_changed();
         self.core.persist();

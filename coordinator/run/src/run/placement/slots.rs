@@ -32,8 +32,8 @@ impl Core {
     /// Whether copies may form while others train. Where members make common steps with clipped gradients, members that have missed some would have to repeat them
     /// together, from the same one on; members of a tensor group always, as one of them has the means of their shared parts.
     pub(crate) fn copies_may_join(&self) -> bool {
-        let (sync, through) = (&self.config.sync, self.state.ledger.through());
-        let makes_common_steps = sync.source.is_gradient() || self.state.schedule.is_warmup(through);
+        let (sync, through) = (&self.config.sync, self.state.rounds.ledger.through());
+        let makes_common_steps = sync.source.is_gradient() || self.state.rounds.schedule.is_warmup(through);
         let is_alone = self.config.train.gradient_clip == 0.0 && self.config.parallel.tensor == 1;
         self.ranks() == 1 || is_alone || !makes_common_steps
     }
@@ -63,7 +63,7 @@ impl Core {
         if candidates.iter().any(|candidate| !candidate.has.is_empty()) {
             return (copies, candidates);
         }
-        for copy in self.state.plan.iter().flat_map(|plan| &plan.copies) {
+        for copy in self.state.plans.decided.iter().flat_map(|plan| &plan.copies) {
             let is_here = |worker: &WorkerId| candidates.iter().any(|candidate| candidate.worker == *worker);
             if copy.len() == self.ranks() as usize && copy.iter().all(is_here) {
                 candidates.retain(|candidate| !copy.contains(&candidate.worker));
@@ -76,20 +76,20 @@ impl Core {
     /// At which sites the stages of a copy are to be.
     fn rows_of_sites(&self) -> Rows {
         let number = |name: &String| {
-            let at = self.state.sites.iter().position(|known| known == name)?;
+            let at = self.state.roster.sites.iter().position(|known| known == name)?;
             Some(SiteId(u32::try_from(at).ok()?))
         };
         let sites = &self.config.parallel.sites;
         if !sites.is_empty() {
             return sites.iter().map(number).collect::<Option<_>>().map_or(Rows::Nowhere, Rows::Only);
         }
-        let site = |worker: &WorkerId| Some(self.state.workers.get(worker)?.site);
+        let site = |worker: &WorkerId| Some(self.state.roster.workers.get(worker)?.site);
         // A tensor group is of one site, that of its first member.
         let members = self.config.parallel.tensor.max(1) as usize;
         let row =
             |copy: &Vec<WorkerId>| copy.iter().step_by(members).map(site).collect::<Option<Vec<SiteId>>>();
         let mut planned: BTreeMap<Vec<SiteId>, usize> = BTreeMap::new();
-        for row in self.state.plan.iter().flat_map(|plan| &plan.copies).filter_map(row) {
+        for row in self.state.plans.decided.iter().flat_map(|plan| &plan.copies).filter_map(row) {
             *planned.entry(row).or_default() += 1;
         }
         if planned.is_empty() {
@@ -246,7 +246,7 @@ impl Core {
         if self.ranks() == 1 {
             return;
         }
-        let through = self.state.ledger.through().0;
+        let through = self.state.rounds.ledger.through().0;
         let is_stale = |peer: &Peer| {
             peer.progress.next_round.is_some_and(|next| next.0 + SMALL_RESULTS_KEPT_ROUNDS < through)
         };

@@ -88,7 +88,7 @@ impl Run {
             match overdue {
                 Overdue::Profile(worker) => self.refuse(worker, UNTOLD),
                 Overdue::Ways(worker, sites) => {
-                    let name = |site: &SiteId| self.core.state.sites.get(site.0 as usize).cloned();
+                    let name = |site: &SiteId| self.core.state.roster.sites.get(site.0 as usize).cloned();
                     let names: Vec<String> = sites.iter().filter_map(name).collect();
                     let text = format!(
                         "has not reported in time the speed of the links from {}: the plan takes unmeasured links to be as slow as the slowest measured one",
@@ -172,7 +172,7 @@ impl Planning {
     /// Workers with another vocabulary are refused once they have built the model; until then, the largest one fits
     /// all.
     fn vocabulary(&self, core: &Core) -> Option<u32> {
-        let told = || self.surveys.vocabulary().or(core.state.vocabulary);
+        let told = || self.surveys.vocabulary().or(core.state.plans.vocabulary);
         core.config.vocabulary().or_else(told)
     }
 
@@ -196,7 +196,7 @@ impl Planning {
         let flops_per_s = self.surveys.device(worker).map(|device| device.flops_per_s as u64);
         if let Some(peer) = core.peers.get_mut(&worker).filter(|_| flops_per_s.is_some()) {
             peer.known.flops_per_s = flops_per_s;
-            core.state.workers.insert(worker, peer.known.clone());
+            core.state.roster.workers.insert(worker, peer.known.clone());
         }
     }
 
@@ -251,7 +251,7 @@ impl Planning {
 
     fn decide(&mut self, core: &mut Core, decided: Decided) {
         let why = decided.why.clone();
-        core.state.vocabulary = self.vocabulary(core);
+        core.state.plans.vocabulary = self.vocabulary(core);
         core.follow_plan(decided);
         for ((from, to), link) in self.surveys.known_ways() {
             core.state.ways.measured(from, to, link);
@@ -279,7 +279,7 @@ impl Planning {
         let sites: Option<Vec<Site>> = by_site
             .iter()
             .map(|(&site, workers)| {
-                let name = core.state.sites.get(site.0 as usize)?.clone();
+                let name = core.state.roster.sites.get(site.0 as usize)?.clone();
                 let devices = workers.iter().map(|worker| device(*worker)).collect::<Option<_>>()?;
                 let (knows_lan, lan) = (lan(site).is_some(), lan(site).unwrap_or(UNKNOWN_LAN));
                 Some(Site { name, devices, lan, knows_lan })
@@ -384,7 +384,7 @@ impl Core {
         if let Ok(written) = self.config.to_toml() {
             self.config_toml = written;
         }
-        self.state.plan = Some(decided);
+        self.state.plans.decided = Some(decided);
     }
 }
 

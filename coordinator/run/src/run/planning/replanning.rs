@@ -188,7 +188,7 @@ impl Run {
     /// Carries out the move once all workers have done every round before it and have a checkpoint on disk. They begin anew under the new plan, or under the old one if a
     /// worker that the new one needs has left.
     pub(crate) fn carry_out_move(&mut self, round: Round) {
-        let Some(Moving { plan, workers }) = self.core.state.moving.take() else { return };
+        let Some(Moving { plan, workers }) = self.core.state.plans.moving.take() else { return };
         let is_here =
             |worker: &WorkerId| self.core.peers.get(worker).is_some_and(|peer| peer.connection.is_some());
         let here = workers.iter().all(is_here);
@@ -204,8 +204,8 @@ impl Run {
 
     /// Asks for another plan where the workers present cannot make a copy and none has joined for a while.
     pub(crate) fn replan_for_those_here(&mut self, round: Round) {
-        let begun = self.core.state.facts.is_some()
-            && self.core.state.plan.is_some()
+        let begun = self.core.state.lineage.facts.is_some()
+            && self.core.state.plans.decided.is_some()
             && self.core.replan_after().is_some();
         let is_early = self.generations.gathering_ends(&self.core).is_none_or(|at| at > self.core.now);
         if begun && !is_early && self.planning.unfit.is_none() && self.planning.replanning.asked.is_none() {
@@ -238,10 +238,10 @@ impl Run {
         if let Some(plan) = plan {
             self.core.count_what_does_not_fit();
             self.core.follow_plan(plan);
-            self.core.state.cut_at = Some(round.max(self.core.state.ledger.through()));
+            self.core.state.cut_at = Some(round.max(self.core.state.rounds.ledger.through()));
             // Facts about the old parts do not hold for the new ones.
-            self.core.state.milestones.clear();
-            if let Some(facts) = &mut self.core.state.facts {
+            self.core.state.lineage.milestones.clear();
+            if let Some(facts) = &mut self.core.state.lineage.facts {
                 facts.parameters.clear();
             }
         }
@@ -250,7 +250,7 @@ impl Run {
         self.recovery.begin_anew();
         self.generations.gather_anew(self.core.now);
         self.core.members_changed();
-        self.core.state.generation = None;
+        self.core.state.generations.present = None;
         self.core.state.phase = Phase::Gathering;
         let here = |worker: &WorkerId| self.core.peers.contains_key(worker);
         let coming: BTreeSet<WorkerId> = workers.into_iter().filter(here).collect();
@@ -293,7 +293,7 @@ impl Planning {
                 let Some(plan) = self.decided_for_those_here(core, &choice, &why) else { return };
                 let workers = core.workers_of(&plan);
                 core.notice(Severity::Info, None, format!("the plan changes: {why}"));
-                core.state.moving = Some(Moving { plan, workers });
+                core.state.plans.moving = Some(Moving { plan, workers });
                 core.persist();
             }
         }
@@ -345,7 +345,7 @@ impl Planning {
     /// Returns the known capacity of a machine. A machine without a measurement counts as slow as the slowest measured
     /// one.
     fn known_device(&self, core: &Core, worker: WorkerId) -> Option<Device> {
-        let slowest = core.state.workers.values().filter_map(|known| known.flops_per_s).min()?;
+        let slowest = core.state.roster.workers.values().filter_map(|known| known.flops_per_s).min()?;
         let known = &core.peers.get(&worker)?.known;
         let flops_per_s = known.flops_per_s.unwrap_or(slowest) as f64 * self.speeds.factor(worker);
         Some(Device::told(flops_per_s, (known.memory_bytes, known.host_memory_bytes)))
@@ -357,14 +357,15 @@ impl Planning {
         let topology = self.topology_of(core, &by_site, |worker| self.known_device(core, worker))?;
         let spec = self.spec(core)?;
         let divisions = Divisions::of(&core.config, &spec);
-        let through = core.state.ledger.through();
-        let done = through.0.checked_sub(1).map_or(0, |last| core.state.schedule.steps_of(Round(last)).end);
+        let through = core.state.rounds.ledger.through();
+        let done =
+            through.0.checked_sub(1).map_or(0, |last| core.state.rounds.schedule.steps_of(Round(last)).end);
         let beginning_s = self.replanning.beginning.map_or(PAUSE_S, |took| took.as_secs_f64());
         Some(Question {
             present: core.present_plan(&by_site, &spec, &divisions),
             topology,
             divisions,
-            steps_left: core.state.schedule.steps.saturating_sub(done),
+            steps_left: core.state.rounds.schedule.steps.saturating_sub(done),
             pause_s: PAUSES * beginning_s,
         })
     }
@@ -373,13 +374,13 @@ impl Planning {
 impl Core {
     /// Whether a generation has to end for a move.
     pub(crate) fn move_is_due(&self) -> bool {
-        self.state.moving.is_some() && self.state.phase == Phase::Training && !self.is_closing()
+        self.state.plans.moving.is_some() && self.state.phase == Phase::Training && !self.is_closing()
     }
 
     /// Describes the present plan and its successor.
     pub(crate) fn plan_status(&self) -> Option<String> {
-        let plan = &self.state.plan.as_ref()?.why;
-        let next = self.state.moving.as_ref();
+        let plan = &self.state.plans.decided.as_ref()?.why;
+        let next = self.state.plans.moving.as_ref();
         Some(next.map_or_else(|| plan.clone(), |next| format!("{plan} Next, {}", next.plan.why)))
     }
 
@@ -387,7 +388,7 @@ impl Core {
     pub(crate) fn replan_after(&self) -> Option<Duration> {
         let seconds = self.config.parallel.replan_after_s;
         // A plan written by the user stays. Factors of low-rank gradients cannot be cut anew.
-        let is_open = self.state.plan.is_some() && self.config.sync.rank == 0;
+        let is_open = self.state.plans.decided.is_some() && self.config.sync.rank == 0;
         (seconds > 0 && is_open).then(|| Duration::from_secs(seconds.into()))
     }
 
@@ -421,7 +422,7 @@ impl Core {
                 Some(DeviceId { site, device })
             })
         };
-        let lineup = self.state.generation.as_ref()?;
+        let lineup = self.state.generations.present.as_ref()?;
         let of_replica =
             |ranks: &[Member]| ranks.iter().map(|member| place(&member.worker)).collect::<Option<Vec<_>>>();
         let rows: Vec<Vec<DeviceId>> =
@@ -445,7 +446,7 @@ impl Core {
 impl Generations {
     fn may_be_planned_anew(&self, core: &Core) -> bool {
         core.state.phase == Phase::Training
-            && core.state.moving.is_none()
+            && core.state.plans.moving.is_none()
             && !core.is_closing()
             && self.waits_until().is_none()
     }

@@ -47,11 +47,11 @@ impl Planning {
     pub(crate) fn share_out(&mut self, core: &mut Core, first_round: Round, workers: Vec<WorkerId>) {
         let weights =
             if core.config.shares_follow_speed() { weights_of(&core.speeds(&workers)) } else { Vec::new() };
-        let before = core.state.ledger.newest().map_or(&[][..], |newest| newest.weights.each());
+        let before = core.state.rounds.ledger.newest().map_or(&[][..], |newest| newest.weights.each());
         if before != weights {
             core.notice(Severity::Info, None, describe(&workers, &weights, core.config.train.batch));
         }
-        core.state.ledger.assign(first_round, workers, weights);
+        core.state.rounds.ledger.assign(first_round, workers, weights);
         self.shares = Shares { next_look: core.now + LOOK, uneven: 0 };
     }
 }
@@ -73,7 +73,7 @@ impl Run {
 
     fn shares_are_watched(&self) -> bool {
         let are_several =
-            || self.core.state.generation.as_ref().is_some_and(|lineup| lineup.replicas.len() > 1);
+            || self.core.state.generations.present.as_ref().is_some_and(|lineup| lineup.replicas.len() > 1);
         let is_free = self.core.state.phase == Phase::Training && !self.generations.is_settling();
         is_free
             && self.core.config.shares_follow_speed()
@@ -85,7 +85,9 @@ impl Run {
 
 impl Core {
     fn other_shares_pay(&self) -> bool {
-        let Some(Assignment { workers, weights, .. }) = self.state.ledger.newest() else { return false };
+        let Some(Assignment { workers, weights, .. }) = self.state.rounds.ledger.newest() else {
+            return false;
+        };
         let speeds = self.speeds(workers);
         let now = step_s(weights.each(), &speeds);
         let then = step_s(&weights_of(&speeds), &speeds);

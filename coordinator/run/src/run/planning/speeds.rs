@@ -99,7 +99,7 @@ impl Planning {
         let Some(peer) = core.peers.get_mut(&worker) else { return };
         if let Some(told) = peer.known.flops_per_s.filter(|_| factor != 1.0) {
             peer.known.flops_per_s = Some((told as f64 * factor).max(1.0) as u64);
-            core.state.workers.insert(worker, peer.known.clone());
+            core.state.roster.workers.insert(worker, peer.known.clone());
         }
     }
 

@@ -64,7 +64,7 @@ impl Recovery {
         let (mut kicked, mut absent, mut without) = (Vec::new(), Vec::new(), Vec::new());
         for worker in left.iter().filter(|worker| !has_it(worker)) {
             let list = match () {
-                () if core.state.revoked.contains(worker) => &mut kicked,
+                () if core.state.roster.revoked.contains(worker) => &mut kicked,
                 () if core.is_here(*worker) => &mut without,
                 () => &mut absent,
             };
@@ -117,7 +117,7 @@ impl Recovery {
 impl Core {
     /// Workers that left with more than `source`, and the round that their state precedes.
     fn left_with_more_than(&self, source: &Source) -> Option<(Round, &BTreeSet<WorkerId>)> {
-        let (round, left) = self.state.left_with.as_ref()?;
+        let (round, left) = self.state.end.left_with.as_ref()?;
         (source.round() < Some(*round)).then_some((*round, left))
     }
 
@@ -127,7 +127,8 @@ impl Core {
 
     /// Those of them that are absent and may come back.
     fn absent_of<'a>(&'a self, left: &'a BTreeSet<WorkerId>) -> impl Iterator<Item = &'a WorkerId> {
-        left.iter().filter(move |worker| !self.state.revoked.contains(worker) && !self.is_here(**worker))
+        left.iter()
+            .filter(move |worker| !self.state.roster.revoked.contains(worker) && !self.is_here(**worker))
     }
 }
 

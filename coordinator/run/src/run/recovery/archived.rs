@@ -26,6 +26,8 @@ impl Core {
     /// began has none there.
     pub(crate) fn waits_for_archive(&self) -> bool {
         let owes_it = |peer: &Peer| peer.connection.is_some() && !peer.checkpoints.has_told_archive;
-        self.config.checkpoint.to.is_some() && self.state.facts.is_some() && self.peers.values().any(owes_it)
+        self.config.checkpoint.to.is_some()
+            && self.state.lineage.facts.is_some()
+            && self.peers.values().any(owes_it)
     }
 }

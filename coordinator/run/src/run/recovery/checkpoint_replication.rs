@@ -38,7 +38,8 @@ impl Recovery {
                 core.tell_checkpoint(worker, report.next_round);
                 let (next_round, rank) = (report.next_round, core.rank_of(worker).unwrap_or_default());
                 // At most the present generation: rewinds concern earlier ones.
-                let (parts, generation) = (core.ranks(), report.generation.min(core.state.announced));
+                let (parts, generation) =
+                    (core.ranks(), report.generation.min(core.state.generations.announced));
                 let state_hash = *state_hash;
                 let offer =
                     CheckpointOffer { next_round, state_hash, private: true, rank, parts, generation };
@@ -52,9 +53,9 @@ impl Recovery {
                 core.notice(Severity::Error, Some(worker), text);
             }
         }
-        core.state.checkpoints.insert(0, Checkpoint { worker, report });
+        core.state.checkpoints.newest.insert(0, Checkpoint { worker, report });
         let (mut seen, mut place) = (BTreeSet::new(), 0);
-        core.state.checkpoints.retain(|checkpoint| {
+        core.state.checkpoints.newest.retain(|checkpoint| {
             place += 1;
             let is_newest = seen.insert(checkpoint.worker);
             place <= CHECKPOINTS_KEPT || is_newest && core.peers.contains_key(&checkpoint.worker)
@@ -116,7 +117,7 @@ impl Core {
     pub(crate) fn tell_checkpoint(&mut self, writer: WorkerId, next_round: Round) {
         let is_known =
             |known: &Checkpoint| known.report.next_round == next_round && known.report.outcome.is_ok();
-        if !self.state.checkpoints.iter().any(is_known) {
+        if !self.state.checkpoints.newest.iter().any(is_known) {
             let text = format!("is the first to have written the checkpoint before {next_round}");
             self.notice(Severity::Info, Some(writer), text);
         }
@@ -124,7 +125,8 @@ impl Core {
 
     /// Whether one worker alone has this part of the model.
     fn is_alone_with(&self, rank: u32) -> bool {
-        let group = self.state.generation.as_ref().and_then(|lineup| lineup.groups.get(rank as usize));
+        let group =
+            self.state.generations.present.as_ref().and_then(|lineup| lineup.groups.get(rank as usize));
         self.ranks() > 1 && group.is_some_and(|group| group.membership.members().len() == 1)
     }
 }

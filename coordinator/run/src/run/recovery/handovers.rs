@@ -118,7 +118,7 @@ impl Run {
     pub(crate) fn let_go_the_spared(&mut self) {
         // A briefly absent worker is needed as before; and the end of a run dismisses all.
         let is_settled = self.generations.waits_until().is_none()
-            && !self.core.state.drain
+            && !self.core.state.requests.drain
             && !self.core.generation_ends();
         let is_due = |(worker, leave): &(&WorkerId, &Leave)| {
             leave.until <= self.core.now || is_settled && !self.recovery.is_needed(&self.core, **worker)
@@ -174,7 +174,7 @@ impl Run {
                 .into_iter()
                 .for_each(|worker| self.recovery.have_copied(&mut self.core, worker, round));
         }
-        if self.core.state.moving.take().is_some() {
+        if self.core.state.plans.moving.take().is_some() {
             let text =
                 "the move to a new plan is cancelled: a worker that has a part in it, or may have, leaves"
                     .to_owned();
@@ -205,10 +205,10 @@ impl Run {
         }
         self.count_rounds();
         self.core.lose_late(round);
-        if let Some(old) = self.core.state.generation.clone() {
+        if let Some(old) = self.core.state.generations.present.clone() {
             self.core.count_lost_residuals(&old, survivors);
             let kept = old.members().map(|member| member.worker).filter(|worker| survivors.contains(worker));
-            self.core.state.resting = Some((old.clone(), kept.collect()));
+            self.core.state.residuals.resting = Some((old.clone(), kept.collect()));
         }
     }
 }
@@ -260,7 +260,7 @@ impl Recovery {
     fn is_needed(&self, core: &Core, worker: WorkerId) -> bool {
         let is_here = |peer: &Peer| peer.connection.is_some();
         let stays = |other: WorkerId| other != worker && !self.handovers.has(other);
-        if core.state.drain || !core.peers.get(&worker).is_some_and(is_here) {
+        if core.state.requests.drain || !core.peers.get(&worker).is_some_and(is_here) {
             return false;
         }
         match core.state.phase {
@@ -304,7 +304,7 @@ impl Recovery {
                 names.join(", ")
             );
             core.notice(Severity::Info, None, text);
-            core.state.left_with = Some((round, written.iter().copied().collect()));
+            core.state.end.left_with = Some((round, written.iter().copied().collect()));
         }
         let rank_of = |worker: &WorkerId| core.rank_of(*worker);
         let kept: BTreeSet<_> = written.iter().map(rank_of).collect();
@@ -362,14 +362,14 @@ impl Core {
         if !matches!(self.state.phase, Phase::Gathering | Phase::Preparing) {
             return;
         }
-        let left = self.state.left_with.as_ref().map(|left| left.0);
+        let left = self.state.end.left_with.as_ref().map(|left| left.0);
         let Some(newest) = left.max(self.choose_source().round()) else { return };
         let has = |peer: &Peer| peer.checkpoints.offers.iter().any(|offer| offer.next_round == newest);
         let can_spare = self.choose_source_of(|other| other != worker).round() == Some(newest);
         if can_spare || !self.peers.get(&worker).is_some_and(has) {
             return;
         }
-        match &mut self.state.left_with {
+        match &mut self.state.end.left_with {
             Some((round, workers)) if *round == newest => drop(workers.insert(worker)),
             left => *left = Some((newest, [worker].into())),
         }
@@ -397,6 +397,6 @@ impl Core {
 
     /// Whether the generation ends before the run does.
     pub(crate) fn generation_ends(&self) -> bool {
-        self.state.until().is_some_and(|until| until.0 < self.state.schedule.rounds())
+        self.state.until().is_some_and(|until| until.0 < self.state.rounds.schedule.rounds())
     }
 }

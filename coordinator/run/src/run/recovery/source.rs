@@ -72,7 +72,7 @@ impl Core {
 
     /// The same for the state of these workers.
     pub(crate) fn choose_source_of(&self, has: impl Fn(WorkerId) -> bool) -> Source {
-        let not_undone = self.states_held(&has, |offer| !self.state.rewinds.have_undone(offer));
+        let not_undone = self.states_held(&has, |offer| !self.state.lineage.rewinds.have_undone(offer));
         let newest = |is_strict| self.newest_of(&not_undone, is_strict);
         // A state of another past is better than none.
         let any_past = || self.newest_of(&self.states_held(&has, |_| true), false);
@@ -117,7 +117,7 @@ impl Core {
     fn newest_of(&self, states: &States, is_strict: bool) -> Option<Source> {
         let whole =
             |(round, _, parts): (Round, bool, u32), held: &BTreeMap<u32, Holders>| -> Option<Vec<Hash>> {
-                let known = |rank| self.state.milestones.get(&round)?.get(&rank).copied();
+                let known = |rank| self.state.lineage.milestones.get(&round)?.get(&rank).copied();
                 let of_part = |rank: u32| {
                     let held = held.get(&rank)?;
                     match known(rank) {
@@ -209,7 +209,7 @@ impl Core {
     }
 
     fn is_usable(&self, round: Round) -> bool {
-        round.0 <= self.state.schedule.rounds() && self.state.ledger.reaches(round)
+        round.0 <= self.state.rounds.schedule.rounds() && self.state.rounds.ledger.reaches(round)
     }
 }
 

@@ -59,7 +59,7 @@ fn members_that_are_away_are_given_up_for_a_checkpoint_or_for_enough_others() {
 #[test]
 fn a_member_that_comes_back_from_elsewhere_is_where_it_says_in_the_next_generation() {
     let mut story = Story::training();
-    let before = story.run.state().generation.clone().unwrap();
+    let before = story.run.state().generations.present.clone().unwrap();
     let (elsewhere, second) = (SocketAddr::from((Ipv4Addr::LOCALHOST, 71)), ConnectionId(20));
     let (worker, address) = (WorkerId(2), Ipv4Addr::LOCALHOST.into());
     story.handle(Event::Opened { connection: second, worker, address });
@@ -89,12 +89,15 @@ fn a_member_that_comes_back_from_elsewhere_is_where_it_says_in_the_next_generati
 #[test]
 fn what_a_worker_that_leaves_had_yet_to_send_is_told_and_counted() {
     let mut story = Story::training();
-    assert_eq!(story.run.status(0).residuals_lost, ResidualsLost::default());
+    assert_eq!(story.run.status(0).accounting.residuals_lost, ResidualsLost::default());
     story.say(2, ToCoordinator::Leaving);
     story.settled(1, 2, 1, 1);
     assert_eq!(story.begun(1).membership.generation, Generation(2));
     let status = story.run.status(0);
-    assert_eq!(status.residuals_lost, ResidualsLost { contributions: 1, ..ResidualsLost::default() });
+    assert_eq!(
+        status.accounting.residuals_lost,
+        ResidualsLost { contributions: 1, ..ResidualsLost::default() }
+    );
     let says = |text: &str| status.events.iter().any(|event| event.text.contains(text));
     assert!(says("unsent changes of w2 are lost"), "{:#?}", status.events);
 }
@@ -107,7 +110,7 @@ fn who_was_due_while_nobody_listened_is_heard_out() {
     assert_eq!(story.run.next_timeout(), Some(story.now), "they have said nothing since they came");
     story.now = Duration::from_secs(9);
     story.handle(Event::Timer);
-    assert_eq!(story.run.status(0).members.len(), 2, "{:?}", story.commands);
+    assert_eq!(story.run.status(0).cluster.members.len(), 2, "{:?}", story.commands);
     story.say(1, heartbeat(1));
     story.pass_to(Duration::from_secs(12));
     story.handle(Event::Timer);

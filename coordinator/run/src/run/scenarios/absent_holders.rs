@@ -38,7 +38,7 @@ fn nobody_waits_for_a_worker_that_was_killed() {
         (0..2).for_each(|round| story.applied(worker, round, 9));
     }
     story.say(1, written(2, 0));
-    assert_eq!(story.run.state().ledger.through(), Round(2));
+    assert_eq!(story.run.state().rounds.ledger.through(), Round(2));
     for connection in [1, 2] {
         story.handle(Event::Closed { connection: ConnectionId(connection) });
     }
@@ -55,7 +55,7 @@ fn who_leaves_while_the_run_gathers_is_waited_for_as_well() {
     let mut story = leaving();
     finished_and_written(&mut story);
     story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
-    assert!(is_dismissed(&story.told(2)) && story.run.state().left_with.is_none(), "3 has what it had");
+    assert!(is_dismissed(&story.told(2)) && story.run.state().end.left_with.is_none(), "3 has what it had");
     story.handle(Event::Pause);
     story.join(1, &[offer(2, 0, true)]);
     story.join(3, &[offer(2, 1, false)]);
@@ -63,7 +63,7 @@ fn who_leaves_while_the_run_gathers_is_waited_for_as_well() {
         story.say(worker, ToCoordinator::Leaving);
     }
     let both = BTreeSet::from([WorkerId(1), WorkerId(3)]);
-    assert_eq!(story.run.state().left_with, Some((Round(2), both)));
+    assert_eq!(story.run.state().end.left_with, Some((Round(2), both)));
 
     story.handle(Event::Resume);
     let (config, state) = (story.run.core.config.clone(), story.run.state().clone());
@@ -140,11 +140,11 @@ fn each_time_it_is_waited_for_and_told_anew() {
 
     // Now it is the other one.
     story.say(2, ToCoordinator::Leaving);
-    let generation = story.run.state().announced;
+    let generation = story.run.state().generations.announced;
     story.settled(2, generation.0, 2, 2);
     story.say(2, written(3, 0));
     story.say(2, finished(3, None));
-    assert_eq!(story.run.state().left_with, Some((Round(3), BTreeSet::from([WorkerId(2)]))));
+    assert_eq!(story.run.state().end.left_with, Some((Round(3), BTreeSet::from([WorkerId(2)]))));
     story.join(1, &[of_whole_model(2)]);
     story.pass_to(story.now + Duration::from_secs(60));
     story.handle(Event::Timer);

@@ -81,7 +81,7 @@ fn what_a_worker_has_on_its_own_disk_is_not_less_for_being_in_the_archive() {
 #[test]
 fn a_state_that_is_in_the_archive_from_a_later_generation_was_not_given_up() {
     let mut story = begun_anew();
-    story.run.core.state.rewinds.note((0, 1), Generation(4), Round(0));
+    story.run.core.state.lineage.rewinds.note((0, 1), Generation(4), Round(0));
     let own = CheckpointOffer { generation: Generation(3), private: true, ..offer(1, 9) };
     story.join(3, std::slice::from_ref(&own));
     story.join(4, &[offer(0, 7)]);

@@ -147,7 +147,7 @@ fn a_run_of_workers_that_all_have_nothing_is_told_to_people_once_and_goes_on_wit
     say(&mut story, 2, DataAt::Nowhere);
     say(&mut story, 1, DataAt::Nowhere);
     assert_eq!(told(&story), 1);
-    assert_eq!(story.run.status(0).members[0].data.as_deref(), Some("none"));
+    assert_eq!(story.run.status(0).cluster.members[0].work.data.as_deref(), Some("none"));
     story.join(3, &[]);
     say(&mut story, 3, DataAt::Here(name(1)));
     assert!(!problems(&story).contains("`--data remote`"));

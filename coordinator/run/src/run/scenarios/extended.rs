@@ -15,7 +15,7 @@ fn over(steps: u64, change: impl Fn(&mut RunConfig)) -> (RunConfig, RunState) {
     config.run.steps = steps;
     change(&mut config);
     let mut story = Story::of(config).trained();
-    let rounds = story.run.state().schedule.rounds();
+    let rounds = story.run.state().rounds.schedule.rounds();
     for worker in [1, 2] {
         story.say(worker, finished(rounds, None));
     }
@@ -25,7 +25,7 @@ fn over(steps: u64, change: impl Fn(&mut RunConfig)) -> (RunConfig, RunState) {
 
 /// Goes on to so many steps with the checkpoints that both have written at the end.
 fn extended((mut config, mut state): (RunConfig, RunState), steps: u64) -> (Story, GenerationStart) {
-    let rounds = state.ledger.through().0;
+    let rounds = state.rounds.ledger.through().0;
     config.run.steps = steps;
     state.extend(steps).unwrap();
     let mut story = Story::of_state(config, state);
@@ -33,7 +33,7 @@ fn extended((mut config, mut state): (RunConfig, RunState), steps: u64) -> (Stor
         story.join(worker, &[of_whole_model(rounds)]);
         let told = welcomed(&story.told(worker));
         let [config] = told.as_slice() else { panic!("{told:?}") };
-        let (configured, schedule) = (config.round_schedule(), story.run.state().schedule);
+        let (configured, schedule) = (config.round_schedule(), story.run.state().rounds.schedule);
         assert_eq!(
             (configured.warmup_rounds, configured.steps),
             (schedule.warmup_rounds, schedule.steps),
@@ -63,7 +63,7 @@ fn a_run_that_is_over_goes_on_from_its_end_to_more_steps() {
         story.say(worker, finished(13, None));
     }
     let state = story.run.state();
-    assert_eq!((state.phase, state.ledger.counted().len()), (Phase::Finished, 25 * 4));
+    assert_eq!((state.phase, state.rounds.ledger.counted().len()), (Phase::Finished, 25 * 4));
 }
 
 /// A reader that draws an extended run's curves from its store does not know the original number of steps.
@@ -96,14 +96,14 @@ fn a_last_round_that_was_shortened_stays_as_it_was() {
     for worker in [1, 2] {
         story.say(worker, finished(13, None));
     }
-    assert_eq!(story.run.state().ledger.counted().len(), 24 * 4);
+    assert_eq!(story.run.state().rounds.ledger.counted().len(), 24 * 4);
 }
 
 #[test]
 fn the_warmup_is_the_one_that_it_had() {
     let with_warmup = |config: &mut RunConfig| config.sync.warmup_share = 0.5;
     let (config, state) = over(20, with_warmup);
-    assert_eq!(state.schedule.warmup_rounds, 5);
+    assert_eq!(state.rounds.schedule.warmup_rounds, 5);
     let (_, start) = extended((config, state), 60);
     assert_eq!((start.first_round, start.until), (Round(10), Round(30)));
 }
@@ -119,10 +119,10 @@ fn a_run_that_was_stopped_goes_on_to_its_own_end() {
         story.say(worker, finished(3, None));
     }
     let (config, state) = (story.run.core.config.clone(), story.run.state().clone());
-    assert_eq!((state.phase, state.drain), (Phase::Finished, true));
+    assert_eq!((state.phase, state.requests.drain), (Phase::Finished, true));
     let (story, start) = extended((config, state), 20);
     assert_eq!((start.first_round, start.until), (Round(3), Round(10)));
-    assert!(!story.run.state().drain);
+    assert!(!story.run.state().requests.drain);
 }
 
 #[test]
@@ -167,15 +167,15 @@ fn who_does_not_come_back_takes_with_it_what_it_had_yet_to_send() {
         let (mut config, mut state) = over(20, |_| ());
         config.run.steps = 30;
         state.extend(30).unwrap();
-        state.left_with = None;
-        let before = state.residuals_lost;
+        state.end.left_with = None;
+        let before = state.residuals.lost;
         let mut story = Story::of_state(config, state);
         // The third has a copy, as where the folder of another worker's checkpoints was copied.
         let offers = |worker: u32| [CheckpointOffer { private: worker < 3, ..of_whole_model(10) }];
         workers.iter().for_each(|&worker| story.join(worker, &offers(worker)));
         workers.iter().for_each(|&worker| story.say(worker, ready(10, 40)));
         story.begun(workers[0]);
-        let lost = story.run.state().residuals_lost;
+        let lost = story.run.state().residuals.lost;
         let events = story.run.status(0).events;
         let is_told = events.iter().any(|event| event.text.contains("unsent changes of w2 are lost"));
         (lost.contributions - before.contributions, lost.results - before.results, is_told)
@@ -204,7 +204,7 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
     let (mut config, mut state) = (story.run.core.config.clone(), story.run.state().clone());
     config.run.steps = 30;
     state.extend(30).unwrap();
-    let before = state.residuals_lost;
+    let before = state.residuals.lost;
     let mut story = Story::of_state(config, state);
     story.join(1, &[of_whole_model(10)]);
     story.join(3, &[]);
@@ -216,7 +216,7 @@ fn who_healed_in_a_preparation_that_broke_off_has_not_brought_back_what_it_had_y
     story.handle(Event::Closed { connection: ConnectionId(3) });
 
     let start = story.begun(2);
-    let lost = story.run.state().residuals_lost;
+    let lost = story.run.state().residuals.lost;
     assert_eq!((lost.contributions - before.contributions, lost.results - before.results), (1, 0));
     let events = story.run.status(0).events;
     let is_told = |text: &str| events.iter().any(|event| event.text.contains(text));
@@ -244,12 +244,12 @@ fn warmup_and_early_part_stay_as_long_as_they_were_whatever_the_preset() {
     ] {
         let read = |steps: u64| parsed(&run_toml().steps(steps).without("sync").set("sync.preset", preset));
         let mut state = RunState::new(RunId([1; 16]), &read(4000));
-        let rounds = state.schedule.rounds();
-        let mut before = state.schedule;
+        let rounds = state.rounds.schedule.rounds();
+        let mut before = state.rounds.schedule;
         for steps in [8000, 50_000] {
-            state.ledger.count_through(Round(before.rounds()));
+            state.rounds.ledger.count_through(Round(before.rounds()));
             state.extend(steps).unwrap();
-            before = state.schedule;
+            before = state.rounds.schedule;
             let run = Run::new(read(steps), state.clone(), Duration::ZERO).unwrap();
             let told = RunConfig::parse(&run.core.config_toml).unwrap();
             let configured = told.round_schedule();

@@ -117,7 +117,7 @@ fn the_last_one_writes_a_checkpoint_before_it_goes_and_the_run_goes_on_from_ther
     story.say(1, finished(2, None));
     assert!(is_dismissed(&story.told(1)));
     assert_eq!(story.run.state().phase, Phase::Gathering);
-    let lost = story.run.state().residuals_lost;
+    let lost = story.run.state().residuals.lost;
     assert_eq!((lost.contributions, lost.results), (1, 0), "of the first that left alone");
     let told = story.run.status(0).events;
     assert!(
@@ -267,7 +267,7 @@ fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
         why: "for a test".to_owned(),
     };
     let workers = [WorkerId(1), WorkerId(2)].into();
-    story.run.core.state.moving = Some(Moving { plan, workers });
+    story.run.core.state.plans.moving = Some(Moving { plan, workers });
     story.say(2, written(2, 1));
     story.say(1, written(2, 0));
     for worker in [1, 2] {
@@ -275,7 +275,7 @@ fn a_move_is_given_up_where_somebody_leaves_who_is_needed() {
         assert!(!is_dismissed(&story.told(2)) && story.run.state().phase == Phase::Training);
     }
     story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
-    assert!(is_dismissed(&story.told(2)) && story.run.state().moving.is_none());
+    assert!(is_dismissed(&story.told(2)) && story.run.state().plans.moving.is_none());
 }
 
 /// A generation due to end does so, despite a pause requested meanwhile.
@@ -347,7 +347,7 @@ fn who_is_to_leave_a_paused_run_does_not_wait_for_its_end() {
     finished_and_written(&mut story);
     story.say(3, ToCoordinator::Kept(Some(offer(2, 1, false))));
     assert!(is_dismissed(&story.told(2)));
-    assert!(story.run.status(0).paused);
+    assert!(story.run.status(0).run.paused);
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn who_comes_back_while_the_run_stops_for_now_writes_and_leaves_like_the_others(
         story.resume(worker, Generation(1));
         assert!(story.told(worker).contains(&ToWorker::Handover), "{:?}", story.told(worker));
     }
-    let generation = story.run.state().announced.0;
+    let generation = story.run.state().generations.announced.0;
     for worker in [1, 2] {
         story.settled(worker, generation, 1, 1);
     }

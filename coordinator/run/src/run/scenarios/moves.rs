@@ -92,10 +92,10 @@ fn who_takes_the_part_of_a_lost_worker_fetches_it_from_who_has_a_copy() {
     story.say(1, ready_with(0, 4, 40));
     // The fetched state must be exactly that one.
     story.say(3, ready_with(1, 4, 99));
-    assert!(story.run.state().generation.is_none());
+    assert!(story.run.state().generations.present.is_none());
     story.say(3, ready_with(1, 4, 41));
     assert_eq!((lineup(&story), story.begun(3).first_round), (vec![vec![1, 3]], Round(4)));
-    let lost = story.run.state().residuals_lost;
+    let lost = story.run.state().residuals.lost;
     assert_eq!(
         (lost.contributions, lost.results),
         (1, 0),

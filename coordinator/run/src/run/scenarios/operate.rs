@@ -22,15 +22,17 @@ fn paused() -> Story {
 fn a_paused_run_settles_and_goes_on_when_it_is_resumed() {
     let mut story = paused();
     let status = story.run.status(0);
-    assert!(status.paused && status.problems.iter().any(|problem| problem.contains("coordinator resume")));
-    assert_eq!(status.members.len(), 2);
+    assert!(
+        status.run.paused && status.problems.iter().any(|problem| problem.contains("coordinator resume"))
+    );
+    assert_eq!(status.cluster.members.len(), 2);
     story.handle(Event::Timer);
     assert!(story.commands.is_empty(), "{:?}", story.commands);
     story.handle(Event::Resume);
     for worker in [1, 2] {
         assert_eq!((story.begun(worker).first_round, story.begun(worker).until), (Round(2), Round(10)));
     }
-    assert!(!story.run.status(0).paused);
+    assert!(!story.run.status(0).run.paused);
 }
 
 #[test]
@@ -47,7 +49,7 @@ fn who_joins_a_paused_run_waits_and_takes_part_when_it_is_resumed() {
 #[test]
 fn a_pause_outlives_the_coordinator_and_a_member() {
     let state = paused().run.state().clone();
-    assert!(state.paused);
+    assert!(state.requests.pause);
     let mut story = Story::of_state(config(), state);
     story.resume(1, Generation(1));
     story.resume(2, Generation(1));
@@ -99,16 +101,17 @@ fn a_worker_that_is_asked_to_leave_is_dismissed_and_the_others_settle_without_it
     assert!(reason.contains("operator"), "{reason}");
     assert_eq!(story.told(1), [ToWorker::Settle { generation: Generation(2) }]);
     let status = story.run.status(0);
-    let [gone] = status.gone.as_slice() else { panic!("{:?}", status.gone) };
+    let [gone] = status.cluster.gone.as_slice() else { panic!("{:?}", status.cluster.gone) };
     assert_eq!((gone.id.as_str(), gone.revoked, gone.word()), ("w2", false, "left"));
     assert!(gone.why.as_ref().is_some_and(|why| why.contains("operator")), "{gone:?}");
     story.join(2, &[]);
-    assert!(story.run.status(0).gone.is_empty(), "it may come back");
+    assert!(story.run.status(0).cluster.gone.is_empty(), "it may come back");
 }
 
 #[test]
 fn who_asks_to_leave_has_left_and_who_is_lost_is_gone() {
-    let word = |story: &Story| story.run.status(0).gone.iter().map(|gone| gone.word()).collect::<Vec<_>>();
+    let word =
+        |story: &Story| story.run.status(0).cluster.gone.iter().map(|gone| gone.word()).collect::<Vec<_>>();
     let mut story = Story::training();
     story.say(2, ToCoordinator::Leaving);
     assert_eq!(word(&story), ["left"]);
@@ -132,7 +135,7 @@ fn everybody_is_told_of_a_worker_that_is_kicked_after_it_is_written_down() {
     assert_eq!(story.told(1), [revoked.clone(), ToWorker::Settle { generation: Generation(2) }]);
     assert!(matches!(story.told(2).as_slice(), [ToWorker::Refused { .. }]), "{:?}", story.told(2));
     let is_send = |command: &Command| matches!(command, Command::Send { .. });
-    let is_written = |command: &Command| matches!(command, Command::Persist(super::super::Record::State(state)) if state.revoked.contains(&WorkerId(2)));
+    let is_written = |command: &Command| matches!(command, Command::Persist(super::super::Record::State(state)) if state.roster.revoked.contains(&WorkerId(2)));
     let (sent, written) =
         (story.commands.iter().position(is_send), story.commands.iter().position(is_written));
     assert!(written.is_some() && written < sent, "{:?}", story.commands);
@@ -141,7 +144,9 @@ fn everybody_is_told_of_a_worker_that_is_kicked_after_it_is_written_down() {
         reason: "was taken out of the run by the operator, for good".into(),
     };
     assert!(story.commands.contains(&closed), "{:?}", story.commands);
-    assert!(story.run.status(0).gone[0].revoked && story.run.status(0).gone[0].word() == "kicked");
+    assert!(
+        story.run.status(0).cluster.gone[0].revoked && story.run.status(0).cluster.gone[0].word() == "kicked"
+    );
     // It is not admitted again, and new workers receive that.
     story.join(2, &[]);
     assert!(matches!(story.told(2).as_slice(), [ToWorker::Refused { .. }]), "{:?}", story.told(2));
@@ -200,7 +205,7 @@ fn all_write_a_checkpoint_after_the_first_round_of_a_new_generation() {
     let first = story.begun(1).first_round;
     (0..=first.0).for_each(|round| story.applied(1, round, 9));
     assert_eq!(
-        story.run.state().milestones.keys().collect::<Vec<_>>(),
+        story.run.state().lineage.milestones.keys().collect::<Vec<_>>(),
         [&first.next()],
         "a state that is remembered"
     );
@@ -237,10 +242,10 @@ fn a_run_at_its_end_or_before_its_beginning_is_asked_for_no_checkpoint() {
     let mut story = Story::new();
     story.join(1, &[]);
     story.handle(Event::Checkpoint);
-    assert!(!story.run.state().checkpoint_asked);
+    assert!(!story.run.state().checkpoints.is_asked);
     let mut story = Story::training();
     story.handle(Event::Drain);
     story.told(1);
     story.handle(Event::Checkpoint);
-    assert!(story.told(1).is_empty() && !story.run.state().checkpoint_asked);
+    assert!(story.told(1).is_empty() && !story.run.state().checkpoints.is_asked);
 }

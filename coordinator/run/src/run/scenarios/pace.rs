@@ -1,7 +1,7 @@
 //! Rounds decided from the members' measurements.
 
 use longhaul_common::schedule::{Changes, Pace, RoundSchedule};
-use longhaul_proto::control::message::{Heartbeat, Measured};
+use longhaul_proto::control::message::{Heartbeat, Measured, TimeSpent};
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn applied_by(story: &mut Story, round: u64, round_trips: [Option<f32>; 2]) {
 #[test]
 fn long_round_trips_move_rounds_apart_after_the_warmup() {
     let mut story = story(AUTO);
-    assert_eq!(story.run.state().generation.as_ref().unwrap().until, Round(20));
+    assert_eq!(story.run.state().generations.present.as_ref().unwrap().until, Round(20));
     for round in 0..3 {
         applied(&mut story, round, 0.5);
         assert_eq!(story.told(2), [], "half of the warm-up is to come");
@@ -50,7 +50,7 @@ fn long_round_trips_move_rounds_apart_after_the_warmup() {
     let paced = RoundSchedule { every: 2, groups: 1, ..AUTO_SCHEDULE };
     // Eight rounds of a step each, and six of two.
     assert_eq!((start.schedule, start.until, start.first_round), (paced, Round(14), Round(6)));
-    assert_eq!(story.run.state().schedule, paced);
+    assert_eq!(story.run.state().rounds.schedule, paced);
 
     // In the warm-up it is decided once.
     for round in 4..6 {
@@ -82,7 +82,10 @@ fn nothing_changes_where_rounds_fit_or_are_not_to_be_changed() {
     let mut fixed = story(&format!("{AUTO}\nadapt = false"));
     (0..6).for_each(|round| applied(&mut fixed, round, 0.5));
     for story in [fitting, bound, fixed] {
-        assert_eq!((story.run.state().schedule, story.run.state().announced), (AUTO_SCHEDULE, Generation(1)));
+        assert_eq!(
+            (story.run.state().rounds.schedule, story.run.state().generations.announced),
+            (AUTO_SCHEDULE, Generation(1))
+        );
     }
 }
 
@@ -144,8 +147,8 @@ fn a_link_that_recovers_brings_rounds_back() {
     assert_eq!(paces, [(42, 42, 3), (92, 192, 1)]);
     assert_eq!(faster.until, Round(92 + 208));
     // A restarted coordinator goes on with the same.
-    assert_eq!(story.run.state().schedule, faster.schedule);
-    assert_eq!(story.run.state().paced_from, Some(Round(92)));
+    assert_eq!(story.run.state().rounds.schedule, faster.schedule);
+    assert_eq!(story.run.state().rounds.paced_from, Some(Round(92)));
 }
 
 /// Rounds further apart help neither a member that never waits, nor those that wait for it.
@@ -156,13 +159,14 @@ fn rounds_do_not_move_apart_for_a_machine_that_is_slow() {
         for round in 8..60 {
             for (worker, waits) in [1, 2].into_iter().zip(waits) {
                 let at = round as f64;
-                let busy =
-                    Heartbeat { compute_s: at * (1.0 - waits), wait_s: at * waits, ..Heartbeat::default() };
+                let time =
+                    TimeSpent { compute_s: at * (1.0 - waits), wait_s: at * waits, ..TimeSpent::default() };
+                let busy = Heartbeat { time, ..Heartbeat::default() };
                 story.say(worker, ToCoordinator::Heartbeat(busy));
             }
             applied(&mut story, round, 2.0);
         }
-        assert_eq!(story.run.state().announced == Generation(2), moves, "{waits:?}");
+        assert_eq!(story.run.state().generations.announced == Generation(2), moves, "{waits:?}");
     }
 }
 
@@ -174,12 +178,12 @@ fn a_run_that_goes_back_keeps_its_pace() {
     let slower = begun(&mut story, 2, 40);
     assert_eq!(slower.schedule.steps_of(Round(42)), 42..50);
     story.run.accounting.keep_pace(&mut story.run.core, Round(20));
-    let schedule = story.run.state().schedule;
+    let schedule = story.run.state().rounds.schedule;
     assert_eq!([schedule.steps_of(Round(19)), schedule.steps_of(Round(20))], [19..20, 20..28]);
     assert!(schedule.is_consistent());
     let before = schedule;
     story.run.accounting.keep_pace(&mut story.run.core, Round(30));
-    assert_eq!(story.run.state().schedule, before, "no change is to come");
+    assert_eq!(story.run.state().rounds.schedule, before, "no change is to come");
 }
 
 /// One member is past the warm-up when the last one has applied the round that would have decided it.

@@ -56,7 +56,7 @@ fn workers_of(start: &GenerationStart) -> (Vec<u32>, Vec<u32>) {
 }
 
 pub(super) fn lineup(story: &Story) -> Vec<Vec<u32>> {
-    let replicas = &story.run.state().generation.as_ref().unwrap().replicas;
+    let replicas = &story.run.state().generations.present.as_ref().unwrap().replicas;
     let workers = |ranks: &[Member]| ranks.iter().map(|member| member.worker.0).collect();
     replicas.iter().map(|replica| workers(&replica.ranks)).collect()
 }
@@ -69,7 +69,7 @@ fn those_with_the_same_part_are_members_and_the_first_of_a_copy_has_its_samples(
     let start = story.begun(4);
     assert_eq!(start.assignments[0].workers, [WorkerId(1), WorkerId(3)]);
     assert_eq!(start.replica.unwrap().session, Generation(1));
-    assert_eq!(story.run.state().facts.as_ref().unwrap().parameters, PARAMETERS[..2]);
+    assert_eq!(story.run.state().lineage.facts.as_ref().unwrap().parameters, PARAMETERS[..2]);
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn parts_are_compared_with_those_that_are_the_same_and_samples_count_once() {
     for (worker, hash) in [(1, 20), (2, 30), (3, 20), (4, 30)] {
         story.applied(worker, 0, hash);
     }
-    assert!(story.run.status(0).parity.unwrap().equal);
-    assert_eq!(story.run.status(0).round, 1);
+    assert!(story.run.status(0).cluster.parity.unwrap().equal);
+    assert_eq!(story.run.status(0).progress.round, 1);
     for (worker, hash) in [(1, 21), (2, 31), (3, 21), (4, 99)] {
         story.applied(worker, 1, hash);
     }
@@ -217,7 +217,8 @@ fn who_has_no_checkpoint_takes_the_part_that_its_site_has_in_the_plan() {
         copies: [[1, 2], [3, 4]].map(|copy| copy.map(WorkerId).to_vec()).to_vec(),
         why: String::new(),
     };
-    let state = RunState { plan: Some(decided), ..RunState::new(RunId([1; 16]), &config) };
+    let mut state = RunState::new(RunId([1; 16]), &config);
+    state.plans.decided = Some(decided);
     let mut story = Story::of_state(config, state);
     story.join_as(2, "a", None, &[offer_at(1)]);
     story.join_as(1, "b", None, &[offer_at(0)]);
@@ -240,7 +241,7 @@ fn parts_of_different_pasts_are_not_put_together() {
         }
     }
     let state = story.run.state().clone();
-    assert_eq!(state.milestones[&Round(2)][&1], [31; 32]);
+    assert_eq!(state.lineage.milestones[&Round(2)][&1], [31; 32]);
     let offer = |rank, hash| CheckpointOffer {
         next_round: Round(2),
         state_hash: [hash; 32],
@@ -250,7 +251,8 @@ fn parts_of_different_pasts_are_not_put_together() {
         generation: WRITTEN_IN,
     };
     let gathered = |offers: [CheckpointOffer; 4]| {
-        let state = RunState { phase: Phase::Gathering, generation: None, ..state.clone() };
+        let mut state = state.clone();
+        (state.phase, state.generations.present) = (Phase::Gathering, None);
         let mut story = Story::of_state(config_in_parts(), state);
         for (worker, offer) in (5..).zip(offers) {
             story.join(worker, &[offer]);
@@ -379,7 +381,7 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
                 assert_eq!(story.told(1), [ToWorker::Placed { rank: None }]);
             }
         }
-        if story.run.status(0).members.len() == 3 {
+        if story.run.status(0).cluster.members.len() == 3 {
             break;
         }
         assert!(second < 60, "{:?}", story.run.status(0).problems);
@@ -388,7 +390,7 @@ fn a_restarted_coordinator_waits_for_copies_as_a_whole() {
     story.settled(4, 2, 0, 0);
     assert_eq!(lineup(&story), [[3, 4]]);
     assert_eq!(
-        story.run.status(0).tokens,
+        story.run.status(0).throughput.tokens,
         2,
         "of what three have trained on, the two that are first in a copy tell"
     );

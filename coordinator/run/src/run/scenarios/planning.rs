@@ -56,7 +56,7 @@ fn where_everybody_holds_the_model_and_bits_follow_links_nobody_measures_anythin
     story.join_with(2, ROOMY);
     assert_eq!(story.run.state().phase, Phase::Preparing);
     assert!(matches!(story.told(1).as_slice(), [ToWorker::Prepare(Start::Fresh)]));
-    assert!(story.run.state().plan.is_some());
+    assert!(story.run.state().plans.decided.is_some());
 }
 
 /// All messages can be parsed, as [`welcomed`] does.
@@ -131,7 +131,7 @@ fn a_slow_link_cuts_the_model_where_all_of_every_update_is_exchanged() {
         story.say(1, links(mbit));
         story.say(2, links(mbit));
         assert_eq!(story.run.state().phase, Phase::Preparing);
-        story.run.state().plan.as_ref().unwrap().parallel.stages
+        story.run.state().plans.decided.as_ref().unwrap().parallel.stages
     };
     assert_eq!((plan_at(1.0), plan_at(100_000.0)), (2, 1));
 }
@@ -171,8 +171,8 @@ fn gpus_hold_the_whole_model_where_both_memories_have_room_for_what_lies_in_them
         });
         story.join_with(2, ROOMY);
         // The vocabulary is known, as tokens are bytes.
-        assert_eq!(story.run.state().plan.is_some(), is_whole, "{gpu_bytes} and {host_bytes}");
-        let why = story.run.state().plan.as_ref().map_or("", |plan| &plan.why);
+        assert_eq!(story.run.state().plans.decided.is_some(), is_whole, "{gpu_bytes} and {host_bytes}");
+        let why = story.run.state().plans.decided.as_ref().map_or("", |plan| &plan.why);
         assert_eq!(why.contains("on a GPU, "), is_whole, "{why}");
     }
 }
@@ -363,7 +363,7 @@ fn what_traffic_shows_of_ways_takes_the_place_of_what_was_measured_and_the_statu
     story.say(1, ToCoordinator::SeenLinks(vec![SeenLink { to: SiteId(1), link }]));
     story.now = Duration::from_secs(2);
     story.say(2, heartbeat(0));
-    let shown: Vec<_> = story.run.status(0).links.into_iter().collect();
+    let shown: Vec<_> = story.run.status(0).cluster.links.into_iter().collect();
     let figures = |link: &LinkStatus| (link.bytes_per_s, link.round_trip_s, link.seen_s);
     assert_eq!(figures(&shown[0]), (375e3, 0.2, Some(2.0)));
     assert_eq!(figures(&shown[1]), (12.5e6, 0.02, None), "the other direction as it was measured");

@@ -44,7 +44,7 @@ fn a_worker_that_cannot_write_checkpoints_stays_a_problem_however_many_the_other
         problems.iter().any(|problem| problem.contains("w2") && problem.contains("the disk is full"))
     };
     assert!(is_told(&story));
-    assert!(story.run.state().checkpoints.len() < 50);
+    assert!(story.run.state().checkpoints.newest.len() < 50);
     story.handle(Event::Closed { connection: ConnectionId(2) });
     assert!(!is_told(&story), "{:#?}", story.run.status(0).problems);
 }

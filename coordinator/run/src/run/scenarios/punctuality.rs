@@ -12,7 +12,7 @@ fn after_rounds_with(sites: &[u32]) -> Story {
             story.say(worker, ToCoordinator::RoundApplied(RoundReport { sites, ..report(round, 9) }));
         }
     }
-    assert_eq!(story.run.status(0).round, 4);
+    assert_eq!(story.run.status(0).progress.round, 4);
     story
 }
 
@@ -20,7 +20,7 @@ fn after_rounds_with(sites: &[u32]) -> Story {
 fn told(story: &Story) -> (Vec<String>, Vec<Health>) {
     let status = story.run.status(0);
     let events = status.events.into_iter().map(|event| event.text).filter(|text| text.contains("is slow"));
-    (events.collect(), status.members.iter().map(|member| member.health).collect())
+    (events.collect(), status.cluster.members.iter().map(|member| member.work.health).collect())
 }
 
 #[test]

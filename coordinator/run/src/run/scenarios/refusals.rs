@@ -46,7 +46,7 @@ fn people_hear_once_in_a_while_whose_update_was_refused_by_whom_and_why() {
         "{:?}",
         notices(&story)
     );
-    assert_eq!(story.run.status(0).refused.iter().map(|refused| refused.count).sum::<u64>(), 10);
+    assert_eq!(story.run.status(0).accounting.refused.iter().map(|refused| refused.count).sum::<u64>(), 10);
 }
 
 #[test]
@@ -62,19 +62,20 @@ fn the_status_counts_by_site_and_reason_and_a_repeated_report_not_at_all() {
     }
     let status = story.run.status(0);
     let counts: Vec<_> = status
+        .accounting
         .refused
         .iter()
         .map(|refused| (refused.site.as_str(), refused.reason.name(), refused.count))
         .collect();
     assert_eq!(counts, [("site-1", "norm", 1), ("site-2", "undecodable", 1)]);
-    assert_eq!(status.refused_unnamed, 7);
+    assert_eq!(status.accounting.refused_unnamed, 7);
 }
 
 #[test]
 fn a_report_that_names_too_many_or_sites_that_do_not_exist_fills_nothing() {
     let mut story = Story::training();
     report_refusals(&mut story, 0, (0..10_000).map(|site| refusal(site, 0, NORM)).collect(), 0);
-    assert_eq!(story.run.status(0).refused.len(), 2, "the run has two sites");
+    assert_eq!(story.run.status(0).accounting.refused.len(), 2, "the run has two sites");
     report_refusals(&mut story, 1, vec![refusal(0, 1, NORM); 10_000], 0);
-    assert_eq!(story.run.status(0).refused[0].count, 1 + REFUSALS_REPORTED_MAX as u64);
+    assert_eq!(story.run.status(0).accounting.refused[0].count, 1 + REFUSALS_REPORTED_MAX as u64);
 }

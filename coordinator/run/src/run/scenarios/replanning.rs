@@ -1,7 +1,7 @@
 //! Plans that change while a run goes on.
 
 use longhaul_common::id::SiteId;
-use longhaul_proto::control::message::{Heartbeat, HeldPart, MeasuredLink, SeenLink};
+use longhaul_proto::control::message::{Heartbeat, HeldPart, MeasuredLink, SeenLink, TimeSpent};
 
 use super::moves::{held, offer};
 use super::pipelines::{lineup, rank_in, ready_with};
@@ -71,9 +71,9 @@ fn a_link_that_stays_slow_for_a_minute_makes_the_run_move_to_another_plan() {
         reported(&story, "the plan changes: 1 × 2 takes") && why.contains("a step, 2 × 1 takes"),
         "{why}"
     );
-    let moving = story.run.state().moving.clone().unwrap();
+    let moving = story.run.state().plans.moving.clone().unwrap();
     assert_eq!((moving.plan.parallel.stages, moving.workers.len()), (2, 2));
-    assert!(story.run.status(0).plan.unwrap().contains("Next, the plan: 1 × 2"));
+    assert!(story.run.status(0).cluster.plan.unwrap().contains("Next, the plan: 1 × 2"));
     // All finish their rounds, and write checkpoints.
     for worker in [1, 2] {
         story.settled(worker, 2, 0, 0);
@@ -102,8 +102,8 @@ fn a_link_that_stays_slow_for_a_minute_makes_the_run_move_to_another_plan() {
         story.say(worker, ready_with(rank, 1, 50 + rank as u8));
     }
     assert_eq!((story.run.state().phase, story.begun(1).first_round), (Phase::Training, Round(1)));
-    assert!(story.run.state().moving.is_none());
-    assert!(story.run.status(0).plan.unwrap().starts_with("the plan: 1 × 2"));
+    assert!(story.run.state().plans.moving.is_none());
+    assert!(story.run.status(0).cluster.plan.unwrap().starts_with("the plan: 1 × 2"));
     // Under the same conditions nothing moves any more.
     assert!(answers(&mut story, 300).is_empty());
 }
@@ -125,7 +125,7 @@ fn a_link_that_is_slow_for_a_while_moves_nothing() {
     shows(&mut story, 45_000.0);
     let answered = answers(&mut story, 200);
     assert!(answered.iter().all(|answer| matches!(answer, Answer::Stay(_))), "{answered:?}");
-    assert!(story.run.state().moving.is_none());
+    assert!(story.run.state().plans.moving.is_none());
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn computing(story: &mut Story, seconds: u64, tokens_a_second: u64, computes: [f
                 step: before.step + 1,
                 tokens: before.tokens + tokens_a_second,
                 selected_tokens: before.selected_tokens + tokens_a_second,
-                compute_s: before.compute_s + share,
+                time: TimeSpent { compute_s: before.time.compute_s + share, ..before.time },
                 ..before
             };
             // What is due by then is done with it.
@@ -273,7 +273,7 @@ fn who_computes_less_as_less_is_selected_is_as_fast_as_before() {
                 step: before.step + 1,
                 tokens: before.tokens + 1000,
                 selected_tokens: before.selected_tokens + 100,
-                compute_s: before.compute_s + 0.2 + 0.04,
+                time: TimeSpent { compute_s: before.time.compute_s + 0.2 + 0.04, ..before.time },
                 ..before
             };
             story.say(worker, ToCoordinator::Heartbeat(heartbeat));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use longhaul_common::config::ShareRule;
-use longhaul_proto::control::message::Heartbeat;
+use longhaul_proto::control::message::{Heartbeat, TimeSpent};
 
 use super::*;
 
@@ -29,7 +29,8 @@ fn compute_in(story: &mut Story, seconds: u32, speeds: [u64; 2], shares: [f64; 2
         for ((worker, speed), share) in [1, 2].into_iter().zip(speeds).zip(shares) {
             let compute_s = share * half_seconds as f64 / 2.0;
             let tokens = (share * (speed * half_seconds) as f64) as u64;
-            let heartbeat = Heartbeat { tokens, compute_s, ..Heartbeat::default() };
+            let time = TimeSpent { compute_s, ..TimeSpent::default() };
+            let heartbeat = Heartbeat { tokens, time, ..Heartbeat::default() };
             story.say(worker, ToCoordinator::Heartbeat(heartbeat));
             settles |= story.told(1).iter().any(|told| matches!(told, ToWorker::Settle { .. }));
         }

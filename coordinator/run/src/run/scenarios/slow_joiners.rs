@@ -53,7 +53,7 @@ fn rounds_wait_for_who_was_too_far_behind_when_it_comes_again() {
     let mut story = with_a_slow_joiner(Duration::from_secs(12));
     assert!(is_asked_to_settle(&story) && !settle(&mut story, 2, 4), "rounds wait");
     let status = story.run.status(0);
-    assert!(!status.paused, "nobody asked for it");
+    assert!(!status.run.paused, "nobody asked for it");
     assert!(status.problems.iter().any(|problem| problem.contains("rounds wait for w3")), "{status:?}");
     story.say(3, ready(4, 7));
     assert_eq!(story.begun(1).membership.members().len(), 3);

@@ -36,7 +36,7 @@ fn groups_are_within_sites_and_those_with_the_same_share_are_members() {
     let members: Vec<u32> = start.membership.members().iter().map(|member| member.worker.0).collect();
     assert_eq!(members, [3, 4]);
     assert_eq!(start.assignments[0].workers, [WorkerId(1), WorkerId(2)]);
-    assert_eq!(story.run.status(0).parts, 2);
+    assert_eq!(story.run.status(0).cluster.parts, 2);
 }
 
 /// The first part at site b and the second at site a, each shared by two.
@@ -56,7 +56,7 @@ fn stages_of_a_copy_are_groups_of_a_site_each_and_may_be_at_different_ones() {
     assert_eq!(lineup(&story), [[2, 4, 1, 3]]);
     let start = story.begun(3);
     let members: Vec<u32> = start.membership.members().iter().map(|member| member.worker.0).collect();
-    assert_eq!((members, story.run.status(0).parts), (vec![3], 4));
+    assert_eq!((members, story.run.status(0).cluster.parts), (vec![3], 4));
     assert_eq!(start.assignments[0].workers, [WorkerId(2)]);
 }
 
@@ -113,7 +113,7 @@ const FAST: f64 = 1_000_000.0;
 #[test]
 fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
     let story = planned_with(ROOM, FAST);
-    let plan = story.run.state().plan.clone().unwrap();
+    let plan = story.run.state().plans.decided.clone().unwrap();
     assert_eq!((plan.parallel.tensor, plan.parallel.stages), (2, 1), "{}", plan.why);
     assert!(
         plan.why.contains("2 × 2, layer by layer") && plan.why.contains("tensor group of 2"),
@@ -122,14 +122,14 @@ fn the_plan_has_groups_where_sites_have_fast_links_of_their_own() {
     );
     assert_eq!([1, 2, 3, 4].map(|worker| rank_in(&story.told(worker))), [Some(0), Some(0), Some(1), Some(1)]);
     let apart = planned_with(ROOM, 1.0);
-    assert_eq!(apart.run.state().plan.as_ref().unwrap().parallel.tensor, 1);
+    assert_eq!(apart.run.state().plans.decided.as_ref().unwrap().parallel.tensor, 1);
 }
 
 /// Neither half of the model fits, nor a share of a member of two; half of such a share does. Each stage is at a site of its own, as a group is.
 #[test]
 fn the_plan_has_parts_of_groups_where_nothing_else_fits_that_is_as_fast() {
     let mut story = planned_with(ROOM / 2, FAST);
-    let plan = story.run.state().plan.clone().unwrap();
+    let plan = story.run.state().plans.decided.clone().unwrap();
     assert_eq!((plan.parallel.tensor, plan.parallel.stages), (2, 2), "{}", plan.why);
     assert!(plan.why.contains("1 × 4 in 2 parts of 2"), "{}", plan.why);
     let [copy] = plan.copies.as_slice() else { panic!("{plan:?}") };

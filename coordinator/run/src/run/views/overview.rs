@@ -10,10 +10,13 @@ use crate::run::encoding::plausible;
 use crate::run::machine::Run;
 use crate::run::peer::{Peer, Standing};
 use crate::run::planning::Planning;
-use crate::run::state::Checkpoint;
+use crate::run::state::{Checkpoint, RoundsState};
+use crate::run::views::member_status::{Health, MemberPlace, MemberStatus, MemberWork};
 use crate::run::views::snapshot::Snapshot;
 use crate::run::views::status::{
-    CheckpointStatus, EventStatus, Health, LedgerStatus, MemberStatus, ParityStatus, Status,
+    AccountingStatus, CheckpointStatus, ClusterStatus, EventStatus, LedgerStatus, OverheadStatus,
+    ParityStatus, ProgressStatus, RunStatus, SamplesStatus, Status, ThroughputStatus, TrafficStatus,
+    TrainingStatus,
 };
 
 impl Run {
@@ -21,10 +24,12 @@ impl Run {
     #[must_use]
     pub fn status(&self, clock_started_unix_ms: u64) -> Status {
         let totals = self.core.state.tally.totals();
-        let through = self.core.state.ledger.through();
-        let step =
-            through.0.checked_sub(1).map_or(0, |last| self.core.state.schedule.steps_of(Round(last)).end);
-        let snapshot = self.core.state.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
+        let through = self.core.state.rounds.ledger.through();
+        let step = through
+            .0
+            .checked_sub(1)
+            .map_or(0, |last| self.core.state.rounds.schedule.steps_of(Round(last)).end);
+        let snapshot = self.core.state.end.last_snapshot.clone().unwrap_or_else(|| self.snapshot());
         let Snapshot {
             loss,
             gradient_norm,
@@ -36,37 +41,86 @@ impl Run {
             members,
             parity,
         } = snapshot;
-        let samples_late = self.core.state.ledger.counted_of(self.core.state.late.waiting());
-        let ledger = LedgerStatus {
-            positions_applied: self.core.state.ledger.counted().len(),
-            duplicates: self.core.state.ledger.duplicates(),
-            pending: self.core.state.ledger.pending(),
-            given_out: self.core.state.ledger.given_out(),
-            waiting: self.core.state.ledger.waiting().len(),
-        };
         Status {
-            run: self.core.state.run.to_string(),
-            name: self.core.config.run.name.clone(),
-            phase: self.core.state.phase,
-            stopping: self.core.state.drain,
-            paused: self.core.is_paused(),
-            generation: self.core.state.generation.as_ref().map(|lineup| lineup.generation.0),
-            round: through.0,
-            rounds: self.core.state.schedule.rounds(),
-            step,
-            steps: self.core.state.schedule.steps,
-            loss,
-            gradient_norm,
-            validation_loss,
-            validation_accuracy,
-            images: self.core.config.data.image.is_some(),
-            residual_ratio,
-            tokens: totals.tokens,
-            selected_share: totals.selected_share(),
-            tokens_per_s,
-            tokens_per_s_mean: self.core.state.tally.tokens_per_s(),
-            share_of_local_speed,
-            share_of_local_speed_mean: totals.share_of_local_speed(),
+            run: RunStatus {
+                id: self.core.state.run.to_string(),
+                name: self.core.config.run.name.clone(),
+                phase: self.core.state.phase,
+                stopping: self.core.state.requests.drain,
+                paused: self.core.is_paused(),
+            },
+            progress: ProgressStatus {
+                generation: self.core.state.generations.present.as_ref().map(|lineup| lineup.generation.0),
+                round: through.0,
+                rounds: self.core.state.rounds.schedule.rounds(),
+                step,
+                steps: self.core.state.rounds.schedule.steps,
+            },
+            training: TrainingStatus {
+                loss,
+                gradient_norm,
+                validation_loss,
+                validation_accuracy,
+                images: self.core.config.data.image.is_some(),
+                residual_ratio,
+            },
+            throughput: ThroughputStatus {
+                tokens: totals.tokens,
+                selected_share: totals.selected_share(),
+                tokens_per_s,
+                tokens_per_s_mean: self.core.state.tally.tokens_per_s(),
+                share_of_local_speed,
+                share_of_local_speed_mean: totals.share_of_local_speed(),
+            },
+            overhead: OverheadStatus::of(&totals),
+            traffic: TrafficStatus::of(&totals),
+            eta_s: self.core.eta_s(step),
+            samples: self.samples_status(),
+            cluster: ClusterStatus {
+                parts: self.core.ranks(),
+                plan: self.core.plan_status(),
+                members,
+                gone: self.liveness.gone_statuses(&self.core),
+                parity,
+                links: self.core.link_statuses(),
+            },
+            stays: false,
+            suspended: None,
+            checkpoints: self.core.checkpoint_statuses(),
+            events: self.core.event_statuses(clock_started_unix_ms),
+            accounting: AccountingStatus {
+                refused: self.accounting.refusal_statuses(&self.core),
+                refused_unnamed: self.accounting.refused_unnamed(),
+                residuals_lost: self.core.state.residuals.lost,
+                privacy: self.core.privacy_status(),
+            },
+            problems: self.problems(),
+        }
+    }
+
+    fn samples_status(&self) -> SamplesStatus {
+        let RoundsState { ledger: books, late, .. } = &self.core.state.rounds;
+        let late = books.counted_of(late.waiting());
+        let ledger = LedgerStatus {
+            positions_applied: books.counted().len(),
+            duplicates: books.duplicates(),
+            pending: books.pending(),
+            given_out: books.given_out(),
+            waiting: books.waiting().len(),
+        };
+        SamplesStatus {
+            counted: ledger.positions_applied.saturating_sub(late),
+            late,
+            pending: ledger.pending,
+            ledger,
+            audit: self.accounting.audits().status(),
+        }
+    }
+}
+
+impl OverheadStatus {
+    fn of(totals: &Totals) -> Self {
+        Self {
             data_wait_ms: 1e3 * totals.data_wait_s,
             data_wait_share: totals.data_wait_share(),
             encode_ms: 1e3 * totals.encode_s,
@@ -76,32 +130,16 @@ impl Run {
             data_wan_bytes: totals.data_wan_bytes,
             data_lan_bytes: totals.data_lan_bytes,
             checkpoint_stall_share: totals.checkpoint_stall_share(),
-            wan_bytes: totals.wan_bytes,
-            dense_bytes: totals.dense_bytes,
-            bytes_ratio: (totals.wan_bytes > 0 && totals.dense_bytes > 0)
-                .then(|| totals.dense_bytes as f64 / totals.wan_bytes as f64),
-            eta_s: self.core.eta_s(step),
-            samples_counted: ledger.positions_applied.saturating_sub(samples_late),
-            samples_late,
-            samples_pending: ledger.pending,
-            ledger,
-            audit: self.accounting.audits().status(),
-            parts: self.core.ranks(),
-            plan: self.core.plan_status(),
-            members,
-            gone: self.liveness.gone_statuses(&self.core),
-            parity,
-            links: self.core.link_statuses(),
-            stays: false,
-            suspended: None,
-            checkpoints: self.core.checkpoint_statuses(),
-            events: self.core.event_statuses(clock_started_unix_ms),
-            refused: self.accounting.refusal_statuses(&self.core),
-            refused_unnamed: self.accounting.refused_unnamed(),
-            residuals_lost: self.core.state.residuals_lost,
-            privacy: self.core.privacy_status(),
-            problems: self.problems(),
         }
+    }
+}
+
+impl TrafficStatus {
+    fn of(totals: &Totals) -> Self {
+        let Totals { wan_bytes, dense_bytes, .. } = *totals;
+        let is_known = wan_bytes > 0 && dense_bytes > 0;
+        let bytes_ratio = is_known.then(|| dense_bytes as f64 / wan_bytes as f64);
+        Self { wan_bytes, dense_bytes, bytes_ratio }
     }
 }
 
@@ -124,7 +162,7 @@ impl Core {
             state_hash: checkpoint.report.outcome.as_ref().ok().map(hex),
             error: checkpoint.report.outcome.clone().err(),
         };
-        self.state.checkpoints.iter().map(status).collect()
+        self.state.checkpoints.newest.iter().map(status).collect()
     }
 
     fn event_statuses(&self, clock_started_unix_ms: u64) -> Vec<EventStatus> {
@@ -132,7 +170,7 @@ impl Core {
     }
 
     pub(crate) fn site_name(&self, site: SiteId) -> String {
-        self.state.sites.get(site.0 as usize).cloned().unwrap_or_default()
+        self.state.roster.sites.get(site.0 as usize).cloned().unwrap_or_default()
     }
 
     /// Work of all workers over the last interval.
@@ -147,7 +185,7 @@ impl Core {
     }
 
     fn eta_s(&self, step: u64) -> Option<f64> {
-        let end = self.state.until().map(|until| self.state.schedule.steps_of(until).start)?;
+        let end = self.state.until().map(|until| self.state.rounds.schedule.steps_of(until).start)?;
         let members = self.peers.values().filter(|peer| peer.is_present_member());
         let pace = members.filter_map(|peer| peer.progress.meter.steps_per_s()).reduce(f64::min)?;
         (pace > 0.0).then(|| end.saturating_sub(step) as f64 / pace)
@@ -173,12 +211,14 @@ impl Planning {
         let counted = peer.progress.meter.recent().filter(|_| peer.slot.is_none_or(|slot| slot.rank == 0));
         let tokens_per_s = counted.map(|(seconds, done)| done.tokens as f64 / seconds);
         let encoding = peer.progress.meter.latest().and_then(|heartbeat| plausible(heartbeat.encoding));
-        MemberStatus {
+        let place = MemberPlace {
             id: worker.to_string(),
             site: core.site_name(peer.known.site),
             part: peer.slot.map(|slot| slot.rank + 1),
             copy: peer.slot.map(|slot| slot.replica),
             device: peer.known.device.clone(),
+        };
+        let work = MemberWork {
             state: state.to_owned(),
             health,
             data: peer.data.at.map(|at| data_word(at).to_owned()),
@@ -190,7 +230,8 @@ impl Planning {
             density: encoding.map(|encoding| encoding.density.into()),
             value_bits: encoding.map(|encoding| encoding.value_bits.into()),
             last_seen_s: core.now.saturating_sub(peer.silence.last()).as_secs_f64(),
-        }
+        };
+        MemberStatus { place, work }
     }
 }
 

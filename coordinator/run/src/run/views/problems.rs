@@ -103,7 +103,8 @@ impl Core {
     /// Reasons for unwritten newest checkpoints, by worker. A worker that has left a running run does not count.
     fn unwritten_checkpoints(&self) -> impl Iterator<Item = String> {
         let mut seen = BTreeSet::new();
-        let newest = self.state.checkpoints.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));
+        let newest =
+            self.state.checkpoints.newest.iter().filter(move |checkpoint| seen.insert(checkpoint.worker));
         let over = self.state.phase == Phase::Finished;
         let concerned = newest.filter(move |of| over || self.peers.contains_key(&of.worker));
         concerned.filter_map(|Checkpoint { worker, report }| {

@@ -5,7 +5,8 @@ use longhaul_proto::control::message::Heartbeat;
 use serde::{Deserialize, Serialize};
 
 use crate::run::machine::Run;
-use crate::run::views::status::{MemberStatus, ParityStatus};
+use crate::run::views::member_status::{MemberStatus, durable};
+use crate::run::views::status::ParityStatus;
 
 /// The part of the status that depends on present workers. A finished run keeps the last one durably, so that a
 /// restarted coordinator answers the same.
@@ -27,6 +28,7 @@ pub struct Snapshot {
     /// Compute over compute and waiting, over the last interval.
     pub share_of_local_speed: Option<f64>,
     /// Workers that have joined.
+    #[serde(with = "durable")]
     pub members: Vec<MemberStatus>,
     /// The newest round that all members reported.
     pub parity: Option<ParityStatus>,
@@ -36,7 +38,7 @@ impl Run {
     /// The newest heartbeat of each present worker that has sent one, with the name of its site.
     pub fn heartbeats(&self) -> impl Iterator<Item = (WorkerId, &str, &Heartbeat)> {
         self.core.peers.iter().filter_map(|(&worker, peer)| {
-            let site = self.core.state.sites.get(peer.known.site.0 as usize)?;
+            let site = self.core.state.roster.sites.get(peer.known.site.0 as usize)?;
             Some((worker, site.as_str(), peer.progress.meter.latest()?))
         })
     }
@@ -66,7 +68,7 @@ impl Run {
     pub(crate) fn last_snapshot(&self) -> Snapshot {
         let mut snapshot = self.snapshot();
         for (member, peer) in snapshot.members.iter_mut().zip(self.core.peers.values()) {
-            member.state = if peer.progress.finished.is_some() { "finished" } else { "left" }.to_owned();
+            member.work.state = if peer.progress.finished.is_some() { "finished" } else { "left" }.to_owned();
         }
         snapshot
     }

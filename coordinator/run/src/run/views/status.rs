@@ -9,12 +9,60 @@ use crate::run::command::{Notice, Severity};
 use crate::run::generations::operate::Suspended;
 use crate::run::liveness::departures::GoneStatus;
 use crate::run::state::Phase;
+use crate::run::views::member_status::MemberStatus;
 
-/// What `GET /api/v1/status` answers. Numbers that are not known yet are null.
+/// What `GET /api/v1/status` answers. Numbers that are not known yet are null. Its parts are one object in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
+    /// The run itself.
+    #[serde(flatten)]
+    pub run: RunStatus,
+    /// How far it is.
+    #[serde(flatten)]
+    pub progress: ProgressStatus,
+    /// How well the model learns.
+    #[serde(flatten)]
+    pub training: TrainingStatus,
+    /// How fast it is trained.
+    #[serde(flatten)]
+    pub throughput: ThroughputStatus,
+    /// What devices spend beside computing.
+    #[serde(flatten)]
+    pub overhead: OverheadStatus,
+    /// Updates between sites.
+    #[serde(flatten)]
+    pub traffic: TrafficStatus,
+    /// Seconds to the end at the present speed.
+    pub eta_s: Option<f64>,
+    /// The samples of the run.
+    #[serde(flatten)]
+    pub samples: SamplesStatus,
+    /// Workers and links.
+    #[serde(flatten)]
+    pub cluster: ClusterStatus,
+    /// Whether the coordinator stays when the run is finished.
+    #[serde(default)]
+    pub stays: bool,
+    /// How the run has stopped for now, if it has, and everybody has left.
+    #[serde(default)]
+    pub suspended: Option<Suspended>,
+    /// The newest checkpoints, newest first.
+    pub checkpoints: Vec<CheckpointStatus>,
+    /// The last events, oldest first.
+    pub events: Vec<EventStatus>,
+    /// What was refused, lost and told.
+    #[serde(flatten)]
+    pub accounting: AccountingStatus,
+    /// What a person should look at now.
+    pub problems: Vec<String>,
+}
+
+/// The run itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStatus {
     /// The run's id.
-    pub run: String,
+    #[serde(rename = "run")]
+    pub id: String,
     /// Its name in `run.toml`.
     pub name: String,
     /// Where it is.
@@ -24,6 +72,11 @@ pub struct Status {
     /// Whether nobody trains until it is resumed.
     #[serde(default)]
     pub paused: bool,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProgressStatus {
     /// The generation that runs.
     pub generation: Option<u64>,
     /// Rounds that are applied everywhere.
@@ -34,6 +87,11 @@ pub struct Status {
     pub step: u64,
     /// Steps of the run.
     pub steps: u64,
+}
+
+/// How well the model learns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainingStatus {
     /// Mean training loss over the members in the newest round that all have applied, weighted by samples, nats a token.
     pub loss: Option<f32>,
     /// L2 norm of a member's own gradient, before clipping, in the newest round that says: the root mean square over its steps and over the members. Of a model in parts, that of all parts.
@@ -50,6 +108,11 @@ pub struct Status {
     /// About how many exchanges' changes wait in error feedback, where most do, after the newest round that says: norms of residuals over those of what the round added.
     #[serde(default)]
     pub residual_ratio: Option<f32>,
+}
+
+/// How fast it is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThroughputStatus {
     /// Tokens of samples that were worked on, over all workers and the whole run. Less than steps × batch × sequence length by what members skipped
     /// (a run has so many steps, and what is given out again takes the place of other samples), and more by what was trained on
     /// and did not count.
@@ -65,6 +128,11 @@ pub struct Status {
     pub share_of_local_speed: Option<f64>,
     /// The same over the whole run.
     pub share_of_local_speed_mean: Option<f64>,
+}
+
+/// What devices spend beside computing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverheadStatus {
     /// Milliseconds in which devices waited for training data, over all workers and the whole run.
     #[serde(default)]
     pub data_wait_ms: f64,
@@ -92,26 +160,42 @@ pub struct Status {
     /// What training stood still for checkpoints, over the whole time of the devices.
     #[serde(default)]
     pub checkpoint_stall_share: Option<f64>,
+}
+
+/// Updates between sites.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrafficStatus {
     /// Bytes sent between sites, over the whole run.
     pub wan_bytes: u64,
     /// What the same rounds would have sent as dense f32.
     pub dense_bytes: u64,
     /// `dense_bytes` / `wan_bytes`, where both are more than nothing.
     pub bytes_ratio: Option<f64>,
-    /// Seconds to the end at the present speed.
-    pub eta_s: Option<f64>,
+}
+
+/// The samples of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SamplesStatus {
     /// Samples that count in rounds that are applied everywhere: never less than before, but where all processes go back to a checkpoint.
-    pub samples_counted: u64,
+    #[serde(rename = "samples_counted")]
+    pub counted: u64,
     /// Samples of such rounds that are in no result yet, as they came too late: with a later result they count, and where their worker goes before that they are given out again.
     #[serde(default)]
-    pub samples_late: u64,
+    #[serde(rename = "samples_late")]
+    pub late: u64,
     /// Samples that wait to be given out again.
-    pub samples_pending: u64,
+    #[serde(rename = "samples_pending")]
+    pub pending: u64,
     /// The same books, so that a program can check them.
     pub ledger: LedgerStatus,
     /// Whether what workers have sent and what they keep add up to what there was.
     #[serde(default)]
     pub audit: AuditStatus,
+}
+
+/// Workers and links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
     /// Parts that a copy of the model is in.
     pub parts: u32,
     /// Which plan the coordinator has made, and why, and the one that is to take its place; none: it was written.
@@ -127,16 +211,11 @@ pub struct Status {
     /// The ways between sites, as they were measured or as the run's traffic has shown them.
     #[serde(default)]
     pub links: Vec<LinkStatus>,
-    /// Whether the coordinator stays when the run is finished.
-    #[serde(default)]
-    pub stays: bool,
-    /// How the run has stopped for now, if it has, and everybody has left.
-    #[serde(default)]
-    pub suspended: Option<Suspended>,
-    /// The newest checkpoints, newest first.
-    pub checkpoints: Vec<CheckpointStatus>,
-    /// The last events, oldest first.
-    pub events: Vec<EventStatus>,
+}
+
+/// What was refused, lost and told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AccountingStatus {
     /// Contributions that owners refused since this coordinator was started, by site and reason.
     #[serde(default)]
     pub refused: Vec<RefusalStatus>,
@@ -149,8 +228,6 @@ pub struct Status {
     /// What a private run has told of each site's data.
     #[serde(default)]
     pub privacy: Option<PrivacyStatus>,
-    /// What a person should look at now.
-    pub problems: Vec<String>,
 }
 
 /// The books of the sample stream: every position is to be applied exactly once.
@@ -177,76 +254,6 @@ pub struct AuditStatus {
     pub fragments: u64,
     /// The largest difference of one value, over the largest value of its fragment: of f32, some 1e-7.
     pub worst: f32,
-}
-
-/// How a worker that is here does. One that is lost is [gone](GoneStatus).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    /// As it should.
-    #[default]
-    Steady,
-    /// Half of its last contributions, or more, were not in the result of their round: they came after its deadline, or were refused.
-    Slow,
-    /// It has said nothing for longer than it ever has lately. Where that goes on, it is given up.
-    Silent,
-}
-
-impl Health {
-    /// A word for a table; empty for who does as it should.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Steady => "",
-            Self::Slow => "slow",
-            Self::Silent => "silent",
-        }
-    }
-}
-
-/// A worker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MemberStatus {
-    /// Its number: `w3`.
-    pub id: String,
-    /// The name of its site.
-    pub site: String,
-    /// Which part of the model it has, from 1; none: it waits for one.
-    pub part: Option<u32>,
-    /// Which copy of the model that is a part of, as they were put together.
-    #[serde(default)]
-    pub copy: Option<u64>,
-    /// Host and device.
-    pub device: String,
-    /// `waiting`, `preparing`, `healing`, `ready`, `training`, `finished` or `awaited`; `left` who had not
-    /// done all when the run was finished.
-    pub state: String,
-    /// How well it keeps up.
-    #[serde(default)]
-    pub health: Health,
-    /// What it has of the run's data: `here`, `fetched` where it takes it from others, `none` where it waits for somebody who has it; null: it has not said yet.
-    #[serde(default)]
-    pub data: Option<String>,
-    /// The step that it computes.
-    pub step: u64,
-    /// Its speed over the last interval; none where it has not the first part of a copy, whose worker counts for all.
-    pub tokens_per_s: Option<f64>,
-    /// Hash of its synchronised state after the last round it reported.
-    pub state_hash: Option<String>,
-    /// The newest round, of those that all have applied, whose result has what it contributed; none where it has not the first part of a copy, whose worker counts for all.
-    #[serde(default)]
-    pub contributed: Option<u64>,
-    /// How many times as fast as at first it computes its part of the model; null where it has all of it, or where that is not known yet.
-    #[serde(default)]
-    pub speed: Option<f64>,
-    /// The share of the values that it sent in its last exchange with other sites; null where others send for it, or in another form.
-    #[serde(default)]
-    pub density: Option<f64>,
-    /// Bits of each of these values, with their share of scales.
-    #[serde(default)]
-    pub value_bits: Option<f64>,
-    /// Seconds since it said something; in a finished run, as of its end.
-    pub last_seen_s: f64,
 }
 
 /// Whether all members hold the same bits.

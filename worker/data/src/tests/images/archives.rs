@@ -228,7 +228,7 @@ fn samples_whose_files_do_not_follow_each_other_are_named_with_what_helps() {
     }
     let data = open(5).unwrap();
     let size = data.sources().remove(0).size;
-    assert_eq!((size.records, size.bad_records, images(&data)[0].1), (1, 5, 1));
+    assert_eq!((size.records, size.bad.count, images(&data)[0].1), (1, 5, 1));
 }
 
 #[test]

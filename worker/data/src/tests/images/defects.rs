@@ -38,7 +38,7 @@ fn images_that_cannot_be_decoded_are_named_and_others_stand_for_them_up_to_the_l
     for _ in 0..2 {
         let data = open_at(folder.path(), &cache, &lines, &Work::default()).unwrap();
         let size = data.sources().remove(0).size;
-        assert_eq!((size.records, size.bad_records, data.samples()), (2, 2, 4));
+        assert_eq!((size.records, size.bad.count, data.samples()), (2, 2, 4));
         assert_eq!(size.classes, [(0, 2), (1, 2)].into());
         assert_eq!(images(&data).iter().map(|(_, class)| *class).collect::<Vec<_>>(), [0, 0, 1, 1]);
         // A rebuilt shard has the same ones.
@@ -225,7 +225,7 @@ fn samples_of_an_archive_without_an_image_or_a_class_are_bad_records() {
     folder.write("a.tar", tar(&files));
     let lines = format!("bad_records_max = 7\n{SMALL}\nsources = [{{ path = \"a.tar\" }}]");
     let data = open(folder.path(), &lines).unwrap();
-    let found = data.sources().remove(0).size.bad_examples.join("; ");
+    let found = data.sources().remove(0).size.bad.examples.join("; ");
     for words in [
         "a.tar, sample 2: it has neither .cls nor .json",
         "sample 3: it has no .jpg",
@@ -365,7 +365,7 @@ fn resource_forks_in_an_archive_are_named_and_tear_no_sample() {
     assert!(message.contains("COPYFILE_DISABLE=1"), "{message}");
     let data = open(3).unwrap();
     let size = data.sources().remove(0).size;
-    assert_eq!((size.records, size.bad_records), (2, 3));
+    assert_eq!((size.records, size.bad.count), (2, 3));
     assert_eq!(images(&data).iter().map(|(_, class)| *class).collect::<Vec<_>>(), [0, 1]);
 }
 

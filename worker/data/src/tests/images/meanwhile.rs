@@ -321,8 +321,8 @@ fn in_the_place_of_what_cannot_be_decoded_stands_the_nearest_of_its_piece() {
         data.coming().wait().unwrap();
         assert_eq!(kept(images.cache.path()), kept(other.path()), "{bad:?}");
         let size = data.sources().remove(0).size;
-        assert_eq!((size.bad_records, size.records), (max, 22 - max), "{bad:?}");
-        assert_eq!(size.bad_examples, prepared.sources()[0].size.bad_examples, "{bad:?}");
+        assert_eq!((size.bad.count, size.records), (max, 22 - max), "{bad:?}");
+        assert_eq!(size.bad.examples, prepared.sources()[0].size.bad.examples, "{bad:?}");
         assert_eq!(size.classes, prepared.sources()[0].size.classes, "{bad:?}");
     }
 }

@@ -140,7 +140,7 @@ impl Remote {
     /// Returns the bytes from other sites, and from the own one.
     fn fetched(&self) -> (u64, u64) {
         let counts = self.worker.network.progress.heartbeat();
-        (counts.data_wan_bytes, counts.data_lan_bytes)
+        (counts.traffic.data_wan_bytes, counts.traffic.data_lan_bytes)
     }
 }
 

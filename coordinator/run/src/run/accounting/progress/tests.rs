@@ -1,3 +1,5 @@
+use longhaul_proto::control::message::TimeSpent;
+
 use super::*;
 
 fn report(round: u64, samples: u32, loss: f32) -> RoundReport {
@@ -105,8 +107,7 @@ fn speeds_are_measured_over_the_recent_heartbeats() {
         let heartbeat = Heartbeat {
             step: second * 3,
             tokens: second * 500,
-            compute_s: s * 0.9,
-            wait_s: s * 0.1,
+            time: TimeSpent { compute_s: s * 0.9, wait_s: s * 0.1, ..TimeSpent::default() },
             ..Default::default()
         };
         meter.push(Duration::from_secs(second), heartbeat);
