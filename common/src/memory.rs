@@ -146,8 +146,10 @@ impl StageBytes {
     ) -> Self {
         // One pass: a planner evaluates thousands of ranges.
         let (mut parameters, mut activations, mut cast, mut left, mut boundaries) = (0, 0, 0, 0, 0);
+        let mut frozen = 0;
         for block in blocks {
             parameters += block.parameters;
+            frozen += block.frozen_bytes;
             activations += block.activation_bytes_per_token;
             cast += block.cast_bytes;
             left += block.left_bytes_per_token;
@@ -158,6 +160,7 @@ impl StageBytes {
         if memory == Memory::Host {
             return Self { fixed, each: 0.0, left: 0.0, once: 0.0 };
         }
+        let fixed = fixed + frozen as f64;
         let left = left as f64 * tokens;
         let kept = |activations: u64, cast: u64| activations as f64 * tokens + cast as f64;
         if !recompute {

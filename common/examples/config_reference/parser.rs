@@ -20,6 +20,8 @@ width = 8
 classes = 2
 [[data.sources]]
 [[data.validation]]
+[train.lora]
+rank = 8
 [train.sparse_backward]
 keep = 0.1
 [train.selective_backward]

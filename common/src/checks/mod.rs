@@ -4,6 +4,7 @@ mod base;
 mod columns;
 mod parallel;
 mod sparse_backward;
+mod tuning;
 
 pub use base::BaseDescription;
 
@@ -29,6 +30,7 @@ impl RunConfig {
         self.check_base()?;
         self.check_model()?;
         self.check_train()?;
+        self.check_tuning()?;
         let sparse = self.train.sparse_backward.as_ref();
         sparse.map_or(Ok(()), |sparse| sparse.check_for(self))?;
         self.parallel.check_for(self)?;

@@ -15,6 +15,7 @@ mod decoder;
 mod error;
 mod fragments;
 mod image;
+mod lora;
 mod other_names;
 mod parallel;
 mod presets;
@@ -41,6 +42,7 @@ pub use error::{ConfigError, read_toml};
 pub(crate) use fragments::FRAGMENT_VALUES_MAX;
 pub use fragments::FRAGMENTS_MAX;
 pub use image::ImageConfig;
+pub use lora::LoraConfig;
 pub use parallel::{
     BOUNDARY_CHUNK, Differences, ParallelConfig, PipelineSchedule, PlanChoice, SITE_CHARS_MAX, is_site_name,
 };

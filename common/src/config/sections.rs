@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::check::positive;
 use super::decoder::DecoderConfig;
 use super::{
-    ArchiveLocation, ConfigError, DataConfig, ParallelConfig, Precision, PrivacyConfig, Retention,
-    SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig,
+    ArchiveLocation, ConfigError, DataConfig, LoraConfig, ParallelConfig, Precision, PrivacyConfig,
+    Retention, SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -237,6 +237,11 @@ pub struct TrainConfig {
     pub evaluate_every_rounds: u64,
     /// Batches per validation, each of `micro_batch` samples.
     pub evaluate_batches: u32,
+    /// Low-rank adapters beside frozen weights. Absent: all weights are trained.
+    pub lora: Option<LoraConfig>,
+    /// The only trained tensors, besides adapters, as patterns of their names: `*` matches anything, `?` one character. Absent: all, or none besides adapters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfrozen_parameters: Option<Vec<String>>,
     /// Division of each step among workers. Default: `by_speed` if every worker holds the whole model and `[privacy]` is absent, else `even`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<ShareRule>,
@@ -271,6 +276,8 @@ impl Default for TrainConfig {
             precision: Precision::F32,
             evaluate_every_rounds: 0,
             evaluate_batches: 8,
+            lora: None,
+            unfrozen_parameters: None,
             shares: None,
         }
     }

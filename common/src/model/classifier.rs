@@ -143,6 +143,7 @@ impl Classifier {
     fn input_cost(&self) -> BlockCost {
         let values = self.values();
         BlockCost {
+            frozen_bytes: 0,
             block: Block::Embedding,
             parameters: 0,
             forward_flops_per_token: 0,
@@ -184,6 +185,7 @@ fn cost(block: Block, form: LayerForm, is_first: bool, precision: Precision) -> 
         (_, LayerForm::Linear { .. }) => 0,
     };
     BlockCost {
+        frozen_bytes: 0,
         block,
         parameters: weight + biases,
         forward_flops_per_token: 2 * products,

@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ModelSpec, NormPlaces, parameters};
+use super::tuning::is_adapter;
+use super::{ModelSpec, NormPlaces, ParameterSpec, Tuning, parameters};
 use crate::config::{ModelKind, Precision, RunConfig, SparseMode};
 
 /// A part of a model that stages do not divide.
@@ -25,8 +26,10 @@ pub enum Block {
 pub struct BlockCost {
     /// Block.
     pub block: Block,
-    /// Parameters. A tied output projection counts with the embedding.
+    /// Trained parameters. A tied output projection counts with the embedding.
     pub parameters: u64,
+    /// Memory of frozen parameters.
+    pub frozen_bytes: u64,
     /// FLOPs of the forward pass for one token.
     pub forward_flops_per_token: u64,
     /// FLOPs of the backward pass for one token.
@@ -55,7 +58,29 @@ impl ModelSpec {
         let mut blocks = vec![self.embedding_cost()];
         blocks.extend((0..self.layers).map(|layer| self.layer_cost(layer, sequence, precision)));
         blocks.push(self.head_cost(precision));
+        if let Some(tuning) = &self.tuning {
+            self.count_frozen(tuning, &mut blocks);
+        }
         blocks
+    }
+
+    /// Counts frozen parameters, whose gradients are not computed, and adapters beside them.
+    fn count_frozen(&self, tuning: &Tuning, blocks: &mut [BlockCost]) {
+        let trained = self.trained_in_model_order();
+        for (index, cost) in (0..).zip(blocks) {
+            let all = self.parameters_in(index);
+            let of_block = trained.iter().filter(|(block, _)| *block == index).map(|(_, tensor)| tensor);
+            cost.parameters = of_block.clone().map(ParameterSpec::count).sum();
+            let adapters: u64 = of_block.filter(|t| is_adapter(&t.name)).map(ParameterSpec::count).sum();
+            let own = cost.parameters - adapters;
+            cost.frozen_bytes = all.saturating_sub(own) * bytes_of(tuning.base);
+            // Unfrozen matrices are few: their products count as frozen.
+            let weights = cost.weight_flops_per_token;
+            cost.forward_flops_per_token += 2 * adapters;
+            cost.backward_flops_per_token =
+                cost.backward_flops_per_token.saturating_sub(weights) + 4 * adapters;
+            cost.weight_flops_per_token = 2 * adapters;
+        }
     }
 
     /// Returns the costs of all blocks in a run.
@@ -92,6 +117,7 @@ impl ModelSpec {
         BlockCost {
             block: Block::Embedding,
             parameters: self.parameters_in(0),
+            frozen_bytes: 0,
             forward_flops_per_token: 0,
             backward_flops_per_token: 0,
             weight_flops_per_token: 0,
@@ -133,6 +159,7 @@ impl ModelSpec {
         BlockCost {
             block: Block::Layer(layer),
             parameters: self.parameters_in(layer + 1),
+            frozen_bytes: 0,
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             weight_flops_per_token: 2 * products / ways,
@@ -150,6 +177,7 @@ impl ModelSpec {
         BlockCost {
             block: Block::Head,
             parameters: self.parameters_in(self.head()),
+            frozen_bytes: 0,
             forward_flops_per_token: forward,
             backward_flops_per_token: 2 * forward,
             weight_flops_per_token: forward,

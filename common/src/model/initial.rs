@@ -21,6 +21,12 @@ pub fn draw_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
         match parameter.initial {
             Initial::Zeros => values.resize(values.len() + count, 0.0),
             Initial::Ones => values.resize(values.len() + count, 1.0),
+            Initial::Uniform { bound } => {
+                let mut rng = ChaCha8Rng::seed_from_u64(seed);
+                rng.set_stream(stream as u64);
+                // Adapters are not divided among a tensor group.
+                values.extend((0..count).map(|_| (uniform(&mut rng) * bound) as f32));
+            }
             Initial::Normal { deviation } => {
                 let mut rng = ChaCha8Rng::seed_from_u64(seed);
                 rng.set_stream(stream as u64);
@@ -39,14 +45,17 @@ pub fn draw_normal(seed: u64, count: usize) -> Vec<f32> {
     normal(ChaCha8Rng::seed_from_u64(seed)).take(count).map(|value| value as f32).collect()
 }
 
+/// Returns a number in [-1, 1), of 53 bits.
+fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+}
+
 /// Standard normal values by the polar method (Marsaglia & Bray 1964), which needs only arithmetic with
 /// unique IEEE 754 rounding, and a logarithm.
 fn normal(mut rng: ChaCha8Rng) -> impl Iterator<Item = f64> {
-    // 53 bits, in [-1, 1).
-    let mut uniform = move || (rng.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
     let mut pair = move || {
         loop {
-            let (x, y) = (uniform(), uniform());
+            let (x, y) = (uniform(&mut rng), uniform(&mut rng));
             let square = x * x + y * y;
             if square > 0.0 && square < 1.0 {
                 let factor = (-2.0 * ln(square) / square).sqrt();

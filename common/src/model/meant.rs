@@ -18,7 +18,7 @@ pub(crate) fn is_meant(spec: &ModelSpec, pattern: &str, weight: &str) -> bool {
 }
 
 /// Whether the pattern matches the text; `*` matches any characters, and `?` any one.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut at, mut read) = (0, 0);
     // Position after the last `*`, and the end of its match.

@@ -13,6 +13,7 @@ mod shard;
 mod share;
 pub(crate) mod spec;
 pub mod tiny;
+mod tuning;
 
 pub use classifier::{Classifier, ImageLayer, LayerForm};
 pub use cost::{Block, BlockCost};
@@ -25,3 +26,4 @@ pub use products::Product;
 pub use shard::{Cut, Shard};
 pub use share::SynchronisedLayout;
 pub use spec::{GPT2_NORM_EPSILON, ModelSpec};
+pub use tuning::{Lora, Tuning, adapter_names, is_adapter, module_of};

@@ -26,6 +26,11 @@ pub enum Initial {
     Zeros,
     /// All one.
     Ones,
+    /// Drawn uniformly from within this distance of zero.
+    Uniform {
+        /// Distance.
+        bound: f64,
+    },
     /// Drawn from a normal distribution around zero.
     Normal {
         /// Standard deviation.

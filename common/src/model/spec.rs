@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::parameters::{self, ParameterSpec};
-use super::{Classifier, Decoder, Shard};
+use super::{Classifier, Decoder, Shard, Tuning};
 use crate::config::{ConfigError, ImageConfig, ModelConfig, ModelKind, RunConfig};
 
 /// Added to the variance in GPT-2's layer norms, which `config.json` calls `layer_norm_epsilon`.
@@ -40,6 +40,8 @@ pub struct ModelSpec {
     pub decoder: Option<Arc<Decoder>>,
     /// Structure of an image classifier; fields that do not apply to it are 1.
     pub classifier: Option<Classifier>,
+    /// The trained part; `None`: all parameters are trained.
+    pub tuning: Option<Arc<Tuning>>,
 }
 
 /// Llama's inner width is rounded up to a multiple of this, so that matrix kernels get whole tiles.
@@ -53,7 +55,7 @@ impl ModelSpec {
     pub fn of(config: &RunConfig, tokenizer_vocabulary: u32) -> Result<Self, ConfigError> {
         match &config.data.image {
             Some(image) if config.model.kind.is_of_images() => Self::of_images(&config.model, image),
-            _ => Self::resolve(&config.model, tokenizer_vocabulary),
+            _ => Self::resolve(&config.model, tokenizer_vocabulary)?.tuned(&config.train),
         }
     }
 
@@ -79,6 +81,7 @@ impl ModelSpec {
             shard: Shard::WHOLE,
             decoder: None,
             classifier: Some(classifier),
+            tuning: None,
         })
     }
 
@@ -117,6 +120,7 @@ impl ModelSpec {
             shard: Shard::WHOLE,
             decoder: Decoder::of(config).map(Arc::new),
             classifier: None,
+            tuning: None,
         })
     }
 
@@ -163,7 +167,8 @@ impl ModelSpec {
     /// is here.
     #[must_use]
     pub fn borrowed(&self) -> Option<ParameterSpec> {
-        let borrows = self.tied_embeddings && self.holds(self.head()) && !self.holds(0);
+        // A frozen one is here.
+        let borrows = self.ties_trained_embedding() && self.holds(self.head()) && !self.holds(0);
         let name = parameters::token_embedding(self.kind);
         let mut all = parameters::in_model_order(self).into_iter().map(|(_, tensor)| tensor);
         all.find(|tensor| borrows && name.is_some_and(|name| tensor.name == name))
@@ -210,8 +215,8 @@ impl ModelSpec {
 
     /// Returns the tensors of the present blocks, in model order.
     fn held(&self) -> impl Iterator<Item = ParameterSpec> + '_ {
-        let all = parameters::in_model_order(self).into_iter();
-        all.filter(|(block, _)| self.holds(*block)).map(|(_, tensor)| tensor)
+        let trained = self.trained_in_model_order().into_iter();
+        trained.filter(|(block, _)| self.holds(*block)).map(|(_, tensor)| tensor)
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) async fn run(
     run: Option<RunId>,
     as_json: bool,
 ) -> Result<(), CliError> {
-    if !(args.max_shard_gib > 0.0) {
+    if args.max_shard_gib.is_nan() || args.max_shard_gib <= 0.0 {
         return Err(CliError::Misuse("--max-shard-gib must be above zero".to_owned()));
     }
     let wanted = WantedCheckpoint { run, round: args.round.map(Round) };

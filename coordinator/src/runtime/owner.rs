@@ -170,7 +170,7 @@ impl Owner {
         self.recorder.flush();
         let status = Arc::clone(&self.status.borrow());
         self.history.write_last(self.clock.unix_ms(), &status);
-        self.part(ended).await;
+        Box::pin(self.part(ended)).await;
         Ok(ended)
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::checks::BaseDescription;
 use longhaul_common::config::{ConfigError, RunConfig};
-use longhaul_common::model::ModelSpec;
+use longhaul_common::model::{ModelSpec, ParameterSpec};
 use serde::{Deserialize, Serialize};
 
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
@@ -200,7 +200,7 @@ impl BaseModel {
     /// Its `config.json` describes another one.
     pub fn check(&self, whole: &ModelSpec) -> Result<()> {
         let spec = ModelSpec::resolve(&describe_model(&self.folder)?.model, 0)?;
-        if spec != *whole {
+        if spec != whole.untuned() {
             bail!(
                 "{} describes another model than the run's [model]: {spec:?}, where the run has {whole:?}",
                 self.folder.join(MODEL_CONFIG).display()
@@ -215,6 +215,19 @@ impl BaseModel {
     /// The weights are not of this model, or have changed.
     pub fn parameters(&self, whole: &ModelSpec, part: &ModelSpec) -> Result<Vec<f32>> {
         hf_folder::read(&self.folder, whole, part)
+    }
+
+    /// Calls `take` with each wanted tensor of the `whole` model, by name, and its values.
+    ///
+    /// # Errors
+    /// The weights are not of this model, or have changed; or the error of `take`.
+    pub fn for_each(
+        &self,
+        whole: &ModelSpec,
+        wanted: impl Fn(&str) -> bool,
+        take: impl FnMut(&ParameterSpec, Vec<f32>) -> Result<()>,
+    ) -> Result<()> {
+        hf_folder::for_each(&self.folder, &whole.untuned(), wanted, take)
     }
 
     /// Returns the content of the files that a checkpoint carries on, with the original `config.json`.

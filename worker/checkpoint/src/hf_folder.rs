@@ -74,6 +74,33 @@ pub(super) fn read(folder: &Path, whole: &ModelSpec, part: &ModelSpec) -> Result
     Ok(flat)
 }
 
+/// Calls `take` with each wanted tensor of a whole model and its values.
+///
+/// # Errors
+/// As [`read`], or that of `take`.
+pub(super) fn for_each(
+    folder: &Path,
+    whole: &ModelSpec,
+    wanted: impl Fn(&str) -> bool,
+    mut take: impl FnMut(&ParameterSpec, Vec<f32>) -> Result<()>,
+) -> Result<()> {
+    let maps = Maps::open(folder)?;
+    let weights = maps.weights(folder, whole)?;
+    weights.check()?;
+    let parameters = whole.parameters();
+    for (Located { stored, start }, own) in
+        tensors::located(whole.kind, &parameters).into_iter().zip(&parameters)
+    {
+        if wanted(&own.name) {
+            let (name, tensor) = weights.find(&stored)?;
+            let mut values = Vec::with_capacity(own.count() as usize);
+            append(name, tensor, start..start + own.count() as usize, &mut values)?;
+            take(own, values)?;
+        }
+    }
+    Ok(())
+}
+
 /// Checks names and shapes of all tensors, and reads no values.
 ///
 /// # Errors

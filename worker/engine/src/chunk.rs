@@ -140,7 +140,7 @@ impl Chunk {
             let own = spec.tensors_in(&(block..block + 1));
             let own = own.iter().filter_map(|at| tensors.iter().position(|other| other == at));
             // A tied embedding: the first of the tensors if held, the last of the leaves if borrowed.
-            let tied = spec.tied_embeddings && block == spec.head();
+            let tied = spec.ties_trained_embedding() && block == spec.head();
             let held = if blocks.contains(&0) { 0 } else { leaves.len() - 1 };
             Block {
                 part: match block {
@@ -158,7 +158,7 @@ impl Chunk {
             (true, false) => Some(Arc::new(Deferred::new()?)),
             (false, false) => None,
         };
-        let products = Products::new(precision).sparse(spec, sparse);
+        let products = Products::new(precision).sparse(spec, sparse).adapted(spec);
         let products = match (&deferred, sparse) {
             (Some(deferred), Some(sparse)) if collects => {
                 let collected = spec.column_products(sparse).into_iter();
@@ -225,7 +225,7 @@ impl Chunk {
                 let mut leaves: Vec<Tensor> = self.leaves.iter().map(Tensor::shallow_clone).collect();
                 leaves.extend(input.as_ref().map(Tensor::shallow_clone));
                 let root = root_of(output, gradient)?;
-                let mut gradients = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
+                let mut gradients = backward_to(&root, &leaves)?;
                 let input = input.and_then(|_| gradients.pop());
                 self.sort(gradients.into_iter().map(known).collect(), input)
             }
@@ -252,7 +252,7 @@ impl Chunk {
             let mut leaves: Vec<Tensor> =
                 block.leaves.iter().map(|&at| self.leaves[at].shallow_clone()).collect();
             leaves.extend((!is_first).then_some(input));
-            let mut own = Tensor::f_run_backward(&[&root], &leaves, false, false)?;
+            let mut own = backward_to(&root, &leaves)?;
             behind = if is_first { None } else { own.pop() };
             for (&at, gradient) in block.leaves.iter().zip(own) {
                 let Some(gradient) = known(gradient) else { continue };
@@ -295,6 +295,11 @@ impl Chunk {
             (Part::Head, None) => Ok(x.shallow_clone()),
         }
     }
+}
+
+/// Returns the gradients of these leaves; frozen blocks have none.
+fn backward_to(root: &Tensor, leaves: &[Tensor]) -> Result<Vec<Tensor>, TchError> {
+    if leaves.is_empty() { Ok(Vec::new()) } else { Tensor::f_run_backward(&[root], leaves, false, false) }
 }
 
 /// Returns a computed gradient; autograd returns an undefined tensor for a deferred one.

@@ -57,7 +57,7 @@ pub use sampling::Sampling;
 use tch::{Device, TchError, Tensor};
 use tensor::TensorSharding;
 
-use crate::models::{Model, Parameters, views_of};
+use crate::models::{FrozenWeights, Model, Parameters, views_of};
 
 /// Model, optimiser and buffers on one device. Its owner is usually a dedicated thread. Inputs and outputs are plain host memory, in the order of
 /// [`ModelSpec::parameters`].
@@ -149,23 +149,26 @@ impl Engine {
         device: Device,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
-        Self::with_parameters(spec, train, steps, &draw_parameters(spec, seed), device, threads)
+        let nothing = FrozenWeights::new(Precision::F32, device);
+        Self::with_parameters(spec, train, steps, &draw_parameters(spec, seed), nothing, threads)
     }
 
-    /// Creates an engine with these parameters, in the order of [`ModelSpec::parameters`]. The rest as in [`Self::new`].
+    /// Creates an engine with these parameters, in the order of [`ModelSpec::parameters`], beside frozen tensors and on their device. The rest as in
+    /// [`Self::new`].
     ///
     /// # Errors
-    /// Their number is wrong; or libtorch fails.
+    /// Their number is wrong, or a frozen tensor is missing; or libtorch fails.
     pub fn with_parameters(
         spec: &ModelSpec,
         train: &TrainConfig,
         steps: u64,
         parameters: &[f32],
-        device: Device,
+        frozen: FrozenWeights,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
         set_threads(threads);
-        let parameters = Parameters::new(spec, parameters, device)?;
+        let device = frozen.device();
+        let parameters = Parameters::beside(spec, parameters, frozen)?;
         let optimiser = AdamW::new(train, spec, device)?;
         let mut engine = Self {
             spec: spec.clone(),

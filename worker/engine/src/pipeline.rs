@@ -332,7 +332,7 @@ impl Engine {
     /// Copies the first rank's token embedding to the last one's output projection, before a step.
     fn pass_borrowed(&self, rank: &PipelineRank) -> Result<(), EngineError> {
         let (holder, borrower) = rank.ends();
-        if holder == borrower || !self.spec.tied_embeddings {
+        if holder == borrower || !self.spec.ties_trained_embedding() {
             return Ok(());
         }
         if rank.rank == holder {
@@ -348,7 +348,7 @@ impl Engine {
     fn return_borrowed(&self, step: &mut Step<'_>) -> Result<(), EngineError> {
         let rank = step.rank;
         let (holder, borrower) = rank.ends();
-        if holder == borrower || !self.spec.tied_embeddings {
+        if holder == borrower || !self.spec.ties_trained_embedding() {
             return Ok(());
         }
         if rank.rank == borrower

@@ -6,11 +6,12 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use longhaul_common::config::TrainConfig;
-use longhaul_common::model::ModelSpec;
+use longhaul_common::config::{Precision, TrainConfig};
+use longhaul_common::model::{ModelSpec, draw_parameters};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, RankTask, Task};
 use tch::{Device, Tensor};
 
+use crate::models::FrozenWeights;
 use crate::{Batch, Engine, EngineError, Gift, Pipe, PipelineRank, choose_device};
 
 /// Returns the device of tests: the CPU, or the one in `LONGHAUL_TEST_DEVICE`.
@@ -159,10 +160,21 @@ pub fn whole(spec: &ModelSpec, gradient_clip: f64) -> Engine {
     engine(spec, &train_config(gradient_clip))
 }
 
-/// Creates an engine with the present part.
+/// Creates an engine with the present part; frozen tensors are drawn as well.
 #[must_use]
 pub fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
-    Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()
+    let whole = spec.untuned().whole();
+    let mut frozen = FrozenWeights::new(Precision::F32, test_device());
+    let (drawn, kept, mut start) = (draw_parameters(&whole, 1), spec.frozen(), 0);
+    for tensor in whole.parameters() {
+        let end = start + tensor.count() as usize;
+        if kept.iter().any(|kept| kept.name == tensor.name) {
+            frozen.add(&tensor, &drawn[start..end]).unwrap();
+        }
+        start = end;
+    }
+    let threads = NonZeroU32::new(1);
+    Engine::with_parameters(spec, train, 100, &draw_parameters(spec, 1), frozen, threads).unwrap()
 }
 
 /// Returns equal shares of the blocks, stage by stage.

@@ -6,6 +6,7 @@ use longhaul_common::config::{ModelKind, Precision, SparseBackwardConfig, Sparse
 use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 use tch::Kind;
 
+mod adapters;
 mod images;
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {

@@ -11,7 +11,7 @@ use longhaul_checkpoint::{BaseModel, Companions};
 use longhaul_common::config::{RunConfig, SelectionRule, WithinSite};
 use longhaul_common::explained::Explained;
 use longhaul_common::id::{Round, WorkerId};
-use longhaul_common::model::{ModelSpec, SynchronisedLayout, draw_parameters};
+use longhaul_common::model::{ModelSpec, SynchronisedLayout};
 use longhaul_data::{BlockProvider, BlockStore, DataError, Dataset, ReadAhead, Tokenizer, Work};
 use longhaul_engine::{Batch, Engine, LowRank, claim_device, read_ahead};
 use longhaul_flight::Progress;
@@ -233,12 +233,8 @@ impl DeviceThread {
         memory::check(memory::allowed(args, *device), *device, &spec, config, rank)?;
         let threads = args.threads.and_then(|threads| NonZeroU32::new(u32::from(threads)));
         let run = &config.run;
-        let initial = match base {
-            Some(base) => base.parameters(&whole, &spec)?,
-            None => draw_parameters(&spec, run.seed),
-        };
-        let mut engine =
-            Engine::with_parameters(&spec, &config.train, run.steps, &initial, *device, threads)?;
+        let (initial, frozen) = base_model::first_state(base.as_deref(), (&whole, &spec), run.seed, *device)?;
+        let mut engine = Engine::with_parameters(&spec, &config.train, run.steps, &initial, frozen, threads)?;
         if config.sync.selection == SelectionRule::Columns {
             engine.collect_columns()?;
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use longhaul_common::model::{self, Activation, ModelSpec, QueryNorm};
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::attention::Attending;
 use super::cache::{Cache, Past};
@@ -118,6 +118,8 @@ impl Decoder {
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
     pub(super) fn embed(&self, tokens: &Tensor) -> Option<Result<Tensor, TchError>> {
         let embedded = Tensor::f_embedding(self.tokens.as_ref()?, tokens, -1, false, false);
+        // A frozen embedding may be narrower.
+        let embedded = embedded.and_then(|x| x.f_to_kind(Kind::Float));
         // A product by 1 would cost a pass.
         if self.embedding_scale == 1.0 {
             return Some(embedded);

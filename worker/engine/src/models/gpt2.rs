@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use longhaul_common::model::{GPT2_NORM_EPSILON, ModelSpec};
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::cache::{Cache, Past};
 use super::parameters::Parameters;
@@ -113,7 +113,9 @@ impl Embedding {
     fn forward(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
         let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
         let positions = self.positions.f_narrow(0, start, length)?; // [T, D]
-        Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?.f_add(&positions) // [B, T, D]
+        let embedded = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?;
+        // Frozen embeddings may be narrower.
+        embedded.f_to_kind(Kind::Float)?.f_add(&positions.f_to_kind(Kind::Float)?) // [B, T, D]
     }
 }
 

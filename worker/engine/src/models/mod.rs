@@ -24,8 +24,8 @@ pub use gpt2::Gpt2;
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 pub use mlp::Mlp;
-pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
+pub use parameters::{FrozenWeights, Parameters};
 pub(crate) use precision::Products;
 pub use sparse::{Layout, Selection, sparse_product};
 use tch::{Kind, Reduction, TchError, Tensor};
@@ -53,7 +53,7 @@ impl Model {
     /// # Errors
     /// libtorch fails.
     pub fn of_all(spec: &ModelSpec, parameters: &Parameters, precision: Precision) -> Result<Self, TchError> {
-        Self::new(spec, &(0..spec.head() + 1), parameters, Products::new(precision))
+        Self::new(spec, &(0..spec.head() + 1), parameters, Products::new(precision).adapted(spec))
     }
 
     /// Creates the blocks of a chunk, whose weights are views of `parameters`, and which compute by `products`.

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
+use longhaul_common::config::Precision;
 use longhaul_common::model::{ModelSpec, ParameterSpec};
 use tch::{Device, Kind, TchError, Tensor};
+
+use super::precision::kind_of;
 
 /// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of [`ModelSpec::parameters`]: synchronisation, optimiser and
 /// model share the same memory.
@@ -14,6 +17,52 @@ pub struct Parameters {
     by_name: HashMap<String, usize>,
     /// The parameter borrowed from another part of the model.
     borrowed: Option<(String, Tensor)>,
+    /// Tensors that are not trained.
+    frozen: FrozenWeights,
+}
+
+/// Tensors of a pretrained model that are not trained, by name, on one device and in one format.
+#[derive(Debug)]
+pub struct FrozenWeights {
+    tensors: HashMap<String, Tensor>,
+    kind: Kind,
+    device: Device,
+}
+
+impl FrozenWeights {
+    /// Creates an empty collection of matrices in this format, and of vectors in f32.
+    #[must_use]
+    pub fn new(precision: Precision, device: Device) -> Self {
+        Self { tensors: HashMap::new(), kind: kind_of(precision), device }
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Adds a tensor's values; they are rounded to the format.
+    ///
+    /// # Errors
+    /// Their number is wrong; or libtorch fails.
+    pub fn add(&mut self, of: &ParameterSpec, values: &[f32]) -> Result<(), TchError> {
+        let shape: Vec<i64> = of.shape.iter().map(|&size| size as i64).collect();
+        let tensor = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
+        // Norms and biases are few, and compute in f32.
+        let kind = if of.is_matrix() { self.kind } else { Kind::Float };
+        let tensor = tensor.f_to_device(self.device)?.f_to_kind(kind)?;
+        self.tensors.insert(of.name.clone(), tensor);
+        Ok(())
+    }
+
+    /// Checks that all frozen tensors of a model are here.
+    fn check(&self, spec: &ModelSpec) -> Result<(), TchError> {
+        let missing = spec.frozen().into_iter().find(|tensor| !self.tensors.contains_key(&tensor.name));
+        missing.map_or(Ok(()), |tensor| {
+            Err(TchError::Shape(format!("the frozen tensor {} is missing", tensor.name)))
+        })
+    }
 }
 
 impl Parameters {
@@ -22,6 +71,16 @@ impl Parameters {
     /// # Errors
     /// The length of `values` is wrong; or libtorch fails.
     pub fn new(spec: &ModelSpec, values: &[f32], device: Device) -> Result<Self, TchError> {
+        Self::beside(spec, values, FrozenWeights::new(Precision::F32, device))
+    }
+
+    /// The same beside frozen tensors, on their device.
+    ///
+    /// # Errors
+    /// A frozen tensor is missing, or the length of `values` is wrong; or libtorch fails.
+    pub fn beside(spec: &ModelSpec, values: &[f32], frozen: FrozenWeights) -> Result<Self, TchError> {
+        frozen.check(spec)?;
+        let device = frozen.device;
         let flat = Tensor::f_from_slice(values)?.f_to_device(device)?; // [P]
         let views: Vec<Tensor> = views_of(spec, &flat)?
             .into_iter()
@@ -36,7 +95,7 @@ impl Parameters {
             Ok::<_, TchError>((tensor.name, zeros.f_set_requires_grad(true)?))
         };
         let borrowed = spec.borrowed().map(borrow).transpose()?;
-        Ok(Self { flat, views, by_name, borrowed })
+        Ok(Self { flat, views, by_name, borrowed, frozen })
     }
 
     /// Returns the borrowed tensor ([`ModelSpec::borrowed`]), a leaf of autograd's graph: zero until its holder sends its values.
@@ -54,16 +113,28 @@ impl Parameters {
         &self.views
     }
 
-    /// Returns the parameter tensor with this name, held or borrowed.
+    /// Returns the frozen tensors by name.
+    #[cfg(test)]
+    pub fn frozen(&self) -> &HashMap<String, Tensor> {
+        &self.frozen.tensors
+    }
+
+    /// Returns the trained tensor with this name, if it is one.
+    pub fn trained(&self, name: &str) -> Option<Tensor> {
+        self.by_name.get(name).map(|at| self.views[*at].shallow_clone())
+    }
+
+    /// Returns the parameter tensor with this name: trained, frozen or borrowed.
     ///
     /// # Panics
-    /// [`ModelSpec::parameters`] does not list it and it is not borrowed: a model and its specification disagree.
+    /// Neither [`ModelSpec::parameters`] nor [`ModelSpec::frozen`] lists it, and it is not borrowed: a model and its specification disagree.
     pub fn view(&self, name: &str) -> Tensor {
         if let Some((_, tensor)) = self.borrowed.as_ref().filter(|(borrowed, _)| borrowed == name) {
             return tensor.shallow_clone();
         }
-        let at = self.by_name.get(name).unwrap_or_else(|| panic!("the specification does not list {name}"));
-        self.views[*at].shallow_clone()
+        let frozen = || self.frozen.tensors.get(name).map(Tensor::shallow_clone);
+        let tensor = self.trained(name).or_else(frozen);
+        tensor.unwrap_or_else(|| panic!("the specification does not list {name}"))
     }
 }
 

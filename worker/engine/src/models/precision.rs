@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use longhaul_common::config::{Precision, SparseBackwardConfig};
-use longhaul_common::model::{ModelSpec, Shard};
+use longhaul_common::model::{ModelSpec, Shard, adapter_names};
 use tch::{Kind, TchError, Tensor};
 
 use super::deferred::Deferred;
@@ -25,6 +25,8 @@ pub(crate) struct Products {
     collected: Option<Arc<HashSet<String>>>,
     /// Group with the other shares of the weights; `None`: all of them are here.
     group: Option<Arc<TensorGroup>>,
+    /// Scales of adapters, by name of the adapted weight.
+    scales: Arc<HashMap<String, f64>>,
 }
 
 /// The weight of a product, and the selection of its backward pass; `None`: dense.
@@ -34,6 +36,23 @@ pub(super) struct Matrix {
     selection: Option<Selection>,
     /// Queue of its deferred gradient.
     deferred: Option<Arc<Deferred>>,
+    adapter: Option<Adapter>,
+}
+
+/// A low-rank matrix beside a frozen one: scale·B·A (Hu et al. 2021, "LoRA", arXiv 2106.09685).
+#[derive(Debug)]
+struct Adapter {
+    down: Tensor, // A: [R, in]
+    up: Tensor,   // B: [out, R]
+    scale: f64,
+}
+
+impl Adapter {
+    /// Returns scale·(x·Aᵀ)·Bᵀ for x [.., in].
+    fn product(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
+        let inner = x.f_linear::<Tensor>(&products.cast(&self.down)?, None)?; // [.., R]
+        inner.f_linear::<Tensor>(&products.cast(&self.up)?, None)?.f_mul_scalar(self.scale) // [.., out]
+    }
 }
 
 impl Products {
@@ -45,6 +64,7 @@ impl Products {
             deferred: None,
             collected: None,
             group: None,
+            scales: Arc::default(),
         }
     }
 
@@ -54,6 +74,13 @@ impl Products {
             selections: Arc::new(config.map_or_else(HashMap::new, |config| selections(spec, config))),
             ..self
         }
+    }
+
+    /// Uses this model's adapters, if it has any.
+    pub(crate) fn adapted(self, spec: &ModelSpec) -> Self {
+        let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.as_ref());
+        let scales = lora.map(|lora| lora.weights.iter().map(|name| (name.clone(), lora.scale())).collect());
+        Self { scales: Arc::new(scales.unwrap_or_default()), ..self }
     }
 
     /// Defers the gradients of weights to this queue, if any.
@@ -80,7 +107,18 @@ impl Products {
     pub(super) fn matrix(&self, parameters: &Parameters, name: &str) -> Matrix {
         let is_left = self.collected.as_ref().is_none_or(|collected| collected.contains(name));
         let deferred = self.deferred.clone().filter(|_| is_left);
-        Matrix { weight: parameters.view(name), selection: self.selections.get(name).copied(), deferred }
+        // The gradient of a frozen weight is not computed.
+        let deferred = deferred.filter(|_| parameters.trained(name).is_some());
+        let adapter = self.scales.get(name).and_then(|&scale| {
+            let [down, up] = adapter_names(name).map(|name| parameters.trained(&name));
+            Some(Adapter { down: down?, up: up?, scale })
+        });
+        Matrix {
+            weight: parameters.view(name),
+            selection: self.selections.get(name).copied(),
+            deferred,
+            adapter,
+        }
     }
 
     /// Returns the tensor in the format of products: itself in f32.
@@ -90,42 +128,56 @@ impl Products {
 
     /// Returns x·Wᵀ for x [.., in], W [out, in].
     pub(super) fn linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
-        let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
-        match (deferred, *selection) {
+        let (x, Matrix { weight, selection, deferred, .. }) = (self.cast(x)?, matrix);
+        let product = match (deferred, *selection) {
             (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::OutFirst, selection), // [.., out]
             (None, Some(selection)) => {
                 sparse_product(&x, &self.cast(weight)?, None, Layout::OutFirst, selection) // [.., out]
             }
             (None, None) => x.f_linear::<Tensor>(&self.cast(weight)?, None), // [.., out]
+        };
+        self.with_adapter(product?, &x, matrix)
+    }
+
+    /// Adds the product of the adapter, if the matrix has one, for x in the format of products.
+    fn with_adapter(&self, product: Tensor, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
+        match &matrix.adapter {
+            Some(adapter) => product.f_add(&adapter.product(x, self)?),
+            None => Ok(product),
         }
     }
 
     /// Returns x·Wᵀ + b for x [.., in], W [out, in], b [out].
     pub(super) fn affine(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
-        let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
+        let (x, Matrix { weight, selection, deferred, .. }) = (self.cast(x)?, matrix);
         if let Some(deferred) = deferred {
-            return deferred.product(&x, weight, Some(bias), Layout::OutFirst, *selection); // [.., out]
+            let product = deferred.product(&x, weight, Some(bias), Layout::OutFirst, *selection)?; // [.., out]
+            return self.with_adapter(product, &x, matrix);
         }
         let (weight, bias) = (self.cast(weight)?, self.cast(bias)?);
-        match *selection {
+        let product = match *selection {
             Some(selection) => sparse_product(&x, &weight, Some(&bias), Layout::OutFirst, selection), // [.., out]
             None => x.f_linear(&weight, Some(&bias)), // [.., out]
-        }
+        };
+        self.with_adapter(product?, &x, matrix)
     }
 
     /// Returns x·W + b for x [B, T, in], W [in, out], b [out]: GPT-2's `Conv1D`.
     pub(super) fn conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
-        let (size, wide, Matrix { weight, selection, deferred }) =
+        let (size, wide, Matrix { weight, selection, deferred, .. }) =
             (x.size(), matrix.weight.size()[1], matrix);
+        let x = self.cast(x)?;
         if let Some(deferred) = deferred {
-            return deferred.product(&self.cast(x)?, weight, Some(bias), Layout::InFirst, *selection); // [B, T, out]
+            let product = deferred.product(&x, weight, Some(bias), Layout::InFirst, *selection)?; // [B, T, out]
+            return self.with_adapter(product, &x, matrix);
         }
-        let (x, weight, bias) = (self.cast(x)?, self.cast(weight)?, self.cast(bias)?);
+        let (weight, bias) = (self.cast(weight)?, self.cast(bias)?);
         if let Some(selection) = *selection {
             return sparse_product(&x, &weight, Some(&bias), Layout::InFirst, selection); // [B, T, out]
         }
         let rows = x.f_view([-1, weight.size()[0]])?; // [B·T, in]
-        bias.f_addmm(&rows, &weight)?.f_view([size[0], size[1], wide]) // [B, T, out]
+        let product = bias.f_addmm(&rows, &weight)?.f_view([size[0], size[1], wide])?; // [B, T, out]
+        self.with_adapter(product, &x, matrix)
     }
 
     /// Returns x [B, T, D], as input of products whose columns are divided among a tensor group.
@@ -145,7 +197,8 @@ impl Products {
     /// Returns x·W + b for x [B, T, in], W [in, out], whose inputs are divided among a tensor group, and b [out], which all have.
     pub(super) fn row_conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
         let Some(group) = &self.group else { return self.conv1d(x, matrix, bias) };
-        let (x, Matrix { weight, selection, deferred }) = (self.cast(x)?, matrix);
+        // Tensor groups have no adapters.
+        let (x, Matrix { weight, selection, deferred, .. }) = (self.cast(x)?, matrix);
         let product = match (deferred, *selection) {
             (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::InFirst, selection)?, // [B, T, out]
             (None, Some(selection)) => {

@@ -1,0 +1,59 @@
+//! `[train.lora]`: low-rank adapters beside frozen weights (Hu et al. 2021, "LoRA", arXiv 2106.09685).
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+use super::Precision;
+
+/// `[train.lora]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraConfig {
+    /// Rank of the adapters.
+    pub rank: u32,
+    /// Numerator of their scale, α / rank. Default: twice the rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// Scale by α / √rank instead (Kalajdzievski 2023, arXiv 2312.03732).
+    #[serde(default)]
+    pub use_rslora: bool,
+    /// Adapted matrices: `all-linear` (all but the output projection), or names of modules, whole or the end after a dot, such as `q_proj`.
+    #[serde(default = "LoraConfig::all_linear")]
+    pub targets: Vec<String>,
+    /// Number format in which the frozen weights are kept.
+    #[serde(default)]
+    pub base: Precision,
+}
+
+/// Largest rank: more than any use.
+const RANK_MAX: u32 = 1 << 14;
+
+impl LoraConfig {
+    /// Name of all matrices but the output projection.
+    pub const ALL_LINEAR: &str = "all-linear";
+
+    fn all_linear() -> Vec<String> {
+        vec![Self::ALL_LINEAR.to_owned()]
+    }
+
+    /// Returns α.
+    #[must_use]
+    pub fn alpha(&self) -> f64 {
+        self.alpha.unwrap_or(2.0 * f64::from(self.rank))
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.rank == 0 || self.rank > RANK_MAX {
+            let reason = format!("must be from 1 to {RANK_MAX}; 8 to 64 are usual");
+            return Err(ConfigError::value("train.lora.rank", self.rank, reason));
+        }
+        if !(self.alpha() > 0.0 && self.alpha().is_finite()) {
+            return Err(ConfigError::value("train.lora.alpha", self.alpha(), "must be above zero"));
+        }
+        if self.targets.is_empty() {
+            let reason = "names no matrix: leave it out for all, or name modules such as \"q_proj\"";
+            return Err(ConfigError::value("train.lora.targets", "[]", reason));
+        }
+        Ok(())
+    }
+}
