@@ -18,7 +18,7 @@ use longhaul_engine::{Generator, Sampling, choose_device};
 pub fn sample(args: &SampleArgs) -> Result<()> {
     let device = choose_device(&args.device)?;
     ensure!(!args.prompt.is_empty(), "--prompt is empty: give the model a word to begin with");
-    let model = open_model(&args.checkpoint)?;
+    let model = open_model(&args.checkpoint, args.base.as_deref())?.merged(args.base.as_deref())?;
     let tokenizer = tokenizer_of(&model)?;
     let prompt = read_prompt(&tokenizer, &args.prompt)?;
     let sampling = Sampling {

@@ -28,6 +28,12 @@ pub struct ExportArgs {
     /// The checkpoint before this round. Default: the newest.
     #[arg(long)]
     pub round: Option<u64>,
+    /// Write the whole model: adapters are added to the pretrained weights. Without this, adapters are written as PEFT writes them.
+    #[arg(long)]
+    pub merge: bool,
+    /// Folder of the pretrained model, for adapters. Default: the one they were trained from.
+    #[arg(long, value_name = "FOLDER")]
+    pub base: Option<std::path::PathBuf>,
     /// Type of the values.
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: Dtype,
@@ -55,8 +61,16 @@ pub(super) async fn run(
         return Err(CliError::Misuse("--max-shard-gib must be above zero".to_owned()));
     }
     let wanted = WantedCheckpoint { run, round: args.round.map(Round) };
-    let model = open_whole(&location, endpoint.as_deref(), wanted).await;
+    let model = open_whole(&location, endpoint.as_deref(), wanted, args.base.as_deref()).await;
     let model = model.with_context(|| format!("open a checkpoint in {location}"))?;
+    // Trained weights that are no adapters have no format of their own elsewhere.
+    let merges = args.merge || model.spec.tuning.is_some() && !model.is_adapters();
+    let base = args.base.clone();
+    let model = if merges || base.is_some() && model.spec.tuning.is_none() {
+        spawn_blocking(move || model.merged(base.as_deref())).await.context("merge the model")??
+    } else {
+        model
+    };
     let (from, parameters) = (model.path.clone(), model.parameters.len());
     let (out, partial) = (args.out.clone(), partial_of(&args.out));
     let written = tokio::select! {

@@ -13,6 +13,10 @@ use super::{parse_folder_name, parse_part_name, sealed};
 pub const MANIFEST: &str = "manifest.json";
 /// Parameters.
 pub const MODEL: &str = "model.safetensors";
+/// Adapters beside a pretrained model, under PEFT's name.
+pub const ADAPTER: &str = "adapter_model.safetensors";
+/// Trained parameters of a pretrained model, where the others are frozen.
+pub const TRAINED: &str = "trained.safetensors";
 
 /// Maximum bytes of a manifest or record, which is a few lines long.
 pub const DOCUMENT_BYTES_MAX: u64 = 1 << 20;

@@ -117,7 +117,7 @@ fn assert_same_files(folder: &Path, pretrained: &Pretrained) {
 
 /// Compares the newest checkpoint with the model that the run started from.
 fn assert_is_the_model(checkpoints: &Path, pretrained: &Pretrained) {
-    let opened = open_model(checkpoints).unwrap();
+    let opened = open_model(checkpoints, None).unwrap();
     let base = BaseModel::open(pretrained.path(), |_, _| {}).unwrap();
     let spec = ModelSpec::resolve(&describe_model(pretrained.path()).unwrap().model, 0).unwrap();
     assert_eq!(opened.spec, spec);

@@ -14,6 +14,7 @@ use longhaul_proto::control::message::CheckpointOffer;
 use longhaul_proto::little_endian::f32_of;
 use tokio::runtime::Handle;
 
+use super::adapters::tuned_as;
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
 use super::export::WholeModel;
 use super::pieces::Pieces;
@@ -275,6 +276,7 @@ pub(super) async fn whole_of(archive: &Archive, parts: &[Archived]) -> Result<Wh
     let json = serde_json::from_str(&manifest.model).context("read the description of its model")?;
     let spec = model_config::from_json(&json).context("it does not describe a supported language model")?;
     let companions = read_companions(archive, first.part, &manifest).await?;
+    let spec = tuned_as(spec, &companions)?;
     let mut read = Vec::with_capacity(parts.len());
     for of in parts {
         let manifest = archive.manifest(*of).await?;

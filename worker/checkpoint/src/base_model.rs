@@ -105,7 +105,7 @@ fn is_of_weights(name: &str) -> bool {
 }
 
 fn is_companion(name: &str) -> bool {
-    name == MODEL_CONFIG || Companion::of(name).is_some()
+    name == MODEL_CONFIG || Companion::all_of_model().any(|companion| companion.name() == name)
 }
 
 /// Parses a user's `run.toml`; the description of a pretrained model comes from its folder on this machine.
@@ -263,7 +263,7 @@ impl BaseModel {
 fn paths_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = hf_folder::files(folder)?;
     let index = folder.join(hf_folder::INDEX);
-    let beside = Companion::all().map(|file| folder.join(file.name())).filter(|path| path.is_file());
+    let beside = Companion::all_of_model().map(|file| folder.join(file.name())).filter(|path| path.is_file());
     for path in beside {
         let bytes = size_of_file(&path)?;
         ensure!(

@@ -1,12 +1,17 @@
 //! Files beside a model's weights: tokenizer, chat template, generation settings, licence. Checkpoints carry them on.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::MODEL_CONFIG;
+use super::adapters::{ADAPTER_CONFIG, BASE};
+
 /// Names of such files. Peers name them by their place, so the order is part of the protocol.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -24,6 +29,8 @@ const NAMES: [&str; 17] = [
     "LICENSE.txt",
     "LICENSE.md",
     "NOTICE",
+    ADAPTER_CONFIG,
+    BASE,
 ];
 /// Number of such files.
 pub const COMPANIONS_MAX: usize = NAMES.len();
@@ -41,6 +48,11 @@ impl Companion {
     /// Returns the file of this name, if it is one.
     pub(super) fn of(name: &str) -> Option<Self> {
         Self::all().find(|companion| companion.name() == name)
+    }
+
+    /// Returns those of a pretrained model.
+    pub(super) fn all_of_model() -> impl Iterator<Item = Self> {
+        Self::all().filter(|companion| ![ADAPTER_CONFIG, BASE].contains(&companion.name()))
     }
 
     /// Returns all that may be there.
@@ -63,7 +75,7 @@ impl From<Companion> for u8 {
 impl TryFrom<u8> for Companion {
     type Error = &'static str;
 
-    fn try_from(place: u8) -> Result<Self, Self::Error> {
+    fn try_from(place: u8) -> std::result::Result<Self, Self::Error> {
         if usize::from(place) < COMPANIONS_MAX { Ok(Self(place)) } else { Err("a file of a later release") }
     }
 }
@@ -90,6 +102,14 @@ impl Companions {
         self.0.iter().map(|(name, content)| (name.as_str(), content))
     }
 
+    /// Returns those of a whole model.
+    #[must_use]
+    pub fn of_model(&self) -> Self {
+        let mut files = self.0.clone();
+        files.retain(|name, _| ![ADAPTER_CONFIG, BASE].contains(&name.as_str()));
+        Self(files)
+    }
+
     /// Adds those that are missing.
     #[must_use]
     pub fn or(mut self, others: Self) -> Self {
@@ -97,6 +117,29 @@ impl Companions {
             self.0.entry(name).or_insert(content);
         }
         self
+    }
+}
+
+impl Companions {
+    /// Reads those of a checkpoint's folder, and its `config.json`.
+    ///
+    /// # Errors
+    /// One is too long, or cannot be read.
+    pub(super) fn read(folder: &Path) -> Result<Self> {
+        let mut files = Vec::new();
+        for name in Companion::all().map(Companion::name).chain([MODEL_CONFIG]) {
+            let path = folder.join(name);
+            let Some(metadata) = path.metadata().ok().filter(std::fs::Metadata::is_file) else { continue };
+            let bytes = metadata.len();
+            ensure!(
+                bytes <= COMPANION_BYTES_MAX,
+                "{} has {bytes} bytes, which is none of a model",
+                path.display()
+            );
+            let content = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            files.push((name.to_owned(), content.into()));
+        }
+        Ok(files.into_iter().collect())
     }
 }
 

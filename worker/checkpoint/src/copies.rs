@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use longhaul_common::id::{Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::checkpoint::folder::FileRecord;
+use longhaul_proto::checkpoint::folder::{ADAPTER, FileRecord, MODEL, TRAINED};
 use longhaul_proto::checkpoint::folder_name;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,8 @@ use super::listing;
 use super::recut::overlaps;
 use super::store::{CheckpointStore, remove, sync};
 use super::{
-    CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, SHARED, TOKENIZER, private_record_name,
-    private_record_of, private_vectors_name,
+    CheckpointError, MANIFEST, MODEL_CONFIG, SHARED, TOKENIZER, private_record_name, private_record_of,
+    private_vectors_name,
 };
 
 /// Longest header of a safetensors file, by the format. A private state has vectors for each fragment.
@@ -51,6 +51,10 @@ pub enum CheckpointFile {
     Manifest,
     /// Another file beside the weights.
     Companion(Companion),
+    /// Adapters, in place of all parameters.
+    Adapter,
+    /// Trained parameters, in place of all.
+    Trained,
 }
 
 /// The expected properties of a file.
@@ -68,6 +72,8 @@ impl CheckpointFile {
     fn name(self) -> String {
         match self {
             Self::Model => MODEL.to_owned(),
+            Self::Adapter => ADAPTER.to_owned(),
+            Self::Trained => TRAINED.to_owned(),
             Self::ModelConfig => MODEL_CONFIG.to_owned(),
             Self::Tokenizer => TOKENIZER.to_owned(),
             Self::Shared => SHARED.to_owned(),
@@ -86,7 +92,7 @@ impl CheckpointFile {
         let with_header = |bytes: u64| bytes.saturating_add(HEADER_BYTES_MAX);
         match self {
             // A line for each tensor, and the format's own metadata.
-            Self::Model => {
+            Self::Model | Self::Adapter | Self::Trained => {
                 let lines = whole.parameters().len() as u64 + 1;
                 vectors(1).saturating_add(lines.saturating_mul(TENSOR_LINE_BYTES_MAX))
             }
@@ -120,6 +126,8 @@ impl CheckpointStore {
         let mut files = Vec::new();
         let named = [
             CheckpointFile::Model,
+            CheckpointFile::Adapter,
+            CheckpointFile::Trained,
             CheckpointFile::ModelConfig,
             CheckpointFile::Tokenizer,
             CheckpointFile::Shared,

@@ -11,13 +11,14 @@ use longhaul_common::config::ArchiveLocation;
 use longhaul_common::id::{Round, RunId};
 use longhaul_common::model::{ModelSpec, ParameterSpec};
 use longhaul_proto::checkpoint::archive::{Archive, Archived};
-use longhaul_proto::checkpoint::folder;
+use longhaul_proto::checkpoint::folder::{self, ADAPTER};
 use longhaul_proto::little_endian::of_f32;
 use safetensors::{Dtype, View};
 use serde_json::{Value, json};
 
+use super::adapters::{ADAPTER_CONFIG, weights_file};
 use super::archive::whole_of;
-use super::companions::Companion;
+use super::merge::merge;
 use super::store::remove;
 use super::{Companions, MODEL_CONFIG, hf_folder, model_config, open_model, tensors};
 
@@ -56,10 +57,30 @@ pub struct WholeModel {
     pub path: String,
     /// Description.
     pub spec: ModelSpec,
-    /// In the order of [`ModelSpec::parameters`].
+    /// In the order of [`ModelSpec::parameters`]: those of adapters alone, where they are trained.
     pub parameters: Vec<f32>,
     /// Files beside the weights.
     pub companions: Companions,
+}
+
+impl WholeModel {
+    /// Merges adapters and other trained weights into their pretrained model: as [`OpenedModel::merged`](super::OpenedModel::merged).
+    ///
+    /// # Errors
+    /// The pretrained model is not there, or is another one; or `base` is given for a whole model.
+    pub fn merged(mut self, base: Option<&Path>) -> Result<Self> {
+        if let Some(merged) = merge(&self.spec, &self.parameters, &self.companions, base)? {
+            (self.spec, self.parameters, self.companions) =
+                (merged.spec, merged.parameters, merged.companions);
+        }
+        Ok(self)
+    }
+
+    /// Whether these are adapters alone.
+    #[must_use]
+    pub fn is_adapters(&self) -> bool {
+        weights_file(&self.spec) == ADAPTER
+    }
 }
 
 /// The wanted checkpoint.
@@ -79,6 +100,7 @@ pub async fn open_whole(
     location: &ArchiveLocation,
     endpoint: Option<&str>,
     wanted: WantedCheckpoint,
+    base: Option<&Path>,
 ) -> Result<WholeModel> {
     if let ArchiveLocation::Folder(dir) = location {
         ensure!(dir.is_dir(), "there is no folder {}", dir.display());
@@ -89,11 +111,14 @@ pub async fn open_whole(
         };
         let newest = found.iter().filter(|found| is_wanted(found)).max_by_key(|found| found.next_round);
         if let Some(newest) = newest {
-            return of_folder(&newest.path);
+            return of_folder(&newest.path, base);
         }
         let is_any = wanted.run.is_none() && wanted.round.is_none();
-        if found.is_empty() && is_any && dir.join(MODEL_CONFIG).is_file() {
-            return of_folder(dir);
+        if found.is_empty()
+            && is_any
+            && [MODEL_CONFIG, ADAPTER_CONFIG].iter().any(|name| dir.join(name).is_file())
+        {
+            return of_folder(dir, base);
         }
     }
     let archive = Archive::open(location, endpoint)?;
@@ -107,22 +132,13 @@ pub async fn open_whole(
     whole_of(&archive, &parts).await
 }
 
-fn of_folder(path: &Path) -> Result<WholeModel> {
-    let opened = open_model(path)?;
-    let mut companions = Vec::new();
-    let names = Companion::all().map(Companion::name).chain([MODEL_CONFIG]);
-    for name in names {
-        let file = opened.path.join(name);
-        if file.is_file() {
-            let content = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
-            companions.push((name.to_owned(), content.into()));
-        }
-    }
+fn of_folder(path: &Path, base: Option<&Path>) -> Result<WholeModel> {
+    let opened = open_model(path, base)?;
     Ok(WholeModel {
         path: opened.path.display().to_string(),
         spec: opened.spec,
         parameters: opened.parameters,
-        companions: companions.into_iter().collect(),
+        companions: opened.companions,
     })
 }
 
@@ -179,11 +195,12 @@ fn write_all(
     std::fs::create_dir_all(folder).with_context(|| format!("create folder {}", folder.display()))?;
     let tensors = tensors_of(model, dtype);
     let all: u64 = tensors.iter().map(|(_, tensor)| tensor.data_len() as u64).sum();
-    let shards = in_shards(tensors, shard_bytes_max);
+    // PEFT reads one file.
+    let shards = if model.is_adapters() { vec![tensors] } else { in_shards(tensors, shard_bytes_max) };
     let (count, mut done, mut map) = (shards.len(), 0, BTreeMap::new());
     for (number, shard) in (1..).zip(shards) {
         let name = match count {
-            1 => hf_folder::WEIGHTS.to_owned(),
+            1 => weights_file(&model.spec).to_owned(),
             _ => format!("model-{number:05}-of-{count:05}.safetensors"),
         };
         map.extend(shard.iter().map(|(tensor, _)| (tensor.clone(), name.clone())));
@@ -197,6 +214,9 @@ fn write_all(
     }
     for (name, content) in model.companions.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
         write(&folder.join(name), content)?;
+    }
+    if model.is_adapters() {
+        return Ok(Exported { shards: count, bytes: all });
     }
     let mut config = model_config::carried(&model.spec, &model.companions);
     let key = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
@@ -253,14 +273,13 @@ impl View for Converted<'_> {
 
 fn tensors_of(model: &WholeModel, dtype: ExportType) -> Vec<(String, Converted<'_>)> {
     let mut rest = model.parameters.as_slice();
-    let stored = tensors::stored(model.spec.kind, model.spec.parameters());
     let tensor = |ParameterSpec { name, shape, .. }: ParameterSpec| {
         let count = shape.iter().product::<u64>() as usize;
         let (values, after) = rest.split_at(count.min(rest.len()));
         rest = after;
         (name, Converted { shape: shape.iter().map(|&size| size as usize).collect(), values, dtype })
     };
-    stored.into_iter().map(tensor).collect()
+    tensors::stored_in(&model.spec).into_iter().map(tensor).collect()
 }
 
 /// Fills files in order, each up to the limit; a larger tensor has a file of its own.

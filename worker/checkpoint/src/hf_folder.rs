@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use half::{bf16, f16};
 use longhaul_common::model::{ModelSpec, ParameterSpec, Shard};
+use longhaul_proto::checkpoint::folder::ADAPTER;
 use longhaul_proto::little_endian::extend_f32;
 use memmap2::Mmap;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
+use super::adapters::ADAPTER_CONFIG;
 use super::tensors::{self, Located};
 
 /// The weights, where there is one file.
@@ -99,6 +101,32 @@ pub(super) fn for_each(
         }
     }
     Ok(())
+}
+
+/// Returns the values of adapters that PEFT wrote, in the order of their flat vector.
+///
+/// # Errors
+/// Names the tensor that is missing, of another shape or type, or not described.
+pub(super) fn read_adapters(folder: &Path, spec: &ModelSpec) -> Result<Vec<f32>> {
+    let path = folder.join(ADAPTER);
+    let map = map(&path)?;
+    let file = SafeTensors::deserialize(&map);
+    let file = file.with_context(|| format!("{} is damaged or cut off: fetch it again", path.display()))?;
+    let parameters = tensors::stored_in(spec);
+    let mut flat = Vec::with_capacity(spec.parameter_count().min(map.len() as u64) as usize);
+    for parameter in &parameters {
+        let name = parameter.name.as_str();
+        let tensor = file.tensor(name).ok().with_context(|| {
+            format!("{} has no tensor {name}, which {ADAPTER_CONFIG} describes", path.display())
+        })?;
+        check_shape(name, &tensor, parameter)?;
+        append(name, &tensor, 0..parameter.count() as usize, &mut flat)?;
+    }
+    let known: BTreeSet<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+    if let Some(other) = file.names().into_iter().find(|name| !known.contains(name)) {
+        bail!("{} has the tensor {other}, which {ADAPTER_CONFIG} does not describe", path.display());
+    }
+    Ok(flat)
 }
 
 /// Checks names and shapes of all tensors, and reads no values.
@@ -237,7 +265,7 @@ fn check_shape(name: &str, tensor: &TensorView<'_>, parameter: &ParameterSpec) -
     let shape: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
     ensure!(
         shape == parameter.shape,
-        "{name} has the shape {shape:?}, and config.json describes {:?}",
+        "{name} has the shape {shape:?}, and its description means {:?}",
         parameter.shape
     );
     Ok(())

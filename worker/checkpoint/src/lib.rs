@@ -1,5 +1,6 @@
 //! Checkpoints on disk: complete and verified, or absent.
 
+mod adapters;
 mod archive;
 mod base_model;
 mod companions;
@@ -9,6 +10,7 @@ mod error;
 mod export;
 mod hf_folder;
 mod listing;
+mod merge;
 mod model_config;
 mod opening;
 mod pieces;
@@ -17,6 +19,7 @@ mod sealed;
 mod store;
 mod tensors;
 
+pub use adapters::beside_base;
 pub use archive::{RunArchive, Unusable};
 pub use base_model::{BaseModel, ModelFile, ModelFiles, describe_model, read_run};
 pub use companions::{COMPANIONS_MAX, Companion, Companions};
@@ -35,7 +38,7 @@ use std::sync::Arc;
 
 use longhaul_common::id::{Generation, Round, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::checkpoint::folder::{MANIFEST, MODEL, private_record_name, private_record_of};
+use longhaul_proto::checkpoint::folder::{MANIFEST, private_record_name, private_record_of};
 
 /// A worker's checkpoint at a round boundary.
 #[derive(Clone, Debug)]

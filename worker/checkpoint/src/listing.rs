@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::checkpoint::folder::{FileRecord, Manifest, PrivateRecord};
+use longhaul_proto::checkpoint::folder::{ADAPTER, FileRecord, MODEL, Manifest, PrivateRecord, TRAINED};
 use longhaul_proto::checkpoint::folder_name;
 
-use super::{CheckpointError, MANIFEST, MODEL, PrivateState, SHARED, private_record_name, sealed, tensors};
+use super::adapters::{weights_file, weights_in};
+use super::{CheckpointError, MANIFEST, PrivateState, SHARED, private_record_name, sealed, tensors};
 
 /// A checkpoint with intact files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub(super) fn inspect(folder: &Path, run: RunId, worker: WorkerId) -> Result<Lis
         next_step: manifest.next_step,
         generation: manifest.generation,
         state_hash: parse_hash(&folder.join(MANIFEST), &manifest.state_hash)?,
-        model: manifest.files.contains_key(MODEL),
+        model: weights_in(&manifest.files).is_some(),
         private: record.is_some(),
     })
 }
@@ -95,8 +96,9 @@ pub(super) fn load_model(
     spec: &ModelSpec,
 ) -> Result<LoadedModel, CheckpointError> {
     let manifest = manifest(folder, run)?;
-    let path = folder.join(MODEL);
-    let bytes = read_verified(&path, manifest.files.get(MODEL))?;
+    let name = weights_file(spec);
+    let path = folder.join(name);
+    let bytes = read_verified(&path, manifest.files.get(name))?;
     let shared = match manifest.files.get(SHARED) {
         None => BTreeMap::new(),
         record => {
@@ -117,7 +119,7 @@ pub(super) fn verify_alone(folder: &Path, weights: bool) -> Result<Manifest, Che
     let manifest: Manifest = sealed::read(&folder.join(MANIFEST))?;
     let mut files = manifest.files.clone();
     if !weights {
-        files.remove(MODEL);
+        files.retain(|name, _| ![MODEL, ADAPTER, TRAINED].contains(&name.as_str()));
     }
     verify(folder, &files)?;
     Ok(manifest)
@@ -129,8 +131,9 @@ pub(super) fn read_weights(
     manifest: &Manifest,
     spec: &ModelSpec,
 ) -> Result<Vec<f32>, CheckpointError> {
-    let path = folder.join(MODEL);
-    let bytes = read_verified(&path, manifest.files.get(MODEL))?;
+    let name = weights_file(spec);
+    let path = folder.join(name);
+    let bytes = read_verified(&path, manifest.files.get(name))?;
     tensors::read_model(&path, &bytes, spec)
 }
 

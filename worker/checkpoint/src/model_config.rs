@@ -65,7 +65,8 @@ pub(super) fn from_json(json: &Value) -> Result<ModelSpec, UnsupportedKey> {
 pub(super) fn carried(spec: &ModelSpec, companions: &Companions) -> Value {
     let original = companions.get(MODEL_CONFIG).and_then(|text| serde_json::from_slice::<Value>(text).ok());
     // An original that does not lead back to the model is of no use.
-    let Some(mut json) = original.filter(|json| from_json(json).as_ref() == Ok(&spec.whole())) else {
+    let Some(mut json) = original.filter(|json| from_json(json).as_ref() == Ok(&spec.whole().untuned()))
+    else {
         return to_json(spec);
     };
     let keys = ["dtype", "torch_dtype"].map(|key| json.get(key).map(|_| key));

@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use longhaul_common::model::ModelSpec;
-use longhaul_proto::checkpoint::folder::Manifest;
+use longhaul_proto::checkpoint::folder::{ADAPTER, Manifest};
 use longhaul_proto::checkpoint::{parse_folder_name, parse_part_name, part_name};
 use serde_json::Value;
 
+use super::adapters::ADAPTER_CONFIG;
 use super::hf_folder::StoredWeights;
 use super::listing::{read_weights, verify_alone};
 use super::pieces::Pieces;
-use super::{CheckpointError, MANIFEST, MODEL, MODEL_CONFIG, TOKENIZER, hf_folder, model_config};
+use super::{
+    CheckpointError, Companions, MANIFEST, MODEL_CONFIG, TOKENIZER, adapters, hf_folder, merge, model_config,
+};
 
 /// A model with everything needed to use it.
 #[derive(Debug)]
@@ -24,18 +27,39 @@ pub struct OpenedModel {
     pub parameters: Vec<f32>,
     /// File of its tokenizer; `None`: tokens are bytes.
     pub tokenizer: Option<PathBuf>,
+    /// Files beside the weights.
+    pub companions: Companions,
+}
+
+impl OpenedModel {
+    /// Returns the whole model: trained weights in their places in the pretrained model, which is in `base`, or where training found it.
+    ///
+    /// # Errors
+    /// The pretrained model is not there, or is another one; or `base` is given for a whole model.
+    pub fn merged(mut self, base: Option<&Path>) -> Result<Self> {
+        if let Some(merged) = merge::merge(&self.spec, &self.parameters, &self.companions, base)? {
+            self.tokenizer =
+                self.tokenizer.or(Some(merged.folder.join(TOKENIZER)).filter(|file| file.is_file()));
+            (self.spec, self.parameters, self.companions) =
+                (merged.spec, merged.parameters, merged.companions);
+        }
+        Ok(self)
+    }
 }
 
 /// Opens a checkpoint, verified: the folder itself, or the newest in a folder of checkpoints or of runs. For a model in parts, all parts must be there, side
-/// by side.
+/// by side. Of adapters and other trained weights it has those alone. A folder that PEFT wrote needs its pretrained model, in `base` or where it says.
 ///
 /// # Errors
 /// None exists, or it is damaged: then the error names the newest intact one before it.
-pub fn open_model(path: &Path) -> Result<OpenedModel> {
+pub fn open_model(path: &Path, base: Option<&Path>) -> Result<OpenedModel> {
     ensure!(path.exists(), "there is no folder {}", path.display());
     ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
     if hf_folder::has_weights(path) && !path.join(MANIFEST).is_file() {
         return open_hf(path);
+    }
+    if path.join(ADAPTER).is_file() && !path.join(MANIFEST).is_file() {
+        return open_peft(path, base);
     }
     let folders = newest(path)?;
     let folder = &folders[0];
@@ -54,13 +78,15 @@ pub fn open_model(path: &Path) -> Result<OpenedModel> {
     let json = json.with_context(|| format!("{} is no JSON", config.display()))?;
     let spec = model_config::from_json(&json)
         .with_context(|| format!("{} does not describe a supported model", config.display()))?;
+    let companions = Companions::read(folder)?;
+    let spec = adapters::tuned_as(spec, &companions)?;
     let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
         Ok(error) => damaged(error).into(),
         Err(error) => error,
     })?;
     let tokenizer = folder.join(TOKENIZER);
     let tokenizer = Some(tokenizer).filter(|file| file.is_file());
-    Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer })
+    Ok(OpenedModel { path: folder.clone(), spec, parameters, tokenizer, companions })
 }
 
 /// A folder of `save_pretrained`, without its values.
@@ -108,7 +134,22 @@ fn open_hf(folder: &Path) -> Result<OpenedModel> {
     let spec = described(folder)?;
     let parameters = hf_folder::read(folder, &spec, &spec)?;
     let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
-    Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer })
+    let companions = Companions::read(folder)?;
+    Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer, companions })
+}
+
+/// Opens adapters that PEFT wrote.
+fn open_peft(folder: &Path, base: Option<&Path>) -> Result<OpenedModel> {
+    let companions = Companions::read(folder)?;
+    ensure!(
+        companions.get(ADAPTER_CONFIG).is_some(),
+        "{} has {ADAPTER} and no {ADAPTER_CONFIG}: copy that too",
+        folder.display()
+    );
+    let spec = adapters::tuned_as(described(&adapters::find_base(&companions, base)?)?, &companions)?;
+    let parameters = hf_folder::read_adapters(folder, &spec)?;
+    let tokenizer = Some(folder.join(TOKENIZER)).filter(|file| file.is_file());
+    Ok(OpenedModel { path: folder.to_owned(), spec, parameters, tokenizer, companions })
 }
 
 /// Assembles the parameters of the whole model, in its order, from its parts and the shares of its layers.
@@ -139,7 +180,8 @@ fn whole_before(folder: &Path) -> Option<PathBuf> {
     let mut older: Vec<_> =
         siblings.filter(|path| round_of(path).is_some_and(|other| other < round)).collect();
     older.sort_unstable_by_key(|path| std::cmp::Reverse(round_of(path)));
-    let whole = |path: &PathBuf| verify_alone(path, true).is_ok_and(|m| m.files.contains_key(MODEL));
+    let whole =
+        |path: &PathBuf| verify_alone(path, true).is_ok_and(|m| adapters::weights_in(&m.files).is_some());
     older.into_iter().find(whole)
 }
 
@@ -244,7 +286,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = write(dir.path(), 4);
         for given in [path.as_path(), path.parent().unwrap(), dir.path()] {
-            let model = open_model(given).unwrap();
+            let model = open_model(given, None).unwrap();
             assert_eq!((&model.path, model.spec), (&path, spec()));
             assert_eq!(model.parameters, draw_parameters(&spec(), 4));
         }
@@ -282,7 +324,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let parallel = ParallelConfig { stages: 2, tensor: 2, ..ParallelConfig::default() };
         write_parts(dir.path(), spec().parts(&parallel, 16).unwrap());
-        let opened = open_model(dir.path()).unwrap();
+        let opened = open_model(dir.path(), None).unwrap();
         assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
     }
 
@@ -291,26 +333,26 @@ mod tests {
     fn a_model_whose_layers_are_shared_is_put_together_and_each_share_must_be_there() {
         let dir = tempfile::tempdir().unwrap();
         let folders = write_parts(dir.path(), spec().shards(2).unwrap());
-        let opened = open_model(dir.path()).unwrap();
+        let opened = open_model(dir.path(), None).unwrap();
         assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
 
         // Twice the same share is not all of the model.
         std::fs::remove_dir_all(&folders[1]).unwrap();
-        let message = open_model(dir.path()).unwrap_err().to_string();
+        let message = open_model(dir.path(), None).unwrap_err().to_string();
         assert!(message.contains("part-2-of-2") && message.contains("missing"), "{message}");
         std::fs::create_dir(&folders[1]).unwrap();
         for file in std::fs::read_dir(&folders[0]).unwrap() {
             let file = file.unwrap();
             std::fs::copy(file.path(), folders[1].join(file.file_name())).unwrap();
         }
-        let message = open_model(dir.path()).unwrap_err().to_string();
+        let message = open_model(dir.path(), None).unwrap_err().to_string();
         assert!(message.contains("no part of the checkpoint has all of"), "{message}");
     }
 
     #[test]
     fn what_is_no_checkpoint_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let message = |path: &Path| open_model(path).unwrap_err().to_string();
+        let message = |path: &Path| open_model(path, None).unwrap_err().to_string();
         assert!(message(dir.path()).contains("holds no checkpoint"));
         assert!(message(&dir.path().join("nowhere")).starts_with("there is no folder"));
         let file = write(dir.path(), 1).join(MODEL_CONFIG);
@@ -331,7 +373,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = write(dir.path(), 1);
         describe(&path, &model_config::to_json(&longhaul_common::model::tiny::tiny_cnn()));
-        let message = open_model(&path).unwrap_err().to_string();
+        let message = open_model(&path, None).unwrap_err().to_string();
         assert!(message.contains("of a classifier of images, which cannot continue text"), "{message}");
     }
 
@@ -346,7 +388,7 @@ mod tests {
                 let mut description = original.clone();
                 description[key] = json!(value);
                 describe(&path, &description);
-                assert!(open_model(&path).is_err(), "{key} = {value}");
+                assert!(open_model(&path, None).is_err(), "{key} = {value}");
             }
         }
         let mut largest = original.clone();
@@ -354,9 +396,9 @@ mod tests {
             largest[key] = json!(value);
         }
         describe(&path, &largest);
-        let message = open_model(&path).unwrap_err().to_string();
+        let message = open_model(&path, None).unwrap_err().to_string();
         assert!(message.contains("holds another model"), "{message}");
         describe(&path, &original);
-        assert!(open_model(&path).is_ok());
+        assert!(open_model(&path, None).is_ok());
     }
 }

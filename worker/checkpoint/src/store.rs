@@ -12,11 +12,12 @@ use longhaul_proto::checkpoint::sealed::to_text;
 use longhaul_proto::checkpoint::{folder_name, parse_folder_name, parse_part_name, part_name};
 use serde::Serialize;
 
+use super::adapters::{weights_file, weights_in};
 use super::listing;
 use super::{
-    CheckpointData, CheckpointError, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL,
-    MODEL_CONFIG, ModelState, SHARED, model_config, private_record_name, private_record_of,
-    private_vectors_name, sealed, tensors,
+    CheckpointData, CheckpointError, FileToCopy, Listed, LoadedModel, LoadedPrivate, MANIFEST, MODEL_CONFIG,
+    ModelState, SHARED, model_config, private_record_name, private_record_of, private_vectors_name, sealed,
+    tensors,
 };
 
 /// The checkpoints of one run on one machine, or in a folder shared by several workers. All calls block.
@@ -108,8 +109,9 @@ impl CheckpointStore {
     pub fn holds(&self, next_round: Round, state_hash: [u8; 32]) -> bool {
         let manifest = listing::manifest(&self.folder.join(folder_name(next_round)), self.run);
         let hash = blake3::Hash::from_bytes(state_hash).to_hex();
-        manifest
-            .is_ok_and(|manifest| manifest.state_hash == hash.as_str() && manifest.files.contains_key(MODEL))
+        manifest.is_ok_and(|manifest| {
+            manifest.state_hash == hash.as_str() && weights_in(&manifest.files).is_some()
+        })
     }
 
     /// Reads the model of a checkpoint.
@@ -262,19 +264,19 @@ impl CheckpointStore {
 
     /// Adds the staged files to a folder of the same state, with the manifest `there`. A damaged model in it, from before a resume, is replaced.
     fn join(&self, staged: &Staged, path: &Path, there: &Manifest) -> Result<(), CheckpointError> {
-        let has_model = there.files.contains_key(MODEL) && listing::verify(path, &there.files).is_ok();
+        let has_model = weights_in(&there.files).is_some() && listing::verify(path, &there.files).is_ok();
         let mine = staged.names.iter().filter(|name| !has_model || name.starts_with("private-"));
         for name in mine.filter(|name| *name != MANIFEST) {
             rename(&staged.partial, path, name)?;
         }
         // Without its own model, this worker's manifest would contain less than the present one.
-        let brings_model = !has_model && staged.manifest.files.contains_key(MODEL);
+        let brings_model = !has_model && weights_in(&staged.manifest.files).is_some();
         let names = if brings_model { &staged.manifest } else { there };
         // A writer that reaches a state in a later generation vouches that none of it was undone until then.
         let generation = there.generation.max(staged.manifest.generation);
         let manifest = Manifest { generation, ..names.clone() };
         // A manifest without a model is left to the model's writer, which may be about to replace it.
-        if manifest != *there && manifest.files.contains_key(MODEL) {
+        if manifest != *there && weights_in(&manifest.files).is_some() {
             let staged_manifest = staged.partial.join(MANIFEST);
             write_sealed(&staged_manifest, &manifest)?;
             sync(&staged_manifest)?;
@@ -289,7 +291,7 @@ impl CheckpointStore {
         let rounds = self.rounds()?;
         let has_model = |round: &&Round| {
             let manifest = listing::manifest(&self.folder_of(**round), self.run);
-            manifest.is_ok_and(|manifest| manifest.files.contains_key(MODEL))
+            manifest.is_ok_and(|manifest| weights_in(&manifest.files).is_some())
         };
         let newest_with_model = rounds.iter().find(has_model);
         let surplus = self.retention.surplus(&rounds, written);
@@ -345,10 +347,11 @@ pub(super) fn share_of(spec: &ModelSpec) -> Option<(u32, u32)> {
 
 /// Writes the model's files and returns their names.
 fn write_model(folder: &Path, model: &ModelState) -> Result<Vec<String>, CheckpointError> {
-    tensors::write_model(&folder.join(MODEL), &model.spec, &model.parameters)?;
+    let weights = weights_file(&model.spec);
+    tensors::write_model(&folder.join(weights), &model.spec, &model.parameters)?;
     let config = format!("{:#}\n", model_config::carried(&model.spec, &model.companions));
     write(&folder.join(MODEL_CONFIG), config.as_bytes())?;
-    let mut names = vec![MODEL.to_owned(), MODEL_CONFIG.to_owned()];
+    let mut names = vec![weights.to_owned(), MODEL_CONFIG.to_owned()];
     for (name, content) in model.companions.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
         write(&folder.join(name), content)?;
         names.push(name.to_owned());

@@ -11,6 +11,7 @@ use longhaul_proto::little_endian::{extend_f32, f32_of, of_f32};
 use safetensors::{Dtype, SafeTensors, View};
 
 use super::CheckpointError;
+use super::adapters::PREFIX;
 
 /// A named tensor.
 struct F32<'a> {
@@ -48,7 +49,7 @@ pub(super) fn write_model(path: &Path, spec: &ModelSpec, flat: &[f32]) -> Result
         });
     }
     let mut rest = flat;
-    let tensors: Vec<(String, F32<'_>)> = stored(spec.kind, spec.synchronised())
+    let tensors: Vec<(String, F32<'_>)> = stored_in(spec)
         .into_iter()
         .map(|parameter| {
             let (values, after) = rest.split_at(parameter.count() as usize);
@@ -64,6 +65,15 @@ const JOINED: [(&[&str], &str); 2] = [
     (&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "self_attn.qkv_proj"),
     (&["mlp.gate_proj", "mlp.up_proj"], "mlp.gate_up_proj"),
 ];
+
+/// Returns the tensors of a checkpoint's file. Names of adapters' files begin as PEFT's.
+pub(super) fn stored_in(spec: &ModelSpec) -> Vec<ParameterSpec> {
+    let mut tensors = stored(spec.kind, spec.synchronised());
+    if spec.tuning.as_ref().is_some_and(|tuning| tuning.lora.is_some()) {
+        tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
+    }
+    tensors
+}
 
 /// Returns the tensors of a file with these parameters. In the flat vector, their values have the same order.
 pub(super) fn stored(kind: ModelKind, parameters: Vec<ParameterSpec>) -> Vec<ParameterSpec> {
@@ -146,7 +156,7 @@ pub(super) fn read_model(path: &Path, bytes: &[u8], spec: &ModelSpec) -> Result<
     // Bounded by the file: the specification may be of another model of any size.
     let count = usize::try_from(spec.synchronised_count()).unwrap_or(usize::MAX);
     let mut flat = Vec::with_capacity(count.min(bytes.len() / size_of::<f32>()));
-    let parameters = stored(spec.kind, spec.synchronised());
+    let parameters = stored_in(spec);
     for parameter in &parameters {
         let tensor =
             file.tensor(&parameter.name).map_err(|_| other(format!("{} is missing", parameter.name)))?;

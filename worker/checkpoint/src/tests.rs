@@ -189,8 +189,8 @@ fn opening_a_damaged_checkpoint_names_the_one_before_it_if_that_is_whole() {
         data.model.as_mut().unwrap().companions = Companions::of_tokenizer(Some(WORDS.as_bytes().into()));
         store.write(&data).unwrap()
     });
-    assert_eq!(open_model(&newest).unwrap().path, newest);
-    let refusal = || open_model(&newest).unwrap_err().to_string();
+    assert_eq!(open_model(&newest, None).unwrap().path, newest);
+    let refusal = || open_model(&newest, None).unwrap_err().to_string();
     for name in ["config.json", "tokenizer.json", "model.safetensors"] {
         let whole = fs::read(newest.join(name)).unwrap();
         fs::remove_file(newest.join(name)).unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use indicatif::BinaryBytes;
-use longhaul_checkpoint::BaseModel;
+use longhaul_checkpoint::{BaseModel, Companions, beside_base};
 use longhaul_common::config::{DataConfig, Precision, RunConfig};
 use longhaul_common::model::{ModelSpec, draw_parameters};
 use longhaul_data::Tokenizer;
@@ -203,6 +203,19 @@ pub(super) fn first_state(
         Ok(())
     })?;
     Ok((trained, frozen))
+}
+
+/// Returns the files that checkpoints carry on from the model that the run starts from, and those that name it where a part of it is trained.
+///
+/// # Errors
+/// One cannot be read.
+pub(super) fn companions(
+    config: &RunConfig,
+    whole: &ModelSpec,
+    base: Option<&BaseModel>,
+) -> Result<Companions> {
+    let Some((base, from)) = base.zip(config.model.from.as_deref()) else { return Ok(Companions::default()) };
+    Ok(beside_base(whole, from, base)?.or(base.companions()?))
 }
 
 /// Loads the tokenizer of the data: the model's, where it is to be that.

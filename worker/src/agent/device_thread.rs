@@ -247,10 +247,7 @@ impl DeviceThread {
             exchanges: low_rank.as_ref().map(LowRank::lengths),
             gpu: if let tch::Device::Cuda(gpu) = *device { Some(gpu) } else { None },
             spec,
-            companions: base
-                .as_ref()
-                .map_or(Ok(Companions::default()), |base| base.companions())?
-                .or(of_data),
+            companions: of_data.or(base_model::companions(config, &whole, base.as_deref())?),
             parameters,
             samples: data.samples(),
             data_hash: data.data_hash(),

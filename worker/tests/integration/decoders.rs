@@ -74,7 +74,7 @@ fn every_fixture_is_compared() {
 #[test]
 fn logits_losses_and_gradients_are_those_of_transformers() {
     for case in CASES {
-        let (opened, expected) = (open_model(&folder(case)).unwrap(), expected(case));
+        let (opened, expected) = (open_model(&folder(case), None).unwrap(), expected(case));
         let (model, parameters) = model(&opened, Precision::F32);
         let tokens = Tensor::from_slice(&expected.tokens).unsqueeze(0); // [1, T + 1]
         let length = tokens.size()[1] - 1;
@@ -108,7 +108,7 @@ fn check_gradients(case: &str, opened: &OpenedModel, parameters: &Parameters, ex
 #[test]
 fn in_bf16_the_logits_are_as_near_to_those_of_f32_as_in_transformers() {
     for case in CASES {
-        let (opened, expected) = (open_model(&folder(case)).unwrap(), expected(case));
+        let (opened, expected) = (open_model(&folder(case), None).unwrap(), expected(case));
         let (model, _) = model(&opened, Precision::Bf16);
         let length = expected.tokens.len() as i64 - 1;
         let tokens = Tensor::from_slice(&expected.tokens).narrow(0, 0, length).unsqueeze(0);
@@ -123,7 +123,7 @@ fn in_bf16_the_logits_are_as_near_to_those_of_f32_as_in_transformers() {
 #[test]
 fn with_a_cache_the_logits_are_those_of_the_whole_pass() {
     for case in CASES {
-        let (opened, expected) = (open_model(&folder(case)).unwrap(), expected(case));
+        let (opened, expected) = (open_model(&folder(case), None).unwrap(), expected(case));
         let (model, _) = model(&opened, Precision::F32);
         // Longer sequences have other frequencies there.
         let length = if case == "phi3-longrope" { 16 } else { expected.tokens.len() as i64 - 1 };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
+mod adapters;
 mod columns;
 mod data_command;
 #[cfg(feature = "remote-data")]

@@ -5,59 +5,84 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use longhaul_checkpoint::{CheckpointData, CheckpointStore, ModelState, PrivateState, open_model};
+use longhaul_checkpoint::{
+    BaseModel, CheckpointData, CheckpointStore, ExportType, ModelState, OpenedModel, PrivateState,
+    WholeModel, beside_base, export, open_model,
+};
 use longhaul_common::config::{ModelConfig, ModelKind, Precision};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::ModelSpec;
 use longhaul_engine::models::{Model, Parameters};
 use longhaul_tests::tools::skipped;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{
     CONTEXT, SEQUENCES, TOKEN_STREAM, VOCABULARY, device, distance, inputs, language_model, noise, parameters,
 };
-use crate::decoders;
+use crate::{adapters, decoders};
 
 #[test]
 fn transformers_opens_checkpoints_of_both_families_and_computes_the_same_logits() {
     let Some(python) = python() else {
         return skipped("LONGHAUL_PYTHON names no Python that has transformers");
     };
-    for (kind, class) in [(ModelKind::Gpt2, "GPT2LMHeadModel"), (ModelKind::Llama, "LlamaForCausalLM")] {
-        for tied in [false, true] {
-            let config = ModelConfig { tied_embeddings: Some(tied), ..language_model(kind) };
-            let spec = ModelSpec::resolve(&config, VOCABULARY).unwrap();
-            let folder = tempfile::tempdir().unwrap();
-            let theirs = opened(&python, &written(&spec, folder.path()));
-            assert_eq!(
-                (theirs["class"].as_str(), theirs["unfit"].to_string()),
-                (Some(class), "[]".to_owned())
-            );
-            let logits = theirs["logits"].as_array().unwrap();
-            let logits: Vec<f32> = logits.iter().map(|value| value.as_f64().unwrap() as f32).collect();
-            let off = distance(&ours(&spec, kind), &logits);
-            assert!(off < 2e-6, "{kind:?}, tied: {tied}: {off}");
-        }
+    let classes = [(ModelKind::Gpt2, "GPT2LMHeadModel"), (ModelKind::Llama, "LlamaForCausalLM")];
+    let all = classes.iter().flat_map(|of| [(of, false), (of, true)]);
+    let cases = all.map(|(&(kind, class), tied)| {
+        let config = ModelConfig { tied_embeddings: Some(tied), ..language_model(kind) };
+        (kind, class, ModelSpec::resolve(&config, VOCABULARY).unwrap())
+    });
+    let cases: Vec<_> = cases.collect();
+    let folder = tempfile::tempdir().unwrap();
+    // Like `inputs`: all tokens of a sequence but the last.
+    let tokens: Vec<i64> = noise(SEQUENCES * (CONTEXT + 1), TOKEN_STREAM)
+        .map(|value| ((value + 0.5) * VOCABULARY as f32) as i64)
+        .collect();
+    let tokens: Vec<&[i64]> = tokens.chunks(CONTEXT + 1).map(|sequence| &sequence[..CONTEXT]).collect();
+    let written = cases.iter().enumerate().map(|(at, (_, _, spec))| {
+        let path = written(spec, &parameters(spec), &folder.path().join(at.to_string()));
+        json!({"folder": path, "tokens": tokens})
+    });
+    for ((kind, class, spec), theirs) in cases.iter().zip(opened(&python, written.collect())) {
+        assert_eq!((theirs.class.as_str(), theirs.unfit.len()), (*class, 0), "{:?}", theirs.unfit);
+        let off = distance(&ours(spec, *kind), &theirs.logits);
+        assert!(off < 2e-6, "{kind:?}, tied: {}: {off}", spec.tied_embeddings);
     }
 }
 
-/// What a run writes of each family, `AutoModelForCausalLM` opens.
+/// What a run writes of each family, `AutoModelForCausalLM` opens; and of adapters, PEFT.
 #[test]
-fn transformers_opens_checkpoints_of_every_decoder_and_computes_the_same_logits() {
+fn transformers_and_peft_open_what_runs_write_of_every_family_and_compute_the_same_logits() {
     let Some(python) = python() else {
-        return skipped("LONGHAUL_PYTHON names no Python that has transformers");
+        return skipped("LONGHAUL_PYTHON names no Python that has transformers and PEFT");
     };
+    let folder = tempfile::tempdir().unwrap();
+    let mut cases = Vec::new();
     for case in decoders::CASES {
-        let (model, expected) = (open_model(&decoders::folder(case)).unwrap(), decoders::expected(case));
-        let folder = tempfile::tempdir().unwrap();
-        let checkpoint = written_with(&model.spec, &model.parameters, folder.path());
-        let tokens = expected.tokens[..expected.tokens.len() - 1].to_vec();
-        let theirs = opened_with(&python, &checkpoint, &[&tokens]);
-        assert_eq!(theirs["unfit"].to_string(), "[]", "{case}");
-        let logits = theirs["logits"].as_array().unwrap();
-        let logits: Vec<f32> = logits.iter().map(|value| value.as_f64().unwrap() as f32).collect();
-        let off = distance(&expected.logits, &logits);
-        assert!(off < 1e-5, "{case}: {off}");
+        let (model, expected) =
+            (open_model(&decoders::folder(case), None).unwrap(), decoders::expected(case));
+        let path = written(&model.spec, &model.parameters, &folder.path().join(case));
+        cases.push((case, json!({"folder": path}), expected.tokens, expected.logits));
+    }
+    for case in adapters::CASES {
+        let (OpenedModel { spec, parameters, .. }, base, expected) = adapters::case(case);
+        let model = BaseModel::open(&base, |_, _| {}).unwrap();
+        let companions = beside_base(&spec, base.to_str().unwrap(), &model).unwrap();
+        let whole = WholeModel { path: String::new(), spec, parameters, companions };
+        let out = folder.path().join(format!("adapters-{case}"));
+        export(&whole, &out, ExportType::F32, 1 << 30, |_, _| {}).unwrap();
+        cases.push((case, json!({"folder": out, "base": base}), expected.tokens, expected.logits));
+    }
+    let written = cases.iter().map(|(_, folder, tokens, _)| {
+        let mut case = folder.clone();
+        case["tokens"] = json!([tokens[..tokens.len() - 1]]);
+        case
+    });
+    for ((case, folder, _, expected), theirs) in cases.iter().zip(opened(&python, written.collect())) {
+        assert!(theirs.unfit.is_empty(), "{case}: {:?}", theirs.unfit);
+        let off = distance(expected, &theirs.logits);
+        assert!(off < 1e-5, "{folder}: {off}");
     }
 }
 
@@ -65,18 +90,14 @@ fn transformers_opens_checkpoints_of_every_decoder_and_computes_the_same_logits(
 fn python() -> Option<std::ffi::OsString> {
     let python = std::env::var_os("LONGHAUL_PYTHON")?;
     let imports = Command::new(&python)
-        .args(["-c", "import torch; from transformers import AutoModelForCausalLM"])
+        .args(["-c", "import torch, peft; from transformers import AutoModelForCausalLM"])
         .stderr(Stdio::null())
         .status();
     imports.is_ok_and(|status| status.success()).then_some(python)
 }
 
 /// A checkpoint's folder as written by a run.
-fn written(spec: &ModelSpec, folder: &Path) -> std::path::PathBuf {
-    written_with(spec, &parameters(spec), folder)
-}
-
-fn written_with(spec: &ModelSpec, parameters: &[f32], folder: &Path) -> std::path::PathBuf {
+fn written(spec: &ModelSpec, parameters: &[f32], folder: &Path) -> std::path::PathBuf {
     let data = CheckpointData {
         next_round: Round(1),
         next_step: 1,
@@ -93,30 +114,31 @@ fn written_with(spec: &ModelSpec, parameters: &[f32], folder: &Path) -> std::pat
     CheckpointStore::new(folder, RunId([7; 16]), WorkerId(0), 1).write(&data).unwrap()
 }
 
-/// The script's report on the folder.
-fn opened(python: &std::ffi::OsStr, folder: &Path) -> Value {
-    let tokens: Vec<i64> = noise(SEQUENCES * (CONTEXT + 1), TOKEN_STREAM)
-        .map(|value| ((value + 0.5) * VOCABULARY as f32) as i64)
-        .collect();
-    // Like `inputs`: all tokens of a sequence but the last.
-    let tokens: Vec<&[i64]> = tokens.chunks(CONTEXT + 1).map(|sequence| &sequence[..CONTEXT]).collect();
-    opened_with(python, folder, &tokens)
+/// The script's report on a folder.
+#[derive(Deserialize)]
+struct Opened {
+    class: String,
+    unfit: Vec<String>,
+    logits: Vec<f32>,
 }
 
-fn opened_with(python: &std::ffi::OsStr, folder: &Path, tokens: &[&[i64]]) -> Value {
+/// The script's reports on all folders.
+fn opened(python: &std::ffi::OsStr, folders: Vec<Value>) -> Vec<Opened> {
     let mut child = Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/load_checkpoint.py"))
-        .arg(folder)
         .env("HF_HUB_OFFLINE", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(serde_json::to_string(tokens).unwrap().as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(Value::from(folders.clone()).to_string().as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    let lines = std::str::from_utf8(&output.stdout).unwrap().lines();
+    let reports: Vec<Opened> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), folders.len());
+    reports
 }
 
 fn ours(spec: &ModelSpec, kind: ModelKind) -> Vec<f32> {

@@ -1,0 +1,241 @@
+//! Weights that are trained beside a pretrained model: their files, in PEFT's layout where they have adapters, and their pretrained model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use longhaul_common::config::{LoraConfig, ModelKind, Precision, TrainConfig};
+use longhaul_common::model::{Lora, ModelSpec, module_of};
+use longhaul_proto::checkpoint::folder::{ADAPTER, FileRecord, MODEL, TRAINED};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{BaseModel, Companions};
+
+/// PEFT's description of adapters.
+pub(super) const ADAPTER_CONFIG: &str = "adapter_config.json";
+/// The pretrained model of trained weights.
+pub(super) const BASE: &str = "base_model.json";
+/// PEFT puts this before the name of a model's tensor.
+pub(super) const PREFIX: &str = "base_model.model.";
+
+/// `base_model.json`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct BaseRecord {
+    /// `model.from` of the run.
+    base_model_name_or_path: String,
+    /// Hash of its files, in hexadecimal.
+    blake3: String,
+    /// Patterns of the tensors trained themselves.
+    unfrozen_parameters: Vec<String>,
+}
+
+/// Returns the name of the file with a model's trained weights.
+pub(super) fn weights_file(spec: &ModelSpec) -> &'static str {
+    match &spec.tuning {
+        None => MODEL,
+        Some(tuning) if tuning.lora.is_some() => ADAPTER,
+        Some(_) => TRAINED,
+    }
+}
+
+/// Returns the name of the listed file of weights.
+pub(super) fn weights_in(files: &BTreeMap<String, FileRecord>) -> Option<&'static str> {
+    [MODEL, ADAPTER, TRAINED].into_iter().find(|name| files.contains_key(*name))
+}
+
+/// Returns the files that tell checkpoints of trained weights which model they are for; none where the whole model is trained.
+///
+/// # Errors
+/// The model's files cannot be listed.
+pub fn beside_base(whole: &ModelSpec, from: &str, base: &BaseModel) -> Result<Companions> {
+    let Some(tuning) = &whole.tuning else { return Ok(Companions::default()) };
+    let record = BaseRecord {
+        base_model_name_or_path: from.to_owned(),
+        blake3: blake3::Hash::from_bytes(base.files().hash()?).to_hex().to_string(),
+        unfrozen_parameters: tuning.unfrozen.clone(),
+    };
+    let mut files = vec![(BASE.to_owned(), text_of(&serde_json::to_value(record)?))];
+    if let Some(lora) = &tuning.lora {
+        files.push((ADAPTER_CONFIG.to_owned(), text_of(&peft_config(whole, lora, from))));
+    }
+    Ok(files.into_iter().map(|(name, text)| (name, text.into_bytes().into())).collect())
+}
+
+fn text_of(json: &Value) -> String {
+    format!("{json:#}\n")
+}
+
+/// Returns `adapter_config.json`, with PEFT's own names.
+fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
+    let trained = whole.parameters();
+    let modules: BTreeSet<&str> = trained
+        .iter()
+        .filter(|tensor| whole.tuning.as_ref().is_some_and(|tuning| tuning.trains(&tensor.name)))
+        .map(|tensor| module_of(&tensor.name))
+        .collect();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": from,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "use_rslora": lora.use_rslora,
+        "use_dora": false,
+        "bias": "none",
+        "fan_in_fan_out": whole.kind == ModelKind::Gpt2,
+        "target_modules": targets(whole, lora),
+        "modules_to_save": if modules.is_empty() { Value::Null } else { json!(modules) },
+        "inference_mode": true,
+    })
+}
+
+/// Returns the shortest names of the adapted modules: their last part, where all modules of that name are adapted.
+fn targets(whole: &ModelSpec, lora: &Lora) -> BTreeSet<String> {
+    let last = |weight: &str| module_of(weight).rsplit('.').next().unwrap_or_default().to_owned();
+    let untuned = whole.untuned();
+    let others: BTreeSet<String> = untuned
+        .parameters()
+        .iter()
+        .filter(|tensor| tensor.shape.len() == 2 && !lora.weights.contains(&tensor.name))
+        .map(|tensor| last(&tensor.name))
+        .collect();
+    let shortest = |weight: &String| {
+        let last = last(weight);
+        if others.contains(&last) { module_of(weight).to_owned() } else { last }
+    };
+    lora.weights.iter().map(shortest).collect()
+}
+
+/// Returns the model with its trained part, as the files beside a checkpoint's weights tell; without them, the model itself.
+///
+/// # Errors
+/// Names the file and the key that cannot be honoured.
+pub(super) fn tuned_as(spec: ModelSpec, companions: &Companions) -> Result<ModelSpec> {
+    let lora = companions.get(ADAPTER_CONFIG).map(|text| read_peft(text, &spec)).transpose()?;
+    let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
+    let (lora, modules) = match lora {
+        None => (None, Vec::new()),
+        Some((lora, modules)) => (Some(lora), modules),
+    };
+    let unfrozen = record.map_or(modules, |record| record.unfrozen_parameters);
+    let unfrozen_parameters = (lora.is_none() || !unfrozen.is_empty()).then_some(unfrozen);
+    if lora.is_none() && unfrozen_parameters.as_ref().is_none_or(Vec::is_empty) {
+        return Ok(spec);
+    }
+    let train = TrainConfig { lora, unfrozen_parameters, ..TrainConfig::default() };
+    spec.tuned(&train).with_context(|| format!("{ADAPTER_CONFIG} is for another model"))
+}
+
+fn record_of(text: &[u8]) -> Result<BaseRecord> {
+    serde_json::from_slice(text).with_context(|| format!("read {BASE}"))
+}
+
+/// Keys of `adapter_config.json` that do not change what an adapter computes.
+const OF_NO_EFFECT: [&str; 13] = [
+    "peft_version",
+    "task_type",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "lora_dropout",
+    "fan_in_fan_out",
+    "runtime_config",
+    "eva_config",
+    "loftq_config",
+    "qalora_group_size",
+    "megatron_core",
+];
+
+/// Reads PEFT's description: the adapters, and the patterns of the modules that are saved whole.
+fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)> {
+    let json: Map<String, Value> =
+        serde_json::from_slice(text).with_context(|| format!("read {ADAPTER_CONFIG}"))?;
+    let refused = |key: &str, remedy: &str| {
+        let value = json.get(key).unwrap_or(&Value::Null);
+        anyhow::anyhow!("{ADAPTER_CONFIG}: {key} = {value}: {remedy}")
+    };
+    let names = |key: &str| match json.get(key) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
+            Ok(names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        }
+        Some(Value::String(name)) if name == LoraConfig::ALL_LINEAR => Ok(vec![name.clone()]),
+        Some(_) => Err(refused(key, "a list of modules is supported: write their names")),
+    };
+    let is_usual = |key: &str, value: &Value| match key {
+        "peft_type" => value == "LORA",
+        "bias" => value == "none",
+        // Others change the pretrained weights as well.
+        "init_lora_weights" => value.is_boolean() || value == "gaussian" || value == "eva",
+        "r" | "lora_alpha" | "use_rslora" | "target_modules" | "modules_to_save" => true,
+        key if OF_NO_EFFECT.contains(&key) => true,
+        _ => {
+            let is_empty =
+                value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
+            is_empty || matches!(value, Value::Null | Value::Bool(false))
+        }
+    };
+    if let Some((key, _)) = json.iter().find(|(key, value)| !is_usual(key, value)) {
+        return Err(refused(key, "it is not supported; merge the adapter with PEFT (`merge_and_unload`)"));
+    }
+    let rank = json.get("r").and_then(Value::as_u64).and_then(|rank| u32::try_from(rank).ok());
+    let lora = LoraConfig {
+        rank: rank
+            .filter(|rank| *rank > 0)
+            .ok_or_else(|| refused("r", "it must be a whole number above 0"))?,
+        alpha: Some(
+            json.get("lora_alpha")
+                .and_then(Value::as_f64)
+                .ok_or_else(|| refused("lora_alpha", "it must be a number"))?,
+        ),
+        use_rslora: json.get("use_rslora").is_some_and(|value| value == true),
+        targets: names("target_modules")?,
+        base: Precision::F32,
+    };
+    let all = spec.parameters();
+    let mut saved = BTreeSet::new();
+    for name in names("modules_to_save")? {
+        // As PEFT, which wants no dot before the end: `norm` is every norm.
+        let modules =
+            all.iter().map(|tensor| module_of(&tensor.name)).filter(|module| module.ends_with(&name));
+        let before = saved.len();
+        saved.extend(modules.map(|module| format!("{module}.*")));
+        ensure!(saved.len() > before, refused("modules_to_save", "the model has no such module"));
+    }
+    Ok((lora, saved.into_iter().collect()))
+}
+
+/// Returns the folder of the pretrained model of trained weights: the given one, or the one they were trained from.
+///
+/// # Errors
+/// It is not on this machine, or has changed since.
+pub(super) fn find_base(companions: &Companions, given: Option<&Path>) -> Result<PathBuf> {
+    const REMEDY: &str = "give the folder of that model with --base";
+    let record = companions.get(BASE).map(|text| record_of(text)).transpose()?;
+    let from = match (&record, companions.get(ADAPTER_CONFIG)) {
+        (Some(record), _) => Some(record.base_model_name_or_path.clone()),
+        (None, Some(text)) => {
+            let json: Value =
+                serde_json::from_slice(text).with_context(|| format!("read {ADAPTER_CONFIG}"))?;
+            json.get("base_model_name_or_path").and_then(Value::as_str).map(str::to_owned)
+        }
+        (None, None) => None,
+    };
+    let named = from.as_deref().unwrap_or("a model without a name");
+    let folder = given.or(from.as_deref().map(Path::new).filter(|folder| folder.is_dir()));
+    let folder =
+        folder.with_context(|| format!("these are adapters of {named}, which is not here: {REMEDY}"))?;
+    if let Some(record) = record {
+        let found = BaseModel::open(folder, |_, _| {})?.files().hash()?;
+        if blake3::Hash::from_bytes(found).to_hex().as_str() != record.blake3 {
+            bail!("{} is not the model that {named} was when training began: {REMEDY}", folder.display());
+        }
+    }
+    Ok(folder.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! A pretrained model with trained weights in their places, and adapters added to its matrices.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use longhaul_common::config::ModelKind;
+use longhaul_common::model::{ModelSpec, ParameterSpec, adapter_names};
+
+use super::adapters::find_base;
+use super::{Companions, hf_folder};
+
+/// A whole model from trained weights and the pretrained model beside which they were trained.
+pub(super) struct Merged {
+    /// Folder of the pretrained model.
+    pub folder: PathBuf,
+    pub spec: ModelSpec,
+    pub parameters: Vec<f32>,
+    pub companions: Companions,
+}
+
+/// Merges trained weights into their pretrained model, which is in `base`, or where training found it. `None`: the model is whole.
+///
+/// # Errors
+/// The pretrained model is not there, or is another one; or `base` is given for a whole model.
+pub(super) fn merge(
+    spec: &ModelSpec,
+    trained: &[f32],
+    companions: &Companions,
+    base: Option<&Path>,
+) -> Result<Option<Merged>> {
+    if spec.tuning.is_none() {
+        ensure!(base.is_none(), "this model is whole, and needs no pretrained one: leave out --base");
+        return Ok(None);
+    }
+    let folder = find_base(companions, base)?;
+    let parameters = merged(spec, trained, &folder)?;
+    let companions = companions.of_model().or(Companions::read(&folder)?.of_model());
+    Ok(Some(Merged { folder, spec: spec.untuned(), parameters, companions }))
+}
+
+/// Returns all values of a pretrained model with these trained ones, in the order of the untuned model's [`ModelSpec::parameters`]:
+/// W + scale·B·A for an adapted matrix, in f32 as PEFT's `merge_and_unload`.
+///
+/// # Errors
+/// The folder's weights are of another model.
+fn merged(spec: &ModelSpec, trained: &[f32], base: &Path) -> Result<Vec<f32>> {
+    let tensors = spec.parameters();
+    let counts = tensors.iter().map(ParameterSpec::count).sum::<u64>();
+    ensure!(counts == trained.len() as u64, "{} values for {counts} trained parameters", trained.len());
+    let (mut rest, mut by_name) = (trained, HashMap::new());
+    for tensor in &tensors {
+        let (own, others) = rest.split_at(tensor.count() as usize);
+        by_name.insert(tensor.name.as_str(), own);
+        rest = others;
+    }
+    let untuned = spec.untuned();
+    let mut flat = Vec::with_capacity(untuned.parameter_count() as usize);
+    hf_folder::for_each(
+        base,
+        &untuned,
+        |_| true,
+        |tensor, mut values| {
+            if let Some(own) = by_name.get(tensor.name.as_str()) {
+                values.copy_from_slice(own);
+            }
+            if let Some(scale) = spec.adapter_scale(&tensor.name) {
+                let [a, b] = adapter_names(&tensor.name).map(|name| by_name.get(name.as_str()).copied());
+                let (a, b) = a.zip(b).with_context(|| format!("{} has no adapter", tensor.name))?;
+                let is_transposed = spec.kind == ModelKind::Gpt2;
+                add(&mut values, tensor.shape[1] as usize, (a, b), scale as f32, is_transposed);
+            }
+            flat.extend_from_slice(&values);
+            Ok(())
+        },
+    )?;
+    Ok(flat)
+}
+
+/// Adds scale·B·A, or its transpose, to a matrix with rows of `columns` values; A is [rank, in], B [out, rank].
+fn add(matrix: &mut [f32], columns: usize, (a, b): (&[f32], &[f32]), scale: f32, is_transposed: bool) {
+    let rows = matrix.len() / columns;
+    let rank = if is_transposed { a.len() / rows } else { a.len() / columns };
+    let mut sum = vec![0.0; columns];
+    for (at, row) in matrix.chunks_exact_mut(columns).enumerate() {
+        sum.fill(0.0);
+        if is_transposed {
+            for (column, sum) in sum.iter_mut().enumerate() {
+                *sum = (0..rank).map(|r| b[column * rank + r] * a[r * rows + at]).sum();
+            }
+        } else {
+            for (r, a) in a.chunks_exact(columns).enumerate() {
+                let factor = b[at * rank + r];
+                sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += factor * a);
+            }
+        }
+        row.iter_mut().zip(&sum).for_each(|(value, sum)| *value += scale * sum);
+    }
+}
