@@ -74,6 +74,7 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
                 check_path(path)?;
             }
             check_kind(path, source.format())?;
+            check_rows(path, source.format())?;
             let files = labelled(vec![Origin::Local(path.to_owned())], source, cache)?;
             if source.format() == DataFormat::Images {
                 let (images, passed) = folder::listing(path)?;
@@ -118,6 +119,15 @@ pub(super) fn files_of(source: &DataSource, is_strict: bool, cache: &Cache) -> R
         });
     }
     Ok(found)
+}
+
+/// Refuses a file that is named alone and has rows that do not count, as files beside it say.
+fn check_rows(path: &Path, format: DataFormat) -> Result<(), DataError> {
+    let of_table = || table_of(&[path.to_owned()]).filter(|_| format == DataFormat::Parquet);
+    match saved_sets::selection_of(path).or_else(of_table) {
+        Some(reason) => Err(DataError::Folder { path: path.to_owned(), reason }),
+        None => Ok(()),
+    }
 }
 
 /// Refuses local files of tokens that an index beside them contradicts, prepared or not: the index may be newer. Remote files are taken as they are.
@@ -257,6 +267,8 @@ fn matches_of(pattern: &str) -> Result<(Vec<PathBuf>, PassedOver), DataError> {
     missing.iter().for_each(|path| passed.add(Reason::MissingPart, path));
     let missing = saved_sets::missing(&files, |path| pattern.matches(path)).map_err(refused)?;
     missing.iter().for_each(|path| passed.add(Reason::MissingPart, path));
+    let skipped = sets::skipped(&files, |path| pattern.matches(path));
+    skipped.iter().for_each(|path| passed.add(Reason::Gap, path));
     Ok((files, passed))
 }
 

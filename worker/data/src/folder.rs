@@ -30,6 +30,9 @@ const OTHER_ENDINGS: [&str; 41] = [
     "orf", "pbm", "pcx", "pgm", "pnm", "ppm", "psd", "qoi", "svg", "tga", "tif", "tiff", "webp",
 ];
 
+/// Extensions of tables that other programs read beside images (`metadata.csv` of `datasets`), with other classes than by folders.
+const TABLE_ENDINGS: [&str; 5] = ["csv", "json", "jsonl", "parquet", "tsv"];
+
 /// An image of a folder, as listed.
 #[derive(Clone, Debug)]
 pub(super) struct FolderImage {
@@ -76,7 +79,7 @@ pub(super) fn listing(folder: &Path) -> Result<(Vec<FolderImage>, PassedOver), D
             // It may be a missing class.
             false if path.is_symlink() && !path.exists() => passed.add(Reason::DanglingLink, &path),
             false if is_image => passed.add(Reason::NoClass, &path),
-            false => passed.add(Reason::NoImage, &path),
+            false => passed.add(no_image(&path), &path),
         }
     }
     let names = class_names(folder)?;
@@ -172,7 +175,7 @@ fn images_of(class: u32, folder: &Path, passed: &mut PassedOver) -> Result<Vec<F
             images.push(FolderImage { class, name, path, state, changed });
         } else {
             let is_other = has_ending(path, &OTHER_ENDINGS) || is_image(path);
-            passed.add(if is_other { Reason::OtherImage } else { Reason::NoImage }, path);
+            passed.add(if is_other { Reason::OtherImage } else { no_image(path) }, path);
         }
     }
     Ok(images)
@@ -306,6 +309,11 @@ pub(super) fn hash_of_file(path: &Path) -> Result<(blake3::Hash, u64), DataError
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(&file).map_err(DataError::io("read", path))?;
     Ok((hasher.finalize(), hasher.count()))
+}
+
+/// Returns the reason for leaving out a file that is no image.
+fn no_image(path: &Path) -> Reason {
+    if has_ending(path, &TABLE_ENDINGS) { Reason::ImageTable } else { Reason::NoImage }
 }
 
 /// Whether a file begins like an image of a common format, regardless of its name.

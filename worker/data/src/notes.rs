@@ -31,6 +31,8 @@ pub(super) enum Note {
     Escapes,
     /// An archive lacks its end mark.
     NoEnd,
+    /// A file of an archive has a name without a key, and belongs to no sample.
+    NoKey,
 }
 
 /// Count of each kind, with its first place.
@@ -146,6 +148,15 @@ impl fmt::Display for Told<'_> {
                 verb("has", "have"),
                 verb("it", "them")
             ),
+            Note::NoKey => write!(
+                f,
+                "{} of archives {} passed over, as by webdataset, which finds no key in {} (the first: {first}): where {} of samples, give {} a name before the first point",
+                counted(*count, "file"),
+                verb("is", "are"),
+                verb("its name", "their names"),
+                verb("it is", "they are"),
+                verb("it", "them")
+            ),
         }
     }
 }
@@ -177,6 +188,11 @@ mod tests {
                 "1 archive has no mark of the end, and all files in it are",
                 "3 archives have no mark",
             ),
+            (
+                Note::NoKey,
+                "1 file of archives is passed over, as by webdataset, which finds no key in its name",
+                "3 files of archives are passed",
+            ),
         ];
         let mut all = Notes::default();
         for (note, one, many) in kinds {
@@ -193,7 +209,7 @@ mod tests {
             assert_eq!(all.count(note), 6);
         }
         let within = ["white; ", "stays; "].map(|words| all.to_string().matches(words).count());
-        assert_eq!(all.to_string().matches("; ").count(), 7 + within.iter().sum::<usize>());
+        assert_eq!(all.to_string().matches("; ").count(), 8 + within.iter().sum::<usize>());
         let written = serde_json::to_string(&all).unwrap();
         assert_eq!(serde_json::from_str::<Notes>(&written).unwrap(), all);
         let mut long = Notes::default();

@@ -45,13 +45,17 @@ pub enum Reason {
     NoImage,
     /// An empty plain text among others with content.
     EmptyText,
+    /// A table beside images, which may have their classes: `metadata.csv`.
+    ImageTable,
+    /// A number that the names of others skip.
+    Gap,
 }
 
 impl Reason {
     /// Whether intended data may be missing as a result.
     fn is_loss(self) -> bool {
-        use Reason::{Circle, EmptyText, Hidden, Leftover, NoImage, Own};
-        !matches!(self, Circle | EmptyText | Hidden | Leftover | NoImage | Own)
+        use Reason::{Circle, EmptyText, Gap, Hidden, ImageTable, Leftover, NoImage, Own};
+        !matches!(self, Circle | EmptyText | Gap | Hidden | ImageTable | Leftover | NoImage | Own)
     }
 
     /// Returns the words for a count.
@@ -97,6 +101,14 @@ impl Reason {
             Self::Hidden => ["hidden"; 2],
             Self::NoImage => ["no image", "no images"],
             Self::EmptyText => ["empty text", "empty texts"],
+            Self::ImageTable => [
+                "table beside images, of which nothing is used: the class of an image is its folder",
+                "tables beside images, of which nothing is used: the class of an image is its folder",
+            ],
+            Self::Gap => [
+                "number that the names of the others skip (fetch the file, if there is one)",
+                "numbers that the names of the others skip (fetch the files, if there are any)",
+            ],
         };
         if count == 1 { one } else { several }
     }

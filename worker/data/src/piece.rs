@@ -255,7 +255,8 @@ impl Piece {
                 extend_with_tokens(&mut made.bytes, tokens, token_bytes);
             }
             if let Some((before, text)) = record.as_text() {
-                let tokens = maker.tokenizer.encode_behind(before, text).map_err(refused)?;
+                let tokens =
+                    maker.tokenizer.encode_behind(before, text, &recipe.separator).map_err(refused)?;
                 let unknown = maker.tokenizer.unknown_text(before, text, &tokens, &recipe.separator);
                 made.unknown.add(&unknown.map_err(refused)?);
                 extend_with_tokens(&mut made.bytes, &tokens, token_bytes);

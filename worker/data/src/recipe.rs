@@ -129,6 +129,10 @@ impl Recipe {
         }
         hasher.update(&self.piece_bytes.to_le_bytes());
         hasher.update(&preparation_version(self.format).to_le_bytes());
+        // Earlier versions left the separator out behind some tokens.
+        if self.tokenizer.may_take(&self.separator) {
+            hasher.update(b"a separator behind each token");
+        }
         hasher.finalize()
     }
 
@@ -151,7 +155,7 @@ impl Recipe {
             DataFormat::Csv | DataFormat::Tsv => "no line for Excel".to_owned(),
             DataFormat::Webdataset => {
                 let decides = if self.has_field { ", the field decides" } else { "" };
-                format!("a name once, a text of one class, all classes in order{decides}")
+                format!("a name once, a text of one class, all classes in order, keys alone{decides}")
             }
             DataFormat::Idx => "all classes in order".to_owned(),
             DataFormat::TokensU16 if !self.is_said => "marks of other formats, and no floats".to_owned(),

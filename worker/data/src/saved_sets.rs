@@ -23,6 +23,32 @@ struct DataFile {
     filename: PathBuf,
 }
 
+impl State {
+    /// Returns the reason for refusing it, in this folder: some of its rows do not count.
+    fn selection(&self, folder: &Path) -> Option<String> {
+        let is_one = self.selected.as_ref().is_some_and(|files| !files.is_empty());
+        is_one.then(|| {
+            format!(
+                "{} says that a part of the rows was selected: write those alone (`datasets.load_from_disk(DIR).flatten_indices().save_to_disk(OUT)`)",
+                folder.join(STATE).display()
+            )
+        })
+    }
+
+    fn names(&self, file: &Path) -> bool {
+        self.files.iter().any(|named| named.filename == file)
+    }
+}
+
+/// Returns the reason for refusing a file that is named alone: it is of such a data set, which counts some of its rows only. Links are followed.
+pub(super) fn selection_of(path: &Path) -> Option<String> {
+    let of = |path: &Path| {
+        let (folder, name) = (path.parent()?, Path::new(path.file_name()?));
+        state_of(folder).filter(|state| state.names(name))?.selection(folder)
+    };
+    of(path).or_else(|| of(&std::fs::canonicalize(path).ok().filter(|_| path.is_symlink())?))
+}
+
 /// Returns files of such data sets that the pattern matches but that are absent from `files`.
 ///
 /// # Errors
@@ -34,16 +60,16 @@ pub(super) fn missing(files: &[PathBuf], is_wanted: impl Fn(&Path) -> bool) -> R
             folders.entry(folder).or_default().insert(Path::new(name));
         }
     }
+    if let Some(reason) = files.iter().filter(|path| path.is_symlink()).find_map(|path| selection_of(path)) {
+        return Err(reason);
+    }
     let mut missing = Vec::new();
     for (folder, there) in folders {
-        let Some(State { files, selected }) = state_of(folder) else { continue };
-        if selected.is_some_and(|files| !files.is_empty()) {
-            return Err(format!(
-                "{} says that a part of the rows was selected: write those alone (`datasets.load_from_disk(DIR).flatten_indices().save_to_disk(OUT)`)",
-                folder.join(STATE).display()
-            ));
+        let Some(state) = state_of(folder) else { continue };
+        if let Some(reason) = state.selection(folder) {
+            return Err(reason);
         }
-        let named: BTreeSet<&Path> = files.iter().map(|file| file.filename.as_path()).collect();
+        let named: BTreeSet<&Path> = state.files.iter().map(|file| file.filename.as_path()).collect();
         if let Some(other) = there.iter().find(|name| !named.contains(*name)) {
             return Err(format!(
                 "it matches {}, which is none of the files that {} names: it is left over from another time, so remove it, or name the others alone",
@@ -96,6 +122,36 @@ mod tests {
         ] {
             write(&state);
             assert_eq!(missing(&files, |_| true).is_err(), is_one, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_named_alone_counts_as_a_whole_or_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("links")).unwrap();
+        std::fs::write(path("dataset.arrow"), "").unwrap();
+        std::os::unix::fs::symlink(path("dataset.arrow"), path("links/a.arrow")).unwrap();
+        let named = r#""_data_files": [{"filename": "dataset.arrow"}]"#;
+        for (indices, is_one) in [
+            (r#", "_indices_files": [{"filename": "indices.arrow"}]"#, true),
+            (r#", "_indices_data_files": [{"filename": "indices.arrow"}]"#, true),
+            (r#", "_indices_files": []"#, false),
+            (r#", "_indices_data_files": null"#, false),
+            ("", false),
+        ] {
+            std::fs::write(path(STATE), format!("{{{named}{indices}}}")).unwrap();
+            for (name, is_named) in [
+                ("dataset.arrow", true),
+                ("links/a.arrow", true),
+                ("flat.arrow", false),
+                ("links/b.arrow", false),
+            ] {
+                let told = selection_of(&path(name));
+                assert_eq!(told.is_some(), is_one && is_named, "{name}{indices}: {told:?}");
+                assert!(told.is_none_or(|told| told.contains("flatten_indices()")));
+            }
+            assert_eq!(missing(&[path("links/a.arrow")], |_| true).is_err(), is_one, "{indices}");
         }
     }
 }

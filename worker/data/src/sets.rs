@@ -1,6 +1,6 @@
 //! Files whose names give the size of their set: `train-00002-of-00004.parquet`, `part_2_of_4.jsonl`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const BETWEEN: [&str; 3] = ["-of-", "_of_", ".of."];
@@ -121,6 +121,43 @@ pub(super) fn missing<'p>(
     Ok(missing)
 }
 
+/// Numbers are told as skipped up to this part of all: more are a selection.
+const SKIPPED_PART: u64 = 4;
+
+/// Splits the name of a file that counts without saying up to where: `part-3.txt`. Returns folder, text before and after the number, and this as written.
+fn counted(path: &Path) -> Option<((&Path, &str, &str), &str)> {
+    let name = path.file_name()?.to_str()?;
+    let (stem, after) = name.split_at(name.find('.').unwrap_or(name.len()));
+    let (before, number) = stem.split_at(stem.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+    let is_one = !number.is_empty() && Numbered::of(path).is_none();
+    is_one.then(|| ((path.parent().unwrap_or(Path::new("")), before, after), number))
+}
+
+/// Returns the files that names of this pattern skip: `part-2` beside `part-0`, `part-1` and `part-3`. Numbers start at 0 or 1.
+pub(super) fn skipped(files: &[PathBuf], is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let mut sets = BTreeMap::<_, (BTreeSet<u64>, usize)>::new();
+    for (set, number) in files.iter().filter_map(|path| counted(path)) {
+        if let Ok(parsed) = number.parse() {
+            let (numbers, digits) = sets.entry(set).or_insert((BTreeSet::new(), number.len()));
+            numbers.insert(parsed);
+            *digits = number.len().min(*digits);
+        }
+    }
+    let mut skipped = Vec::new();
+    for ((folder, before, after), (numbers, digits)) in sets {
+        let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { continue };
+        let all = (last - first).saturating_add(1);
+        let lacking = all - numbers.len() as u64;
+        if *first > 1 || lacking > all / SKIPPED_PART {
+            continue;
+        }
+        let names = (*first..*last).filter(|number| !numbers.contains(number));
+        let names = names.map(|number| folder.join(format!("{before}{number:0digits$}{after}")));
+        skipped.extend(names.filter(|path| is_wanted(path) && path.symlink_metadata().is_err()));
+    }
+    skipped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +219,40 @@ mod tests {
         ] {
             let (found, one, other) = told(names).unwrap_err();
             assert_eq!((found, one, other), (what, names[0].into(), names[1].into()));
+        }
+    }
+
+    #[test]
+    fn numbers_that_names_skip_are_found_where_they_are_few() {
+        for (files, lacking) in [
+            (&["d/part-0", "d/part-1", "d/part-3"][..], &["d/part-2"][..]),
+            (&["a1.txt", "a2.txt", "a4.txt", "a5.txt"], &["a3.txt"]),
+            (
+                &[
+                    "c-08.csv.gz",
+                    "c-00.csv.gz",
+                    "c-01.csv.gz",
+                    "c-02.csv.gz",
+                    "c-03.csv.gz",
+                    "c-04.csv.gz",
+                    "c-06.csv.gz",
+                    "c-07.csv.gz",
+                ],
+                &["c-05.csv.gz"],
+            ),
+            (&["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "11"], &["10"]),
+            (&["a-0.txt", "a-1.txt", "b-0.txt", "b-1.txt", "b-3.txt", "e/a-3.txt", "a-3.csv"], &["b-2.txt"]),
+            // Whole, a selection, from another number on, one alone, and names that say how many there are.
+            (&["p-0", "p-1", "p-2"], &[]),
+            (&["p-0", "p-2"], &[]),
+            (&["p-0", "p-1", "p-4"], &[]),
+            (&["p-2", "p-3", "p-4", "p-5", "p-7"], &[]),
+            (&["p-0"], &[]),
+            (&["p-0", "p-1", "p-18446744073709551615", "p-99999999999999999999"], &[]),
+            (&["p-0-of-4", "p-1-of-4", "p-3-of-4"], &[]),
+        ] {
+            assert_eq!(skipped(&paths(files), |_| true), paths(lacking), "{files:?}");
+            assert_eq!(skipped(&paths(files), |_| false), Vec::<PathBuf>::new(), "{files:?}");
         }
     }
 }

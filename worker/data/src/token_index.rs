@@ -1,8 +1,8 @@
-//! The index of Megatron-LM beside a file of tokens (`a.idx` beside `a.bin`), which lists the type of its numbers and the length of each sequence.
+//! The index of Megatron-LM beside a file of tokens (`a.idx` beside `a.bin`), which lists the type of its numbers, and the length and place of each sequence.
 
 use std::cmp::Ordering;
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read};
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanCount;
@@ -17,6 +17,8 @@ const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;
 /// Bytes read from the disk at a time.
 const BUFFER_BYTES: usize = 1 << 16;
+/// Bytes before the lengths: magic, version, type, and the numbers of sequences and documents.
+const HEAD_BYTES: u64 = 9 + 8 + 1 + 8 + 8;
 
 /// The part of an index that must agree with its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,16 @@ struct TokenIndex {
     kind: u8,
     /// Sum of the lengths of all sequences.
     tokens: u64,
+    sequences: u64,
+    documents: u64,
+}
+
+/// A sequence that does not begin at the end of those before it, in bytes of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Misplaced {
+    sequence: u64,
+    begins: i64,
+    expected: u64,
 }
 
 /// Refuses a local file of tokens whose index contradicts it. Files without an index of Megatron-LM are accepted. The length of a packed file is not
@@ -40,15 +52,37 @@ pub(super) fn check(path: &Path, format: DataFormat, is_said: bool) -> Result<()
     let Some(file) = std::fs::metadata(path).ok().filter(|_| is_named) else { return Ok(()) };
     let beside = content.with_extension("idx");
     let Some(index) = TokenIndex::beside(&beside)? else { return Ok(()) };
-    index
-        .check_kind(format, is_said)
-        .and_then(|()| if is_packed { Ok(()) } else { index.check_length(file.len(), width(format)) })
-        .map_err(|reason| DataError::Malformed {
-            path: path.to_owned(),
-            format: if width(format) == 2 { "tokens-u16" } else { "tokens-u32" },
-            place: format!("its index {}", beside.display()),
-            reason,
-        })
+    let contradicted = |reason| DataError::Malformed {
+        path: path.to_owned(),
+        format: if width(format) == 2 { "tokens-u16" } else { "tokens-u32" },
+        place: format!("its index {}", beside.display()),
+        reason,
+    };
+    index.check_kind(format, is_said).map_err(contradicted)?;
+    // Before the length, which sequences that come again contradict, too.
+    match index.misplaced(&beside, width(format)) {
+        Ok(None) if is_packed => Ok(()),
+        Ok(None) => index.check_length(file.len(), width(format)).map_err(contradicted),
+        Ok(Some(misplaced)) => Err(contradicted(misplaced.told())),
+        Err(error) => Err(refused(&beside, error)),
+    }
+}
+
+/// Returns the error for an index that cannot be read.
+fn refused(path: &Path, error: io::Error) -> DataError {
+    let malformed = |reason: &str| DataError::Malformed {
+        path: PathBuf::from(path),
+        format: "an index of Megatron-LM",
+        place: "its head, lengths and places".to_owned(),
+        reason: format!(
+            "{reason}: copy it again, or write it and its .bin anew with the tool that made them; or move it away to train on all tokens of the .bin"
+        ),
+    };
+    match error.kind() {
+        ErrorKind::UnexpectedEof => malformed("it is cut off"),
+        ErrorKind::InvalidData => malformed(&error.to_string()),
+        _ => DataError::io("read", path)(error),
+    }
 }
 
 /// Returns the bytes of a number.
@@ -63,23 +97,13 @@ impl TokenIndex {
             return Ok(None);
         }
         let file = File::open(path).map_err(DataError::io("open", path))?;
-        let malformed = |reason: &str| DataError::Malformed {
-            path: PathBuf::from(path),
-            format: "an index of Megatron-LM",
-            place: "its head and lengths".to_owned(),
-            reason: format!(
-                "{reason}: copy it again, or write it and its .bin anew with the tool that made them; or move it away to train on all tokens of the .bin"
-            ),
-        };
-        Self::read(BufReader::with_capacity(BUFFER_BYTES, file)).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => malformed("it is cut off"),
-            ErrorKind::InvalidData => malformed(&error.to_string()),
-            _ => DataError::io("read", path)(error),
-        })
+        let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
+        Self::read(BufReader::with_capacity(BUFFER_BYTES, file), bytes).map_err(|error| refused(path, error))
     }
 
-    /// Reads magic, version, type, number of sequences and of documents, and the length of each sequence. The rest has their places.
-    fn read(mut index: impl Read) -> io::Result<Option<Self>> {
+    /// Reads magic, version, type, number of sequences and of documents, and the length of each sequence, of an index of this many bytes. Behind these are
+    /// the places of the sequences, and the first sequence of each document.
+    fn read(mut index: impl Read, bytes_there: u64) -> io::Result<Option<Self>> {
         let mut magic = Vec::new();
         index.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
         if magic != MAGIC {
@@ -91,7 +115,7 @@ impl TokenIndex {
         }
         let [kind] = bytes(&mut index)?;
         let sequences = u64::from_le_bytes(bytes(&mut index)?);
-        let _documents: [u8; 8] = bytes(&mut index)?;
+        let documents = u64::from_le_bytes(bytes(&mut index)?);
         let mut tokens = 0_u64;
         for sequence in 0..sequences {
             let length = i32::from_le_bytes(bytes(&mut index)?);
@@ -99,7 +123,41 @@ impl TokenIndex {
                 .map_err(|_| invalid(format!("sequence {sequence} has a length of {length}")))?;
             tokens = tokens.saturating_add(length);
         }
-        Ok(Some(Self { kind, tokens }))
+        let needed = sequences.saturating_mul(4 + 8).saturating_add(documents.saturating_mul(8));
+        if bytes_there < needed.saturating_add(HEAD_BYTES) {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Some(Self { kind, tokens, sequences, documents }))
+    }
+
+    /// Returns the first sequence that does not follow the one before, where it is at this path.
+    fn misplaced(self, path: &Path, width: u64) -> io::Result<Option<Misplaced>> {
+        let behind = |start: u64| -> io::Result<BufReader<File>> {
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(start))?;
+            Ok(BufReader::with_capacity(BUFFER_BYTES, file))
+        };
+        let places = HEAD_BYTES.saturating_add(self.sequences.saturating_mul(4));
+        self.find_misplaced(behind(HEAD_BYTES)?, behind(places)?, width)
+    }
+
+    /// The same for its lengths and places.
+    fn find_misplaced(
+        self,
+        mut lengths: impl Read,
+        mut places: impl Read,
+        width: u64,
+    ) -> io::Result<Option<Misplaced>> {
+        let mut expected = 0_u64;
+        for sequence in 0..self.sequences {
+            let begins = i64::from_le_bytes(bytes(&mut places)?);
+            if u64::try_from(begins) != Ok(expected) {
+                return Ok(Some(Misplaced { sequence, begins, expected }));
+            }
+            let length = u64::try_from(i32::from_le_bytes(bytes(&mut lengths)?)).unwrap_or_default();
+            expected = expected.saturating_add(length.saturating_mul(width));
+        }
+        Ok(None)
     }
 
     /// Returns the format of its numbers; `None`: none has such numbers.
@@ -165,6 +223,16 @@ impl TokenIndex {
     }
 }
 
+impl Misplaced {
+    /// Describes it in words, with a remedy.
+    fn told(self) -> String {
+        let Self { sequence, begins, expected } = self;
+        format!(
+            "by it sequence {sequence} begins at byte {begins}, and those before it end at byte {expected}: it takes the sequences in another order, some of them again or not at all, while a .bin is read from its beginning to its end. Write them as it takes them, with d = megatron.core.datasets.indexed_dataset.IndexedDataset(PREFIX), `numpy.concatenate([d[i] for i in range(len(d))]).tofile(OUT)`; or move it away to train on all tokens of the .bin once"
+        )
+    }
+}
+
 fn bytes<const N: usize>(index: &mut impl Read) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     index.read_exact(&mut bytes)?;
@@ -195,25 +263,41 @@ pub(super) mod tests {
         index
     }
 
+    /// The same with sequences at these places in bytes.
+    pub(in super::super) fn index_at(kind: u8, sequences: &[(i32, i64)]) -> Vec<u8> {
+        let lengths: Vec<i32> = sequences.iter().map(|(length, _)| *length).collect();
+        let (mut index, start) = (index(kind, 2, &lengths), HEAD_BYTES as usize + 4 * lengths.len());
+        for (slot, (_, place)) in index[start..].as_chunks_mut().0.iter_mut().zip(sequences) {
+            *slot = place.to_le_bytes();
+        }
+        index
+    }
+
     #[test]
     fn an_index_is_read_and_whatever_its_bytes_are_it_is_an_error_at_most() {
         let whole = index(8, 2, &[3, 0, 7]);
-        let read = |bytes: &[u8]| TokenIndex::read(bytes);
-        assert_eq!(read(&whole).unwrap(), Some(TokenIndex { kind: 8, tokens: 10 }));
-        let until_lengths = 34 + 4 * 3;
+        let read = |bytes: &[u8]| TokenIndex::read(bytes, bytes.len() as u64);
+        let expected = TokenIndex { kind: 8, tokens: 10, sequences: 3, documents: 4 };
+        assert_eq!(read(&whole).unwrap(), Some(expected));
+        // Of several kinds of data, with a byte for each sequence.
+        assert_eq!(read(&[&whole[..], &[0; 3]].concat()).unwrap(), Some(expected));
         for end in 0..whole.len() {
             match read(&whole[..end]) {
                 Ok(None) => assert!(end < MAGIC.len(), "{end}"),
-                Ok(Some(index)) => assert!(end >= until_lengths && index.tokens == 10, "{end}"),
-                Err(error) => assert!(error.kind() == ErrorKind::UnexpectedEof && end < until_lengths),
+                Ok(Some(_)) => panic!("{end}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{end}"),
             }
         }
-        for at in 0..until_lengths {
+        for at in 0..whole.len() {
             for bit in 0..8 {
                 let mut other = whole.clone();
                 other[at] ^= 1 << bit;
                 // Huge counts end with the file.
-                let _ = read(&other);
+                let Ok(Some(index)) = read(&other) else { continue };
+                let (lengths, places) = (&other[34..], &other[34 + 4 * 3..]);
+                let found = index.find_misplaced(lengths, places, 2).unwrap();
+                let is_place = (34 + 4 * 3..34 + (4 + 8) * 3).contains(&at);
+                assert!(!is_place || found.is_some(), "{at}, {bit}");
             }
         }
         let error = read(&index(8, 2, &[3, -1])).unwrap_err();

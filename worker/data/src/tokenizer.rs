@@ -8,6 +8,7 @@ use longhaul_common::config::DataConfig;
 use super::error::READ_TOKENIZER;
 use super::{DataError, bounds};
 
+mod behind_text;
 #[cfg(feature = "tokenizers")]
 mod beside;
 #[cfg(feature = "tokenizers")]
@@ -189,15 +190,33 @@ impl Tokenizer {
         self.encode(text)
     }
 
-    /// The same for a text that continues `before`: returns the tokens added after those of `before`.
+    /// The same for a text that continues `before`: returns the tokens added after those of `before`. The text may end with the separator, which always
+    /// has its tokens: see [`Self::is_taken`].
     ///
     /// # Errors
     /// Those of [`Self::encode_whole`], and a boundary where the last tokens of `before` would change.
-    pub(super) fn encode_behind(&self, before: &str, text: &str) -> Result<Vec<u32>, String> {
-        match before {
-            "" => self.check_whole(text)?,
-            before => self.check_whole(&[before, text].concat())?,
+    pub(super) fn encode_behind(
+        &self,
+        before: &str,
+        text: &str,
+        separator: &str,
+    ) -> Result<Vec<u32>, String> {
+        let whole = [before, text].concat();
+        self.check_whole(&whole)?;
+        let tokens = self.added_behind(before, text)?;
+        // A token that takes blanks is among these, or among those before.
+        let may_be_taken = !before.is_empty() || tokens.iter().any(|token| self.strips_behind(*token));
+        match text.strip_suffix(separator) {
+            Some(body) if may_be_taken && self.is_taken(&whole, separator)? => {
+                let body = self.added_behind(before, body)?;
+                Ok([body, self.separator_tokens(separator)?].concat())
+            }
+            _ => Ok(tokens),
         }
+    }
+
+    /// Returns the tokens that a text adds after those of `before`, and refuses a text that changes some of these.
+    fn added_behind(&self, before: &str, text: &str) -> Result<Vec<u32>, String> {
         self.added(before, text)?.ok_or_else(|| {
             let start: String = text.chars().take(SHOWN_CHARACTERS).collect();
             format!(

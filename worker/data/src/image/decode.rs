@@ -61,6 +61,7 @@ mod tests {
     #[test]
     fn what_is_no_image_is_said() {
         let refused = |bytes: &[u8]| sample(Pixels::Encoded(bytes.to_vec())).unwrap_err();
+        assert_eq!(refused(b""), "it is empty (0 bytes): fetch it again, or take it out");
         assert_eq!(refused(b"no image"), "it is neither JPEG nor PNG: convert it");
         assert_eq!(refused(b"GIF89a"), "it is neither JPEG nor PNG: convert it");
         assert!(

@@ -63,6 +63,9 @@ fn decoded(bytes: &[u8], shape: &ImageConfig) -> Result<Picture, String> {
             jpeg_scan::check(bytes).map_err(str::to_owned)?;
         }
         Some(ImageFormat::Jpeg) => return Err("it is cut off: fetch it again".to_owned()),
+        _ if bytes.is_empty() => {
+            return Err("it is empty (0 bytes): fetch it again, or take it out".to_owned());
+        }
         _ => {
             let told = pointer(bytes).map(|told| format!("it is {told}"));
             return Err(told.unwrap_or_else(|| "it is neither JPEG nor PNG: convert it".to_owned()));

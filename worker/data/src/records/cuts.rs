@@ -13,18 +13,19 @@ const CONTEXTS: [usize; 7] = [909, 831, 739, 661, 587, 443, 333];
 /// The cuts of one text.
 pub(super) struct Cuts {
     tokenizer: Tokenizer,
+    separator: String,
     around_bytes: usize,
 }
 
 impl Cuts {
-    /// Returns the cuts for a tokenizer; `None`: any cut is permitted.
-    pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
-        Self::around(tokenizer, AROUND_BYTES)
+    /// Returns the cuts for a tokenizer and the separator after the text; `None`: any cut is permitted.
+    pub(super) fn new(tokenizer: &Tokenizer, separator: &str) -> Option<Self> {
+        Self::around(tokenizer, separator, AROUND_BYTES)
     }
 
-    fn around(tokenizer: &Tokenizer, around_bytes: usize) -> Option<Self> {
-        let tokenizer = tokenizer.clone();
-        (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, around_bytes })
+    fn around(tokenizer: &Tokenizer, separator: &str, around_bytes: usize) -> Option<Self> {
+        let (tokenizer, separator) = (tokenizer.clone(), separator.to_owned());
+        (!matches!(tokenizer, Tokenizer::Bytes)).then_some(Self { tokenizer, separator, around_bytes })
     }
 
     /// Returns the end of a text in two parts, on which the following tokens depend.
@@ -46,7 +47,11 @@ impl Cuts {
         let changes = changes(&text[..end]).take(CHANGES_TRIED);
         for at in lines.chain(changes).filter(|at| *at >= self.around_bytes) {
             let behind = text.ceil_char_boundary((at + self.around_bytes).min(text.len()));
-            if self.is_one(&self.context(before, &text[..at]), &text[at..behind])? {
+            let context = self.context(before, &text[..at]);
+            // A text before the cut would be taken for the end, with a separator that has tokens.
+            if !self.tokenizer.is_taken(&context, &self.separator)?
+                && self.is_one(&context, &text[at..behind])?
+            {
                 return Ok(Some(at));
             }
         }
@@ -110,11 +115,15 @@ mod tests {
     use super::*;
     use crate::Recipe;
 
+    /// Returns the content of `tests/fixtures/tokenizers.json`.
+    fn made() -> Vec<Value> {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
+        serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap()
+    }
+
     /// Returns a tokenizer of each class: see `make_tokenizers.py`.
     fn tokenizers() -> Vec<(String, Tokenizer, String)> {
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
-        let all: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
-        let made = all.into_iter().map(|made| {
+        let made = made().into_iter().map(|made| {
             let json = serde_json::to_vec(&made["tokenizer"]).unwrap();
             let texts = made["texts"].as_array().unwrap().iter().filter_map(Value::as_str);
             let tokenizer = Tokenizer::of_json(json, Path::new("tokenizer.json")).unwrap();
@@ -127,7 +136,7 @@ mod tests {
     fn chunks(text: &str, tokenizer: &Tokenizer, bytes: usize) -> Vec<Record> {
         let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap();
         let input = input.checked(&Recipe::plain(DataFormat::Text)).unwrap();
-        let mut chunks = TextChunks::with_cuts(input, bytes, Cuts::around(tokenizer, 200));
+        let mut chunks = TextChunks::with_cuts(input, bytes, Cuts::around(tokenizer, "", 200));
         std::iter::from_fn(|| chunks.next_record().transpose()).collect::<Result<_, _>>().unwrap()
     }
 
@@ -142,7 +151,7 @@ mod tests {
                     assert!(chunks.len() > 4, "{name}: {} chunks", chunks.len());
                     let parts = chunks.iter().map(|chunk| {
                         let (before, text) = chunk.as_text().unwrap();
-                        tokenizer.encode_behind(before, text).unwrap()
+                        tokenizer.encode_behind(before, text, "").unwrap()
                     });
                     assert_eq!(parts.collect::<Vec<_>>().concat(), whole, "{name}, {bytes}: {text:?}");
                 }
@@ -161,9 +170,31 @@ mod tests {
         assert!(chunks.len() > 1);
         let parts = chunks.iter().map(|chunk| {
             let (before, text) = chunk.as_text().unwrap();
-            tokenizer.encode_behind(before, text).unwrap()
+            tokenizer.encode_behind(before, text, "").unwrap()
         });
         assert!(parts.collect::<Vec<_>>().concat() == whole);
+    }
+
+    /// The last chunk alone has the separator, though each line ends as if it had one.
+    #[test]
+    fn no_chunk_but_the_last_ends_with_a_separator_that_a_token_would_take() {
+        let (mut json, text) = (made()[0]["tokenizer"].clone(), "some words of a text<eot>\n".repeat(90));
+        json["added_tokens"] = serde_json::json!([{ "id": 99_999, "content": "<eot>", "single_word": false, "lstrip": false,
+            "rstrip": true, "normalized": false, "special": true }]);
+        let json = serde_json::to_vec(&json).unwrap();
+        let tokenizer = Tokenizer::of_json(json, Path::new("tokenizer.json")).unwrap();
+        let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap();
+        let input = input.checked(&Recipe::plain(DataFormat::Text)).unwrap();
+        let mut chunks = TextChunks::with_cuts(input, 1000, Cuts::around(&tokenizer, "\n", 200));
+        let mut made = Vec::new();
+        while let Some(chunk) = chunks.next_record().unwrap() {
+            let (before, text) = chunk.as_text().unwrap();
+            made.push(tokenizer.encode_behind(before, text, "\n").unwrap());
+        }
+        assert!(made.len() > 1);
+        // Without the blank that it puts before a text.
+        let end = tokenizer.encode("a\n").unwrap().split_off(1);
+        assert!(made.concat() == [tokenizer.encode(&text).unwrap(), end].concat());
     }
 
     /// White space stripped by a normalizer at the ends of a text, and merges of pairs of line ends.
@@ -213,7 +244,7 @@ mod tests {
             let text = "eight words\n".repeat(300);
             let input = Input::of_bytes("a.txt", text.as_bytes()).unwrap();
             let input = input.checked(&Recipe::plain(DataFormat::Text)).unwrap();
-            let mut chunks = TextChunks::with_cuts(input, 1000, Cuts::around(&tokenizer, 200));
+            let mut chunks = TextChunks::with_cuts(input, 1000, Cuts::around(&tokenizer, "", 200));
             let message = chunks.next_record().unwrap_err().to_string();
             assert!(message.contains("make a record of each document"), "{step}: {message}");
         }
@@ -222,8 +253,7 @@ mod tests {
     /// Words of a fixed number of characters, counted from each line's start: no context shows this in a run of one character.
     #[test]
     fn a_tokenizer_that_counts_characters_is_refused_though_it_begins_anew_with_each_line() {
-        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers.json");
-        let all: Vec<Value> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+        let all = made();
         let bytes = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
         let line = serde_json::json!({ "type": "Split", "pattern": { "String": "\n" }, "behavior": "Isolated", "invert": false });
         let some = serde_json::json!({ "type": "Split", "pattern": { "Regex": ".{1,7}" }, "behavior": "Isolated", "invert": false });
@@ -249,7 +279,7 @@ mod tests {
         assert!(chunks.len() > 1);
         let parts = chunks.iter().map(|chunk| {
             let (before, text) = chunk.as_text().unwrap();
-            tokenizer.encode_behind(before, text).unwrap()
+            tokenizer.encode_behind(before, text, "").unwrap()
         });
         assert_eq!(parts.collect::<Vec<_>>().concat(), whole);
     }

@@ -28,6 +28,9 @@ pub(super) fn is_too_deep(error: &serde_json::Error) -> bool {
 /// Upper bound of bytes to examine after an incomplete first line: some lines of most files.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
+/// The character before each object of a JSON text sequence (RFC 7464).
+const RECORD_SEPARATOR: u8 = 0x1e;
+
 /// The texts of one field.
 pub(super) struct JsonLines {
     path: PathBuf,
@@ -185,6 +188,20 @@ impl JsonLines {
         let each =
             |program: &str, does: &str| format!("{} {does}", command(self.packing, program, "OUT.jsonl"));
         match () {
+            () if let Some((_, reason)) = str::from_utf8(line).ok().and_then(faults::found_in) => reason.to_owned(),
+            () if line.contains(&0) => each("sed 's/\\x00//g'", "takes the NUL characters out"),
+            () if line.contains(&RECORD_SEPARATOR) => {
+                each("sed 's/\\x1e//g'", "takes out the record separators of JSON text sequences (RFC 7464)")
+            }
+            () if is_comment(line) => {
+                each("sed -E '/^[[:space:]]*(#|\\/\\/)/d'", "takes out the lines that are comments")
+            }
+            () if has_comment(line) => {
+                "JSON has no comments: take them out, or write the objects with `json.dumps`".to_owned()
+            }
+            () if words.starts_with("control character") => {
+                "a tab or another control character stands in a text as it is: write it as `json.dumps` does, with an escape".to_owned()
+            }
             () if words.contains("surrogate") || words.contains("hex escape") => {
                 "an escape of half a character is left, as of a text that was cut: write the texts anew, and cut between characters".to_owned()
             }
@@ -212,6 +229,29 @@ impl JsonLines {
             _ => "the file ends there, as if it was cut off: get it anew".to_owned(),
         }
     }
+}
+
+/// Whether a line is a comment of other languages.
+fn is_comment(line: &[u8]) -> bool {
+    let line = line.trim_ascii_start();
+    line.starts_with(b"#") || line.starts_with(b"//")
+}
+
+/// Whether a line has one outside its strings.
+fn has_comment(line: &[u8]) -> bool {
+    let (mut bytes, mut is_quoted) = (line.iter().peekable(), false);
+    // As Python prints an object, whose quotes are others.
+    let is_json = !line.trim_ascii_start().starts_with(b"{'");
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' if is_quoted => _ = bytes.next(),
+            b'#' if !is_quoted => return is_json,
+            b'/' if !is_quoted && matches!(bytes.peek(), Some(b'/' | b'*')) => return is_json,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Whether the first non-blank line is a whole object, and not an element of an array.

@@ -38,7 +38,7 @@ pub(super) struct TextChunks {
 impl TextChunks {
     /// Returns the chunks of a file, with the recipe's separator after the last one. An empty file has none.
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
-        let (cuts, end) = (Cuts::new(&recipe.tokenizer), recipe.separator.clone());
+        let (cuts, end) = (Cuts::new(&recipe.tokenizer, &recipe.separator), recipe.separator.clone());
         Self { cuts, end, is_said: recipe.is_said, ..Self::with_chunks(input, CHUNK_BYTES) }
     }
 

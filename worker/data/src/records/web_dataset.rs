@@ -49,6 +49,7 @@ pub(super) struct WebDataset {
     forks: Option<(String, u64)>,
     torn: Torn,
     seen: Seen,
+    notes: Notes,
 }
 
 /// Files of one key.
@@ -67,8 +68,8 @@ impl WebDataset {
     pub(super) fn new(input: Input, recipe: &Recipe) -> Self {
         let Input { path, reader, position, .. } = input;
         let (tar, field, is_said) = (Tar::new(reader), recipe.field.clone(), recipe.has_field);
-        let (torn, seen) = (Torn::default(), Seen::default());
-        Self { path, position, tar, field, is_said, next: None, last: None, forks: None, torn, seen }
+        let (torn, seen, notes) = (Torn::default(), Seen::default(), Notes::default());
+        Self { path, position, tar, field, is_said, next: None, last: None, forks: None, torn, seen, notes }
     }
 
     fn next_file(&mut self) -> Result<Option<TarFile>, DataError> {
@@ -94,6 +95,10 @@ impl WebDataset {
         while let Some(file) = self.next_file()? {
             if is_resource_fork(&file.name) {
                 self.forks.get_or_insert((file.name, 0)).1 += 1;
+                continue;
+            }
+            if has_no_key(&file.name) {
+                self.notes.note(Note::NoKey, 1, || format!("{} of {}", file.name, self.path.display()));
                 continue;
             }
             let (its_key, end) = split(&file.name);
@@ -172,7 +177,7 @@ impl Records for WebDataset {
     }
 
     fn take_notes(&mut self) -> Notes {
-        let mut notes = Notes::default();
+        let mut notes = std::mem::take(&mut self.notes);
         if self.tar.take_open() {
             notes.note(Note::NoEnd, 1, || self.path.display().to_string());
         }
@@ -277,7 +282,7 @@ fn is_about_archive(key: &str) -> bool {
 }
 
 fn bytes_max(name: &str) -> u64 {
-    if is_resource_fork(name) {
+    if is_resource_fork(name) || has_no_key(name) {
         return 0;
     }
     let is_label = ["cls", "json"].iter().any(|end| split(name).1.eq_ignore_ascii_case(end));
@@ -339,11 +344,42 @@ fn value_of(mut json: Object, field: &str) -> Result<Option<Value>, String> {
     }
 }
 
+/// Whether `webdataset` finds no key in a name, and passes the file over: nothing is before its first point but a folder, whose name has a point, too. It
+/// takes the names of other folders for keys.
+fn has_no_key(name: &str) -> bool {
+    let (folder, file) = name.rsplit_once('/').map_or((None, name), |(folder, file)| (Some(folder), file));
+    let has_point = |folder: &str| folder.rsplit('/').next().is_some_and(|folder| folder.contains('.'));
+    file.starts_with('.') && folder.is_none_or(has_point)
+}
+
 /// Splits a name into its key and the extension, at the first point of the file name.
 fn split(name: &str) -> (&str, &str) {
     let folder = name.rfind('/').map_or(0, |at| at + 1);
     match name[folder..].find('.') {
         Some(at) => (&name[..folder + at], &name[folder + at + 1..]),
         None => (name, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compared with the `base_plus_ext` of webdataset 1.0.
+    #[test]
+    fn a_name_has_no_key_where_webdataset_finds_none() {
+        for name in [".png", ".cls", "./.png", "a/b.c/.png", "..png", ".a.png", "b.c/..png"] {
+            assert!(has_no_key(name), "{name}");
+        }
+        for (name, key) in [
+            ("a/.png", "a/"),
+            ("a.b/c/.cls", "a.b/c/"),
+            ("a/..png", "a/"),
+            ("/.png", "/"),
+            ("a.png", "a"),
+            ("./a.x.png", "./a"),
+        ] {
+            assert!(!has_no_key(name) && split(name).0 == key, "{name}");
+        }
     }
 }

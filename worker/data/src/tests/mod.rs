@@ -20,6 +20,8 @@ mod remedies;
 #[cfg(feature = "remote-data")]
 mod remote;
 mod samples;
+#[cfg(feature = "tokenizers")]
+mod separators;
 mod server;
 mod sets;
 mod silent;

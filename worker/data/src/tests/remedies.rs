@@ -212,6 +212,41 @@ fn an_object_over_several_lines_or_with_texts_elsewhere_is_told_with_what_makes_
     );
 }
 
+#[test]
+fn a_line_with_comments_or_characters_that_json_has_not_is_told_with_what_takes_them_out() {
+    const COMMENTS: &str =
+        "`sed -E '/^[[:space:]]*(#|\\/\\/)/d' IN > OUT.jsonl` takes out the lines that are comments";
+    const WITHIN: &str = "JSON has no comments: take them out, or write the objects with `json.dumps`";
+    const NUL: &str = "`sed 's/\\x00//g' IN > OUT.jsonl` takes the NUL characters out";
+    const RS: &str =
+        "`sed 's/\\x1e//g' IN > OUT.jsonl` takes out the record separators of JSON text sequences (RFC 7464)";
+    for (line, words) in [
+        ("// one", COMMENTS),
+        ("  # one", COMMENTS),
+        ("{\"text\": \"one\"} // {\"two\"}", WITHIN),
+        ("{\"text\": \"one\", /* {two} */ \"n\": 1}", WITHIN),
+        ("{\"text\": \"\\\"one\"} # two", WITHIN),
+        ("/* one */", WITHIN),
+        ("{\"text\": \"o\0ne\"}", NUL),
+        ("\0{\"text\": \"one\"}", NUL),
+        ("{\"text\": \"one\"}\0", NUL),
+        (
+            "{\"text\": \"o\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0ne\"}",
+            "it has zeros in a row, as in an incomplete download: fetch",
+        ),
+        ("\u{1e}{\"text\": \"one\"}", RS),
+        ("{\"text\": \"o\tne\"}", "a tab or another control character stands in a text as it is"),
+        ("{\"text\": \"http://one\"},", "takes the commas behind the objects out"),
+        ("{\"text\": \"one # two\"} {}", "puts each object on a line of its own"),
+        ("{'text': 'http://one'}", "it is as Python prints an object"),
+    ] {
+        for lines in [format!("{line}\n"), format!("{{\"text\": \"two\"}}\n{line}\n")] {
+            let message = refused("a.jsonl", "", lines.as_bytes());
+            assert!(message.contains(words), "{lines:?}: {message}");
+        }
+    }
+}
+
 /// Returns a table with a column of bytes.
 fn binary() -> RecordBatch {
     let schema = Schema::new(vec![Field::new("text", DataType::Binary, false)]);

@@ -123,3 +123,51 @@ fn a_pattern_with_files_of_several_kinds_is_told_with_these() {
     assert!(message.contains("narrow the pattern to the names of one kind, as `*.csv`"), "{message}");
     assert_eq!(read_all("part-*.csv", "", &files).as_deref(), Ok("one|"));
 }
+
+/// As `save_to_disk` of earlier versions of `datasets` wrote a selection, and as Delta Lake marks rows as deleted.
+#[cfg(feature = "parquet")]
+#[test]
+fn a_file_with_rows_that_do_not_count_is_refused_by_its_name_as_by_a_pattern() {
+    let state = r#"{"_data_files": [{"filename": "dataset.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}"#;
+    let folder = Folder::new();
+    for (name, content) in [
+        ("ds/dataset.arrow", ""),
+        ("ds/state.json", state),
+        ("table/_delta_log/0.json", "{}"),
+        ("table/a.parquet", ""),
+    ] {
+        std::fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        folder.write(name, content);
+    }
+    for (place, words) in [
+        ("path = \"ds/dataset.arrow\"", "ds/state.json says that a part of the rows was selected"),
+        (
+            "path = \"ds/dataset.arrow\", format = \"arrow\"",
+            "`datasets.load_from_disk(DIR).flatten_indices()",
+        ),
+        ("glob = \"ds/*.arrow\"", "says that a part of the rows was selected"),
+        ("path = \"table/a.parquet\"", "table is a table of Delta Lake"),
+        ("glob = \"table/*.parquet\"", "table is a table of Delta Lake"),
+    ] {
+        let message = folder.open(&format!("{LINES}\nsources = [{{ {place} }}]")).unwrap_err().to_string();
+        assert!(message.contains(words), "{place}: {message}");
+    }
+}
+
+#[test]
+fn a_number_that_the_names_of_a_pattern_skip_is_told() {
+    let folder = Folder::new();
+    for (name, content) in [("part-0.txt", "0"), ("part-1.txt", "1"), ("part-3.txt", "3")] {
+        folder.write(name, content);
+    }
+    let open = |pattern: &str| {
+        let data = folder.open(&format!("{LINES}\nsources = [{{ glob = \"{pattern}\" }}]")).unwrap();
+        (text(&data), data.sources()[0].size.passed.to_string())
+    };
+    let (taken, told) = open("part-*.txt");
+    assert_eq!(taken, "0|1|3|");
+    let words =
+        "1 passed over: 1 number that the names of the others skip (fetch the file, if there is one) (";
+    assert!(told.starts_with(words) && told.ends_with("/part-2.txt)"), "{told}");
+    assert_eq!(open("part-[013].txt").1, "0 passed over");
+}

@@ -2,7 +2,7 @@
 
 use super::silent::LINES;
 use super::*;
-use crate::token_index::tests::index;
+use crate::token_index::tests::{index, index_at};
 
 /// Returns a folder with a file of this name and an index.
 fn folder(name: &str, content: &[u8], index: &[u8]) -> Folder {
@@ -60,6 +60,7 @@ fn an_index_that_is_cut_off_or_damaged_is_named() {
     newer[9] = 2;
     for (index, words) in [
         (whole[..40].to_vec(), "it is cut off: copy it again"),
+        (whole[..whole.len() - 8].to_vec(), "it is cut off: copy it again"),
         (newer, "it is of version 2, and only version 1 is read: copy it again"),
         (index(8, 2, &[7, -1]), "sequence 1 has a length of -1: copy it again"),
     ] {
@@ -67,6 +68,30 @@ fn an_index_that_is_cut_off_or_damaged_is_named() {
         assert!(message.contains("/a.idx cannot be read as an index of Megatron-LM"), "{message}");
         assert!(message.contains(words), "{message}");
     }
+}
+
+/// Subsets and shuffled copies made by writing another index alone.
+#[test]
+fn an_index_that_takes_sequences_otherwise_than_from_beginning_to_end_is_refused() {
+    for (sequences, words) in [
+        // Permuted, repeated in place of another and in addition, left out, backwards, and beside the file.
+        (&[(3, 6), (3, 0)][..], "by it sequence 0 begins at byte 6, and those before it end at byte 0"),
+        (&[(3, 0), (3, 0)], "by it sequence 1 begins at byte 0, and those before it end at byte 6"),
+        (&[(3, 0), (3, 6), (3, 6)], "by it sequence 2 begins at byte 6, and those before it end at byte 12"),
+        (&[(2, 0), (2, 8)], "by it sequence 1 begins at byte 8, and those before it end at byte 4"),
+        (&[(4, 0), (2, 6)], "by it sequence 1 begins at byte 6, and those before it end at byte 8"),
+        (&[(3, 6)], "by it sequence 0 begins at byte 6"),
+        (&[(3, 0), (0, 0), (3, 6)], "by it sequence 1 begins at byte 0"),
+        (&[(3, 0), (3, -6)], "by it sequence 1 begins at byte -6"),
+    ] {
+        for (name, packed) in [("a.bin", TWO.to_vec()), ("a.bin.zst", zstd::encode_all(TWO, 3).unwrap())] {
+            let message = read(&folder(name, &packed, &index_at(8, sequences)), name, "").unwrap_err();
+            assert!(message.contains(words), "{message}");
+            assert!(message.contains("/a.idx): by it") && message.contains(".tofile(OUT)`; or move it away"));
+        }
+    }
+    let whole = index_at(8, &[(3, 0), (3, 6)]);
+    assert_eq!(read(&folder("a.bin", TWO, &whole), "a.bin", "").as_deref(), Ok("onetwo"));
 }
 
 #[test]

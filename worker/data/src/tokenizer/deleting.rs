@@ -20,8 +20,18 @@ const TEXTS: [&str; 2] = [
     "One two's (three) [four] {five} <six>: 7,890.12 + 3 = x_y; \"a\" - 'b' / c\\d @e #f $g %h &i *j ~k `l` ^m |n! o?",
     "http://a.example/b?c=d&e=f\n\n- item 1\n* item 2\n\n\tif (a == b) { return; }  // end\r\n<p>text</p> [[link]] ...",
 ];
-/// Characters named in a message, and characters shown of a step.
+/// Characters of kinds that a normalizer cleans texts of.
+const KINDS: [(&str, &str); 4] = [
+    ("control characters", "\u{1}\u{8}\u{b}\u{1b}\u{7f}\u{8f}\u{9b}"),
+    ("format characters", "\u{ad}\u{200b}\u{200d}\u{202e}\u{2060}\u{feff}"),
+    ("replacement and private characters", "\u{fffd}\u{e000}\u{f8ff}"),
+    ("accents and vowel signs", "\u{301}\u{308}\u{5b8}\u{64e}\u{941}\u{e35}"),
+];
+/// A letter with an accent, and without.
+const ACCENTED: (&str, &str) = ("é", "e");
+/// Characters named in a message, of a kind, and characters shown of a step.
 const NAMED: usize = 5;
+const NAMED_OF_KIND: usize = 3;
 const SHOWN: usize = 200;
 
 /// Returns a notice for each such step.
@@ -29,8 +39,12 @@ pub(super) fn notices(json: &[u8]) -> Vec<String> {
     let Ok(file) = serde_json::from_slice::<Value>(json) else { return Vec::new() };
     let marks = marks_of(json);
     let normalizers = inner(&file["normalizer"]).into_iter().filter_map(|step| {
-        let is_one = step["type"] == "Replace" && step["content"] == "";
-        told("normalizer", step, is_one.then(|| kept_by_normalizer(step))??, &marks)
+        let kept = kept_by_normalizer(step)?;
+        match step["type"] == "Replace" {
+            true if step["content"] == "" => told("normalizer", step, kept, &marks),
+            true => None,
+            false => told_of_kinds(step, kept),
+        }
     });
     let dividers = inner(&file["pre_tokenizer"]).into_iter().filter_map(|step| {
         let is_one = step["behavior"] == "Removed" || step["type"] == "CharDelimiterSplit";
@@ -94,13 +108,35 @@ fn told(part: &str, step: &Value, kept: Kept, marks: &[String]) -> Option<String
     let named: Vec<String> = found.iter().take(NAMED).map(|character| format!("{character:?}")).collect();
     let more = found.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!found.is_empty()).then(|| notice(part, step, &format!("{}{more}", named.join(", "))))
+}
+
+fn notice(part: &str, step: &Value, deleted: &str) -> String {
     let shown: String = step.to_string().chars().take(SHOWN).collect();
-    (!found.is_empty()).then(|| {
-        format!(
-            "a step of the tokenizer's {part} deletes characters of texts, so that no token has them: {shown} deletes {}{more}",
-            named.join(", ")
-        )
-    })
+    format!(
+        "a step of the tokenizer's {part} deletes characters of texts, so that no token has them: {shown} deletes {deleted}"
+    )
+}
+
+/// Describes the kinds of characters that a normalizer cleans texts of; `None`: none of those tried.
+fn told_of_kinds(step: &Value, kept: Kept) -> Option<String> {
+    let kept = |text: &str| caught(|| kept(text)).ok().flatten();
+    let is_lost = |character: &char| kept(character.encode_utf8(&mut [0; 4])).as_deref() == Some("");
+    let mut found: Vec<String> = Vec::new();
+    for (kind, characters) in KINDS {
+        let lost: Vec<char> = characters.chars().filter(is_lost).collect();
+        let named = lost.iter().take(NAMED_OF_KIND).map(|lost| format!("U+{:04X}", u32::from(*lost)));
+        let named = named.collect::<Vec<_>>().join(", ");
+        match (lost.is_empty(), lost.len() > NAMED_OF_KIND) {
+            (true, _) => {}
+            (_, true) => found.push(format!("{kind} ({named} …)")),
+            (_, false) => found.push(format!("{kind} ({named})")),
+        }
+    }
+    if kept(ACCENTED.0).as_deref() == Some(ACCENTED.1) {
+        found.push("accents of letters (`é` becomes `e`)".to_owned());
+    }
+    (!found.is_empty()).then(|| notice("normalizer", step, &found.join(", ")))
 }
 
 #[cfg(test)]
@@ -116,6 +152,14 @@ mod tests {
         };
         let replace = |pattern: &str, content: &str| {
             format!(r#"{{"normalizer":{{"type":"Replace","pattern":{pattern},"content":"{content}"}}}}"#)
+        };
+        let bert = |clean: &str, strip: &str, lower: &str| {
+            format!(
+                r#"{{"normalizer":{{"type":"BertNormalizer","clean_text":{clean},"handle_chinese_chars":true,"strip_accents":{strip},"lowercase":{lower}}},"pre_tokenizer":{{"type":"BertPreTokenizer"}}}}"#
+            )
+        };
+        let one = |kind: &str| {
+            format!(r#"{{"normalizer":{{"type":"Sequence","normalizers":[{{"type":"{kind}"}}]}}}}"#)
         };
         let removed = r#""behavior":"Removed","invert":false"#;
         let inverted = r#""behavior":"Removed","invert":true"#;
@@ -133,10 +177,38 @@ mod tests {
             (split(r#"{"Regex":"[^\\s]+"}"#, inverted), None),
             (split(r#"{"Regex":"\\s+"}"#, removed), None),
             (split(r#"{"Regex":"[0-9.]"}"#, r#""behavior":"Isolated","invert":false"#), None),
-            (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"."}}"#.to_owned(), Some("deletes '.'")),
+            (
+                r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"."}}"#.to_owned(),
+                Some("deletes '.'"),
+            ),
             (r#"{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":" "}}"#.to_owned(), None),
-            (r#"{"pre_tokenizer":{"type":"Punctuation","behavior":"Removed"}}"#.to_owned(), Some("deletes '!'")),
-            (r#"{"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"}}"#.to_owned(), None),
+            (
+                r#"{"pre_tokenizer":{"type":"Punctuation","behavior":"Removed"}}"#.to_owned(),
+                Some("deletes '!'"),
+            ),
+            (
+                bert("true", "null", "true"),
+                Some(
+                    "deletes control characters (U+0001, U+0008, U+000B …), format characters (U+00AD, U+200B, U+200D …), replacement",
+                ),
+            ),
+            (
+                bert("true", "null", "true"),
+                Some(
+                    "accents and vowel signs (U+0301, U+0308, U+05B8 …), accents of letters (`é` becomes `e`)",
+                ),
+            ),
+            (
+                bert("true", "false", "true"),
+                Some("replacement and private characters (U+FFFD, U+E000, U+F8FF)"),
+            ),
+            (bert("false", "true", "false"), Some("deletes accents and vowel signs")),
+            (bert("false", "null", "false"), None),
+            (one("StripAccents"), Some("a step of the tokenizer's normalizer deletes")),
+            (one("StripAccents"), Some("deletes accents and vowel signs (U+0301, U+0308, U+05B8 …)")),
+            (one("Nmt"), Some("deletes control characters (U+0001, U+0008, U+000B …)")),
+            (one("NFKC"), None),
+            (one("Lowercase"), None),
             (r#"{"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"}}"#.to_owned(), None),
             ("{".to_owned(), None),
         ] {

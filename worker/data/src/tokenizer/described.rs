@@ -12,6 +12,7 @@ use tokenizers::{
     Model, OffsetReferential, OffsetType, PostProcessor as _, PreTokenizer, PreTokenizerWrapper,
 };
 
+use super::behind_text::LETTER;
 use super::{UnknownToken, other_files};
 use crate::DataError;
 use crate::unwound::caught;
@@ -26,6 +27,8 @@ pub struct Described {
     may_leave_out: bool,
     has_patterns: bool,
     unknown: Unknown,
+    /// Numbers of the added tokens that take the blanks after them (`rstrip`), in order.
+    strip_behind: Vec<u32>,
     /// See [`super::Tokenizer::check_reach`].
     reach: OnceLock<Result<(), String>>,
 }
@@ -55,7 +58,11 @@ impl Described {
         let tokenizer = read.map_err(words)?;
         let (may_leave_out, unknown) = (may_leave_out(&tokenizer), Unknown::of(&tokenizer, json, path));
         let has_patterns = json.windows(PATTERN.len()).any(|part| part == PATTERN);
-        Ok(Self { tokenizer, may_leave_out, has_patterns, unknown, reach: OnceLock::new() })
+        let added = tokenizer.get_added_tokens_decoder().into_iter();
+        let mut strip_behind: Vec<u32> =
+            added.filter(|(_, token)| token.rstrip).map(|(number, _)| number).collect();
+        strip_behind.sort_unstable();
+        Ok(Self { tokenizer, may_leave_out, has_patterns, unknown, strip_behind, reach: OnceLock::new() })
     }
 
     /// Returns the error for a folder in place of a file.
@@ -111,6 +118,29 @@ impl Described {
         let mut added =
             added.filter(|token| token.lstrip && separator.trim_start().starts_with(&token.content));
         added.next().map(|token| token.content)
+    }
+
+    /// Returns an added token in a separator that is none behind a letter, as the file asks for white space or punctuation on both sides (`single_word`).
+    pub(super) fn no_token_behind_letters(&self, separator: &str) -> Option<String> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let mut within = added.into_iter().filter(|(_, token)| {
+            token.single_word && !token.content.is_empty() && separator.contains(&token.content)
+        });
+        let made = self.encode(&format!("{LETTER}{separator}")).ok()?;
+        let is_lost = |number: u32, content: &str| {
+            made.iter().filter(|other| **other == number).count() < separator.matches(content).count()
+        };
+        within.find(|(number, token)| is_lost(*number, &token.content)).map(|(_, token)| token.content)
+    }
+
+    /// Whether some added token takes the blanks after it.
+    pub(super) fn has_strip_behind(&self) -> bool {
+        !self.strip_behind.is_empty()
+    }
+
+    /// Whether a token is such a one.
+    pub(super) fn strips_behind(&self, number: u32) -> bool {
+        self.strip_behind.binary_search(&number).is_ok()
     }
 
     /// Whether a name is a token, or each of these parts of it becomes one, regardless of the text between them.

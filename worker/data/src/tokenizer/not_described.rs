@@ -43,6 +43,18 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn no_token_behind_letters(&self, _: &str) -> Option<String> {
+        match self.never {}
+    }
+
+    pub(super) fn has_strip_behind(&self) -> bool {
+        match self.never {}
+    }
+
+    pub(super) fn strips_behind(&self, _: u32) -> bool {
+        match self.never {}
+    }
+
     pub(super) fn has_as_tokens(&self, _: &str, _: &[&str]) -> Result<bool, String> {
         match self.never {}
     }

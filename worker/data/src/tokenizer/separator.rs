@@ -35,6 +35,7 @@ impl Tokenizer {
                 "its token {token} takes the blanks before it (`lstrip` in the tokenizer's file), which texts may end with: take another separator, or set it to false"
             )));
         }
+        self.check_behind_text(separator).map_err(refused)?;
         let name = separator.trim();
         let parts = special_parts(name);
         if parts.is_empty() {

@@ -289,3 +289,35 @@ fn an_archive_without_its_end_is_read_and_told_where_its_samples_are_whole() {
         }
     }
 }
+
+/// As a program writes them that leaves the names out, and macOS its own files.
+#[test]
+fn files_of_an_archive_without_a_key_are_no_sample_and_are_told() {
+    let png = fixture("folder/triangle/05.png");
+    let [a, b] = [("a", b"0"), ("b", b"1")]
+        .map(|(key, class)| [(format!("{key}.png"), &png[..]), (format!("{key}.cls"), &class[..])]);
+    let sample = |files: &'static [&'static str]| files.iter().map(|name| ((*name).to_owned(), &png[..]));
+    for (keyless, count) in
+        [(&[][..], 0), (&[".png", ".cls"], 2), (&[".png", ".png", ".DS_Store"], 3), (&["a.b/.png"], 1)]
+    {
+        // Before, within and behind samples.
+        for at in 0..=4 {
+            let mut files = [a.clone(), b.clone()].concat();
+            files.splice(at..at, sample(keyless));
+            let files: Vec<(&str, &[u8])> =
+                files.iter().map(|(name, content)| (name.as_str(), *content)).collect();
+            let folder = Folder::new();
+            folder.write("a.tar", tar(&files));
+            let data = open(folder.path(), &format!("{SMALL}\nsources = [{{ path = \"a.tar\" }}]")).unwrap();
+            let size = data.sources().remove(0).size;
+            assert_eq!((size.records, size.bad.count), (2, 0), "{keyless:?}, {at}");
+            let told = size.notes.to_string();
+            assert_eq!(told.is_empty(), count == 0, "{told}");
+            if let Some(first) = keyless.first() {
+                let verb = if count == 1 { "file of archives is" } else { "files of archives are" };
+                assert!(told.starts_with(&format!("{count} {verb} passed over")), "{told}");
+                assert!(told.contains(&format!("(the first: {first} of ")), "{told}");
+            }
+        }
+    }
+}

@@ -81,6 +81,17 @@ fn images_of_other_names_and_formats_are_named_whatever_their_names_say() {
     folder.write("a/notes.txt", "BMW and others");
     let data = open(folder.path(), &lines).unwrap();
     assert!(data.sources()[0].size.passed.to_string().contains("1 no image ("));
+    for name in ["metadata.csv", "a/metadata.jsonl"] {
+        folder.write(name, "file_name,label\n1.png,1\n");
+    }
+    let told = open(folder.path(), &lines).unwrap().sources()[0].size.passed.to_string();
+    for words in [
+        "; 2 tables beside images, of which nothing is used: the class of an image is its folder (",
+        "/metadata.csv, ",
+        "/a/metadata.jsonl)",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
 }
 
 /// Returns a JPEG file with this EXIF orientation, in either byte order.
