@@ -168,6 +168,41 @@ fn assert_export_is_the_model(checkpoints: &Path, pretrained: &Pretrained) {
 }
 
 #[test]
+fn adapters_alone_cross_the_link_and_pretrained_weights_keep_their_bits() {
+    let pretrained = Pretrained::new("qwen3");
+    let (model, sources) = pretrained.lines();
+    let setup = Setup {
+        model: Some(&model),
+        sources: &sources,
+        sites: vec![1, 1],
+        lora: Some("rank = 64\ntargets = [\"q_proj\", \"down_proj\"]"),
+        sync: "preset = \"dense\"",
+        steps: 8,
+        ..Setup::default()
+    };
+    let mut scenario = setup.start();
+    let status = scenario.finish();
+    let checkpoints = scenario.cluster.folder().join("checkpoints");
+    let opened = open_model(&checkpoints, None).unwrap();
+    let trained = opened.spec.parameter_count();
+    // Each of two sites sends half of the gradients and half of the results, in f32.
+    let expected = (trained * 2 * 4 * 8) as f64;
+    let sent = status["wan_bytes"].as_f64().unwrap();
+    assert!((sent - expected).abs() < 0.02 * expected, "{sent} bytes for {trained} parameters: {expected}");
+    let merged = opened.merged(None).unwrap();
+    let base = BaseModel::open(pretrained.path(), |_, _| {}).unwrap();
+    let given = base.parameters(&merged.spec, &merged.spec).unwrap();
+    let mut at = 0;
+    for tensor in merged.spec.parameters() {
+        let range = at..at + tensor.count() as usize;
+        let is_adapted = tensor.name.contains("q_proj") || tensor.name.contains("down_proj");
+        assert_eq!(merged.parameters[range.clone()] != given[range.clone()], is_adapted, "{}", tensor.name);
+        at = range.end;
+    }
+    assert_same_files(&merged.path, &pretrained);
+}
+
+#[test]
 #[ignore = "nightly: covered by each_part_of_a_model_has_its_own_values, a_run_starts_from_a_model_that_one_machine_has_and_its_checkpoints_carry_all_of_it"]
 fn each_stage_of_a_pipeline_starts_from_its_part_of_the_model() {
     let pretrained = Pretrained::new("phi3");

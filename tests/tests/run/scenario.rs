@@ -69,6 +69,8 @@ pub struct Setup<'a> {
     pub selective: Option<&'a str>,
     /// Lines of `[train.sparse_backward]`; `None`: no such table.
     pub sparse: Option<&'a str>,
+    /// Lines of `[train.lora]`; `None`: no such table.
+    pub lora: Option<&'a str>,
     /// Lines of `[parallel]`.
     pub parallel: &'a str,
     /// Lines of `[sync]`.
@@ -110,6 +112,7 @@ impl Default for Setup<'_> {
             shares: "even",
             selective: None,
             sparse: None,
+            lora: None,
             parallel: "plan = \"fixed\"",
             sync: "preset = \"sparse-local\"\nwarmup_share = 0.0\nevery = 4\noverlap = 1\nkeep = 256\nfragment_values = 16384",
             privacy: None,
@@ -222,6 +225,7 @@ impl Setup<'_> {
         let optional = [
             ("train.selective_backward", self.selective),
             ("train.sparse_backward", self.sparse),
+            ("train.lora", self.lora),
             ("privacy", self.privacy),
         ];
         optional.into_iter().fold(run, |run, (table, lines)| match lines {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use indicatif::BinaryBytes;
 use longhaul_checkpoint::{BaseModel, Companions, beside_base};
 use longhaul_common::config::{DataConfig, Precision, RunConfig};
-use longhaul_common::model::{ModelSpec, draw_parameters};
+use longhaul_common::model::{ModelSpec, ParameterSpec, draw_parameters};
 use longhaul_data::Tokenizer;
 use longhaul_engine::models::FrozenWeights;
 use longhaul_peer::{ModelProgress, Network};
@@ -164,6 +164,8 @@ fn opened(folder: &Path, whole: &ModelSpec) -> Result<Arc<BaseModel>> {
         files = base.files().iter().len(),
         passed_over = passed_over.len(),
         named,
+        trained = whole.parameter_count(),
+        frozen = whole.frozen().iter().map(ParameterSpec::count).sum::<u64>(),
         "the run starts from this model"
     );
     Ok(Arc::new(base))
