@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
-use super::Precision;
 
 /// `[train.lora]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,9 +19,27 @@ pub struct LoraConfig {
     /// Adapted matrices: `all-linear` (all but the output projection), or names of modules, whole or the end after a dot, such as `q_proj`.
     #[serde(default = "LoraConfig::all_linear")]
     pub targets: Vec<String>,
-    /// Number format in which the frozen weights are kept.
+    /// Train the lengths of the matrices' rows as well (DoRA: Liu et al. 2024, arXiv 2402.09353).
     #[serde(default)]
-    pub base: Precision,
+    pub use_dora: bool,
+    /// Format in which each device keeps the frozen matrices. Embeddings are in bf16 with all but `f32`; vectors are in f32.
+    #[serde(default)]
+    pub base: FrozenFormat,
+}
+
+/// Format of frozen matrices. Products compute in `train.precision` with any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FrozenFormat {
+    /// IEEE binary32.
+    #[default]
+    F32,
+    /// bfloat16: exact for models stored in it.
+    Bf16,
+    /// 8-bit integers with a scale for each row.
+    Int8,
+    /// 4-bit quantiles of a normal distribution with a scale for 64 values (QLoRA: Dettmers et al. 2023, arXiv 2305.14314).
+    Nf4,
 }
 
 /// Largest rank: more than any use.

@@ -42,7 +42,7 @@ pub use error::{ConfigError, read_toml};
 pub(crate) use fragments::FRAGMENT_VALUES_MAX;
 pub use fragments::FRAGMENTS_MAX;
 pub use image::ImageConfig;
-pub use lora::LoraConfig;
+pub use lora::{FrozenFormat, LoraConfig};
 pub use parallel::{
     BOUNDARY_CHUNK, Differences, ParallelConfig, PipelineSchedule, PlanChoice, SITE_CHARS_MAX, is_site_name,
 };

@@ -4,11 +4,13 @@
 //! and weight), and attention as if it were not causal, as in PaLM's model-FLOPs utilisation (Chowdhery et
 //! al. 2022, appendix B). Norms, activations and softmax are omitted: below one per cent at any useful width.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::tuning::is_adapter;
 use super::{ModelSpec, NormPlaces, ParameterSpec, Tuning, parameters};
-use crate::config::{ModelKind, Precision, RunConfig, SparseMode};
+use crate::config::{FrozenFormat, ModelKind, Precision, RunConfig, SparseMode};
 
 /// A part of a model that stages do not divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,13 +69,15 @@ impl ModelSpec {
     /// Counts frozen parameters, whose gradients are not computed, and adapters beside them.
     fn count_frozen(&self, tuning: &Tuning, blocks: &mut [BlockCost]) {
         let trained = self.trained_in_model_order();
+        let (every, multiplied) = (parameters::in_model_order(self), self.multiplied());
         for (index, cost) in (0..).zip(blocks) {
-            let all = self.parameters_in(index);
+            let all = every.iter().filter(|(block, _)| *block == index).map(|(_, tensor)| tensor);
+            let all: Vec<&ParameterSpec> = all.collect();
             let of_block = trained.iter().filter(|(block, _)| *block == index).map(|(_, tensor)| tensor);
             cost.parameters = of_block.clone().map(ParameterSpec::count).sum();
             let adapters: u64 = of_block.filter(|t| is_adapter(&t.name)).map(ParameterSpec::count).sum();
-            let own = cost.parameters - adapters;
-            cost.frozen_bytes = all.saturating_sub(own) * bytes_of(tuning.base);
+            let frozen = all.iter().filter(|tensor| !tuning.trains(&tensor.name));
+            cost.frozen_bytes = frozen.map(|tensor| frozen_bytes(tensor, tuning.base, &multiplied)).sum();
             // Unfrozen matrices are few: their products count as frozen.
             let weights = cost.weight_flops_per_token;
             cost.forward_flops_per_token += 2 * adapters;
@@ -207,6 +211,18 @@ pub(super) fn cast_of(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 0,
         Precision::Bf16 => bytes_of(precision),
+    }
+}
+
+/// Returns the memory of a frozen tensor.
+fn frozen_bytes(tensor: &ParameterSpec, format: FrozenFormat, multiplied: &BTreeSet<String>) -> u64 {
+    let (count, rows) = (tensor.count(), tensor.shape[0]);
+    match format {
+        _ if !tensor.is_matrix() => 4 * count,
+        FrozenFormat::F32 => 4 * count,
+        FrozenFormat::Int8 if multiplied.contains(&tensor.name) => count + 4 * rows,
+        FrozenFormat::Nf4 if multiplied.contains(&tensor.name) => count.div_ceil(2) + 4 * count.div_ceil(64),
+        FrozenFormat::Bf16 | FrozenFormat::Int8 | FrozenFormat::Nf4 => 2 * count,
     }
 }
 

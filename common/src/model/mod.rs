@@ -26,4 +26,4 @@ pub use products::Product;
 pub use shard::{Cut, Shard};
 pub use share::SynchronisedLayout;
 pub use spec::{GPT2_NORM_EPSILON, ModelSpec};
-pub use tuning::{Lora, Tuning, adapter_names, is_adapter, module_of};
+pub use tuning::{Lora, Tuning, adapter_names, is_adapter, magnitude_name, module_of};

@@ -1,12 +1,13 @@
 //! Training of some of a model's parameters: adapters beside frozen weights, or chosen tensors alone.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::meant::matches;
 use super::parameters::{InBlock, in_model_order};
 use super::shard::Cut;
 use super::{Initial, ModelSpec, ParameterSpec, Product};
-use crate::config::{ConfigError, LoraConfig, ModelKind, Precision, TrainConfig};
+use crate::config::{ConfigError, FrozenFormat, LoraConfig, ModelKind, TrainConfig};
 
 /// The trained part of a model; the rest is frozen.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +16,8 @@ pub struct Tuning {
     pub lora: Option<Lora>,
     /// Patterns of the names of trained tensors.
     pub unfrozen: Vec<String>,
-    /// Number format of the frozen tensors.
-    pub base: Precision,
+    /// Format of the frozen matrices.
+    pub base: FrozenFormat,
 }
 
 /// Adapters: beside x·Wᵀ, scale·(x·Aᵀ)·Bᵀ with A [rank, in] and B [out, rank] (Hu et al. 2021, arXiv 2106.09685).
@@ -28,6 +29,8 @@ pub struct Lora {
     pub alpha: f64,
     /// Whether the root of the rank divides it, and not the rank.
     pub use_rslora: bool,
+    /// Whether the lengths of rows are trained as well.
+    pub use_dora: bool,
     /// Names of the adapted weights.
     pub weights: Vec<String>,
 }
@@ -42,6 +45,12 @@ const WEIGHT: &str = ".weight";
 pub fn adapter_names(weight: &str) -> [String; 2] {
     let module = module_of(weight);
     ["A", "B"].map(|part| format!("{module}.lora_{part}{WEIGHT}"))
+}
+
+/// The name of an adapter's trained lengths of rows, for the name of the adapted weight.
+#[must_use]
+pub fn magnitude_name(weight: &str) -> String {
+    format!("{}.lora_magnitude_vector", module_of(weight))
 }
 
 /// Returns the module of a tensor's name.
@@ -73,6 +82,14 @@ impl ModelSpec {
         let is_here =
             |block: u32, name: &str| self.holds(block) || tied == Some(name) && self.holds(self.head());
         all.filter(|(block, tensor)| is_here(*block, &tensor.name)).map(|(_, tensor)| tensor).collect()
+    }
+
+    /// Returns the names of weights that are matrices of products, and nothing else.
+    #[must_use]
+    pub fn multiplied(&self) -> BTreeSet<String> {
+        let is_embedding = |weight: &str| self.tied_embeddings && weight == self.output_projection();
+        let weights = self.products().into_iter().map(|product| product.weight);
+        weights.filter(|weight| !is_embedding(weight)).collect()
     }
 
     /// Whether the output projection is tied to a token embedding that is trained.
@@ -125,7 +142,7 @@ impl ModelSpec {
                 return Err(ConfigError::value("train.unfrozen_parameters", pattern, reason));
             }
         }
-        let base = train.lora.as_ref().map_or(Precision::F32, |lora| lora.base);
+        let base = train.lora.as_ref().map_or(FrozenFormat::F32, |lora| lora.base);
         self.tuning = Some(Arc::new(Tuning { lora, unfrozen, base }));
         self.check_whole_modules()?;
         Ok(self)
@@ -180,7 +197,13 @@ impl ModelSpec {
         }
         weights.sort_unstable();
         weights.dedup();
-        Ok(Lora { rank: config.rank, alpha: config.alpha(), use_rslora: config.use_rslora, weights })
+        Ok(Lora {
+            rank: config.rank,
+            alpha: config.alpha(),
+            use_rslora: config.use_rslora,
+            use_dora: config.use_dora,
+            weights,
+        })
     }
 }
 
@@ -200,16 +223,21 @@ impl Lora {
         self.alpha / if self.use_rslora { rank.sqrt() } else { rank }
     }
 
-    /// Returns A and B of a product, initialised as in PEFT: A uniformly within ±1/√in, B with zeros.
-    fn tensors(&self, product: &Product) -> [ParameterSpec; 2] {
+    /// Returns A and B of a product, initialised as in PEFT: A uniformly within ±1/√in, B with zeros. The lengths of rows begin as those of the weight,
+    /// which whoever has it fills in.
+    fn tensors(&self, product: &Product) -> impl Iterator<Item = ParameterSpec> + use<> {
         let [a, b] = adapter_names(&product.weight);
         let rank = u64::from(self.rank);
         let bound = (product.inputs as f64).sqrt().recip();
         let tensor = |name, shape, initial| ParameterSpec { name, shape, cut: Cut::Replicated, initial };
+        let magnitude = magnitude_name(&product.weight);
+        let magnitude = self.use_dora.then(|| tensor(magnitude, vec![product.outputs], Initial::Ones));
         [
             tensor(a, vec![rank, product.inputs], Initial::Uniform { bound }),
             tensor(b, vec![product.outputs, rank], Initial::Zeros),
         ]
+        .into_iter()
+        .chain(magnitude)
     }
 }
 
@@ -233,11 +261,19 @@ fn examples(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Precision;
     use crate::model::tiny::{tiny_decoders, tiny_gpt2, tiny_llama};
 
     fn config(targets: &[&str]) -> LoraConfig {
         let targets = targets.iter().map(|target| (*target).to_owned()).collect();
-        LoraConfig { rank: 2, alpha: Some(6.0), use_rslora: false, targets, base: Precision::F32 }
+        LoraConfig {
+            rank: 2,
+            alpha: Some(6.0),
+            use_rslora: false,
+            targets,
+            use_dora: false,
+            base: FrozenFormat::F32,
+        }
     }
 
     fn tuned(

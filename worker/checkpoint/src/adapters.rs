@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use longhaul_common::config::{LoraConfig, ModelKind, Precision, TrainConfig};
+use longhaul_common::config::{FrozenFormat, LoraConfig, ModelKind, TrainConfig};
 use longhaul_common::model::{Lora, ModelSpec, module_of};
 use longhaul_proto::checkpoint::folder::{ADAPTER, FileRecord, MODEL, TRAINED};
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,7 @@ fn peft_config(whole: &ModelSpec, lora: &Lora, from: &str) -> Value {
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
         "use_rslora": lora.use_rslora,
-        "use_dora": false,
+        "use_dora": lora.use_dora,
         "bias": "none",
         "fan_in_fan_out": whole.kind == ModelKind::Gpt2,
         "target_modules": targets(whole, lora),
@@ -170,7 +170,7 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         "bias" => value == "none",
         // Others change the pretrained weights as well.
         "init_lora_weights" => value.is_boolean() || value == "gaussian" || value == "eva",
-        "r" | "lora_alpha" | "use_rslora" | "target_modules" | "modules_to_save" => true,
+        "r" | "lora_alpha" | "use_rslora" | "use_dora" | "target_modules" | "modules_to_save" => true,
         key if OF_NO_EFFECT.contains(&key) => true,
         _ => {
             let is_empty =
@@ -193,7 +193,8 @@ fn read_peft(text: &[u8], spec: &ModelSpec) -> Result<(LoraConfig, Vec<String>)>
         ),
         use_rslora: json.get("use_rslora").is_some_and(|value| value == true),
         targets: names("target_modules")?,
-        base: Precision::F32,
+        use_dora: json.get("use_dora").is_some_and(|value| value == true),
+        base: FrozenFormat::F32,
     };
     let all = spec.parameters();
     let mut saved = BTreeSet::new();

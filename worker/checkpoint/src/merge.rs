@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use longhaul_common::config::ModelKind;
-use longhaul_common::model::{ModelSpec, ParameterSpec, adapter_names};
+use longhaul_common::model::{ModelSpec, ParameterSpec, adapter_names, magnitude_name};
 
 use super::adapters::find_base;
 use super::{Companions, hf_folder};
@@ -68,7 +68,11 @@ fn merged(spec: &ModelSpec, trained: &[f32], base: &Path) -> Result<Vec<f32>> {
                 let [a, b] = adapter_names(&tensor.name).map(|name| by_name.get(name.as_str()).copied());
                 let (a, b) = a.zip(b).with_context(|| format!("{} has no adapter", tensor.name))?;
                 let is_transposed = spec.kind == ModelKind::Gpt2;
-                add(&mut values, tensor.shape[1] as usize, (a, b), scale as f32, is_transposed);
+                let columns = tensor.shape[1] as usize;
+                add(&mut values, columns, (a, b), scale as f32, is_transposed);
+                if let Some(lengths) = by_name.get(magnitude_name(&tensor.name).as_str()) {
+                    rescale(&mut values, columns, lengths, is_transposed);
+                }
             }
             flat.extend_from_slice(&values);
             Ok(())
@@ -95,5 +99,18 @@ fn add(matrix: &mut [f32], columns: usize, (a, b): (&[f32], &[f32]), scale: f32,
             }
         }
         row.iter_mut().zip(&sum).for_each(|(value, sum)| *value += scale * sum);
+    }
+}
+
+/// Gives each row of a matrix with rows of `columns` values, or each column of a transposed one, this length.
+fn rescale(matrix: &mut [f32], columns: usize, lengths: &[f32], is_transposed: bool) {
+    let mut squares = vec![0.0_f64; lengths.len()];
+    let place = |at: usize| if is_transposed { at % columns } else { at / columns };
+    for (at, value) in matrix.iter().enumerate() {
+        squares[place(at)] += f64::from(*value) * f64::from(*value);
+    }
+    for (at, value) in matrix.iter_mut().enumerate() {
+        let own = squares[place(at)].sqrt() as f32;
+        *value *= lengths[place(at)] / own;
     }
 }

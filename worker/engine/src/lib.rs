@@ -149,7 +149,7 @@ impl Engine {
         device: Device,
         threads: Option<NonZeroU32>,
     ) -> Result<Self, EngineError> {
-        let nothing = FrozenWeights::new(Precision::F32, device);
+        let nothing = FrozenWeights::of(spec, device);
         Self::with_parameters(spec, train, steps, &draw_parameters(spec, seed), nothing, threads)
     }
 

@@ -164,7 +164,7 @@ pub fn whole(spec: &ModelSpec, gradient_clip: f64) -> Engine {
 #[must_use]
 pub fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
     let whole = spec.untuned().whole();
-    let mut frozen = FrozenWeights::new(Precision::F32, test_device());
+    let mut frozen = FrozenWeights::of(spec, test_device());
     let (drawn, kept, mut start) = (draw_parameters(&whole, 1), spec.frozen(), 0);
     for tensor in whole.parameters() {
         let end = start + tensor.count() as usize;

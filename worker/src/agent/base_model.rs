@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, ensure};
 use indicatif::BinaryBytes;
 use longhaul_checkpoint::{BaseModel, Companions, beside_base};
-use longhaul_common::config::{DataConfig, Precision, RunConfig};
-use longhaul_common::model::{ModelSpec, ParameterSpec, draw_parameters};
+use longhaul_common::config::{DataConfig, RunConfig};
+use longhaul_common::model::{ModelSpec, ParameterSpec, draw_parameters, magnitude_name};
 use longhaul_data::Tokenizer;
 use longhaul_engine::models::FrozenWeights;
 use longhaul_peer::{ModelProgress, Network};
@@ -181,8 +181,7 @@ pub(super) fn first_state(
     seed: u64,
     device: tch::Device,
 ) -> Result<(Vec<f32>, FrozenWeights)> {
-    let format = part.tuning.as_ref().map_or(Precision::F32, |tuning| tuning.base);
-    let mut frozen = FrozenWeights::new(format, device);
+    let mut frozen = FrozenWeights::of(part, device);
     let Some(base) = base else { return Ok((draw_parameters(part, seed), frozen)) };
     if part.tuning.is_none() {
         return Ok((base.parameters(whole, part)?, frozen));
@@ -201,6 +200,10 @@ pub(super) fn first_state(
         match places.get(&tensor.name) {
             Some(place) => trained[place.clone()].copy_from_slice(&values),
             None => frozen.add(tensor, &values)?,
+        }
+        if let Some(place) = places.get(&magnitude_name(&tensor.name)) {
+            let lengths = frozen.row_lengths(&tensor.name, whole.kind)?;
+            trained[place.clone()].copy_from_slice(&lengths);
         }
         Ok(())
     })?;

@@ -10,7 +10,7 @@ use longhaul_engine::models::{FrozenWeights, Model, Parameters};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
-pub const CASES: [&str; 4] = ["gemma2", "gpt2", "llama", "qwen3"];
+pub const CASES: [&str; 6] = ["gemma2", "gpt2", "gpt2-dora", "llama", "qwen3", "qwen3-dora"];
 
 /// What PEFT computes in f32.
 #[derive(Deserialize)]
@@ -41,7 +41,7 @@ pub fn case(name: &str) -> (OpenedModel, PathBuf, Expected) {
 
 fn parameters(opened: &OpenedModel, base: &Path) -> Parameters {
     let frozen_of: Vec<String> = opened.spec.frozen().into_iter().map(|tensor| tensor.name).collect();
-    let mut frozen = FrozenWeights::new(Precision::F32, Device::Cpu);
+    let mut frozen = FrozenWeights::of(&opened.spec, Device::Cpu);
     let base = BaseModel::open(base, |_, _| {}).unwrap();
     let take = |tensor: &ParameterSpec, values: Vec<f32>| Ok(frozen.add(tensor, &values)?);
     base.for_each(&opened.spec, |name| frozen_of.iter().any(|of| of == name), take).unwrap();

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use longhaul_common::config::{LoraConfig, Precision, TrainConfig};
+use longhaul_common::config::{FrozenFormat, LoraConfig, TrainConfig};
 use longhaul_common::id::{Generation, Round, RunId, WorkerId};
 use longhaul_common::model::draw_parameters;
 use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
@@ -26,7 +26,8 @@ fn tuned(spec: ModelSpec, lora: bool, unfrozen: &[&str]) -> ModelSpec {
         alpha: None,
         use_rslora: true,
         targets: vec!["q_proj".to_owned(), "mlp.down_proj".to_owned()],
-        base: Precision::F32,
+        use_dora: false,
+        base: FrozenFormat::F32,
     });
     let unfrozen = unfrozen.iter().map(|pattern| (*pattern).to_owned()).collect();
     spec.tuned(&TrainConfig { lora, unfrozen_parameters: Some(unfrozen), ..TrainConfig::default() }).unwrap()
@@ -126,7 +127,7 @@ fn adapters_that_cannot_be_honoured_are_refused_by_the_name_of_the_key() {
     });
     for (key, value, word) in [
         ("peft_type", json!("LOHA"), "peft_type"),
-        ("use_dora", json!(true), "use_dora"),
+        ("use_dora", json!(true), "lora_magnitude_vector"),
         ("bias", json!("all"), "bias"),
         ("rank_pattern", json!({"q_proj": 4}), "rank_pattern"),
         ("layers_to_transform", json!([1]), "layers_to_transform"),
@@ -147,7 +148,8 @@ fn adapters_that_cannot_be_honoured_are_refused_by_the_name_of_the_key() {
                 alpha: None,
                 use_rslora: false,
                 targets: vec!["q_proj".to_owned()],
-                base: Precision::F32,
+                use_dora: false,
+                base: FrozenFormat::F32,
             });
             tiny_llama().tuned(&TrainConfig { lora, ..TrainConfig::default() }).unwrap()
         };

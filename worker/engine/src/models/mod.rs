@@ -1,10 +1,12 @@
 //! The models, over one flat parameter vector.
 
+mod adapter;
 mod attention;
 mod cache;
 mod cnn;
 mod decoder;
 mod deferred;
+mod frozen;
 mod gpt2;
 mod mlp;
 mod parameters;
@@ -20,12 +22,13 @@ pub use cache::Cache;
 pub use cnn::Cnn;
 pub use decoder::Decoder;
 pub(crate) use deferred::{Columns, Deferred, Left};
+pub use frozen::FrozenWeights;
 pub use gpt2::Gpt2;
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 pub use mlp::Mlp;
+pub use parameters::Parameters;
 pub(crate) use parameters::views_of;
-pub use parameters::{FrozenWeights, Parameters};
 pub(crate) use precision::Products;
 pub use sparse::{Layout, Selection, sparse_product};
 use tch::{Kind, Reduction, TchError, Tensor};

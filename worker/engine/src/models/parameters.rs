@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use longhaul_common::config::Precision;
 use longhaul_common::model::{ModelSpec, ParameterSpec};
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::precision::kind_of;
+use super::frozen::{Frozen, FrozenWeights};
 
 /// One contiguous f32 vector, and the model's parameter tensors as views into it, in the order of [`ModelSpec::parameters`]: synchronisation, optimiser and
 /// model share the same memory.
@@ -21,57 +20,13 @@ pub struct Parameters {
     frozen: FrozenWeights,
 }
 
-/// Tensors of a pretrained model that are not trained, by name, on one device and in one format.
-#[derive(Debug)]
-pub struct FrozenWeights {
-    tensors: HashMap<String, Tensor>,
-    kind: Kind,
-    device: Device,
-}
-
-impl FrozenWeights {
-    /// Creates an empty collection of matrices in this format, and of vectors in f32.
-    #[must_use]
-    pub fn new(precision: Precision, device: Device) -> Self {
-        Self { tensors: HashMap::new(), kind: kind_of(precision), device }
-    }
-
-    /// Returns the device.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.device
-    }
-
-    /// Adds a tensor's values; they are rounded to the format.
-    ///
-    /// # Errors
-    /// Their number is wrong; or libtorch fails.
-    pub fn add(&mut self, of: &ParameterSpec, values: &[f32]) -> Result<(), TchError> {
-        let shape: Vec<i64> = of.shape.iter().map(|&size| size as i64).collect();
-        let tensor = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
-        // Norms and biases are few, and compute in f32.
-        let kind = if of.is_matrix() { self.kind } else { Kind::Float };
-        let tensor = tensor.f_to_device(self.device)?.f_to_kind(kind)?;
-        self.tensors.insert(of.name.clone(), tensor);
-        Ok(())
-    }
-
-    /// Checks that all frozen tensors of a model are here.
-    fn check(&self, spec: &ModelSpec) -> Result<(), TchError> {
-        let missing = spec.frozen().into_iter().find(|tensor| !self.tensors.contains_key(&tensor.name));
-        missing.map_or(Ok(()), |tensor| {
-            Err(TchError::Shape(format!("the frozen tensor {} is missing", tensor.name)))
-        })
-    }
-}
-
 impl Parameters {
     /// Copies `values`, in the order of [`ModelSpec::parameters`], to the device.
     ///
     /// # Errors
     /// The length of `values` is wrong; or libtorch fails.
     pub fn new(spec: &ModelSpec, values: &[f32], device: Device) -> Result<Self, TchError> {
-        Self::beside(spec, values, FrozenWeights::new(Precision::F32, device))
+        Self::beside(spec, values, FrozenWeights::of(spec, device))
     }
 
     /// The same beside frozen tensors, on their device.
@@ -80,7 +35,7 @@ impl Parameters {
     /// A frozen tensor is missing, or the length of `values` is wrong; or libtorch fails.
     pub fn beside(spec: &ModelSpec, values: &[f32], frozen: FrozenWeights) -> Result<Self, TchError> {
         frozen.check(spec)?;
-        let device = frozen.device;
+        let device = frozen.device();
         let flat = Tensor::f_from_slice(values)?.f_to_device(device)?; // [P]
         let views: Vec<Tensor> = views_of(spec, &flat)?
             .into_iter()
@@ -113,10 +68,9 @@ impl Parameters {
         &self.views
     }
 
-    /// Returns the frozen tensors by name.
-    #[cfg(test)]
-    pub fn frozen(&self) -> &HashMap<String, Tensor> {
-        &self.frozen.tensors
+    /// Returns the frozen tensors.
+    pub(crate) fn frozen(&self) -> &FrozenWeights {
+        &self.frozen
     }
 
     /// Returns the trained tensor with this name, if it is one.
@@ -124,15 +78,19 @@ impl Parameters {
         self.by_name.get(name).map(|at| self.views[*at].shallow_clone())
     }
 
-    /// Returns the parameter tensor with this name: trained, frozen or borrowed.
+    /// Returns the parameter tensor with this name: trained, frozen with values as they are, or borrowed.
     ///
     /// # Panics
-    /// Neither [`ModelSpec::parameters`] nor [`ModelSpec::frozen`] lists it, and it is not borrowed: a model and its specification disagree.
+    /// Neither [`ModelSpec::parameters`] nor [`ModelSpec::frozen`] lists it, and it is not borrowed; or it is frozen in codes: a model and its
+    /// specification disagree.
     pub fn view(&self, name: &str) -> Tensor {
         if let Some((_, tensor)) = self.borrowed.as_ref().filter(|(borrowed, _)| borrowed == name) {
             return tensor.shallow_clone();
         }
-        let frozen = || self.frozen.tensors.get(name).map(Tensor::shallow_clone);
+        let frozen = || match self.frozen.get(name) {
+            Some(Frozen::Plain(tensor)) => Some(tensor.shallow_clone()),
+            Some(Frozen::Coded(_)) | None => None,
+        };
         let tensor = self.trained(name).or_else(frozen);
         tensor.unwrap_or_else(|| panic!("the specification does not list {name}"))
     }

@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use longhaul_common::config::{Precision, SparseBackwardConfig};
-use longhaul_common::model::{ModelSpec, Shard, adapter_names};
+use longhaul_common::model::{Lora, ModelSpec, Shard};
 use tch::{Kind, TchError, Tensor};
 
+use super::adapter::Adapter;
 use super::deferred::Deferred;
+use super::frozen::{Coded, Frozen, narrow_product};
 use super::parameters::Parameters;
 use super::sparse::{Layout, Selection, selections, sparse_product};
 use super::tensor_group::TensorGroup;
@@ -25,33 +27,38 @@ pub(crate) struct Products {
     collected: Option<Arc<HashSet<String>>>,
     /// Group with the other shares of the weights; `None`: all of them are here.
     group: Option<Arc<TensorGroup>>,
-    /// Scales of adapters, by name of the adapted weight.
-    scales: Arc<HashMap<String, f64>>,
+    /// The adapters beside frozen weights.
+    lora: Option<Lora>,
 }
 
 /// The weight of a product, and the selection of its backward pass; `None`: dense.
 #[derive(Debug)]
 pub(super) struct Matrix {
-    weight: Tensor,
+    weight: Weight,
     selection: Option<Selection>,
     /// Queue of its deferred gradient.
     deferred: Option<Arc<Deferred>>,
     adapter: Option<Adapter>,
 }
 
-/// A low-rank matrix beside a frozen one: scale·B·A (Hu et al. 2021, "LoRA", arXiv 2106.09685).
 #[derive(Debug)]
-struct Adapter {
-    down: Tensor, // A: [R, in]
-    up: Tensor,   // B: [out, R]
-    scale: f64,
+enum Weight {
+    /// Trained, or frozen in the format of products.
+    Dense(Tensor),
+    /// Frozen in another format.
+    Narrow(Tensor),
+    /// Frozen in codes.
+    Coded(Coded),
 }
 
-impl Adapter {
-    /// Returns scale·(x·Aᵀ)·Bᵀ for x [.., in].
-    fn product(&self, x: &Tensor, products: &Products) -> Result<Tensor, TchError> {
-        let inner = x.f_linear::<Tensor>(&products.cast(&self.down)?, None)?; // [.., R]
-        inner.f_linear::<Tensor>(&products.cast(&self.up)?, None)?.f_mul_scalar(self.scale) // [.., out]
+impl Matrix {
+    /// Returns its values, [out, in] in f32.
+    fn values(&self, layout: Layout) -> Result<Tensor, TchError> {
+        let stored = match &self.weight {
+            Weight::Dense(weight) | Weight::Narrow(weight) => weight.f_to_kind(Kind::Float)?,
+            Weight::Coded(coded) => coded.values()?,
+        };
+        if layout == Layout::InFirst { stored.f_tr() } else { Ok(stored) }
     }
 }
 
@@ -64,7 +71,7 @@ impl Products {
             deferred: None,
             collected: None,
             group: None,
-            scales: Arc::default(),
+            lora: None,
         }
     }
 
@@ -78,9 +85,8 @@ impl Products {
 
     /// Uses this model's adapters, if it has any.
     pub(crate) fn adapted(self, spec: &ModelSpec) -> Self {
-        let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.as_ref());
-        let scales = lora.map(|lora| lora.weights.iter().map(|name| (name.clone(), lora.scale())).collect());
-        Self { scales: Arc::new(scales.unwrap_or_default()), ..self }
+        let lora = spec.tuning.as_ref().and_then(|tuning| tuning.lora.clone());
+        Self { lora, ..self }
     }
 
     /// Defers the gradients of weights to this queue, if any.
@@ -109,16 +115,15 @@ impl Products {
         let deferred = self.deferred.clone().filter(|_| is_left);
         // The gradient of a frozen weight is not computed.
         let deferred = deferred.filter(|_| parameters.trained(name).is_some());
-        let adapter = self.scales.get(name).and_then(|&scale| {
-            let [down, up] = adapter_names(name).map(|name| parameters.trained(&name));
-            Some(Adapter { down: down?, up: up?, scale })
-        });
-        Matrix {
-            weight: parameters.view(name),
-            selection: self.selections.get(name).copied(),
-            deferred,
-            adapter,
-        }
+        let adapter = self.lora.as_ref().and_then(|lora| Adapter::of(parameters, name, lora));
+        let weight = match parameters.frozen().get(name) {
+            Some(Frozen::Coded(coded)) => Weight::Coded(coded.shallow_clone()),
+            Some(Frozen::Plain(weight)) if weight.kind() != self.kind => {
+                Weight::Narrow(weight.shallow_clone())
+            }
+            Some(Frozen::Plain(_)) | None => Weight::Dense(parameters.view(name)),
+        };
+        Matrix { weight, selection: self.selections.get(name).copied(), deferred, adapter }
     }
 
     /// Returns the tensor in the format of products: itself in f32.
@@ -128,56 +133,65 @@ impl Products {
 
     /// Returns x·Wᵀ for x [.., in], W [out, in].
     pub(super) fn linear(&self, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
-        let (x, Matrix { weight, selection, deferred, .. }) = (self.cast(x)?, matrix);
-        let product = match (deferred, *selection) {
-            (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::OutFirst, selection), // [.., out]
-            (None, Some(selection)) => {
-                sparse_product(&x, &self.cast(weight)?, None, Layout::OutFirst, selection) // [.., out]
-            }
-            (None, None) => x.f_linear::<Tensor>(&self.cast(weight)?, None), // [.., out]
-        };
-        self.with_adapter(product?, &x, matrix)
-    }
-
-    /// Adds the product of the adapter, if the matrix has one, for x in the format of products.
-    fn with_adapter(&self, product: Tensor, x: &Tensor, matrix: &Matrix) -> Result<Tensor, TchError> {
-        match &matrix.adapter {
-            Some(adapter) => product.f_add(&adapter.product(x, self)?),
-            None => Ok(product),
-        }
+        self.product(x, matrix, None, Layout::OutFirst)
     }
 
     /// Returns x·Wᵀ + b for x [.., in], W [out, in], b [out].
     pub(super) fn affine(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
-        let (x, Matrix { weight, selection, deferred, .. }) = (self.cast(x)?, matrix);
-        if let Some(deferred) = deferred {
-            let product = deferred.product(&x, weight, Some(bias), Layout::OutFirst, *selection)?; // [.., out]
-            return self.with_adapter(product, &x, matrix);
-        }
-        let (weight, bias) = (self.cast(weight)?, self.cast(bias)?);
-        let product = match *selection {
-            Some(selection) => sparse_product(&x, &weight, Some(&bias), Layout::OutFirst, selection), // [.., out]
-            None => x.f_linear(&weight, Some(&bias)), // [.., out]
-        };
-        self.with_adapter(product?, &x, matrix)
+        self.product(x, matrix, Some(bias), Layout::OutFirst)
     }
 
     /// Returns x·W + b for x [B, T, in], W [in, out], b [out]: GPT-2's `Conv1D`.
     pub(super) fn conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
-        let (size, wide, Matrix { weight, selection, deferred, .. }) =
-            (x.size(), matrix.weight.size()[1], matrix);
+        self.product(x, matrix, Some(bias), Layout::InFirst)
+    }
+
+    /// Returns the product with a matrix, its adapter's, and the bias.
+    fn product(
+        &self,
+        x: &Tensor,
+        matrix: &Matrix,
+        bias: Option<&Tensor>,
+        layout: Layout,
+    ) -> Result<Tensor, TchError> {
         let x = self.cast(x)?;
-        if let Some(deferred) = deferred {
-            let product = deferred.product(&x, weight, Some(bias), Layout::InFirst, *selection)?; // [B, T, out]
-            return self.with_adapter(product, &x, matrix);
+        let Some(adapter) = &matrix.adapter else { return self.own_product(&x, matrix, bias, layout) };
+        let (before, behind) = if adapter.rescales() { (None, bias) } else { (bias, None) };
+        let product = self.own_product(&x, matrix, before, layout)?;
+        let sum = adapter.added_to(&product, &x, self, || matrix.values(layout))?;
+        match behind {
+            Some(bias) => sum.f_add(&self.cast(bias)?),
+            None => Ok(sum),
         }
-        let (weight, bias) = (self.cast(weight)?, self.cast(bias)?);
-        if let Some(selection) = *selection {
-            return sparse_product(&x, &weight, Some(&bias), Layout::InFirst, selection); // [B, T, out]
+    }
+
+    /// The same without the adapter, for x in the format of products.
+    fn own_product(
+        &self,
+        x: &Tensor,
+        Matrix { weight, selection, deferred, .. }: &Matrix,
+        bias: Option<&Tensor>,
+        layout: Layout,
+    ) -> Result<Tensor, TchError> {
+        if let (Some(deferred), Weight::Dense(weight)) = (deferred, weight) {
+            return deferred.product(x, weight, bias, layout, *selection);
         }
-        let rows = x.f_view([-1, weight.size()[0]])?; // [B·T, in]
-        let product = bias.f_addmm(&rows, &weight)?.f_view([size[0], size[1], wide])?; // [B, T, out]
-        self.with_adapter(product, &x, matrix)
+        let bias = bias.map(|bias| self.cast(bias)).transpose()?;
+        let weight = match weight {
+            Weight::Dense(weight) => self.cast(weight)?,
+            Weight::Narrow(weight) => return narrow_product(x, weight, bias.as_ref(), layout),
+            Weight::Coded(coded) => return coded.product(x, bias.as_ref(), layout),
+        };
+        match (*selection, layout, &bias) {
+            (Some(selection), ..) => sparse_product(x, &weight, bias.as_ref(), layout, selection),
+            (None, Layout::OutFirst, bias) => x.f_linear(&weight, bias.as_ref()),
+            (None, Layout::InFirst, None) => x.f_matmul(&weight),
+            (None, Layout::InFirst, Some(bias)) => {
+                let (size, (inputs, outputs)) = (x.size(), weight.size2()?);
+                let rows = x.f_view([-1, inputs])?; // [B·T, in]
+                bias.f_addmm(&rows, &weight)?.f_view([size[0], size[1], outputs])
+            }
+        }
     }
 
     /// Returns x [B, T, D], as input of products whose columns are divided among a tensor group.
@@ -196,9 +210,11 @@ impl Products {
 
     /// Returns x·W + b for x [B, T, in], W [in, out], whose inputs are divided among a tensor group, and b [out], which all have.
     pub(super) fn row_conv1d(&self, x: &Tensor, matrix: &Matrix, bias: &Tensor) -> Result<Tensor, TchError> {
-        let Some(group) = &self.group else { return self.conv1d(x, matrix, bias) };
-        // Tensor groups have no adapters.
-        let (x, Matrix { weight, selection, deferred, .. }) = (self.cast(x)?, matrix);
+        // Tensor groups have no frozen weights, and no adapters.
+        let (Some(group), Weight::Dense(weight)) = (&self.group, &matrix.weight) else {
+            return self.conv1d(x, matrix, bias);
+        };
+        let (x, Matrix { selection, deferred, .. }) = (self.cast(x)?, matrix);
         let product = match (deferred, *selection) {
             (Some(deferred), selection) => deferred.product(&x, weight, None, Layout::InFirst, selection)?, // [B, T, out]
             (None, Some(selection)) => {

@@ -1,0 +1,278 @@
+//! Frozen weights of a pretrained model, in a format of their own, through the shim in `native/frozen_product.cpp`.
+#![allow(unsafe_code, reason = "calls C++")]
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::c_char;
+
+use longhaul_common::config::{FrozenFormat, ModelKind};
+use longhaul_common::model::{ModelSpec, ParameterSpec};
+use tch::{Device, Kind, TchError, Tensor};
+use torch_sys::C_tensor;
+
+use super::adapter::squares_of;
+use super::sparse::Layout;
+use crate::shim::Reason;
+
+/// Values of NF4 that share a scale.
+const BLOCK: usize = 64;
+/// The values of NF4, as in the shim (Dettmers et al. 2023, "QLoRA", appendix E).
+const NF4: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
+
+/// Tensors of a pretrained model that are not trained, by name, on one device.
+#[derive(Debug)]
+pub struct FrozenWeights {
+    tensors: HashMap<String, Frozen>,
+    format: FrozenFormat,
+    /// Names of weights that are matrices of products, and nothing else.
+    multiplied: BTreeSet<String>,
+    device: Device,
+}
+
+/// A frozen tensor.
+#[derive(Debug)]
+pub(super) enum Frozen {
+    /// Its values.
+    Plain(Tensor),
+    /// The values of a product's matrix, as codes with scales.
+    Coded(Coded),
+}
+
+/// A matrix as int8 with a scale for each row, or NF4 with a scale for 64 values.
+#[derive(Debug)]
+pub(super) struct Coded {
+    codes: Tensor,
+    scales: Tensor,
+    rows: i64,
+    columns: i64,
+}
+
+impl FrozenWeights {
+    /// Creates an empty collection for the frozen tensors of this model. Products' matrices have the model's format. The embedding is in bf16 if that is
+    /// narrower than f32; vectors are in f32.
+    #[must_use]
+    pub fn of(spec: &ModelSpec, device: Device) -> Self {
+        let format = spec.tuning.as_ref().map_or(FrozenFormat::F32, |tuning| tuning.base);
+        Self { tensors: HashMap::new(), format, multiplied: spec.multiplied(), device }
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Adds a tensor's values, which are rounded to its format.
+    ///
+    /// # Errors
+    /// Their number is wrong; or libtorch fails.
+    pub fn add(&mut self, of: &ParameterSpec, values: &[f32]) -> Result<(), TchError> {
+        let shape: Vec<i64> = of.shape.iter().map(|&size| size as i64).collect();
+        let plain = |kind: Kind| {
+            let tensor = Tensor::f_from_slice(values)?.f_view(shape.as_slice())?;
+            Ok::<_, TchError>(Frozen::Plain(tensor.f_to_device(self.device)?.f_to_kind(kind)?))
+        };
+        let multiplies = self.multiplied.contains(&of.name);
+        let frozen = match self.format {
+            _ if !of.is_matrix() => plain(Kind::Float)?,
+            FrozenFormat::F32 => plain(Kind::Float)?,
+            FrozenFormat::Int8 if multiplies => Frozen::Coded(self.coded(int8(values, of)?, &shape)?),
+            FrozenFormat::Nf4 if multiplies => Frozen::Coded(self.coded(nf4(values)?, &shape)?),
+            FrozenFormat::Bf16 | FrozenFormat::Int8 | FrozenFormat::Nf4 => plain(Kind::BFloat16)?,
+        };
+        self.tensors.insert(of.name.clone(), frozen);
+        Ok(())
+    }
+
+    fn coded(&self, (codes, scales): (Tensor, Tensor), shape: &[i64]) -> Result<Coded, TchError> {
+        let &[rows, columns] = shape else {
+            return Err(TchError::Shape(format!("a product's matrix has two dimensions, not {shape:?}")));
+        };
+        let (codes, scales) = (codes.f_to_device(self.device)?, scales.f_to_device(self.device)?);
+        Ok(Coded { codes, scales, rows, columns })
+    }
+
+    /// Returns a tensor.
+    pub(super) fn get(&self, name: &str) -> Option<&Frozen> {
+        self.tensors.get(name)
+    }
+
+    /// Returns a tensor in f32, as products use it.
+    ///
+    /// # Errors
+    /// libtorch fails.
+    pub fn values(&self, name: &str) -> Option<Result<Tensor, TchError>> {
+        self.tensors.get(name).map(|frozen| match frozen {
+            Frozen::Plain(tensor) => tensor.f_to_kind(Kind::Float),
+            Frozen::Coded(coded) => coded.values(),
+        })
+    }
+
+    /// Returns the lengths of the rows of a frozen matrix, as they are here: of the columns of GPT-2's, which are stored transposed.
+    ///
+    /// # Errors
+    /// It is not here; or libtorch fails.
+    pub fn row_lengths(&self, name: &str, kind: ModelKind) -> Result<Vec<f32>, TchError> {
+        let missing = || Err(TchError::Shape(format!("the frozen tensor {name} is missing")));
+        let stored = self.values(name).unwrap_or_else(missing)?;
+        let matrix = if kind == ModelKind::Gpt2 { stored.f_tr()? } else { stored };
+        Vec::try_from(squares_of(&matrix)?.f_sqrt()?.f_to_device(Device::Cpu)?)
+    }
+
+    /// Returns the names.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.tensors.keys()
+    }
+
+    /// Checks that all frozen tensors of a model are here.
+    pub(super) fn check(&self, spec: &ModelSpec) -> Result<(), TchError> {
+        let missing = spec.frozen().into_iter().find(|tensor| !self.tensors.contains_key(&tensor.name));
+        missing.map_or(Ok(()), |tensor| {
+            Err(TchError::Shape(format!("the frozen tensor {} is missing", tensor.name)))
+        })
+    }
+}
+
+impl Coded {
+    fn borrowed(&self) -> Borrowed {
+        let (rows, columns) = (self.rows, self.columns);
+        Borrowed { codes: self.codes.as_ptr(), scales: self.scales.as_ptr(), rows, columns }
+    }
+
+    /// Returns the matrix in f32.
+    pub(super) fn values(&self) -> Result<Tensor, TchError> {
+        let mut reason = Reason::default();
+        // SAFETY: the tensors are borrowed; the shim lets no exception out and writes at most `SIZE` bytes of the reason.
+        let values = unsafe { longhaul_frozen_values(self.borrowed(), reason.as_mut_ptr(), Reason::SIZE) };
+        owned(values, reason)
+    }
+
+    pub(super) fn shallow_clone(&self) -> Self {
+        Self { codes: self.codes.shallow_clone(), scales: self.scales.shallow_clone(), ..*self }
+    }
+
+    pub(super) fn product(
+        &self,
+        x: &Tensor,
+        bias: Option<&Tensor>,
+        layout: Layout,
+    ) -> Result<Tensor, TchError> {
+        product(x, self.borrowed(), bias, layout)
+    }
+}
+
+/// Returns x·Wᵀ or x·W, plus b, for x [.., in] and b [out] in the format of products, and a frozen W in another: autograd keeps W as it is, and not its
+/// values in the format of products.
+///
+/// # Errors
+/// libtorch fails.
+pub(super) fn narrow_product(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    layout: Layout,
+) -> Result<Tensor, TchError> {
+    let (rows, columns) = weight.size2()?;
+    product(x, Borrowed { codes: weight.as_ptr(), scales: std::ptr::null(), rows, columns }, bias, layout)
+}
+
+fn product(x: &Tensor, matrix: Borrowed, bias: Option<&Tensor>, layout: Layout) -> Result<Tensor, TchError> {
+    let bias = bias.map_or(std::ptr::null(), Tensor::as_ptr);
+    let mut reason = Reason::default();
+    // SAFETY: the tensors are borrowed; the shim holds its own references, lets no exception out and writes at most `SIZE` bytes of the reason.
+    let product = unsafe {
+        longhaul_frozen_product(
+            x.as_ptr(),
+            matrix,
+            bias,
+            layout == Layout::InFirst,
+            reason.as_mut_ptr(),
+            Reason::SIZE,
+        )
+    };
+    owned(product, reason)
+}
+
+fn owned(tensor: *mut C_tensor, reason: Reason) -> Result<Tensor, TchError> {
+    if tensor.is_null() {
+        return Err(reason.into_error());
+    }
+    // SAFETY: the shim transfers tensors that it has made with `new`.
+    Ok(unsafe { Tensor::from_ptr(tensor) })
+}
+
+/// Returns int8 codes, and a scale for each row: the row's largest value is 127.
+fn int8(values: &[f32], of: &ParameterSpec) -> Result<(Tensor, Tensor), TchError> {
+    let columns = of.shape.last().map_or(1, |&columns| columns.max(1) as usize);
+    let (mut codes, mut scales) = (Vec::with_capacity(values.len()), Vec::new());
+    for row in values.chunks(columns) {
+        let scale = largest(row) / 127.0;
+        codes.extend(row.iter().map(|value| if scale > 0.0 { (value / scale).round() as i8 } else { 0 }));
+        scales.push(scale);
+    }
+    let shape = [scales.len() as i64, columns as i64];
+    Ok((Tensor::f_from_slice(&codes)?.f_view(shape)?, Tensor::f_from_slice(&scales)?))
+}
+
+/// Returns pairs of NF4 codes, the first in the high bits, and a scale for each 64 values: the largest of them.
+fn nf4(values: &[f32]) -> Result<(Tensor, Tensor), TchError> {
+    let bounds: [f32; 15] = std::array::from_fn(|at| f32::midpoint(NF4[at], NF4[at + 1]));
+    let (mut codes, mut scales) = (Vec::with_capacity(values.len().div_ceil(2)), Vec::new());
+    for block in values.chunks(BLOCK) {
+        let scale = largest(block);
+        let code = |value: &f32| {
+            let value = if scale > 0.0 { value / scale } else { 0.0 };
+            bounds.partition_point(|bound| value > *bound) as u8
+        };
+        codes.extend(block.chunks(2).map(|pair| code(&pair[0]) << 4 | pair.get(1).map_or(0, code)));
+        scales.push(scale);
+    }
+    Ok((Tensor::f_from_slice(&codes)?, Tensor::f_from_slice(&scales)?))
+}
+
+fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |most: f32, value| most.max(value.abs()))
+}
+
+/// `LonghaulFrozen` of the shim.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Borrowed {
+    codes: *const C_tensor,
+    scales: *const C_tensor,
+    rows: i64,
+    columns: i64,
+}
+
+unsafe extern "C" {
+    fn longhaul_frozen_product(
+        x: *const C_tensor,
+        matrix: Borrowed,
+        bias: *const C_tensor,
+        in_first: bool,
+        reason: *mut c_char,
+        reason_size: usize,
+    ) -> *mut C_tensor;
+
+    fn longhaul_frozen_values(matrix: Borrowed, reason: *mut c_char, reason_size: usize) -> *mut C_tensor;
+}
+
+#[cfg(test)]
+mod tests;
