@@ -10,15 +10,13 @@ pub const EVERY_TOOL: &str = "LONGHAUL_EVERY_TOOL";
 pub const NOTICES: &str = "LONGHAUL_NOTICES";
 
 /// Reasons that CI machines cannot fix, by words of each. All others fail with [`EVERY_TOOL`].
-const ACCEPTED: [&str; 4] = [
+const ACCEPTED: [&str; 3] = [
     // No GPU, and libtorch for CPUs contains no NCCL.
     "libtorch sees 0 GPUs",
     "nvidia-nccl-cu13",
     // No distribution packages it, and compiling it takes minutes. Another test follows the book's links
     // without it.
     "mdbook is not installed",
-    // 2.5 GB with its PyTorch, which CI does not fetch.
-    "LONGHAUL_PYTHON names no Python that has transformers",
 ];
 
 /// Reports that a test, or a part of it, is skipped, with the reason.

@@ -11,7 +11,7 @@ const fn other(names: &'static [&'static str], here: &'static str) -> Other {
     Other { names, here }
 }
 
-const OTHERS: [Other; 37] = [
+const OTHERS: [Other; 41] = [
     other(
         &[
             "gradient_accumulation_steps",
@@ -201,6 +201,29 @@ const OTHERS: [Other; 37] = [
     other(
         &["dataset", "datasets", "data_files", "train_file", "data_path", "train_data", "dataset_path"],
         "[data] path = \"text.txt\", or sources = [{ glob = \"data/*.jsonl\", field = \"text\" }]",
+    ),
+    other(
+        &["adapter", "lora_r", "lora_rank", "peft", "peft_config", "use_lora"],
+        "[train.lora] rank = 16, with the pretrained model in model.from",
+    ),
+    other(
+        &["lora_alpha", "lora_dim"],
+        "[train.lora] rank = 16, with alpha = 32, the numerator of the scale, beside it",
+    ),
+    other(
+        &["lora_target_modules", "target_modules", "lora_target_linear", "lora_modules"],
+        "[train.lora] rank = 16, with targets = [\"all-linear\"], or names of modules, beside it",
+    ),
+    other(
+        &[
+            "load_in_4bit",
+            "load_in_8bit",
+            "bnb_4bit_quant_type",
+            "quantization",
+            "quantization_bit",
+            "bnb_4bit_compute_dtype",
+        ],
+        "[train.lora] rank = 16, with base = \"nf4\" (or int8, bf16), the format of the frozen weights, beside it",
     ),
 ];
 

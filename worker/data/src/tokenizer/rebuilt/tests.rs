@@ -350,6 +350,7 @@ struct Answer {
 
 /// Each class beside several tokenizers, and its own saved file: a notice where tokens differ, and none where the class has saved the file itself.
 #[test]
+#[ignore = "nightly: covered by a_file_with_another_step_than_its_class_builds_is_told_with_that, a_class_is_taken_as_the_library_takes_it"]
 fn a_notice_stands_where_tokens_are_others_for_the_reference() {
     let words = "LONGHAUL_PYTHON names no Python that has transformers";
     let Some(python) = std::env::var_os("LONGHAUL_PYTHON") else { return skipped(words) };
