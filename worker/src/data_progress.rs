@@ -33,7 +33,11 @@ pub(crate) struct Far {
 impl Far {
     /// Returns the name of the items that a run's data consists of.
     pub(crate) fn items_of(config: &DataConfig) -> &'static str {
-        if config.image.is_some() { "images" } else { "tokens" }
+        match (&config.image, &config.conversations) {
+            (Some(_), _) => "images",
+            (None, Some(_)) => "sequences",
+            (None, None) => "tokens",
+        }
     }
 
     /// The progress of a preparation of `items`.

@@ -7,6 +7,7 @@ impl RunConfig {
         positive("run.workers", self.run.workers)?;
         positive("run.steps", self.run.steps)?;
         self.data.check()?;
+        self.check_conversations()?;
         self.faults.check()?;
         self.checkpoint.check()
     }

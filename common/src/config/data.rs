@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::sections::{is_endpoint, is_true, is_zero};
-use super::{Column, ConfigError, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig};
+use super::{
+    Column, ConfigError, ConversationsConfig, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig,
+};
 
 /// Maximum sources: a mixture of more would deviate from its weights by more than five samples.
 pub const SOURCES_MAX: usize = 1 << 10;
@@ -30,7 +32,7 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_share: Option<f64>,
     /// Text after each JSON, CSV, Parquet or Arrow record, and after each plain text file that a pattern matches. A special token, such as `<|endoftext|>`,
-    /// becomes that token.
+    /// becomes that token. Of conversations, only pairs of texts have it, and the default is the tokenizer's `eos_token`.
     #[serde(default = "DataConfig::default_separator")]
     pub separator: String,
     /// Unreadable records that each source may skip. With one more, the data is refused.
@@ -43,6 +45,9 @@ pub struct DataConfig {
     /// Image preprocessing. With it, all sources hold images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageConfig>,
+    /// Conversations for fine-tuning. With it, all sources hold conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversations: Option<ConversationsConfig>,
     /// Training sources, instead of `path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DataSource>,
@@ -226,7 +231,7 @@ impl DataConfig {
     }
 
     fn default_separator() -> String {
-        "\n".to_owned()
+        Self::SEPARATOR.to_owned()
     }
 
     const fn default_strict_files() -> bool {
@@ -282,6 +287,7 @@ impl DataConfig {
         }
         self.check_places()?;
         self.image.as_ref().map_or(Ok(()), ImageConfig::check)?;
+        self.conversations.as_ref().map_or(Ok(()), |conversations| conversations.check(self))?;
         if self.image.is_some() != (self.sequence_length == 0) {
             let reason = "texts are cut into sequences of so many tokens, one at least, and images are not cut: leave it out beside data.image";
             return Err(ConfigError::value("data.sequence_length", self.sequence_length, reason));

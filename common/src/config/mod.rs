@@ -5,6 +5,7 @@ mod check;
 mod check_model;
 mod check_sync;
 mod check_unread;
+mod conversations;
 mod data;
 mod data_column;
 mod data_dialect;
@@ -31,6 +32,7 @@ mod sync;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
+pub use conversations::{ConversationKind, ConversationsConfig, TooLong, TrainOn};
 pub use data::{DataConfig, DataPlace, DataSource, SOURCES_MAX};
 pub use data_column::Column;
 pub use data_dialect::Dialect;

@@ -11,7 +11,7 @@ const fn other(names: &'static [&'static str], here: &'static str) -> Other {
     Other { names, here }
 }
 
-const OTHERS: [Other; 41] = [
+const OTHERS: [Other; 46] = [
     other(
         &[
             "gradient_accumulation_steps",
@@ -224,6 +224,42 @@ const OTHERS: [Other; 41] = [
             "bnb_4bit_compute_dtype",
         ],
         "[train.lora] rank = 16, with base = \"nf4\" (or int8, bf16), the format of the frozen weights, beside it",
+    ),
+    other(
+        &[
+            "assistant_only_loss",
+            "completion_only_loss",
+            "train_on_inputs",
+            "train_on_prompt",
+            "mask_history",
+            "roles_to_train",
+            "train_on_responses_only",
+            "mask_prompt",
+        ],
+        "[data.conversations] train_on = \"assistant\", or \"all\"",
+    ),
+    other(
+        &["sample_packing", "packed", "pack", "neat_packing", "packing_strategy", "padding_free"],
+        "[data.conversations] packing = true",
+    ),
+    other(
+        &["excess_length_strategy", "truncation_mode", "truncation_strategy", "overlong_filter"],
+        "[data.conversations] too_long = \"cut\", or \"leave-out\"",
+    ),
+    other(
+        &["chat_template_path", "chat_template_jinja", "jinja_template", "prompt_template", "chat_format"],
+        "[data.conversations] chat_template = \"template.jinja\"; without it, that of the model",
+    ),
+    other(
+        &[
+            "conversation_column",
+            "dataset_format",
+            "prompt_style",
+            "conversation_style",
+            "field_messages",
+            "messages_field",
+        ],
+        "[data.conversations] kind = \"messages\", with field or column of a source for another name of the list",
     ),
 ];
 

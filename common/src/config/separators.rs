@@ -1,6 +1,11 @@
 //! Sources with the separator of `[data]`.
 
-use super::{DataFormat, DataPlace, DataSource};
+use super::{DataConfig, DataFormat, DataPlace, DataSource};
+
+impl DataConfig {
+    /// Default separator.
+    pub const SEPARATOR: &str = "\n";
+}
 
 impl DataSource {
     /// Whether the separator follows each record of its files, or each file of a plain-text pattern. A

@@ -83,6 +83,35 @@ fn incompressible(bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
+/// Conversations of a random word and an answer that is always the same.
+fn conversations() -> String {
+    let line = |at: usize| {
+        let question = format!("w{}", at * at % 40);
+        let messages =
+            json!([{"role": "user", "content": question}, {"role": "assistant", "content": "w41"}]);
+        json!({ "messages": messages }).to_string() + "\n"
+    };
+    (0..800).map(line).collect()
+}
+
+/// Nothing but the answers can be learnt: a mean over all tokens would stay above one.
+#[test]
+fn a_pretrained_model_is_tuned_on_answers_by_a_worker_without_files_too() {
+    let pretrained = Pretrained::new("qwen3");
+    let template = "{% for m in messages %}w46 {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ ' ' }}{% endfor %}";
+    fs::write(pretrained.path().join("chat_template.jinja"), template).unwrap();
+    let chats = pretrained.text.with_file_name("chats.jsonl");
+    fs::write(&chats, conversations()).unwrap();
+    let (model, _) = pretrained.lines();
+    let sources =
+        format!("sources = [{{ path = {chats:?} }}]\nconversations = {{ too_long = \"leave-out\" }}");
+    let setup = Setup { sites: vec![1, 1], steps: 60, learning_rate: 1e-2, ..setup(&model, &sources) };
+    let mut scenario = start_with(setup, 2, &["--model", "remote", "--data", "remote"]);
+    let status = scenario.finish();
+    let loss = status["validation_loss"].as_f64().unwrap();
+    assert!(loss < 0.3, "{loss}");
+}
+
 /// Nothing moves: the parameters at the end are those of the beginning.
 fn setup<'a>(model: &'a str, sources: &'a str) -> Setup<'a> {
     Setup { model: Some(model), sources, learning_rate: 1e-12, steps: 16, batch: 12, ..Setup::default() }
@@ -90,13 +119,18 @@ fn setup<'a>(model: &'a str, sources: &'a str) -> Setup<'a> {
 
 /// Starts the workers: the first has the model, which the coordinator's machine describes; the others fetch it.
 fn start(setup: Setup<'_>, workers: usize) -> Scenario {
+    start_with(setup, workers, &["--model", "remote"])
+}
+
+/// The same, where the others lack this.
+fn start_with(setup: Setup<'_>, workers: usize, lacking: &[&str]) -> Scenario {
     let mut scenario = setup.start_coordinator();
     for worker in (1..workers).rev() {
-        scenario.cluster.start_worker_with(worker, &["--model", "remote"]).unwrap();
+        scenario.cluster.start_worker_with(worker, lacking).unwrap();
     }
     let all_wait = |status: &Value| {
-        let lacking = |text: &str| text.contains("without the run's model");
-        status["problems"].as_array().is_some_and(|all| all.iter().filter_map(Value::as_str).any(lacking))
+        let is_lacking = |text: &str| text.contains("without the run's model");
+        status["problems"].as_array().is_some_and(|all| all.iter().filter_map(Value::as_str).any(is_lacking))
     };
     scenario.cluster.wait_for("workers that wait for the model", RUN_MAX, all_wait).unwrap();
     scenario.cluster.start_worker(0).unwrap();

@@ -1,11 +1,15 @@
 //! Samples for one step, in the host's memory.
 
+use super::chat::{START, TRAINED};
+
 /// Bytes of an image's class after its pixels, little-endian.
 pub const CLASS_BYTES: usize = 2;
 
 /// Samples of equal size.
 ///
 /// - Token sequences, `[B, T + 1]`: inputs are all but the last token of each, targets all but the first.
+/// - Rows of conversations, `[B, T + 1]`: each value is a token and three flags: bit 31, it is a target of the loss; bit 30, it is the first of a
+///   conversation; bit 29, it is padding.
 /// - Images, `[B, C·H·W + 2]` bytes: the pixels, channel by channel and row by row, and the class in two bytes,
 ///   little-endian.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +23,7 @@ pub struct HostBatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owned {
     Tokens(Vec<i64>),
+    Rows(Vec<i64>),
     Images(Vec<u8>),
 }
 
@@ -35,6 +40,12 @@ impl HostBatch {
         Self { width: length + 1, ..Self::default() }
     }
 
+    /// Returns an empty batch for rows of conversations in sequences of `length` tokens T.
+    #[must_use]
+    pub fn of_rows(length: usize) -> Self {
+        Self { values: Owned::Rows(Vec::new()), width: length + 1, ..Self::default() }
+    }
+
     /// Returns an empty batch for images of C·H·W values.
     #[must_use]
     pub fn of_images(values: usize) -> Self {
@@ -46,10 +57,21 @@ impl HostBatch {
     /// # Panics
     /// It has another length, or this is a batch of images.
     pub fn push(&mut self, sequence: impl IntoIterator<Item = u32>) {
-        let Owned::Tokens(tokens) = &mut self.values else { panic!("a batch of images has no tokens") };
+        let Owned::Tokens(tokens) = &mut self.values else { panic!("a batch of another kind") };
         let before = tokens.len();
         tokens.extend(sequence.into_iter().map(i64::from));
         assert_eq!(tokens.len() - before, self.width, "sequences of a batch are equally long");
+    }
+
+    /// Adds a row of T + 1 words: see [`Self`].
+    ///
+    /// # Panics
+    /// It has another length, or this is a batch of another kind.
+    pub fn push_row(&mut self, row: impl IntoIterator<Item = u32>) {
+        let Owned::Rows(words) = &mut self.values else { panic!("a batch of another kind") };
+        let before = words.len();
+        words.extend(row.into_iter().map(i64::from));
+        assert_eq!(words.len() - before, self.width, "rows of a batch are equally long");
     }
 
     /// Adds an image and its class, `[C·H·W + 2]`.
@@ -57,7 +79,7 @@ impl HostBatch {
     /// # Panics
     /// It has another size, or this is a batch of sequences.
     pub fn push_image(&mut self, sample: &[u8]) {
-        let Owned::Images(bytes) = &mut self.values else { panic!("a batch of sequences has no image") };
+        let Owned::Images(bytes) = &mut self.values else { panic!("a batch of another kind") };
         assert_eq!(sample.len(), self.width, "images of a batch are equally large");
         bytes.extend_from_slice(sample);
     }
@@ -68,6 +90,7 @@ impl HostBatch {
     pub fn selected(&self, weights: &[f32]) -> Self {
         let values = match &self.values {
             Owned::Tokens(tokens) => Owned::Tokens(chosen(tokens, self.width, weights)),
+            Owned::Rows(words) => Owned::Rows(chosen(words, self.width, weights)),
             Owned::Images(bytes) => Owned::Images(chosen(bytes, self.width, weights)),
         };
         let weights = weights.iter().copied().filter(|weight| *weight > 0.0).collect();
@@ -78,17 +101,26 @@ impl HostBatch {
     #[must_use]
     pub fn sequences(&self) -> usize {
         let values = match &self.values {
-            Owned::Tokens(tokens) => tokens.len(),
+            Owned::Tokens(values) | Owned::Rows(values) => values.len(),
             Owned::Images(bytes) => bytes.len(),
         };
         values / self.width.max(1)
+    }
+
+    /// Returns the number of equally weighted losses in the mean: samples, or targets in rows of conversations.
+    #[must_use]
+    pub fn losses(&self) -> usize {
+        match &self.values {
+            Owned::Rows(words) => trained_in(words),
+            Owned::Tokens(_) | Owned::Images(_) => self.sequences(),
+        }
     }
 
     /// Returns the number of predictions: B·T tokens, or the classes of B images.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         match &self.values {
-            Owned::Tokens(tokens) => (tokens.len() - self.sequences()) as u64,
+            Owned::Tokens(values) | Owned::Rows(values) => (values.len() - self.sequences()) as u64,
             Owned::Images(_) => self.sequences() as u64,
         }
     }
@@ -101,11 +133,17 @@ impl HostBatch {
             let values = samples.start * width..samples.end * width;
             let values = match &self.values {
                 Owned::Tokens(tokens) => Values::Tokens(&tokens[values]),
+                Owned::Rows(words) => Values::Rows(&words[values]),
                 Owned::Images(bytes) => Values::Images(&bytes[values]),
             };
             HostMicroBatch { values, width, weights: self.weights.as_ref().map(|weights| &weights[samples]) }
         })
     }
+}
+
+/// Returns the number of targets of the loss.
+fn trained_in(words: &[i64]) -> usize {
+    words.iter().filter(|word| **word & i64::from(TRAINED) != 0).count()
 }
 
 /// Returns the samples, of `width` values each, with a weight above zero.
@@ -130,6 +168,8 @@ pub struct HostMicroBatch<'a> {
 pub enum Values<'a> {
     /// Sequences of T + 1 tokens.
     Tokens(&'a [i64]),
+    /// Rows of T + 1 words.
+    Rows(&'a [i64]),
     /// Images of C·H·W + 2 bytes.
     Images(&'a [u8]),
 }
@@ -157,16 +197,33 @@ impl<'a> HostMicroBatch<'a> {
     #[must_use]
     pub fn sequences(&self) -> usize {
         match self.values {
-            Values::Tokens(tokens) => tokens.len() / self.width,
+            Values::Tokens(values) | Values::Rows(values) => values.len() / self.width,
             Values::Images(bytes) => bytes.len() / self.width,
         }
+    }
+
+    /// Returns the number of equally weighted losses: see [`HostBatch::losses`].
+    #[must_use]
+    pub fn losses(&self) -> usize {
+        match self.values {
+            Values::Rows(words) => trained_in(words),
+            Values::Tokens(_) | Values::Images(_) => self.sequences(),
+        }
+    }
+
+    /// Whether a sequence has several conversations, so that attention is not causal alone.
+    #[must_use]
+    pub fn has_documents(&self) -> bool {
+        let Values::Rows(words) = self.values else { return false };
+        let mut rows = words.chunks(self.width);
+        rows.any(|row| row.iter().skip(1).any(|word| word & i64::from(START) != 0))
     }
 
     /// Returns the model's inputs per sample: T tokens, or the C·H·W values of an image.
     #[must_use]
     pub fn length(&self) -> usize {
         match self.values {
-            Values::Tokens(_) => self.width - 1,
+            Values::Tokens(_) | Values::Rows(_) => self.width - 1,
             Values::Images(_) => self.width - CLASS_BYTES,
         }
     }
@@ -175,7 +232,7 @@ impl<'a> HostMicroBatch<'a> {
     #[must_use]
     pub fn names(&self) -> Vec<u64> {
         match self.values {
-            Values::Tokens(tokens) => {
+            Values::Tokens(tokens) | Values::Rows(tokens) => {
                 let bytes = |sequence: &[i64]| {
                     sequence.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()
                 };

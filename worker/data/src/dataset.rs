@@ -391,6 +391,11 @@ impl Dataset {
 
 /// Checks that a separator in use that looks like a special token is one.
 pub(super) fn check_separator(config: &DataConfig, tokenizer: &Tokenizer) -> Result<(), DataError> {
+    // Conversations end as their template says.
+    let is_default = config.separator == DataConfig::SEPARATOR;
+    if config.conversations.is_some() && is_default {
+        return Ok(());
+    }
     let sources = config.training();
     let is_used = sources.iter().chain(&config.validation).any(DataSource::has_separators);
     if is_used { tokenizer.check_separator(&config.separator) } else { Ok(()) }
@@ -409,6 +414,9 @@ fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, D
         match parts.first().map(|part| &part.shape) {
             Some(SampleShape::Tokens(length)) => {
                 DataError::TooShort { source_name, tokens: there, training, needed: length + 1 }
+            }
+            Some(SampleShape::Rows(_)) => {
+                DataError::TooFewConversations { source_name, sequences: there, training }
             }
             _ => DataError::TooFewImages { source_name, images: there, training },
         }
@@ -432,10 +440,19 @@ fn mixture(sources: &[DataSource], training: &[SourcePart]) -> Result<Mixture, D
 /// Describes the content of files without a single item; `None`: nothing to add.
 fn without_items(parts: &[SourcePart]) -> Option<String> {
     let (mut records, mut bad, mut files, mut bytes) = (0, BadRecords::default(), 0, 0);
+    let mut left_out = 0;
     for size in parts.iter().map(|part| part.source.size()) {
         (files, bytes) = (files + size.files, bytes + size.bytes);
         records += size.records;
         bad.add(&size.bad);
+        left_out += size.conversations.left_out;
+    }
+    if left_out > 0 {
+        return Some(format!(
+            "{} {} left out, longer than a sequence or without trained tokens in one: raise data.sequence_length, or say data.conversations.too_long = \"cut\"",
+            counted(left_out, "conversation"),
+            were(left_out)
+        ));
     }
     if files > 0 && bytes == 0 {
         let its = if files == 1 { "its file".to_owned() } else { format!("each of its {files} files") };

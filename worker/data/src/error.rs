@@ -79,6 +79,19 @@ pub enum DataError {
         /// Images left after the validation share.
         training: u64,
     },
+    /// Too few conversations.
+    #[error(
+        "{source_name} has {} of conversations, of which {training} {} for training; there must be one at least: give it more, or lower data.validation_share",
+        counted(*sequences, "sequence"), are(*training)
+    )]
+    TooFewConversations {
+        /// The source, or all of them.
+        source_name: String,
+        /// Sequences in it.
+        sequences: u64,
+        /// Sequences left after the validation share.
+        training: u64,
+    },
     /// Files without anything to train on.
     #[error("{source_name} has nothing to train on: {found}")]
     Nothing {
@@ -119,6 +132,22 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// The changes made by other files beside it, and the remedy.
+        reason: String,
+    },
+    /// A chat template that cannot be used.
+    #[error("chat template, {place}: {reason}")]
+    ChatTemplate {
+        /// The file, or the key.
+        place: String,
+        /// The cause.
+        reason: String,
+    },
+    /// A file whose records are no conversations.
+    #[error("{}: {reason}", path.display())]
+    Conversations {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
         reason: String,
     },
     /// An invalid separator between records.
@@ -275,9 +304,13 @@ impl DataError {
                 | Self::Tokenizer { .. }
                 | Self::TooShort { .. }
                 | Self::TooFewImages { .. }
+                | Self::TooFewConversations { .. }
         )
     }
 }
+
+/// The operation that [`DataError::Io`] names when a chat template is read.
+pub(super) const READ_TEMPLATE: &str = "read chat template";
 
 /// The operation that [`DataError::Io`] names when a tokenizer is read. No flag of the worker overrides its path.
 pub(super) const READ_TOKENIZER: &str = "read tokenizer";
@@ -287,6 +320,9 @@ fn remedy(operation: &str, error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound if operation == READ_TOKENIZER => {
             "; the run's data.tokenizer names it, and relative paths count from the folder that the worker was started in; one of the Hugging Face Hub \
              is fetched first: `python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('NAME').save_pretrained('OUT')\"` writes OUT/tokenizer.json"
+        }
+        io::ErrorKind::NotFound if operation == READ_TEMPLATE => {
+            "; the run's data.conversations.chat_template names it, and relative paths count from the folder that the worker was started in"
         }
         io::ErrorKind::NotFound => {
             "; relative paths count from the folder that the worker was started in, and `--data` names another file"

@@ -77,7 +77,7 @@ impl Dataset {
         let maker = Maker { cache: &cache, tokenizer, work: &work, piece_bytes: PIECE_BYTES };
         let (mut files, mut passed, mut sources) = (Vec::new(), Vec::new(), Vec::new());
         for source in config.training().iter().chain(&config.validation) {
-            let recipe = maker.recipe(source, config);
+            let recipe = maker.recipe(source, config)?;
             let found = files_of(source, config.strict_files, &cache)?;
             if found.passed.count() > 0 {
                 passed.push((source.to_string(), found.passed));

@@ -9,6 +9,7 @@ use longhaul_proto::little_endian::extend_with_tokens;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
+use super::chat::Conversation;
 use super::image::{RawImage, black, class_of, decode, sample_bytes, stand_in};
 use super::notes::{Note, Notes};
 use super::odd_texts::OddTexts;
@@ -114,6 +115,22 @@ impl Piece {
         self.records.iter().filter_map(|record| record.as_text().map(|(_, text)| text))
     }
 
+    /// Returns its conversations.
+    pub(super) fn conversations(&self) -> impl Iterator<Item = &Conversation> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Conversation { conversation, .. } => Some(conversation),
+            _ => None,
+        })
+    }
+
+    /// Returns the place of a conversation in its file, for messages.
+    pub(super) fn place(&self, conversation: usize) -> &str {
+        match self.records.get(conversation) {
+            Some(Record::Conversation { place, .. }) => place,
+            _ => "",
+        }
+    }
+
     /// Counts byte order marks in its texts, without that at the start of a file.
     pub(super) fn byte_order_marks(&self) -> u64 {
         self.texts().map(|text| text.matches(records::MARK).count() as u64).sum()
@@ -197,6 +214,7 @@ impl Piece {
                     }
                 }
                 Record::Image(image) => image.hash_into(&mut hasher),
+                Record::Conversation { conversation, .. } => conversation.hash_into(&mut hasher),
                 Record::Bad { .. } => {}
             }
         }
@@ -292,12 +310,15 @@ pub(super) struct Pieces {
     piece_bytes: u64,
     /// Shape of the samples of images; `None` for texts.
     image: Option<ImageConfig>,
+    /// Bytes of a conversation in a row of its own; 0: rows are shared.
+    row_bytes: u64,
 }
 
 impl Pieces {
     pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Self, DataError> {
         let records = records::open(file, recipe, cache)?;
-        Ok(Self { records, piece_bytes: recipe.piece_bytes, image: recipe.image.clone() })
+        let row_bytes = recipe.chat.as_ref().map_or(0, |chat| chat.own_row_bytes());
+        Ok(Self { records, piece_bytes: recipe.piece_bytes, image: recipe.image.clone(), row_bytes })
     }
 
     /// Returns the bytes of the file read so far.
@@ -332,6 +353,7 @@ impl Pieces {
         check_class(record, self.image.as_ref())?;
         match (record, &self.image) {
             (Record::Image(_), Some(shape)) => Ok(image_weight(record.bytes(), shape)),
+            (Record::Conversation { .. }, _) => Ok(RECORD_BYTES + record.bytes().max(self.row_bytes)),
             _ => Ok(RECORD_BYTES + record.bytes()),
         }
     }

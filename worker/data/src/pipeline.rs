@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::cache::Cache;
+use super::chat::ConversationCounts;
 use super::lease::Lease;
 use super::notes::Notes;
 use super::origin::Origin;
@@ -30,6 +31,7 @@ pub(super) struct Tokenised {
     pub(super) labels: Vec<u32>,
     /// Counts of its texts.
     pub(super) counts: TextCounts,
+    pub(super) conversations: ConversationCounts,
     pub(super) notes: Notes,
 }
 
@@ -131,15 +133,17 @@ impl Tokenised {
     fn of(made: impl Iterator<Item = ((BadRecords, Notes), MadePiece)>) -> Self {
         let (mut pieces, mut bad) = (Vec::new(), BadRecords::default());
         let (mut labels, mut counts, mut notes) = (Vec::new(), TextCounts::default(), Notes::default());
+        let mut conversations = ConversationCounts::default();
         for ((unread, read), piece) in made {
             pieces.push(piece.listed);
             bad.add(&unread);
             bad.add(&piece.bad);
             counts.add(&piece.counts);
+            conversations.add(&piece.conversations);
             notes.add(&read);
             notes.add(&piece.notes);
             labels.extend(piece.labels);
         }
-        Self { pieces, bad, labels, counts, notes }
+        Self { pieces, bad, labels, counts, conversations, notes }
     }
 }

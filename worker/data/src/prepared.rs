@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bad_budget::BadBudget;
 use super::cache::{Cache, document, read_document, remove, touch};
+use super::chat::{Chat, ConversationCounts};
 use super::lease::Lease;
 use super::notes::Notes;
 use super::origin::Origin;
@@ -55,6 +56,7 @@ impl Prepared {
             classes: Classes::new(),
             labels: Vec::new(),
             counts: TextCounts::default(),
+            conversations: ConversationCounts::default(),
             notes: Notes::default(),
         };
         Self { file: file.clone(), bytes, list }
@@ -78,6 +80,8 @@ pub(super) struct PieceList {
     /// Counts of its texts; absent in lists of earlier versions.
     #[serde(default, skip_serializing_if = "TextCounts::are_zero")]
     pub(super) counts: TextCounts,
+    #[serde(default, skip_serializing_if = "ConversationCounts::are_zero")]
+    pub(super) conversations: ConversationCounts,
     #[serde(default, skip_serializing_if = "Notes::are_none")]
     pub(super) notes: Notes,
 }
@@ -99,11 +103,12 @@ pub(super) struct ListedPiece {
 #[derive(Debug)]
 pub(super) struct MadePiece {
     pub(super) listed: ListedPiece,
-    /// Its undecodable images.
+    /// Its undecodable images, or conversations without a use.
     pub(super) bad: BadRecords,
     /// The class of each of its images.
     pub(super) labels: Vec<u32>,
     pub(super) counts: TextCounts,
+    pub(super) conversations: ConversationCounts,
     pub(super) notes: Notes,
 }
 
@@ -115,11 +120,15 @@ struct MadeShard {
     bad: BadRecords,
     labels: Vec<u32>,
     counts: TextCounts,
+    conversations: ConversationCounts,
 }
 
 impl<'a> Maker<'a> {
     /// Returns the recipe for the files of a source.
-    pub(super) fn recipe(&self, source: &DataSource, config: &DataConfig) -> Recipe {
+    ///
+    /// # Errors
+    /// The chat template cannot be used.
+    pub(super) fn recipe(&self, source: &DataSource, config: &DataConfig) -> Result<Recipe, DataError> {
         Recipe::new(source, config, self.tokenizer, self.piece_bytes)
     }
 
@@ -142,14 +151,15 @@ impl<'a> Maker<'a> {
         let make = || {
             is_new = true;
             let accept = |bad: &BadRecords| wanted.bad.has(wanted.place, bad);
-            let Tokenised { pieces, bad, labels, counts, notes } =
+            let Tokenised { pieces, bad, labels, counts, conversations, notes } =
                 makers.tokenise(file, recipe, accept, &mut work)?;
             if file.state()? != state {
                 return Err(DataError::Changed { path: file.path().to_owned() });
             }
             let (file, recipe) = (file.path().display().to_string(), recipe.to_string());
             let classes = classes_of(&labels);
-            document(&PieceList { file, recipe, pieces, bad, classes, labels, counts, notes }, &path)
+            let list = PieceList { file, recipe, pieces, bad, classes, labels, counts, conversations, notes };
+            document(&list, &path)
         };
         let list: PieceList = make_once(&path, self.cache, || read_document(&path), make)?;
         touch(&path)?;
@@ -212,12 +222,12 @@ impl<'a> Maker<'a> {
         let name = piece.name(&recipe_hash);
         lease.shard(&name)?;
         let notes = piece.notes_within(recipe);
-        let MadeShard { shard, is_new, records, bad, labels, counts } =
+        let MadeShard { shard, is_new, records, bad, labels, counts, conversations } =
             self.make_shard(file, recipe, &name, piece)?;
         self.work.has_shard(shard.len(), is_new);
         let hash = blake3::Hash::from_bytes(shard.hash()).to_hex().to_string();
         let listed = ListedPiece { name, records, items: shard.len(), hash };
-        Ok(MadePiece { listed, bad, labels, counts, notes })
+        Ok(MadePiece { listed, bad, labels, counts, conversations, notes })
     }
 
     fn make_shard(
@@ -227,14 +237,17 @@ impl<'a> Maker<'a> {
         name: &str,
         piece: Piece,
     ) -> Result<MadeShard, DataError> {
+        if let Some(chat) = &recipe.chat {
+            return self.make_rows(chat, name, &piece);
+        }
         let Some(shape) = &recipe.image else { return self.make_tokens(file, recipe, name, &piece) };
         let (path, records, mut is_new) = (self.cache.shard(name), piece.records(), false);
-        let counts = TextCounts::default();
+        let (counts, conversations) = (TextCounts::default(), ConversationCounts::default());
         // A shard with stand-ins has the same records: decoding them again finds the bad ones.
         let is_without = |shard: &Shard| (shard.len(), shard.stand_ins()) == (records, 0);
         if let Some(shard) = Shard::map(&path)?.filter(is_without) {
             let (bad, labels) = (BadRecords::default(), piece.labels());
-            return Ok(MadeShard { shard, is_new, records, bad, labels, counts });
+            return Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations });
         }
         let decoded = piece.decode(shape, self.work)?;
         let stand_ins = decoded.stand_ins();
@@ -244,7 +257,24 @@ impl<'a> Maker<'a> {
             Ok(shard::encode(&samples, recipe.item_bytes(), stand_ins))
         };
         let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
-        Ok(MadeShard { records: records - bad.count, shard, is_new, bad, labels, counts })
+        let records = records - bad.count;
+        Ok(MadeShard { records, shard, is_new, bad, labels, counts, conversations })
+    }
+
+    /// Makes a shard from a piece of conversations. Its counts and bad conversations are in no shard, so all are tokenised even if it exists.
+    fn make_rows(&self, chat: &Chat, name: &str, piece: &Piece) -> Result<MadeShard, DataError> {
+        let packed = chat.pack(piece.conversations(), self.tokenizer, || self.work.goes_on())?;
+        let (path, mut is_new) = (self.cache.shard(name), false);
+        let make = || {
+            is_new = true;
+            Ok(shard::encode(&packed.bytes, chat.row_bytes(), 0))
+        };
+        let shard = make_once(&path, self.cache, || Shard::map(&path), make)?;
+        let mut bad = BadRecords::default();
+        packed.bad.iter().for_each(|(at, reason)| bad.note(format!("{}: {reason}", piece.place(*at)), 1));
+        let counts = TextCounts { unknown_tokens: packed.unknown, ..TextCounts::default() };
+        let (records, labels, conversations) = (piece.records() - bad.count, Vec::new(), packed.counts);
+        Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations })
     }
 
     /// Makes a shard from a piece of texts or of existing tokens.
@@ -269,7 +299,8 @@ impl<'a> Maker<'a> {
         let carriage_returns = if recipe.format == DataFormat::Text { piece.carriage_returns() } else { 0 };
         let counts = TextCounts { unknown_tokens, byte_order_marks, carriage_returns, unknown_text, odd };
         let (records, bad, labels) = (piece.records(), BadRecords::default(), Vec::new());
-        Ok(MadeShard { shard, is_new, records, bad, labels, counts })
+        let conversations = ConversationCounts::default();
+        Ok(MadeShard { shard, is_new, records, bad, labels, counts, conversations })
     }
 
     /// Counts the unknown tokens of a piece's shard, which may be older. A text that spells the token does not count, nor do files of tokens.

@@ -1,11 +1,13 @@
 //! Recipes for turning the files of a source into tokens or images.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use longhaul_common::config::{Column, DataConfig, DataFormat, DataSource, Dialect, ImageConfig};
 
-use super::Tokenizer;
+use super::chat::Chat;
 use super::image::sample_bytes;
+use super::{DataError, Tokenizer};
 
 /// Largest vocabulary stored with two bytes per token.
 pub(super) const NARROW_VOCABULARY_MAX: u32 = 1 << 16;
@@ -31,6 +33,8 @@ pub(super) struct Recipe {
     pub(super) separator: String,
     /// Shape of image samples.
     pub(super) image: Option<ImageConfig>,
+    /// For conversations.
+    pub(super) chat: Option<Arc<Chat>>,
     /// Largest token plus one.
     pub(super) vocabulary: u32,
     /// Bytes of text or images in a piece, up to the end of a record.
@@ -64,16 +68,21 @@ pub(super) fn item_bytes(image: Option<&ImageConfig>, vocabulary: u32) -> usize 
 }
 
 impl Recipe {
+    /// Describes the preparation of a source.
+    ///
+    /// # Errors
+    /// The chat template cannot be used.
     pub(super) fn new(
         source: &DataSource,
         config: &DataConfig,
         tokenizer: &Tokenizer,
         piece_bytes: u64,
-    ) -> Self {
+    ) -> Result<Self, DataError> {
         let text = || DataSource::TEXT.to_owned();
         let format = source.format();
+        let chat = Chat::of(source, config, tokenizer)?;
         let field = if format.is_of_images() { DataSource::LABEL } else { DataSource::TEXT };
-        Self {
+        Ok(Self {
             format,
             is_said: source.format.is_some(),
             field: source.field.clone().unwrap_or_else(|| field.to_owned()),
@@ -83,11 +92,12 @@ impl Recipe {
             dialect: source.dialect().unwrap_or(PLAIN),
             separator: if source.has_separators() { config.separator.clone() } else { String::new() },
             image: config.image.clone(),
+            chat: chat.map(Arc::new),
             vocabulary: tokenizer.vocabulary(),
             piece_bytes,
             tokenizer: tokenizer.clone(),
             tokenizer_hash: tokenizer.hash(),
-        }
+        })
     }
 
     /// Returns a recipe with byte tokens and defaults for the rest.
@@ -102,6 +112,7 @@ impl Recipe {
             dialect: Dialect { delimiter: if format == DataFormat::Tsv { b'\t' } else { b',' }, ..PLAIN },
             separator: "\n".to_owned(),
             image: None,
+            chat: None,
             vocabulary: Tokenizer::Bytes.vocabulary(),
             piece_bytes: PIECE_BYTES,
             tokenizer: Tokenizer::Bytes,
@@ -109,9 +120,10 @@ impl Recipe {
         }
     }
 
-    /// Returns the bytes of a shard's item: a token, or an image with its class.
+    /// Returns the bytes of a shard's item: a token, an image with its class, or a row of conversations.
     pub(super) fn item_bytes(&self) -> usize {
-        item_bytes(self.image.as_ref(), self.vocabulary)
+        let chat = self.chat.as_ref();
+        chat.map_or_else(|| item_bytes(self.image.as_ref(), self.vocabulary), |chat| chat.row_bytes())
     }
 
     /// Returns the number of image classes; 0 for texts.
@@ -169,6 +181,9 @@ impl Recipe {
 impl std::fmt::Display for Recipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { field, column, dialect, separator, .. } = self;
+        if let Some(chat) = &self.chat {
+            return write!(f, "{:?}, {chat}", self.format);
+        }
         match self.format {
             DataFormat::Text if self.is_said => write!(f, "text, whatever it is"),
             DataFormat::Text => write!(f, "text"),

@@ -6,6 +6,7 @@ use longhaul_common::config::{DataConfig, ImageConfig};
 use longhaul_proto::little_endian::tokens;
 
 use super::HostBatch;
+use super::chat::{PAD, START, TOKEN_MASK, TRAINED};
 use super::image::class_of;
 
 /// A sample as the model sees it.
@@ -24,6 +25,8 @@ pub struct Sample {
 pub enum Content {
     /// T + 1 tokens.
     Tokens(Vec<u32>),
+    /// T + 1 tokens of conversations.
+    Row(Vec<RowToken>),
     /// An image.
     Image {
         /// `[channels, height, width]`.
@@ -33,26 +36,52 @@ pub enum Content {
     },
 }
 
+/// A token of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowToken {
+    /// The token.
+    pub token: u32,
+    /// Whether it is a target of the loss.
+    pub is_trained: bool,
+    /// Whether it is the first of a conversation.
+    pub is_start: bool,
+    /// Whether it stands behind all conversations.
+    pub is_padding: bool,
+}
+
+impl From<u32> for RowToken {
+    fn from(word: u32) -> Self {
+        let has = |flag| word & flag != 0;
+        let (token, is_trained) = (word & TOKEN_MASK, has(TRAINED));
+        Self { token, is_trained, is_start: has(START), is_padding: has(PAD) }
+    }
+}
+
 /// The form of a run's samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SampleShape {
     /// T + 1 tokens, with this T.
     Tokens(u64),
+    /// T + 1 tokens of whole conversations, with this T.
+    Rows(u32),
     /// An image and its class.
     Image(ImageConfig),
 }
 
 impl SampleShape {
     pub(super) fn of(config: &DataConfig) -> Self {
-        let tokens = || Self::Tokens(config.sequence_length.into());
-        config.image.clone().map_or_else(tokens, Self::Image)
+        match (&config.image, &config.conversations) {
+            (Some(image), _) => Self::Image(image.clone()),
+            (None, Some(_)) => Self::Rows(config.sequence_length),
+            (None, None) => Self::Tokens(config.sequence_length.into()),
+        }
     }
 
     /// Returns the number of whole samples in `items` items of a source.
     pub(super) fn samples(&self, items: u64) -> u64 {
         match self {
             Self::Tokens(length) => items.saturating_sub(1) / length,
-            Self::Image(_) => items,
+            Self::Rows(_) | Self::Image(_) => items,
         }
     }
 
@@ -60,7 +89,7 @@ impl SampleShape {
     pub(super) fn items(&self, sample: u64) -> Range<u64> {
         match self {
             Self::Tokens(length) => sample * length..(sample + 1) * length + 1,
-            Self::Image(_) => sample..sample + 1,
+            Self::Rows(_) | Self::Image(_) => sample..sample + 1,
         }
     }
 
@@ -68,6 +97,7 @@ impl SampleShape {
     pub(super) fn batch(&self) -> HostBatch {
         match self {
             Self::Tokens(length) => HostBatch::new(*length as usize),
+            Self::Rows(length) => HostBatch::of_rows(*length as usize),
             Self::Image(shape) => HostBatch::of_images(shape.values() as usize),
         }
     }
@@ -76,6 +106,9 @@ impl SampleShape {
     pub(super) fn push(&self, sample: &[u8], item_bytes: usize, batch: &mut HostBatch) {
         match self {
             Self::Tokens(_) => push_tokens(sample, item_bytes, batch),
+            Self::Rows(_) => {
+                batch.push_row(sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)));
+            }
             Self::Image(_) => batch.push_image(sample),
         }
     }
@@ -84,6 +117,10 @@ impl SampleShape {
     pub(super) fn content(&self, mut sample: Vec<u8>, item_bytes: usize) -> Content {
         match self {
             Self::Tokens(_) => Content::Tokens(tokens(&sample, item_bytes)),
+            Self::Rows(_) => {
+                let words = sample.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+                Content::Row(words.map(RowToken::from).collect())
+            }
             Self::Image(shape) => {
                 let class = class_of(&sample);
                 sample.truncate(shape.values() as usize);
@@ -95,6 +132,10 @@ impl SampleShape {
     pub(super) fn hash_into(&self, hasher: &mut blake3::Hasher) {
         match self {
             Self::Tokens(length) => {
+                hasher.update(&length.to_le_bytes());
+            }
+            Self::Rows(length) => {
+                hasher.update(b"rows");
                 hasher.update(&length.to_le_bytes());
             }
             Self::Image(ImageConfig { channels, height, width, classes, shift, flip }) => {

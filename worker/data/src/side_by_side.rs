@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
         config: &DataConfig,
         maker: &Maker<'_>,
     ) -> Result<Self, DataError> {
-        let (recipe, bad) = (maker.recipe(source, config), BadBudget::new(config.bad_records_max));
+        let (recipe, bad) = (maker.recipe(source, config)?, BadBudget::new(config.bad_records_max));
         let Found { files, images, passed } = files_of(source, config.strict_files, maker.cache)?;
         if passed.count() > 0 {
             tracing::info!(%source, %passed, "some files are left out");
@@ -234,7 +234,7 @@ pub(super) fn prepare(
 
 /// Logs peculiarities of an accepted source.
 fn tell(source: &DataSource, size: &SourceSize) {
-    let SourceSize { empty_classes: empty, unknown, marks, same, notes, .. } = size;
+    let SourceSize { empty_classes: empty, unknown, marks, same, notes, conversations, .. } = size;
     if same.count() > 0 {
         tracing::warn!(%source, %same, "a source has duplicate files");
     }
@@ -248,6 +248,9 @@ fn tell(source: &DataSource, size: &SourceSize) {
     }
     if !notes.are_none() {
         tracing::info!(%source, %notes, "a source has peculiarities, and is used unchanged");
+    }
+    if !conversations.are_zero() {
+        tracing::info!(%source, %conversations, "a source has conversations");
     }
     if marks.count() > 0 {
         tracing::info!(%source, %marks, "a source has byte order marks within its text");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::chat::ConversationCounts;
 use super::empty_classes::EmptyClasses;
 use super::notes::Notes;
 use super::odd_texts::OddTexts;
@@ -21,8 +22,10 @@ pub struct SourceSize {
     pub records: u64,
     /// Skipped records.
     pub bad: BadRecords,
-    /// Tokens, or images.
+    /// Tokens, images, or sequences of conversations.
     pub items: u64,
+    /// Counts of conversations.
+    pub conversations: ConversationCounts,
     /// Unknown tokens.
     pub unknown: UnknownTokens,
     /// Byte order marks within texts.

@@ -1,5 +1,6 @@
 //! Conversion between text and tokens.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,6 +41,8 @@ pub enum Tokenizer {
     Json {
         /// The file's content, which is saved in checkpoints.
         json: Arc<[u8]>,
+        /// The file, where it was read.
+        path: Arc<Path>,
         /// The tokenizer described by it.
         tokenizer: Arc<Described>,
         /// Settings in the file that are not adopted.
@@ -92,11 +95,13 @@ impl Tokenizer {
             let reason = format!("it has a token {}, and there must be one more than that", u32::MAX);
             return Err(DataError::Tokenizer { path: path.to_owned(), reason });
         }
+        let at = Arc::from(path);
         if !settings.is_empty() {
             let (path, settings) = (path.display(), settings.join(", "));
             tracing::info!(%path, settings, "a tokenizer's file has settings of its last use, which are ignored");
         }
-        Ok(Self::Json { json: json.into(), tokenizer: Arc::new(tokenizer), settings, notices: Vec::new() })
+        let (json, tokenizer, notices) = (json.into(), Arc::new(tokenizer), Vec::new());
+        Ok(Self::Json { json, path: at, tokenizer, settings, notices })
     }
 
     /// Returns the settings saved from the file's last use, in words: truncation, padding, dropout. Encoding ignores them.
@@ -167,6 +172,28 @@ impl Tokenizer {
         match self {
             Self::Bytes => None,
             Self::Json { json, .. } => Some(Arc::clone(json)),
+        }
+    }
+
+    /// Returns the path of its file; `bytes` without one.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Bytes => Path::new(DataConfig::BYTES),
+            Self::Json { path, .. } => path,
+        }
+    }
+
+    /// Encodes a text as [`Self::encode_whole`], and returns for each token the bytes of the text that it stands for, as the `tokenizers` library reports
+    /// them.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn encode_with_places(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, String> {
+        self.check_whole(text)?;
+        match self {
+            Self::Bytes => Ok(text.bytes().enumerate().map(|(at, byte)| (byte.into(), at..at + 1)).collect()),
+            Self::Json { tokenizer, .. } => tokenizer.encode_with_places(text),
         }
     }
 

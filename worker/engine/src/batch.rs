@@ -4,10 +4,11 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use longhaul_data::{Dataset, HostBatch, HostMicroBatch, ReadAhead, Values};
-use tch::{Device, TchError, Tensor};
+use longhaul_data::{Dataset, HostBatch, HostMicroBatch, ReadAhead, START, TOKEN_MASK, TRAINED, Values};
+use tch::{Device, Kind, TchError, Tensor};
 
 use crate::host_tensor::host_tensor;
+use crate::models::{Documents, IGNORED};
 use crate::pinned::pinned;
 
 /// Samples of one step, whose tensors may be made in advance.
@@ -22,7 +23,7 @@ pub struct Batch {
 struct Staged {
     /// Samples in each but the last.
     size: usize,
-    /// As in [`HostBatch`]: int64, or uint8.
+    /// As in [`HostBatch`]: int64 with the flags of rows, or uint8.
     tensors: Vec<Tensor>,
 }
 
@@ -45,6 +46,12 @@ impl Batch {
     #[must_use]
     pub fn of_images(values: usize) -> Self {
         HostBatch::of_images(values).into()
+    }
+
+    /// Creates an empty batch for rows of conversations, in sequences of `length` tokens T.
+    #[must_use]
+    pub fn of_rows(length: usize) -> Self {
+        HostBatch::of_rows(length).into()
     }
 
     /// Makes the tensors of micro-batches of `size` for `device`: for a GPU in pinned memory, for asynchronous copies. Without memory, they are made on
@@ -127,6 +134,31 @@ impl MicroBatch<'_> {
 
     /// `[B, T + 1]`, int64; or `[B, C·H·W + 2]`, uint8.
     pub(crate) fn to_tensor(self, device: Device) -> Result<Tensor, TchError> {
+        let values = self.on_device(device)?;
+        match self.samples.values() {
+            Values::Rows(_) => token_of(&values),
+            Values::Tokens(_) | Values::Images(_) => Ok(values),
+        }
+    }
+
+    /// Returns the targets of rows `[B, T]`, int64, [`IGNORED`] where a token is none; `None`: all tokens are targets.
+    pub(crate) fn labels(self, device: Device) -> Result<Option<Tensor>, TchError> {
+        let Values::Rows(_) = self.samples.values() else { return Ok(None) };
+        let targets = self.on_device(device)?.f_narrow(1, 1, self.length() as i64)?;
+        let is_none = has(&targets, TRAINED)?.f_logical_not()?;
+        token_of(&targets)?.f_masked_fill(&is_none, IGNORED).map(Some)
+    }
+
+    /// Returns the documents of rows; `None`: each sequence is one document.
+    pub(crate) fn documents(self, device: Device) -> Result<Option<Documents>, TchError> {
+        if !self.has_documents() {
+            return Ok(None);
+        }
+        let inputs = self.on_device(device)?.f_narrow(1, 0, self.length() as i64)?;
+        Documents::new(&has(&inputs, START)?).map(Some)
+    }
+
+    fn on_device(self, device: Device) -> Result<Tensor, TchError> {
         match self.tensor {
             // The host need not wait for a copy from pinned memory, which libtorch keeps until then.
             Some(staged) => staged.f_to_device_(device, staged.kind(), device.is_cuda(), false),
@@ -135,9 +167,19 @@ impl MicroBatch<'_> {
     }
 }
 
+/// Returns the tokens of words.
+fn token_of(words: &Tensor) -> Result<Tensor, TchError> {
+    words.f_bitwise_and(i64::from(TOKEN_MASK))
+}
+
+/// Returns whether words have a flag.
+fn has(words: &Tensor, flag: u32) -> Result<Tensor, TchError> {
+    words.f_bitwise_and(i64::from(flag))?.f_to_kind(Kind::Bool)
+}
+
 fn on_host(micro: &HostMicroBatch<'_>) -> Result<Tensor, TchError> {
     let values = match micro.values() {
-        Values::Tokens(tokens) => host_tensor(tokens)?,
+        Values::Tokens(values) | Values::Rows(values) => host_tensor(values)?,
         Values::Images(bytes) => host_tensor(bytes)?,
     };
     values.f_view([-1, micro.width() as i64])
@@ -163,7 +205,7 @@ mod tests {
         let tensor = |micro: MicroBatch<'_>| {
             let tensor = micro.to_tensor(Device::Cpu).unwrap();
             assert_eq!(tensor.size(), [micro.sequences() as i64, micro.width() as i64]);
-            tensor.to_kind(tch::Kind::Int64).try_into().unwrap()
+            tensor.to_kind(Kind::Int64).try_into().unwrap()
         };
         batch.micro_batches(size).map(tensor).collect()
     }

@@ -8,7 +8,7 @@ use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Columns, Deferred, Left, Model, Parameters, Products, TensorGroup};
+use crate::models::{Columns, Deferred, Documents, Left, Model, Parameters, Products, TensorGroup};
 
 /// Some blocks, and their tensors.
 #[derive(Debug)]
@@ -64,17 +64,27 @@ pub(super) struct Targets {
     pub share: f64,
     /// Weight of each sequence's loss [B]; `None`: equal.
     pub weights: Option<Tensor>,
+    /// Targets of rows [B, T], whose summed losses have that share; `None`: all tokens.
+    labels: Option<Tensor>,
     /// With weights, the losses [B], once known.
     losses: RefCell<Option<Tensor>>,
 }
 
 impl Targets {
     pub fn new(tokens: Tensor, share: f64, weights: Option<Tensor>) -> Self {
-        Self { tokens, share, weights, losses: RefCell::new(None) }
+        Self { tokens, share, weights, labels: None, losses: RefCell::new(None) }
+    }
+
+    /// Uses these labels.
+    pub fn labelled(self, labels: Option<Tensor>) -> Self {
+        Self { labels, ..self }
     }
 
     /// Returns their part of the batch's loss, given the residual stream [B, T, D] behind the last layer.
     pub fn loss(&self, model: &Model, x: &Tensor) -> Result<Tensor, TchError> {
+        if let Some(labels) = &self.labels {
+            return model.loss_of_labels(x, labels)?.f_mul_scalar(self.share);
+        }
         let Some(weights) = &self.weights else {
             return model.loss_behind(x, &self.tokens)?.f_mul_scalar(self.share);
         };
@@ -93,6 +103,7 @@ impl Targets {
 #[derive(Debug)]
 pub(super) struct SavedActivations {
     targets: Option<Targets>,
+    documents: Option<Documents>,
     activations: Activations,
 }
 
@@ -191,17 +202,20 @@ impl Chunk {
         &self,
         input: &Tensor,
         targets: Option<Targets>,
+        documents: Option<Documents>,
     ) -> Result<(Tensor, SavedActivations), TchError> {
+        let through = |part, x: &Tensor| self.through(part, x, targets.as_ref(), documents.as_ref());
         if self.recompute {
             let mut inputs = Vec::with_capacity(self.blocks.len());
             let output = tch::no_grad(|| {
                 self.blocks.iter().try_fold(input.shallow_clone(), |x, block| {
-                    let output = self.through(block.part, &x, targets.as_ref());
+                    let output = through(block.part, &x);
                     inputs.push(x);
                     output
                 })
             })?;
-            return Ok((output, SavedActivations { targets, activations: Activations::Inputs(inputs) }));
+            let activations = Activations::Inputs(inputs);
+            return Ok((output, SavedActivations { targets, documents, activations }));
         }
         let input = if self.takes_tokens() {
             input.shallow_clone()
@@ -209,17 +223,16 @@ impl Chunk {
             input.f_detach()?.f_set_requires_grad(true)?
         };
         let parts = self.blocks.iter().map(|block| block.part);
-        let output = parts
-            .clone()
-            .try_fold(input.shallow_clone(), |x, part| self.through(part, &x, targets.as_ref()))?;
+        let output = parts.clone().try_fold(input.shallow_clone(), |x, part| through(part, &x))?;
         let handed_on = output.f_detach()?;
         let input = (!self.takes_tokens()).then_some(input);
-        Ok((handed_on, SavedActivations { targets, activations: Activations::Graph { input, output } }))
+        let activations = Activations::Graph { input, output };
+        Ok((handed_on, SavedActivations { targets, documents, activations }))
     }
 
     /// Returns the gradients, given that of the residual stream behind the blocks, or `None` if they end with the loss.
     pub fn backward(&self, kept: SavedActivations, gradient: Option<&Tensor>) -> Result<Gradients, TchError> {
-        let SavedActivations { targets, activations } = kept;
+        let SavedActivations { targets, documents, activations } = kept;
         match activations {
             Activations::Graph { input, output } => {
                 let mut leaves: Vec<Tensor> = self.leaves.iter().map(Tensor::shallow_clone).collect();
@@ -229,7 +242,9 @@ impl Chunk {
                 let input = input.and_then(|_| gradients.pop());
                 self.sort(gradients.into_iter().map(known).collect(), input)
             }
-            Activations::Inputs(inputs) => self.backward_again(inputs, targets.as_ref(), gradient),
+            Activations::Inputs(inputs) => {
+                self.backward_again(inputs, targets.as_ref(), documents.as_ref(), gradient)
+            }
         }
     }
 
@@ -238,6 +253,7 @@ impl Chunk {
         &self,
         mut inputs: Vec<Tensor>,
         targets: Option<&Targets>,
+        documents: Option<&Documents>,
         gradient: Option<&Tensor>,
     ) -> Result<Gradients, TchError> {
         let mut gradients: Vec<Option<Tensor>> = self.leaves.iter().map(|_| None).collect();
@@ -248,7 +264,8 @@ impl Chunk {
             let is_first =
                 self.takes_tokens() && self.blocks[..at].iter().all(|block| block.leaves.is_empty());
             let input = if is_first { input } else { input.f_detach()?.f_set_requires_grad(true)? };
-            let root = root_of(self.through(block.part, &input, targets)?, behind.as_ref())?;
+            let output = self.through(block.part, &input, targets, documents)?;
+            let root = root_of(output, behind.as_ref())?;
             let mut leaves: Vec<Tensor> =
                 block.leaves.iter().map(|&at| self.leaves[at].shallow_clone()).collect();
             leaves.extend((!is_first).then_some(input));
@@ -287,10 +304,16 @@ impl Chunk {
         Ok(Gradients { tensors, borrowed, input, left })
     }
 
-    fn through(&self, part: Part, x: &Tensor, targets: Option<&Targets>) -> Result<Tensor, TchError> {
+    fn through(
+        &self,
+        part: Part,
+        x: &Tensor,
+        targets: Option<&Targets>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
         match (part, targets) {
-            (Part::Embedding, _) => self.model.embed(x),
-            (Part::Layer(at), _) => self.model.layer(at, x),
+            (Part::Embedding, _) => self.model.embed(x, documents),
+            (Part::Layer(at), _) => self.model.layer(at, x, documents),
             (Part::Head, Some(targets)) => targets.loss(&self.model, x),
             (Part::Head, None) => Ok(x.shallow_clone()),
         }

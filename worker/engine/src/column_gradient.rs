@@ -46,9 +46,9 @@ impl Engine {
         let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
         let (mut shares, mut samples) = (Vec::new(), Vec::new());
         for micro in batch.micro_batches(self.settings.micro_batch) {
-            let targets = self.targets(batch.sequences(), &micro)?;
+            let targets = self.targets(batch.losses(), &micro)?;
             let tokens = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
-            let (loss, kept) = chunk.forward(&tokens, Some(targets))?;
+            let (loss, kept) = chunk.forward(&tokens, Some(targets), micro.documents(self.device)?)?;
             samples.extend(kept.losses());
             shares.push(loss);
             let gradients = chunk.backward(kept, None)?;

@@ -8,8 +8,13 @@ use tch::{TchError, Tensor};
 use super::{Engine, EngineError};
 use crate::Batch;
 
+/// Returns the inputs [B, T] of sequences [B, T + 1].
+pub(super) fn inputs(samples: &Tensor) -> Result<Tensor, TchError> {
+    samples.f_narrow(1, 0, samples.size()[1] - 1)
+}
+
 impl Engine {
-    /// Returns the mean cross entropy over all tokens of `batches`, in nats, or over all images with their accuracy; `None` without any.
+    /// Returns the mean cross entropy over all tokens of `batches`, or all targets of rows, in nats, or over all images with their accuracy; `None` without any.
     ///
     /// # Errors
     /// libtorch fails.
@@ -22,22 +27,28 @@ impl Engine {
             return Ok(loss.map(|loss| Evaluation { loss, accuracy: None }));
         }
         let model = self.whole()?;
-        let (mut sum, mut hits, mut samples) = (0.0, None, 0);
+        let (mut sum, mut hits, mut count) = (0.0, None, 0);
         for batch in batches {
             for micro in batch.borrow().micro_batches(self.settings.micro_batch) {
                 let judged = tch::no_grad(|| {
-                    let (loss, right) = model.judge(&micro.to_tensor(self.device)?)?;
+                    let samples = micro.to_tensor(self.device)?;
+                    if let Some(labels) = micro.labels(self.device)? {
+                        let (input, documents) = (inputs(&samples)?, micro.documents(self.device)?);
+                        let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
+                        return Ok((model.loss_of_labels(&x, &labels)?.f_double_value(&[])?, None));
+                    }
+                    let (loss, right) = model.judge(&samples)?;
                     let right = right.as_ref().map(|right: &Tensor| right.f_int64_value(&[])).transpose()?;
-                    Ok::<_, TchError>((loss.f_double_value(&[])?, right))
+                    Ok::<_, TchError>((loss.f_double_value(&[])? * micro.sequences() as f64, right))
                 });
                 let (loss, right) = self.explained(judged.map_err(EngineError::from))?;
-                sum += loss * micro.sequences() as f64;
+                sum += loss;
                 hits = right.map(|right| hits.unwrap_or(0) + right);
-                samples += micro.sequences();
+                count += micro.losses();
             }
         }
-        let share = |sum: f64| (sum / samples as f64) as f32;
+        let share = |sum: f64| (sum / count as f64) as f32;
         let accuracy = hits.map(|hits| share(hits as f64));
-        Ok((samples > 0).then(|| Evaluation { loss: share(sum), accuracy }))
+        Ok((count > 0).then(|| Evaluation { loss: share(sum), accuracy }))
     }
 }

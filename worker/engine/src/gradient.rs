@@ -41,9 +41,9 @@ impl Engine {
             return self.gradient(batch, into);
         };
         let places = places(self.parameters.views());
-        let (mut losses, sums) = self.sum(batch.sequences(), before)?;
+        let (mut losses, sums) = self.sum(batch.losses(), before)?;
         self.to_host_in_order(&sums, into)?;
-        let loss = self.share_of_loss(batch.sequences(), last, &mut losses)?;
+        let loss = self.share_of_loss(batch.losses(), last, &mut losses)?;
         let mut outcome = outcome(batch, &losses.shares, &losses.samples)?;
         if !outcome.loss.is_finite() {
             return Ok(outcome);
@@ -81,19 +81,21 @@ impl Engine {
             return Ok((Unread::Read(outcome), sums));
         }
         let micros: Vec<_> = batch.micro_batches(self.settings.micro_batch).collect();
-        let (losses, sums) = self.explained(self.sum(batch.sequences(), &micros))?;
+        let (losses, sums) = self.explained(self.sum(batch.losses(), &micros))?;
         Ok((Unread::OnDevice(losses), sums))
     }
 
-    /// Returns losses and summed gradients of some micro-batches of a batch of `sequences` sequences.
-    fn sum(&self, sequences: usize, micros: &[MicroBatch<'_>]) -> Result<(Losses, Vec<Tensor>), EngineError> {
+    /// Returns losses and summed gradients of some micro-batches of a batch with a mean over `count` losses ([`HostBatch::losses`]).
+    ///
+    /// [`HostBatch::losses`]: longhaul_data::HostBatch::losses
+    fn sum(&self, count: usize, micros: &[MicroBatch<'_>]) -> Result<(Losses, Vec<Tensor>), EngineError> {
         let mut losses = Losses::default();
         let mut sums: Vec<_> = self.parameters.views().iter().map(|_| Sum::default()).collect();
         let chunk = self.whole_chunk()?;
         for micro in micros {
-            let targets = self.targets(sequences, micro)?;
-            let length = micro.length() as i64;
-            let (loss, kept) = chunk.forward(&targets.tokens.f_narrow(1, 0, length)?, Some(targets))?;
+            let targets = self.targets(count, micro)?;
+            let input = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
+            let (loss, kept) = chunk.forward(&input, Some(targets), micro.documents(self.device)?)?;
             losses.samples.extend(kept.losses());
             let gradients = chunk.backward(kept, None)?.tensors;
             for (sum, gradient) in sums.iter_mut().zip(&gradients) {
@@ -104,26 +106,31 @@ impl Engine {
         Ok((losses, all_of(sums)?))
     }
 
-    /// Returns a micro-batch's part of the mean loss over `sequences` sequences.
+    /// Returns a micro-batch's part of the mean over `count` losses.
     fn share_of_loss(
         &self,
-        sequences: usize,
+        count: usize,
         micro: &MicroBatch<'_>,
         losses: &mut Losses,
     ) -> Result<Tensor, EngineError> {
-        let targets = self.targets(sequences, micro)?;
-        let model = self.whole()?;
-        let x = model.forward(&targets.tokens.f_narrow(1, 0, micro.length() as i64)?)?; // [B, T, D]
+        let targets = self.targets(count, micro)?;
+        let (model, documents) = (self.whole()?, micro.documents(self.device)?);
+        let input = targets.tokens.f_narrow(1, 0, micro.length() as i64)?;
+        let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
         let loss = targets.loss(model, &x)?;
         losses.shares.push(loss.f_detach()?);
         losses.samples.extend(targets.losses());
         Ok(loss)
     }
 
-    /// Returns the targets of a micro-batch of a batch of `sequences` sequences.
-    pub(super) fn targets(&self, sequences: usize, micro: &MicroBatch<'_>) -> Result<Targets, EngineError> {
-        let share = micro.sequences() as f64 / sequences as f64;
-        Ok(Targets::new(micro.to_tensor(self.device)?, share, micro.weights(self.device)?))
+    /// Returns the targets of a micro-batch of a batch with a mean over `count` losses.
+    pub(super) fn targets(&self, count: usize, micro: &MicroBatch<'_>) -> Result<Targets, EngineError> {
+        let labels = micro.labels(self.device)?;
+        // Labels have summed losses: a micro-batch may have none.
+        let own = if labels.is_some() { 1 } else { micro.sequences() };
+        let share = own as f64 / count.max(1) as f64;
+        let targets = Targets::new(micro.to_tensor(self.device)?, share, micro.weights(self.device)?);
+        Ok(targets.labelled(labels))
     }
 
     /// Copies the gradients of all parameter tensors, one after the other; zeros without any.

@@ -149,7 +149,8 @@ impl PipelineRank {
 struct Step<'a> {
     engine: &'a Engine,
     rank: &'a PipelineRank,
-    sequences: usize,
+    /// Losses in the mean.
+    count: usize,
     micros: Vec<MicroBatch<'a>>,
     kept: HashMap<(u32, u32), SavedActivations>,
     /// Deferred work of backward passes for the tasks that compute the gradients of weights.
@@ -170,8 +171,9 @@ impl Stages for Step<'_> {
         let micro = self.micros[task.micro_batch as usize];
         let input = self.engine.input(&micro, input)?;
         let is_last = self.rank.is_last_stage(task);
-        let targets = if is_last { Some(self.engine.targets(self.sequences, &micro)?) } else { None };
-        let (output, kept) = self.engine.chunk(task)?.forward(&input, targets)?;
+        let documents = micro.documents(self.engine.device)?;
+        let targets = if is_last { Some(self.engine.targets(self.count, &micro)?) } else { None };
+        let (output, kept) = self.engine.chunk(task)?.forward(&input, targets, documents)?;
         self.sample_losses.extend(kept.losses().map(|losses| (task.micro_batch, losses)));
         self.kept.insert((task.chunk, task.micro_batch), kept);
         if is_last {
@@ -235,7 +237,7 @@ impl Engine {
         let mut step = Step {
             engine: self,
             rank,
-            sequences: batch.sequences(),
+            count: batch.losses(),
             micros,
             kept: HashMap::new(),
             waiting: HashMap::new(),
@@ -266,15 +268,20 @@ impl Engine {
             .iter()
             .flat_map(|batch| batch.borrow().micro_batches(self.settings.micro_batch))
             .collect();
-        let sequences: usize = micros.iter().map(|micro| micro.sequences()).sum();
+        let count: usize = micros.iter().map(|micro| micro.losses()).sum();
         let mut sum = 0.0;
         self.through_pipeline(micros, &mut |model, x, micro| {
-            let loss = model.loss_behind(x, &micro.to_tensor(self.device)?)?.f_double_value(&[])?;
-            sum += loss * micro.sequences() as f64;
+            sum += match micro.labels(self.device)? {
+                Some(labels) => model.loss_of_labels(x, &labels)?.f_double_value(&[])?,
+                None => {
+                    let loss = model.loss_behind(x, &micro.to_tensor(self.device)?)?.f_double_value(&[])?;
+                    loss * micro.sequences() as f64
+                }
+            };
             Ok(())
         })?;
         let total = rank.total(sum)?;
-        Ok((sequences > 0).then(|| (total / sequences as f64) as f32))
+        Ok((count > 0).then(|| (total / count as f64) as f32))
     }
 
     /// Runs an exchange of forward passes only; `at_end` receives on the last rank the residual stream [B, T, D] behind the last layer of each micro-batch,
@@ -300,7 +307,8 @@ impl Engine {
                     };
                     let input = self.input(micro, streamed)?;
                     let model = self.chunk(task)?.model();
-                    let x = model.forward(&input)?; // [B, T, D]
+                    let documents = micro.documents(self.device)?;
+                    let x = model.forward_within(&input, documents.as_ref())?; // [B, T, D]
                     match rank.is_last_stage(task) {
                         true => at_end(model, &x, micro),
                         false => rank.pipe().send(task, &x),

@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::evaluation::inputs;
 use super::pipeline::Gift;
 use super::{Engine, EngineError, to_host};
 use crate::Batch;
@@ -21,6 +22,11 @@ impl Engine {
         for micro in batch.micro_batches(self.settings.micro_batch) {
             let means = tch::no_grad(|| {
                 let tokens = micro.to_tensor(self.device)?; // [B, T + 1]
+                if let Some(labels) = micro.labels(self.device)? {
+                    let documents = micro.documents(self.device)?;
+                    let x = model.forward_within(&inputs(&tokens)?, documents.as_ref())?; // [B, T, D]
+                    return model.losses_of_labels(&x, &labels); // [B]
+                }
                 model.token_losses(&tokens)?.f_mean_dim([1].as_slice(), false, Kind::Float) // [B]
             });
             append(&self.explained(means.map_err(EngineError::from))?, &mut losses)?;
@@ -31,7 +37,13 @@ impl Engine {
     fn sample_losses_in_pipeline(&self, batch: &Batch, losses: &mut Vec<f32>) -> Result<(), EngineError> {
         self.through_pipeline(
             batch.micro_batches(self.settings.micro_batch).collect(),
-            &mut |model, x, micro| append(&model.losses_behind(x, &micro.to_tensor(self.device)?)?, losses),
+            &mut |model, x, micro| {
+                let means = match micro.labels(self.device)? {
+                    Some(labels) => model.losses_of_labels(x, &labels)?,
+                    None => model.losses_behind(x, &micro.to_tensor(self.device)?)?,
+                };
+                append(&means, losses)
+            },
         )
     }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use longhaul_common::config::{Precision, TrainConfig};
+use longhaul_common::config::TrainConfig;
 use longhaul_common::model::{ModelSpec, draw_parameters};
 use longhaul_common::pipeline::{Pipeline, PipelineSchedule, RankTask, Task};
 use tch::{Device, Tensor};

@@ -7,6 +7,7 @@ use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 use tch::Kind;
 
 mod adapters;
+mod documents;
 mod images;
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {

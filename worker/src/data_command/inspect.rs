@@ -5,6 +5,7 @@ use indicatif::BinaryBytes;
 use longhaul_data::counted::{counted, were};
 use longhaul_data::{Content, DataError, Dataset, Defects, Looked, Work};
 
+use super::conversations::Marked;
 use super::images::{Classes, Drawn};
 use super::{Data, Epoch, Line, Told, open};
 use crate::cli::DataInspectArgs;
@@ -77,6 +78,10 @@ fn show_samples(dataset: &Dataset, data: &Data, samples: u64, told: &mut Told) -
                 told.line(&Drawn { pixels, height: height as usize, width: width as usize });
             }
             (Content::Image { .. }, None) => {}
+            (Content::Row(row), _) => {
+                told.line(&format_args!("{title}, {}:", Marked::SUMMARY));
+                told.line(&Marked::of(row, &data.tokenizer)?);
+            }
             (Content::Tokens(tokens), _) => {
                 told.line(&format_args!("{title}, {}:", counted(tokens.len() as u64, "token")));
                 told.line(&data.tokenizer.decode(tokens).map_err(Error::msg)?);
@@ -175,6 +180,28 @@ mod tests {
         let config: longhaul_common::config::DataConfig = read_toml(lines).unwrap();
         let cache_dir = folder.join("cache");
         Data { config: config.found_at(folder), tokenizer, cache_dir, cache_bytes_max: None }
+    }
+
+    #[test]
+    fn conversations_are_counted_and_shown_with_what_is_trained_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let template = folder.path().join("chat.jinja");
+        std::fs::write(&template, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}").unwrap();
+        let line = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"hello\"}]}\n";
+        std::fs::write(folder.path().join("a.jsonl"), line.repeat(2)).unwrap();
+        let lines = format!(
+            "sequence_length = 99\nvalidation_share = 0.0\nsources = [{{ path = \"a.jsonl\" }}]\nconversations = {{ chat_template = {template:?} }}"
+        );
+        let data = data_in(folder.path(), &lines, Tokenizer::Bytes);
+        assert!(reported(&data, 1).unwrap().0.0.contains("prepares the rest"));
+        open(&data, &Work::default()).unwrap();
+        let told = reported(&data, 1).unwrap().0.0;
+        for words in [
+            ", 2 records, 2 conversations of 4 turns (0 cut off, 0 left out), 48 tokens (20.8 % trained) in 1 shard, 1 sample, ",
+            ", with ⟦what is trained on⟧:\n<user>hi<assistant>⟦hello⟧\n-----\n<user>hi<assistant>⟦hello⟧\n",
+        ] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
     }
 
     /// Before a preparation, after a refused one, and for data prepared under a higher limit.

@@ -1,5 +1,6 @@
 //! `worker data`: a run's data, before and after the run.
 
+mod conversations;
 mod images;
 mod inspect;
 mod preparing;
@@ -164,6 +165,7 @@ impl fmt::Display for Line<'_> {
             counted(size.records, "record"),
         )?;
         match size.classes.len() {
+            0 if size.conversations.conversations > 0 => write!(f, "{}", size.conversations)?,
             0 => write!(f, "{}", counted(size.items, "token"))?,
             1 => write!(f, "images of 1 class")?,
             classes => write!(f, "images of {classes} classes")?,

@@ -242,7 +242,7 @@ impl Device<'_> {
         let is_warmup = stretch.schedule.is_warmup(stretch.round);
         self.barrier.forget_before(span.start);
         // Samples of this round in a checkpoint's state count towards the round.
-        let given = stretch.trained.iter().map(Vec::len).sum();
+        let given = self.counted_in(&stretch.trained)?;
         let counted = self.selector.as_ref().map_or(given, |selector| selector.counted_before(given));
         let mut tally = Tally::resumed(counted);
         let mut gradient = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Samples, losses and gradients of a round.
+/// Samples (trained tokens, of conversations), losses and gradients of a round.
 pub(super) struct Tally {
     pub samples: u32,
     /// Samples with known losses, of `samples`.
@@ -33,8 +33,9 @@ impl Tally {
     pub fn add(&mut self, samples: usize, loss: f32, gradient_norm: Option<f32>, took: Duration) {
         self.steps += 1;
         self.compute += took;
-        self.samples += samples as u32;
-        self.measured += samples as u32;
+        let counted = u32::try_from(samples).unwrap_or(u32::MAX);
+        self.samples = self.samples.saturating_add(counted);
+        self.measured = self.measured.saturating_add(counted);
         self.weighted_loss += samples as f64 * f64::from(loss);
         if let Some(norm) = gradient_norm {
             self.squared_norms += f64::from(norm).powi(2);

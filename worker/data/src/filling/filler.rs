@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::cache::{document, read_document};
+use super::super::chat::ConversationCounts;
 use super::super::folder::{name_into as name_in_folder, seen_of};
 use super::super::image::{black, is_large, name_into, sample_bytes, stand_in};
 use super::super::named::Named;
@@ -224,7 +225,8 @@ impl Filling {
         let (file, recipe) = (self.origin.path().display().to_string(), self.recipe.to_string());
         let (labels, counts, notes) = (self.labels(), TextCounts::default(), self.notes());
         let classes = classes_of(&labels);
-        Ok(PieceList { file, recipe, pieces, bad, classes, labels, counts, notes })
+        let conversations = ConversationCounts::default();
+        Ok(PieceList { file, recipe, pieces, bad, classes, labels, counts, conversations, notes })
     }
 
     /// Returns all bad images, with causes for the first ones, which another process may have found.

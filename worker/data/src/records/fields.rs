@@ -78,7 +78,7 @@ impl Made {
 
 const OF_ITS_OWN: &str = "write the text into a field of its own";
 const A_TEXT: &str = "makes a text of it, in the field `text`";
-const A_TALK: &str = "makes a text of its messages, in the field `text`, and nothing of calls of tools";
+const A_TALK: &str = "makes a text of its messages, in the field `text`, and nothing of calls of tools; to train on them as a conversation, add [data.conversations]";
 const A_LINE_EACH: &str = "puts each of its objects on a line";
 
 /// Finds the nested value intended by a field name with a point, which is looked up as a whole name.

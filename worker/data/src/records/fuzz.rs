@@ -2,6 +2,7 @@
 
 use longhaul_common::config::{Column, DataFormat};
 
+use super::conversations::Conversations;
 use super::delimited::Delimited;
 use super::idx::Idx;
 use super::input::{Input, MARK};
@@ -11,7 +12,8 @@ use super::tokens::Tokens;
 use super::web_dataset::WebDataset;
 use super::{Record, Records};
 use crate::bounds::RECORD_BYTES_MAX;
-use crate::{DataError, Recipe};
+use crate::chat::Chat;
+use crate::{DataError, Recipe, Tokenizer};
 
 /// Bytes of text per read, the minimum: characters and lines span chunks.
 const CHUNK_BYTES: usize = 4;
@@ -37,6 +39,9 @@ pub fn lines(bytes: &[u8]) {
     let Some((&kind, file)) = bytes.split_first() else { return };
     let (kind, name) = (kind / 2, ["a", "a.gz"][usize::from(kind % 2)]);
     let Ok(input) = Input::of_bytes(name, file) else { return };
+    if kind % 7 == 1 {
+        conversations(name, file);
+    }
     let is_text = kind % 7 == 0;
     let format = match kind % 7 {
         0 => DataFormat::Text,
@@ -58,6 +63,19 @@ pub fn lines(bytes: &[u8]) {
     if is_text && name == "a" && !is_packed(file) {
         is_its_beginning(file.strip_prefix(MARK.as_bytes()).unwrap_or(file), &records);
     }
+}
+
+/// Reads bytes as conversations, and makes rows of them.
+fn conversations(name: &str, file: &[u8]) {
+    let Ok(input) = Input::of_bytes(name, file) else { return };
+    let chat = Chat::plain();
+    let records = read(Conversations::new(input, &chat).map(|records| Box::new(records) as Box<dyn Records>));
+    let all = records.iter().filter_map(|record| match record {
+        Record::Conversation { conversation, .. } => Some(conversation),
+        _ => None,
+    });
+    let Ok(packed) = chat.pack::<()>(all, &Tokenizer::Bytes, || Ok(())) else { return };
+    assert!(packed.bytes.len().is_multiple_of(chat.row_bytes()));
 }
 
 /// Whether it begins like zstd or gzip.

@@ -1,9 +1,11 @@
 //! Records of a file in order, each with its place.
 
 pub(crate) mod content;
+mod conversations;
 mod cuts;
 mod delimited;
 mod delimiters;
+mod elements;
 mod encoding;
 mod faults;
 mod fields;
@@ -45,6 +47,7 @@ use std::path::Path;
 
 use longhaul_common::config::DataFormat;
 
+use self::conversations::Conversations;
 use self::delimited::Delimited;
 use self::idx::Idx;
 use self::image_folder::ImageFolder;
@@ -57,6 +60,7 @@ pub(super) use self::text_names::is_source_code;
 use self::tokens::Tokens;
 use self::web_dataset::WebDataset;
 use super::cache::Cache;
+use super::chat::Conversation;
 use super::image::RawImage;
 use super::notes::Notes;
 use super::origin::Origin;
@@ -73,6 +77,8 @@ pub(super) enum Record {
     Tokens(Vec<u32>),
     /// An image, not yet decoded.
     Image(RawImage),
+    /// A conversation, not yet tokenised, and its place for messages.
+    Conversation { conversation: Conversation, place: String },
     /// An unreadable record: its place and cause, and the number of records that it counts for.
     Bad { reason: String, count: u64 },
 }
@@ -100,6 +106,7 @@ impl Record {
             }
             Self::Tokens(tokens) => size_of_val(tokens.as_slice()) as u64,
             Self::Image(image) => image.read_bytes(),
+            Self::Conversation { conversation, .. } => conversation.bytes(),
         }
     }
 }
@@ -128,7 +135,10 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
     let input = || input_of(file, recipe);
     Ok(match recipe.format {
         DataFormat::Text => Box::new(TextChunks::new(input()?, recipe)),
-        DataFormat::Jsonl => Box::new(JsonLines::new(input()?, recipe)),
+        DataFormat::Jsonl => match &recipe.chat {
+            Some(chat) => Box::new(Conversations::new(input()?, chat)?),
+            None => Box::new(JsonLines::new(input()?, recipe)),
+        },
         DataFormat::Csv | DataFormat::Tsv => Box::new(Delimited::new(input()?, recipe)?),
         DataFormat::Parquet | DataFormat::Arrow => return tables::open(file, recipe, cache),
         DataFormat::TokensU16 if recipe.is_said => Box::new(Tokens::new(input()?, 2, recipe.vocabulary)),

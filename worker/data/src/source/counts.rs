@@ -47,6 +47,7 @@ impl Source {
             size.records += if is_text { records.min(1) } else { records };
             bad.add(&file.list.bad);
             counts.add(&of_file);
+            size.conversations.add(&file.list.conversations);
             size.notes.add(&file.list.notes);
             for (class, images) in &file.list.classes {
                 *size.classes.entry(*class).or_default() += images;
@@ -58,7 +59,8 @@ impl Source {
         size.carriage_returns = CarriageReturns(counts.carriage_returns);
         size.odd = counts.odd.among(size.records);
         if let Made::FromFiles { tokenizer, recipe, .. } = &self.made {
-            size.unknown = UnknownTokens::of(&counts, size.items, tokenizer.unknown(), &recipe.separator);
+            let all = if recipe.chat.is_some() { size.conversations.tokens } else { size.items };
+            size.unknown = UnknownTokens::of(&counts, all, tokenizer.unknown(), &recipe.separator);
         }
         size
     }

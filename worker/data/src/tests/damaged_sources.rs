@@ -85,7 +85,7 @@ fn read_all(folder: &Folder, name: &str) -> Result<(), DataError> {
     let mut source = DataSource::file(path.clone());
     source.column =
         source.format().is_table().then(|| "body".to_owned()).map(longhaul_common::config::Column::Name);
-    let recipe = maker.recipe(&source, &config("path = \"a\"\nsequence_length = 8"));
+    let recipe = maker.recipe(&source, &config("path = \"a\"\nsequence_length = 8")).unwrap();
     let mut records = records::open(&Origin::Local(path), &recipe, &cache)?;
     while records.next_record()?.is_some() {}
     Ok(())

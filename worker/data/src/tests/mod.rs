@@ -1,6 +1,7 @@
 //! Sources from files to batches.
 
 mod ahead;
+mod conversations;
 mod damage;
 mod damaged_sources;
 mod documents;

@@ -160,6 +160,13 @@ impl Described {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The same, with the byte range of the text under each token.
+    pub(super) fn encode_with_places(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, String> {
+        let encoding = self.called(|tokenizer| tokenizer.encode(text, false))?;
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(tokens.map(|(number, (start, end))| (*number, *start..*end)).collect())
+    }
+
     /// Calls the library and catches panics: it panics when a pattern gives up, as Oniguruma does after ten million backtracking steps.
     fn called<T>(
         &self,

@@ -95,6 +95,10 @@ impl Described {
         match self.never {}
     }
 
+    pub(super) fn encode_with_places(&self, _: &str) -> Result<Vec<(u32, Range<usize>)>, String> {
+        match self.never {}
+    }
+
     pub(super) fn decode(&self, _: &[u32]) -> Result<String, String> {
         match self.never {}
     }

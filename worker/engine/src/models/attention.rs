@@ -3,6 +3,7 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::cache::Past;
+use super::documents::Documents;
 use super::precision::Products;
 
 /// A layer's way of attending.
@@ -24,20 +25,22 @@ impl Products {
         k: &Tensor,
         v: &Tensor,
         past: Option<Past<'_>>,
+        documents: Option<&Documents>,
     ) -> Result<Tensor, TchError> {
         let width = q.size().last().copied().unwrap_or(1);
         let attending = Attending { scale: (width as f64).sqrt().recip(), window: None, cap: None };
-        self.attention_by(q, k, v, past, &attending)
+        self.attention_by(q, k, v, past, documents, &attending)
     }
 
     /// softmax(scale·Q·Kᵀ, causal)·V for Q [B, H, T, E], K and V [B, G, T, E] with H a multiple of G; back to [B, T, H·E]. The queries attend to the tokens of
-    /// the past too, which stores K and V.
+    /// the past too, which stores K and V, and with documents only to those of their own.
     pub(super) fn attention_by(
         &self,
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
         past: Option<Past<'_>>,
+        documents: Option<&Documents>,
         attending: &Attending,
     ) -> Result<Tensor, TchError> {
         let [batch, heads, length, width] = q.size()[..] else {
@@ -49,10 +52,22 @@ impl Products {
             None => [k, v],
         }; // [B, G, S, E]
         let seen = k.size()[2];
-        let mask = attending.mask(length, seen, q.device())?;
+        let mask = match documents {
+            Some(documents) => Some(documents.mask(attending.window)?), // [B, 1, T, T]
+            None => attending.mask(length, seen, q.device())?,          // [T, S]
+        };
         let mixed = match attending.cap {
             Some(cap) => capped(&q, &k, &v, mask.as_ref(), attending.scale, cap)?,
             None => {
+                // libtorch's efficient kernels take a mask, or groups of queries, and not both.
+                let groups = heads / k.size()[1];
+                let [k, v] = match documents.is_some() && groups > 1 {
+                    true => [
+                        k.f_repeat_interleave_self_int(groups, 1, None)?,
+                        v.f_repeat_interleave_self_int(groups, 1, None)?,
+                    ],
+                    false => [k, v],
+                };
                 // libtorch's own causal mask takes the first query for the first token.
                 let is_causal = length > 1 && mask.is_none();
                 let is_grouped = k.size()[1] != heads;

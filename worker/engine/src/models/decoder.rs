@@ -7,6 +7,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::attention::Attending;
 use super::cache::{Cache, Past};
+use super::documents::Documents;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
 use super::rotary::{TurnTables, Turns};
@@ -103,16 +104,28 @@ impl Decoder {
 
     /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] after those in the cache, or the residual stream
     /// [B, T, D] of the block before.
-    pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
-        let turns = self.tables.positions(cache.map_or(0, Cache::len) as i64, input.size()[1])?;
+    pub(super) fn hidden(
+        &self,
+        input: &Tensor,
+        cache: Option<&Cache>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
+        let turns = self.turns(cache.map_or(0, Cache::len), input.size()[1], documents)?;
         let mut x = match self.embed(input) {
             Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
         for (at, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, &turns, cache.map(|cache| cache.layer(at)))?; // [B, T, D]
+            x = block.forward(&x, &turns, cache.map(|cache| cache.layer(at)), documents)?; // [B, T, D]
         }
         Ok(x)
+    }
+
+    fn turns(&self, start: usize, length: i64, documents: Option<&Documents>) -> Result<Turns<'_>, TchError> {
+        match documents {
+            Some(documents) => self.tables.within(documents),
+            None => self.tables.positions(start as i64, length),
+        }
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
@@ -128,10 +141,15 @@ impl Decoder {
     }
 
     /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
-    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
+    pub(super) fn layer(
+        &self,
+        at: usize,
+        x: &Tensor,
+        documents: Option<&Documents>,
+    ) -> Option<Result<Tensor, TchError>> {
         let block = self.blocks.get(at)?;
-        let turns = self.tables.positions(0, x.size()[1]);
-        Some(turns.and_then(|turns| block.forward(x, &turns, None)))
+        let turns = self.turns(0, x.size()[1], documents);
+        Some(turns.and_then(|turns| block.forward(x, &turns, None, documents)))
     }
 
     /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
@@ -188,12 +206,25 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, turns: &Turns, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
-        let x = x.f_add(&self.attention_norms.around(x, |x| self.attention(x, turns, past))?)?; // [B, T, D]
+    fn forward(
+        &self,
+        x: &Tensor,
+        turns: &Turns,
+        past: Option<Past<'_>>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
+        let attention = |x: &Tensor| self.attention(x, turns, past, documents);
+        let x = x.f_add(&self.attention_norms.around(x, attention)?)?; // [B, T, D]
         x.f_add(&self.feed_forward_norms.around(&x, |x| self.feed_forward(x))?) // [B, T, D]
     }
 
-    fn attention(&self, x: &Tensor, turns: &Turns, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
+    fn attention(
+        &self,
+        x: &Tensor,
+        turns: &Turns,
+        past: Option<Past<'_>>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
         let x = self.products.enter_columns(x)?; // [B, T, D]
         let (q, k) = (self.query.of(&self.products, &x)?, self.key.of(&self.products, &x)?); // [B, T, H·E], [B, T, G·E]
         let (q, k) = match &self.query_norms {
@@ -208,7 +239,7 @@ impl Block {
         }; // [B, H, T, E], [B, G, T, E]
         let (q, k) = (turns.turn(self.layer, &q)?, turns.turn(self.layer, &k)?);
         let v = self.heads(&self.value.of(&self.products, &x)?)?; // [B, G, T, E]
-        let mixed = self.products.attention_by(&q, &k, &v, past, &self.attending)?; // [B, T, H·E]
+        let mixed = self.products.attention_by(&q, &k, &v, past, documents, &self.attending)?; // [B, T, H·E]
         self.out.of_rows(&self.products, &mixed) // [B, T, D]
     }
 

@@ -6,6 +6,7 @@ use longhaul_common::model::{GPT2_NORM_EPSILON, ModelSpec};
 use tch::{Kind, TchError, Tensor};
 
 use super::cache::{Cache, Past};
+use super::documents::Documents;
 use super::parameters::Parameters;
 use super::precision::{Matrix, Products};
 
@@ -81,25 +82,40 @@ impl Gpt2 {
 
     /// Returns the residual stream [B, T, D] behind the last of these blocks, for their input: tokens [B, T] after those in the cache, or the residual stream
     /// [B, T, D] of the block before.
-    pub(super) fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
-        let mut x = match self.embed(input, cache) {
+    pub(super) fn hidden(
+        &self,
+        input: &Tensor,
+        cache: Option<&Cache>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
+        let mut x = match self.embed(input, cache, documents) {
             Some(x) => x?, // [B, T, D]
             None => input.shallow_clone(),
         };
         for (layer, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, cache.map(|cache| cache.layer(layer)))?; // [B, T, D]
+            x = block.forward(&x, cache.map(|cache| cache.layer(layer)), documents)?; // [B, T, D]
         }
         Ok(x)
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T]; `None`: the embedding is elsewhere.
-    pub(super) fn embed(&self, tokens: &Tensor, cache: Option<&Cache>) -> Option<Result<Tensor, TchError>> {
-        Some(self.embedding.as_ref()?.forward(tokens, cache))
+    pub(super) fn embed(
+        &self,
+        tokens: &Tensor,
+        cache: Option<&Cache>,
+        documents: Option<&Documents>,
+    ) -> Option<Result<Tensor, TchError>> {
+        Some(self.embedding.as_ref()?.forward(tokens, cache, documents))
     }
 
     /// Returns the residual stream [B, T, D] behind one of these layers; `None`: no such layer.
-    pub(super) fn layer(&self, at: usize, x: &Tensor) -> Option<Result<Tensor, TchError>> {
-        Some(self.blocks.get(at)?.forward(x, None))
+    pub(super) fn layer(
+        &self,
+        at: usize,
+        x: &Tensor,
+        documents: Option<&Documents>,
+    ) -> Option<Result<Tensor, TchError>> {
+        Some(self.blocks.get(at)?.forward(x, None, documents))
     }
 
     /// Returns logits [B, T, V] for the output of [`Self::hidden`]; `None`: the head is elsewhere.
@@ -110,9 +126,19 @@ impl Gpt2 {
 }
 
 impl Embedding {
-    fn forward(&self, tokens: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+    fn forward(
+        &self,
+        tokens: &Tensor,
+        cache: Option<&Cache>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
         let (start, length) = (cache.map_or(0, Cache::len) as i64, tokens.size()[1]);
-        let positions = self.positions.f_narrow(0, start, length)?; // [T, D]
+        let positions = match documents {
+            Some(documents) => {
+                Tensor::f_embedding(&self.positions, documents.positions(), -1, false, false)? // [B, T, D]
+            }
+            None => self.positions.f_narrow(0, start, length)?, // [T, D]
+        };
         let embedded = Tensor::f_embedding(&self.tokens, tokens, -1, false, false)?;
         // Frozen embeddings may be narrower.
         embedded.f_to_kind(Kind::Float)?.f_add(&positions.f_to_kind(Kind::Float)?) // [B, T, D]
@@ -135,12 +161,22 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
-        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, past)?)?; // [B, T, D]
+    fn forward(
+        &self,
+        x: &Tensor,
+        past: Option<Past<'_>>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
+        let x = x.f_add(&self.attention(&self.attention_norm.forward(x)?, past, documents)?)?; // [B, T, D]
         x.f_add(&self.feed_forward(&self.feed_forward_norm.forward(&x)?)?) // [B, T, D]
     }
 
-    fn attention(&self, x: &Tensor, past: Option<Past<'_>>) -> Result<Tensor, TchError> {
+    fn attention(
+        &self,
+        x: &Tensor,
+        past: Option<Past<'_>>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
         let [batch, length, _] = x.size()[..] else {
             return Err(TchError::Shape(format!("a block needs three dimensions, not {x:?}")));
         };
@@ -153,7 +189,7 @@ impl Block {
         let [q, k, v] = &*parts else {
             return Err(TchError::Shape(format!("queries, keys and values must be three, not {qkv:?}")));
         };
-        let mixed = self.products.attention(q, k, v, past)?; // [B, T, H·E]
+        let mixed = self.products.attention(q, k, v, past, documents)?; // [B, T, H·E]
         self.attention_out.forward_rows(&mixed, &self.products) // [B, T, D]
     }
 

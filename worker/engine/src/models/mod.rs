@@ -6,6 +6,7 @@ mod cache;
 mod cnn;
 mod decoder;
 mod deferred;
+mod documents;
 mod frozen;
 mod gpt2;
 mod mlp;
@@ -22,6 +23,7 @@ pub use cache::Cache;
 pub use cnn::Cnn;
 pub use decoder::Decoder;
 pub(crate) use deferred::{Columns, Deferred, Left};
+pub use documents::Documents;
 pub use frozen::FrozenWeights;
 pub use gpt2::Gpt2;
 use longhaul_common::config::{ModelKind, Precision};
@@ -87,7 +89,7 @@ impl Model {
     /// # Errors
     /// libtorch fails: out of memory, mostly.
     pub fn logits(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
-        self.project(&self.hidden(tokens, None)?)
+        self.project(&self.hidden(tokens, None, None)?)
     }
 
     /// Returns logits [1, V] of the token after `tokens` [1, T], which follow those in the cache and are added to it. Outside autograd.
@@ -96,7 +98,7 @@ impl Model {
     /// With those in the cache, the tokens exceed the context; the cache is then unchanged. Or libtorch fails.
     pub fn next_logits(&self, tokens: &Tensor, cache: &mut Cache) -> Result<Tensor, TchError> {
         let last = tch::no_grad(|| {
-            let x = self.hidden(tokens, Some(cache))?; // [1, T, D]
+            let x = self.hidden(tokens, Some(cache), None)?; // [1, T, D]
             self.project(&x.f_narrow(1, -1, 1)?) // [1, 1, V]
         })?;
         cache.advance(tokens.size()[1]);
@@ -139,7 +141,30 @@ impl Model {
     /// # Errors
     /// libtorch fails.
     pub fn forward(&self, input: &Tensor) -> Result<Tensor, TchError> {
-        self.hidden(input, None)
+        self.forward_within(input, None)
+    }
+
+    /// The same for sequences of several documents.
+    pub(crate) fn forward_within(
+        &self,
+        input: &Tensor,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
+        self.hidden(input, None, documents)
+    }
+
+    /// Returns the sum of the cross entropies, in nats, of the labels [B, T], given the residual stream [B, T, D] behind the last layer. A label of
+    /// [`IGNORED`] counts nothing.
+    pub(crate) fn loss_of_labels(&self, x: &Tensor, labels: &Tensor) -> Result<Tensor, TchError> {
+        cross_entropy_of(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::Sum)
+    }
+
+    /// Returns the mean for each sequence: `[B]`; zero without labels.
+    pub(crate) fn losses_of_labels(&self, x: &Tensor, labels: &Tensor) -> Result<Tensor, TchError> {
+        let losses = cross_entropy_of(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::None)?; // [B·T]
+        let counts = labels.f_ne(IGNORED)?.f_sum_dim_intlist([1].as_slice(), false, Kind::Float)?; // [B]
+        let sums = losses.f_view([labels.size()[0], -1])?;
+        sums.f_sum_dim_intlist([1].as_slice(), false, Kind::Float)?.f_div(&counts.f_clamp_min(1.0)?)
     }
 
     /// Returns the mean cross entropy, in nats, of the tokens [B, T + 1] except the first of each sequence, given the residual stream [B, T, D] behind the
@@ -160,13 +185,13 @@ impl Model {
         losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
     }
 
-    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T] (int64).
+    /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T] (int64), in sequences of several documents if given.
     ///
     /// # Errors
     /// The embedding is not among these blocks; or libtorch fails.
-    pub fn embed(&self, tokens: &Tensor) -> Result<Tensor, TchError> {
+    pub fn embed(&self, tokens: &Tensor, documents: Option<&Documents>) -> Result<Tensor, TchError> {
         let x = match self {
-            Self::Gpt2(model) => model.embed(tokens, None),
+            Self::Gpt2(model) => model.embed(tokens, None, documents),
             Self::Decoder(model) => model.embed(tokens),
             Self::Mlp(model) => Some(model.embed(tokens)),
             Self::Cnn(model) => Some(model.embed(tokens)),
@@ -174,24 +199,29 @@ impl Model {
         x.unwrap_or_else(|| Err(TchError::Shape("the embedding is not among these blocks".to_owned())))
     }
 
-    /// Returns the residual stream [B, T, D] behind a layer, by its index among those here, for its input.
+    /// Returns the residual stream [B, T, D] behind a layer, by its index among those here, for its input, in sequences of several documents if given.
     ///
     /// # Errors
     /// No such layer; or libtorch fails.
-    pub fn layer(&self, at: usize, x: &Tensor) -> Result<Tensor, TchError> {
+    pub fn layer(&self, at: usize, x: &Tensor, documents: Option<&Documents>) -> Result<Tensor, TchError> {
         let x = match self {
-            Self::Gpt2(model) => model.layer(at, x),
-            Self::Decoder(model) => model.layer(at, x),
+            Self::Gpt2(model) => model.layer(at, x, documents),
+            Self::Decoder(model) => model.layer(at, x, documents),
             Self::Mlp(model) => model.layer(at, x),
             Self::Cnn(model) => model.layer(at, x),
         };
         x.unwrap_or_else(|| Err(TchError::Shape(format!("fewer than {} layers are here", at + 1))))
     }
 
-    fn hidden(&self, input: &Tensor, cache: Option<&Cache>) -> Result<Tensor, TchError> {
+    fn hidden(
+        &self,
+        input: &Tensor,
+        cache: Option<&Cache>,
+        documents: Option<&Documents>,
+    ) -> Result<Tensor, TchError> {
         match self {
-            Self::Gpt2(model) => model.hidden(input, cache),
-            Self::Decoder(model) => model.hidden(input, cache),
+            Self::Gpt2(model) => model.hidden(input, cache, documents),
+            Self::Decoder(model) => model.hidden(input, cache, documents),
             Self::Mlp(model) => model.hidden(input),
             Self::Cnn(model) => model.hidden(input),
         }
@@ -243,16 +273,14 @@ impl Model {
     }
 }
 
+/// A target without a loss: libtorch's own default; no token has this index.
+pub(crate) const IGNORED: i64 = -100;
+
 /// For logits [.., V] and as many targets [N].
 fn cross_entropy_of(logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
-    /// libtorch's own default; no token has this index.
-    const IGNORED_TARGET: i64 = -100;
     let entries = logits.size().last().copied().unwrap_or(1);
-    logits.f_view([-1, entries])?.f_to_kind(Kind::Float)?.f_cross_entropy_loss::<Tensor>(
-        targets,
-        None,
-        reduction,
-        IGNORED_TARGET,
-        0.0,
-    )
+    logits
+        .f_view([-1, entries])?
+        .f_to_kind(Kind::Float)?
+        .f_cross_entropy_loss::<Tensor>(targets, None, reduction, IGNORED, 0.0)
 }

@@ -6,6 +6,8 @@ use longhaul_common::config::RopeScaling;
 use longhaul_common::model::{Decoder, Rotary};
 use tch::{Device, TchError, Tensor};
 
+use super::documents::Documents;
+
 /// The tables of a model, or of some of its layers.
 #[derive(Debug)]
 pub(super) struct TurnTables {
@@ -69,6 +71,13 @@ impl TurnTables {
         let kinds = self.kinds.iter().map(|kind| kind.table(start + length).narrow(start, length));
         Ok(Turns { kinds: kinds.collect::<Result<_, _>>()?, tables: self })
     }
+
+    /// Returns those of the tokens of documents.
+    pub(super) fn within(&self, documents: &Documents) -> Result<Turns<'_>, TchError> {
+        let positions = documents.positions(); // [B, T]
+        let kinds = self.kinds.iter().map(|kind| kind.table(positions.size()[1]).gathered(positions));
+        Ok(Turns { kinds: kinds.collect::<Result<_, _>>()?, tables: self })
+    }
 }
 
 impl Kind {
@@ -110,6 +119,17 @@ impl Table {
 
     fn narrow(&self, start: i64, length: i64) -> Result<Self, TchError> {
         Ok(Self { cos: self.cos.f_narrow(0, start, length)?, sin: self.sin.f_narrow(0, start, length)? })
+    }
+
+    /// Returns the rows of these positions [B, T]: [B, 1, T, E].
+    fn gathered(&self, positions: &Tensor) -> Result<Self, TchError> {
+        let [batch, length] = positions.size()[..] else {
+            return Err(TchError::Shape(format!("positions have two dimensions, not {positions:?}")));
+        };
+        let rows = |table: &Tensor| {
+            table.f_index_select(0, &positions.f_reshape([-1])?)?.f_view([batch, 1, length, -1])
+        };
+        Ok(Self { cos: rows(&self.cos)?, sin: rows(&self.sin)? })
     }
 
     /// Rotates channel i of each head against channel i + E/2 by the position's angle. x: [B, heads, T, E].

@@ -16,7 +16,7 @@ use crate::train::selection::Candidate;
 pub(super) struct Samples {
     /// The sequences.
     pub batch: Batch,
-    /// The number of samples that the update counts for.
+    /// The number of samples that the update counts for; for conversations, of trained tokens, so that the mean over workers is one over tokens.
     pub counted: usize,
     /// Tokens examined.
     pub tokens: u64,
@@ -39,12 +39,23 @@ impl Device<'_> {
         Ok(batch)
     }
 
+    /// Returns the number of samples, or of trained tokens of conversations, in these steps.
+    pub(super) fn counted_in(&self, steps: &[Vec<u64>]) -> Result<usize> {
+        if self.config.data.conversations.is_none() {
+            return Ok(steps.iter().map(Vec::len).sum());
+        }
+        let seed = self.config.run.seed;
+        let losses = |positions: &Vec<u64>| Ok(self.data.batch(positions.iter().copied(), seed)?.losses());
+        steps.iter().map(losses).sum()
+    }
+
     /// Returns all samples at these positions, or the selected ones: the same on all workers of a copy of the model.
     pub(super) fn samples(&mut self, all: Batch, positions: &[u64]) -> Result<Samples> {
         let seed = self.config.run.seed;
         let (given, tokens) = (positions.len(), all.tokens());
         let Some(selector) = self.selector.as_mut().filter(|_| given > 0) else {
-            return Ok(Samples { batch: all, counted: given, tokens, selected: Vec::new() });
+            let counted = all.losses();
+            return Ok(Samples { batch: all, counted, tokens, selected: Vec::new() });
         };
         let visit = |&position| Candidate { position, visit: self.data.visit(position, seed) };
         let candidates: Vec<Candidate> = positions.iter().map(visit).collect();

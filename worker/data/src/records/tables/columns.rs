@@ -38,7 +38,7 @@ const ARROW: &str = "Arrow";
 
 const NULL: Cow<'static, str> = Cow::Borrowed("it is null");
 
-type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
+pub(super) type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
 /// The texts of one column.
 pub(super) struct Columns {
@@ -60,38 +60,14 @@ pub(super) struct Columns {
 impl Columns {
     /// Opens a Parquet file.
     pub(super) fn parquet(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
-        check_ends(&table)?;
-        let (path, file) = (table.path.as_path(), table.rewound()?);
-        let refused = |error: ArrowError| malformed(path, "Parquet", 0, &error);
-        let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
-        check_joined(&table, builder.metadata())?;
-        let column = find(builder.schema(), recipe, path)?;
-        let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
-        let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
-        let reader = guarded(|| Ok(builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()?));
-        let batches = Box::new(reader.map_err(refused)?);
-        Ok(Self { column: Some(column), ..Self::new(table, "Parquet", batches, recipe, rows) })
+        let choose = |schema: &Schema| Ok(vec![find(schema, recipe, &table.path)?]);
+        let (batches, columns, rows) = parquet_batches(&table, choose)?;
+        Ok(Self { column: columns.first().copied(), ..Self::new(table, "Parquet", batches, recipe, rows) })
     }
 
     /// Opens an Arrow file or stream.
     pub(super) fn arrow(table: TableFile, recipe: &Recipe) -> Result<Self, DataError> {
-        let path = table.path.as_path();
-        let mut magic = Vec::new();
-        let read = table.rewound()?.take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
-        read.map_err(DataError::io("read", path))?;
-        let refused = |error: ArrowError| malformed(path, ARROW, 0, &error);
-        let file = || table.rewound().map(BufReader::new);
-        let batches: Batches = if magic == ARROW_MAGIC {
-            check_file(&mut file()?).map_err(|error| unsound(path, error))?;
-            let open = |file, columns| guarded(|| FileReader::try_new(file, columns)).map_err(refused);
-            let column = find(&open(file()?, None)?.schema(), recipe, path)?;
-            Box::new(open(file()?, Some(vec![column]))?)
-        } else {
-            check_stream(&mut file()?).map_err(|error| unsound(path, error))?;
-            let open = |file, columns| guarded(|| StreamReader::try_new(file, columns)).map_err(refused);
-            let column = find(&open(file()?, None)?.schema(), recipe, path)?;
-            Box::new(open(file()?, Some(vec![column]))?)
-        };
+        let batches = arrow_batches(&table, |schema| Ok(vec![find(schema, recipe, &table.path)?]))?;
         Ok(Self::new(table, ARROW, batches, recipe, None))
     }
 
@@ -139,6 +115,46 @@ impl Columns {
     }
 }
 
+/// Opens the chosen columns of a Parquet file; returns these and the number of rows too.
+pub(super) fn parquet_batches(
+    table: &TableFile,
+    choose: impl FnOnce(&Schema) -> Result<Vec<usize>, DataError>,
+) -> Result<(Batches, Vec<usize>, Option<u64>), DataError> {
+    check_ends(table)?;
+    let (path, file) = (table.path.as_path(), table.rewound()?);
+    let refused = |error: ArrowError| malformed(path, "Parquet", 0, &error);
+    let builder = guarded(|| Ok(ParquetRecordBatchReaderBuilder::try_new(file)?)).map_err(refused)?;
+    check_joined(table, builder.metadata())?;
+    let columns = choose(builder.schema())?;
+    let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).ok();
+    let mask = ProjectionMask::roots(builder.parquet_schema(), columns.iter().copied());
+    let reader = guarded(|| Ok(builder.with_projection(mask).with_batch_size(BATCH_ROWS).build()?));
+    Ok((Box::new(reader.map_err(refused)?), columns, rows))
+}
+
+/// Opens the chosen columns of an Arrow file or stream.
+pub(super) fn arrow_batches(
+    table: &TableFile,
+    choose: impl FnOnce(&Schema) -> Result<Vec<usize>, DataError>,
+) -> Result<Batches, DataError> {
+    let path = table.path.as_path();
+    let mut magic = Vec::new();
+    let read = table.rewound()?.take(ARROW_MAGIC.len() as u64).read_to_end(&mut magic);
+    read.map_err(DataError::io("read", path))?;
+    let refused = |error: ArrowError| malformed(path, ARROW, 0, &error);
+    let file = || table.rewound().map(BufReader::new);
+    if magic == ARROW_MAGIC {
+        check_file(&mut file()?).map_err(|error| unsound(path, error))?;
+        let open = |file, columns| guarded(|| FileReader::try_new(file, columns)).map_err(refused);
+        let columns = choose(&open(file()?, None)?.schema())?;
+        return Ok(Box::new(open(file()?, Some(columns))?));
+    }
+    check_stream(&mut file()?).map_err(|error| unsound(path, error))?;
+    let open = |file, columns| guarded(|| StreamReader::try_new(file, columns)).map_err(refused);
+    let columns = choose(&open(file()?, None)?.schema())?;
+    Ok(Box::new(open(file()?, Some(columns))?))
+}
+
 /// Whether a reader's message reports a text that is not UTF-8.
 fn is_of_encoding(error: &dyn std::error::Error) -> bool {
     let message = error.to_string().to_ascii_lowercase();
@@ -167,7 +183,7 @@ impl Records for Columns {
 }
 
 /// Calls a reader, which panics on some kinds of damage, and returns its result.
-fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
     unwound(read, ArrowError::ParseError)
 }
 
@@ -178,7 +194,12 @@ fn not_utf8(error: &std::string::FromUtf8Error) -> Cow<'static, str> {
 }
 
 /// Returns the error for a table whose reader suggests no remedy.
-fn malformed(path: &Path, format: &'static str, row: u64, error: &dyn std::error::Error) -> DataError {
+pub(super) fn malformed(
+    path: &Path,
+    format: &'static str,
+    row: u64,
+    error: &dyn std::error::Error,
+) -> DataError {
     /// The library's error for a compression missing from the build.
     const WITHOUT: &str = "Disabled feature at compile time: ";
     let place = if row == 0 { DESCRIPTION.to_owned() } else { format!("after row {row}") };

@@ -2,6 +2,7 @@
 
 mod arrow_sizes;
 mod columns;
+mod conversations;
 mod ends;
 mod no_text;
 mod raw_texts;
@@ -12,6 +13,7 @@ use std::io::Read;
 use longhaul_common::config::DataFormat;
 
 use self::columns::Columns;
+use self::conversations::ConversationColumns;
 use self::table_file::TableFile;
 use super::{Records, content};
 use crate::cache::Cache;
@@ -25,6 +27,9 @@ pub(super) fn open(file: &Origin, recipe: &Recipe, cache: &Cache) -> Result<Box<
         return Err(DataError::empty(&table.path));
     }
     check_beginning(&table, recipe)?;
+    if let Some(chat) = &recipe.chat {
+        return Ok(Box::new(ConversationColumns::open(table, recipe, chat)?));
+    }
     let columns = match recipe.format {
         DataFormat::Parquet => Columns::parquet(table, recipe),
         _ => Columns::arrow(table, recipe),

@@ -144,8 +144,10 @@ fn made_of(place: usize, field: &Field) -> Option<Made> {
         }
         _ => return None,
     };
+    let or =
+        if sort == Sort::Talk { "; to train on them as conversations, add [data.conversations]" } else { "" };
     let does = format!(
-        "`pyarrow.table({{\"text\": [\"\\n\".join({row}) for row in table[{name:?}].to_pylist()]}})` makes a text of each of its lists: write that table"
+        "`pyarrow.table({{\"text\": [\"\\n\".join({row}) for row in table[{name:?}].to_pylist()]}})` makes a text of each of its lists: write that table{or}"
     );
     Some(Made { sort, does })
 }

@@ -92,7 +92,7 @@ impl Images {
         let origin = Origin::Local(self.folder.path().join("."));
         Begun {
             images: images_in(origin.path()).unwrap(),
-            recipe: maker.recipe(&config.training()[0], &config),
+            recipe: maker.recipe(&config.training()[0], &config).unwrap(),
             origin,
             bad_records_max: max,
         }

@@ -72,7 +72,7 @@ fn samples(data: &Dataset, positions: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>
         let sample = data.sample(position, 1).unwrap();
         match sample.content {
             Content::Image { pixels, class } => (sample.index, pixels, class),
-            Content::Tokens(_) => panic!("images have no tokens"),
+            _ => panic!("images have no tokens"),
         }
     };
     positions.map(image).collect()

@@ -1,0 +1,127 @@
+//! Conversations of a file, whose form is recognised by its columns.
+
+use std::path::{Path, PathBuf};
+
+use longhaul_common::config::ConversationKind;
+use minijinja::Value;
+
+use super::{Chat, Conversation};
+use crate::DataError;
+
+/// Columns read beside those that name a form.
+#[cfg(feature = "parquet")]
+const BESIDE: [&str; 7] = ["input", "system", "tools", "functions", "documents", "images", "history"];
+/// Most columns in a message.
+const SHOWN_MAX: usize = 20;
+
+/// Reads the conversations of a file.
+#[derive(Debug)]
+pub(crate) struct RowReader {
+    path: PathBuf,
+    chat: Chat,
+    /// Known with the first row.
+    kind: Option<ConversationKind>,
+}
+
+impl RowReader {
+    pub(crate) fn new(chat: &Chat, path: &Path) -> Self {
+        Self { path: path.to_owned(), chat: chat.clone(), kind: None }
+    }
+
+    /// Learns the columns of a table, and returns the indices of those to be read.
+    ///
+    /// # Errors
+    /// They are of no form, or of several; or there is no chat template.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn columns(&mut self, columns: &[&str]) -> Result<Vec<usize>, DataError> {
+        let kind = self.learn(columns)?;
+        let list = self.chat.column.as_deref();
+        let is_read = |name: &str| match list {
+            Some(list) => name == list,
+            None => kind.columns().contains(&name) || BESIDE.contains(&name),
+        };
+        for wanted in self.wanted(kind) {
+            match columns.iter().filter(|name| **name == wanted).count() {
+                1 => {}
+                0 => return Err(self.refused(format!("it has no column `{wanted}`; {}", named(columns)))),
+                _ => {
+                    return Err(self.refused(format!("two of its columns are called `{wanted}`: rename one")));
+                }
+            }
+        }
+        Ok((0..columns.len()).filter(|at| is_read(columns[*at])).collect())
+    }
+
+    /// Reads a row, an object; returns a conversation, or the reason why it is none.
+    ///
+    /// # Errors
+    /// It is the first one, and its columns are of no form, or of several; or there is no chat template.
+    pub(crate) fn read(&mut self, row: &Value) -> Result<Result<Conversation, String>, DataError> {
+        let keys: Vec<Value> = row.try_iter().map(Iterator::collect).unwrap_or_default();
+        let columns: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+        let kind = self.learn(&columns)?;
+        if let Some(missing) = self.wanted(kind).find(|wanted| !columns.contains(wanted)) {
+            return Ok(Err(format!("it has no field `{missing}`; {}", named(&columns))));
+        }
+        Ok(Conversation::read(row, kind, self.chat.column.as_deref()))
+    }
+
+    fn wanted(&self, kind: ConversationKind) -> impl Iterator<Item = &str> {
+        let list = self.chat.column.as_deref();
+        list.into_iter().chain(kind.columns().iter().copied().filter(move |_| list.is_none()))
+    }
+
+    fn learn(&mut self, columns: &[&str]) -> Result<ConversationKind, DataError> {
+        if let Some(kind) = self.kind {
+            return Ok(kind);
+        }
+        let kind = match self.chat.kind {
+            Some(kind) => kind,
+            None => recognised(columns).map_err(|reason| self.refused(reason))?,
+        };
+        if self.chat.template.is_none() && kind != ConversationKind::PromptCompletion {
+            return Err(self.refused(
+                "conversations need a chat template, and there is none: neither `chat_template.jinja` nor a tokenizer_config.json with `chat_template` is beside the tokenizer; name a file in data.conversations.chat_template".to_owned(),
+            ));
+        }
+        self.kind = Some(kind);
+        Ok(kind)
+    }
+
+    fn refused(&self, reason: String) -> DataError {
+        DataError::Conversations { path: self.path.clone(), reason }
+    }
+}
+
+/// Returns the only form with these columns.
+fn recognised(columns: &[&str]) -> Result<ConversationKind, String> {
+    let has_all = |kind: &ConversationKind| kind.columns().iter().all(|name| columns.contains(name));
+    let found: Vec<ConversationKind> = ConversationKind::ALL.into_iter().filter(has_all).collect();
+    let names = |kinds: &[ConversationKind]| {
+        let shown = |kind: &ConversationKind| format!("{} ({})", kind.name(), kind.columns().join(", "));
+        kinds.iter().map(shown).collect::<Vec<_>>().join("; ")
+    };
+    match found[..] {
+        [kind] => Ok(kind),
+        [] => Err(format!(
+            "its columns are of no known form of conversations; {}; known are {}; a list of messages under another name is named by field or column of the source",
+            named(columns),
+            names(&ConversationKind::ALL)
+        )),
+        _ => Err(format!(
+            "its columns are of several forms, {}: say one in data.conversations.kind; {}",
+            names(&found),
+            named(columns)
+        )),
+    }
+}
+
+fn named(columns: &[&str]) -> String {
+    let shown: Vec<String> = columns.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+    let more = columns.len().saturating_sub(SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match shown.is_empty() {
+        true => "it has no columns".to_owned(),
+        false => format!("its columns are {}{more}", shown.join(", ")),
+    }
+}

@@ -1,0 +1,136 @@
+//! A model's chat template, in the environment that transformers gives it (`utils/chat_template_utils.py`).
+
+use std::error::Error as _;
+use std::ops::Range;
+use std::sync::Arc;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, Value, escape_formatter};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::conversation::Message;
+use super::date::Date;
+use super::generation::{self, MARKS};
+use super::python::{self, Raised};
+
+/// Most bytes of a template: a hundred times those of the longest.
+pub(super) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+/// Work of a rendering: each unit is an instruction, or 64 bytes made. Bounds a template's loops and memory.
+const FUEL: u64 = 1 << 22;
+const NAME: &str = "chat";
+
+/// A compiled chat template.
+#[derive(Clone, Debug)]
+pub(super) struct ChatTemplate {
+    environment: Arc<Environment<'static>>,
+    /// Names and texts of the tokenizer's special tokens.
+    specials: Vec<(String, String)>,
+    has_generation: bool,
+    uses_clock: bool,
+    hash: blake3::Hash,
+}
+
+/// A rendered conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rendered {
+    pub(super) text: String,
+    /// Byte ranges in generation blocks, in order.
+    pub(super) generated: Vec<Range<usize>>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// The place and the cause.
+    pub(super) fn new(
+        source: &str,
+        specials: Vec<(String, String)>,
+        date: Option<Date>,
+    ) -> Result<Self, String> {
+        let (translated, has_generation) = generation::translated(source);
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| shown(&error))?);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_formatter(|out, state, value| match value.kind() {
+            ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => Err(Error::new(
+                minijinja::ErrorKind::InvalidOperation,
+                "it prints a list or a mapping, in Python's own form: print it with `tojson`",
+            )),
+            _ => escape_formatter(out, state, value),
+        });
+        generation::add_to(&mut environment);
+        python::add_to(&mut environment, date);
+        environment.add_template_owned(NAME, translated).map_err(|error| shown(&error))?;
+        let mut hasher = blake3::Hasher::new();
+        let date = date.map(|date| date.to_string()).unwrap_or_default();
+        let names = specials.iter().flat_map(|(name, text)| [name.as_str(), text]);
+        for part in [source, &date].into_iter().chain(names) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        let (environment, hash) = (Arc::new(environment), hasher.finalize());
+        Ok(Self { environment, specials, has_generation, uses_clock: source.contains("strftime_now"), hash })
+    }
+
+    /// Whether it marks generated text.
+    pub(super) fn has_generation(&self) -> bool {
+        self.has_generation
+    }
+
+    /// Identifies all that determines what it renders.
+    pub(super) fn hash(&self) -> blake3::Hash {
+        self.hash
+    }
+
+    /// Renders messages.
+    ///
+    /// # Errors
+    /// The template refuses them or fails, or they have a character that no text has.
+    pub(super) fn render(&self, messages: &[Message], prompts: bool) -> Result<Rendered, String> {
+        let values = messages.iter().map(Message::value);
+        let own = [
+            ("messages", values.collect::<Vec<Value>>().into()),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+            ("add_generation_prompt", Value::from(prompts)),
+        ];
+        let specials = self.specials.iter().map(|(name, text)| (name.as_str(), Value::from(text.as_str())));
+        let context = Value::from_pairs(own.into_iter().chain(specials));
+        let template = self.environment.get_template(NAME).map_err(|error| shown(&error))?;
+        let rendered = template.render(context).map_err(|error| self.refused(&error))?;
+        let (text, generated) = generation::unmarked(&rendered);
+        Ok(Rendered { text, generated })
+    }
+
+    fn refused(&self, error: &Error) -> String {
+        let shown = shown(error);
+        let date = self.uses_clock && shown.contains("strftime_now");
+        let remedy = if date { ": it asks for the date: say data.conversations.date" } else { "" };
+        format!("{shown}{remedy}")
+    }
+}
+
+/// Whether a text has a character that marks generated text.
+pub(super) fn has_marks(text: &str) -> bool {
+    text.contains(MARKS)
+}
+
+/// Returns an error in words.
+fn shown(error: &Error) -> String {
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        if let Some(Raised(message)) = next.downcast_ref() {
+            return format!("the chat template refuses it: {message}");
+        }
+        cause = next.source();
+    }
+    let (place, words) =
+        (error.line(), error.detail().map_or_else(|| error.kind().to_string(), str::to_owned));
+    let place = place.map(|line| format!(" in line {line}")).unwrap_or_default();
+    format!("the chat template fails{place}: {words}")
+}
