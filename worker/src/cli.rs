@@ -278,9 +278,24 @@ pub struct SampleArgs {
     /// Folder of the pretrained model, for a checkpoint of adapters. Default: the one they were trained from.
     #[arg(long, value_name = "FOLDER")]
     pub base: Option<PathBuf>,
-    /// The text to continue: at least one character.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub prompt: String,
+    /// The text to continue, or with `--chat` the user's message; several may be given. Default with `--chat`: each line of standard input.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "chat")]
+    pub prompt: Vec<String>,
+    /// Chat: render messages with the model's chat template, and print answers.
+    #[arg(long)]
+    pub chat: bool,
+    /// The system's message of a chat.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+    /// A chat template's file. Default: that of the model.
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    pub chat_template: Option<PathBuf>,
+    /// The day for templates that ask for it, as `2024-07-26`.
+    #[arg(long, value_name = "DAY", requires = "chat")]
+    pub date: Option<String>,
+    /// Stop before this token, given as its text, besides the model's own end tokens; several may be given.
+    #[arg(long, value_name = "TOKEN")]
+    pub stop: Vec<String>,
     /// Tokens to draw: 1 to 100000. With the tokenizer `bytes`, a token is a byte.
     #[arg(
         long,
@@ -296,6 +311,12 @@ pub struct SampleArgs {
     /// Draw only from this many likeliest tokens; 0: from all.
     #[arg(long, value_name = "COUNT", default_value_t = 0, allow_negative_numbers = true)]
     pub top_k: u32,
+    /// Draw only from the likeliest tokens that have this probability together: above 0, to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = top_p)]
+    pub top_p: f64,
+    /// Make tokens that are in the text already less likely: 1 does not, 1.1 a little.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = penalty)]
+    pub repetition_penalty: f64,
     /// The same seed draws the same text.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
@@ -305,6 +326,16 @@ pub struct SampleArgs {
     /// CPU threads for the device; 1 is the fastest for a small model or on a busy machine. Default: one per core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+fn top_p(text: &str) -> Result<f64, String> {
+    let share = text.parse().map_err(|_| "not a number".to_owned())?;
+    if 0.0 < share && share <= 1.0 { Ok(share) } else { Err("it is above 0, and 1 at most".to_owned()) }
+}
+
+fn penalty(text: &str) -> Result<f64, String> {
+    let factor: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if factor > 0.0 && factor.is_finite() { Ok(factor) } else { Err("it is above 0, and finite".to_owned()) }
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
@@ -329,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_prompt_may_begin_with_a_dash() {
-        assert_eq!(sample(&[]).map(|args| args.prompt), Ok("- p".to_owned()));
+        assert_eq!(sample(&[]).map(|args| args.prompt), Ok(vec!["- p".to_owned()]));
     }
 
     #[test]

@@ -18,13 +18,13 @@ const VOCABULARY: usize = 48;
 const LICENCE_BYTES: usize = 8 << 20;
 
 /// A folder of a pretrained model as `save_pretrained` writes it, with tokenizer, chat template and licence.
-struct Pretrained {
+pub struct Pretrained {
     folder: TempDir,
     text: PathBuf,
 }
 
 impl Pretrained {
-    fn new(case: &str) -> Self {
+    pub fn new(case: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fixture =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/tests/fixtures/decoders").join(case);
@@ -61,7 +61,40 @@ impl Pretrained {
         Self { folder, text: beside }
     }
 
-    fn path(&self) -> &Path {
+    /// Gives it a tokenizer of small letters, a template of the usual form, and a context for sentences.
+    pub fn speaks_in_letters(&self) {
+        let specials = ["[UNK]", "<|im_start|>", "<|im_end|>"].map(str::to_owned).into_iter();
+        let letters = ('a'..='z').chain(" \n.,?'-".chars()).map(String::from);
+        let vocabulary: serde_json::Map<String, Value> =
+            specials.clone().chain(letters).zip(0..).map(|(token, id)| (token, json!(id))).collect();
+        let special = |(content, id): (String, u32)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            })
+        };
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": specials.zip(0..).map(special).collect::<Vec<_>>(),
+            "normalizer": {"type": "Lowercase"},
+            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false},
+            "post_processor": null, "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+        });
+        let template = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+                        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+        let mut config = config_of(self.path());
+        config["max_position_embeddings"] = json!(256);
+        for (name, text) in [
+            ("tokenizer.json", tokenizer.to_string()),
+            ("chat_template.jinja", template.to_owned()),
+            ("config.json", config.to_string()),
+        ] {
+            fs::write(self.path().join(name), text).unwrap();
+        }
+    }
+
+    pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
@@ -214,7 +247,7 @@ fn adapters_alone_cross_the_link_and_pretrained_weights_keep_their_bits() {
         steps: 8,
         ..Setup::default()
     };
-    let mut scenario = setup.start();
+    let mut scenario = start(setup, 2);
     let status = scenario.finish();
     let checkpoints = scenario.cluster.folder().join("checkpoints");
     let opened = open_model(&checkpoints, None).unwrap();

@@ -11,6 +11,7 @@ use longhaul_tests::cluster::{Process, free_address};
 use longhaul_tests::tutorial::{Act, Command, acts};
 use tempfile::TempDir;
 
+use crate::pretrained::Pretrained;
 use crate::turns::take_turn;
 
 /// Timeout of a command's output, and of its end.
@@ -33,6 +34,16 @@ fn two_machines_train_together_as_the_book_says() {
 #[test]
 fn a_plan_is_made_as_the_book_says() {
     Reader::new().does("docs/book/src/planning.md");
+}
+
+#[test]
+fn a_pretrained_model_is_tuned_across_two_sites_as_the_book_says() {
+    let reader = Reader::new();
+    let pretrained = Pretrained::new("qwen3");
+    pretrained.speaks_in_letters();
+    std::os::unix::fs::symlink(pretrained.path(), reader.folder.path().join("SmolLM2-135M-Instruct"))
+        .unwrap();
+    reader.does("docs/book/src/fine-tuning.md");
 }
 
 #[test]

@@ -78,7 +78,8 @@ impl ModelFiles {
         ensure!(rest.is_empty(), "extra bytes follow the list of a model's files");
         ensure!(list.0.len() <= FILES_MAX, "a model of more than {FILES_MAX} files");
         ensure!(list.0.is_sorted_by(|one, next| one.name < next.name), "a list of files that is not sorted");
-        let whole = model.whole();
+        // A run that trains a part of it fetches all of it.
+        let whole = model.untuned().whole();
         let lines = (whole.parameters().len() as u64 + 1).saturating_mul(TENSOR_LINE_BYTES_MAX);
         let most = whole.parameter_count().saturating_mul(size_of::<f32>() as u64).saturating_add(lines);
         let mut weights = 0_u64;

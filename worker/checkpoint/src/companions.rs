@@ -143,8 +143,45 @@ impl Companions {
     }
 }
 
+/// Returns the tokens that end a model's text, by its `generation_config.json`, or else its `config.json`: `eos_token_id`, a number or a list.
+#[must_use]
+pub fn end_tokens(companions: &Companions) -> Vec<u32> {
+    let ends = |name: &str| {
+        let json: serde_json::Value = serde_json::from_slice(companions.get(name)?).ok()?;
+        let one = |value: &serde_json::Value| u32::try_from(value.as_u64()?).ok();
+        match json.get("eos_token_id")? {
+            serde_json::Value::Array(all) => Some(all.iter().filter_map(one).collect()),
+            value => one(value).map(|end| vec![end]),
+        }
+    };
+    ["generation_config.json", MODEL_CONFIG].into_iter().find_map(ends).unwrap_or_default()
+}
+
 impl FromIterator<(String, Arc<[u8]>)> for Companions {
     fn from_iter<T: IntoIterator<Item = (String, Arc<[u8]>)>>(files: T) -> Self {
         Self(files.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_ends_with_the_tokens_that_generation_ends_with() {
+        let files = |files: &[(&str, &str)]| -> Companions {
+            files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().into())).collect()
+        };
+        let config = (MODEL_CONFIG, r#"{"eos_token_id": 7}"#);
+        let generation = |text| ("generation_config.json", text);
+        for (given, ends) in [
+            (&[config][..], &[7][..]),
+            (&[config, generation(r#"{"eos_token_id": [3, 4]}"#)], &[3, 4]),
+            (&[config, generation("{}")], &[7]),
+            (&[generation(r#"{"eos_token_id": null}"#)], &[]),
+            (&[], &[]),
+        ] {
+            assert_eq!(end_tokens(&files(given)), ends, "{given:?}");
+        }
     }
 }

@@ -74,7 +74,7 @@ mod work;
 
 pub use batch::{CLASS_BYTES, HostBatch, HostMicroBatch, Values};
 pub use block_provider::BlockProvider;
-pub use chat::{ConversationCounts, START, TOKEN_MASK, TRAINED};
+pub use chat::{ConversationCounts, Dialogue, START, TOKEN_MASK, TRAINED};
 pub use class_gaps::ClassGaps;
 pub use dataset::{Dataset, SourceSummary, Visit};
 pub use detokenizer::Detokenizer;

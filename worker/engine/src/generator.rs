@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use tch::{Device, Kind, Tensor};
 
-use super::sampling::draw;
+use super::sampling::{draw, penalise};
 use super::{EngineError, Sampling, set_threads, to_host};
 use crate::models::{Cache, Model, Parameters};
 
@@ -96,7 +96,9 @@ impl Iterator for Continuation<'_> {
 
 impl Continuation<'_> {
     fn draw_next(&mut self) -> Result<u32, EngineError> {
-        let token = draw(&self.next_logits()?, self.sampling, &mut self.rng);
+        let mut logits = self.next_logits()?;
+        penalise(&mut logits, &self.window, self.sampling);
+        let token = draw(&logits, self.sampling, &mut self.rng);
         self.window.push(token as i64);
         Ok(token as u32)
     }
@@ -124,7 +126,8 @@ mod tests {
     use longhaul_common::model::draw_parameters;
     use longhaul_common::model::tiny::{tiny_gpt2, tiny_llama};
 
-    const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, seed: 0 };
+    const GREEDY: Sampling =
+        Sampling { temperature: 0.0, top_k: None, top_p: 1.0, repetition_penalty: 1.0, seed: 0 };
     const PROMPT: [u32; 3] = [7, 3, 50];
 
     /// Weights large enough for uneven attention.
@@ -200,7 +203,7 @@ mod tests {
     fn the_same_seed_draws_the_same_tokens() {
         let generator = generator(&tiny_llama());
         let draw = |seed| -> Vec<u32> {
-            let sampling = Sampling { temperature: 1.0, top_k: None, seed };
+            let sampling = Sampling { seed, ..Sampling::default() };
             generator.continuation(&PROMPT, sampling).unwrap().take(40).map(Result::unwrap).collect()
         };
         assert_eq!(draw(1), draw(1));

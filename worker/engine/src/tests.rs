@@ -47,7 +47,7 @@ fn both_families_learn_to_count_in_both_precisions() {
             let last = engine.evaluate([&batch]).unwrap().unwrap().loss;
             assert!(last < 0.2, "{:?} in {precision:?} ends at {last}", spec.kind);
             let prompt = [5, 6, 7, 8];
-            let greedy = Sampling { temperature: 0.0, top_k: None, seed: 0 };
+            let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
             if spec.kind == ModelKind::Gpt2 && precision == Precision::F32 {
                 let generator = Generator::new(&spec, &parameters(&engine), test_device(), None).unwrap();
                 let continuation = generator.continuation(&prompt, greedy).unwrap();

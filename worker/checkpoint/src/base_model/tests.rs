@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use longhaul_common::config::ParallelConfig;
+use longhaul_common::config::{ParallelConfig, TrainConfig};
 use longhaul_common::model::draw_parameters;
 use longhaul_common::model::tiny::{tiny_decoders, tiny_gpt2};
 use serde_json::{Value, json};
@@ -102,6 +102,10 @@ fn a_list_of_a_peer_names_only_files_of_a_model_of_this_size() {
     let files = opened(folder.path()).files().clone();
     let bytes = files.to_bytes().unwrap();
     assert_eq!(ModelFiles::from_bytes(&bytes, &tiny_gpt2()).unwrap(), files);
+    // A run that trains its biases alone fetches all of it.
+    let unfrozen_parameters = Some(vec!["*.ln_1.bias".to_owned()]);
+    let tuned = tiny_gpt2().tuned(&TrainConfig { unfrozen_parameters, ..TrainConfig::default() }).unwrap();
+    assert_eq!(ModelFiles::from_bytes(&bytes, &tuned).unwrap(), files);
     assert!(ModelFiles::from_bytes(&[&bytes[..], &[0]].concat(), &tiny_gpt2()).is_err());
     assert!(ModelFiles::from_bytes(&bytes[..bytes.len() - 1], &tiny_gpt2()).is_err());
     let of = |name: &str, bytes: u64| ModelFile { name: name.to_owned(), bytes, hash: [0; 32] };

@@ -129,7 +129,7 @@ impl Conversation {
 }
 
 impl Message {
-    fn plain(role: &str, content: String) -> Result<Self, String> {
+    pub(super) fn plain(role: &str, content: String) -> Result<Self, String> {
         let pairs = [("role", Value::from(role)), ("content", Value::from(content))];
         Self::read(&Value::from_pairs(pairs))
     }

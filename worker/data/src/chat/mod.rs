@@ -3,6 +3,7 @@
 mod conversation;
 mod counts;
 mod date;
+mod dialogue;
 mod encoded;
 mod found;
 mod generation;
@@ -21,6 +22,7 @@ use longhaul_common::config::{Column, ConversationKind, DataConfig, DataSource, 
 pub(crate) use self::conversation::Conversation;
 pub use self::counts::ConversationCounts;
 use self::date::Date;
+pub use self::dialogue::Dialogue;
 pub(crate) use self::rows::{PAD, VOCABULARY_MAX, row_bytes};
 pub use self::rows::{START, TOKEN_MASK, TRAINED};
 pub(crate) use self::table::RowReader;
