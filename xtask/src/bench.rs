@@ -82,6 +82,8 @@ enum Name {
     /// Real files, whole and damaged, compared with the established readers: requires a Python with
     /// `tokenizers` and `pyarrow`.
     Cases,
+    /// Steps of every family of models beside transformers, and of adapters beside PEFT: requires a Python with both (`--python`).
+    Models,
     /// Less computation: back-propagation with some of the gradients or some of the samples.
     Selection,
     /// Pipelines: bubbles of the schedules, and speed, bytes and loss across a link.
@@ -113,6 +115,7 @@ impl Name {
             Self::Gpu => &["gpu"],
             Self::Data => &["data"],
             Self::Cases => &["cases"],
+            Self::Models => &["models"],
             Self::Selection => &["selection", "selective", IMAGES],
             Self::Plan => &["plan"],
             Self::Simulate => &["simulate"],
@@ -133,7 +136,7 @@ impl Name {
 /// Returns the features of `longhaul-bench` that a target needs. Most are built without libtorch.
 fn features(target: &str) -> Option<&'static str> {
     match target {
-        BUBBLE | "data" | "gpu" | "selection" | "selective" | IMAGES | "train" => Some(TORCH),
+        BUBBLE | "data" | "gpu" | "models" | "selection" | "selective" | IMAGES | "train" => Some(TORCH),
         "cases" => Some("data"),
         _ => None,
     }

@@ -18,6 +18,8 @@ mod elastic;
 mod gpu;
 #[cfg(feature = "torch")]
 mod images;
+#[cfg(feature = "torch")]
+mod models;
 mod pipeline;
 mod plan;
 mod record;
@@ -52,6 +54,8 @@ enum Benchmark {
     Gpu(gpu::Args),
     #[cfg(feature = "torch")]
     Images(images::Args),
+    #[cfg(feature = "torch")]
+    Models(models::Args),
     Pipeline(pipeline::Args),
     Plan(plan::Args),
     Record(record::Args),
@@ -87,6 +91,8 @@ pub fn run() -> Result<()> {
         Benchmark::Gpu(args) => gpu::run(&args),
         #[cfg(feature = "torch")]
         Benchmark::Images(args) => images::run(&args),
+        #[cfg(feature = "torch")]
+        Benchmark::Models(args) => models::run(&args),
         Benchmark::Pipeline(args) => pipeline::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Record(args) => record::run(&args),
