@@ -4,12 +4,12 @@ use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Application, InnerRule, Source, SyncConfig, WithinSite};
+use crate::config::{Application, InnerRule, Optimiser, Source, SyncConfig, TrainConfig, WithinSite};
 use crate::model::BlockCost;
 use crate::pipeline::Held;
 
-/// Per parameter: its value and two moments in f32.
-const STATE_BYTES: f64 = 12.0;
+/// Per parameter: its value, or one of its moments, in f32.
+const VALUE_BYTES: f64 = 4.0;
 /// Gradient per parameter.
 const GRADIENT_BYTES: f64 = 4.0;
 /// Exchange per parameter, at its maximum, while a checkpoint is written besides a round: the synchronised
@@ -72,18 +72,31 @@ impl Index<Memory> for PerMemory {
     }
 }
 
-/// Returns the bytes of a parameter in the memories of a worker, as its strategy requires.
+/// Returns the bytes of a parameter in the memories of a worker, as its strategy and optimiser require.
 #[must_use]
-pub fn parameter_bytes(sync: &SyncConfig) -> PerMemory {
-    let exchanged = exchanged_bytes(sync);
+pub fn parameter_bytes(sync: &SyncConfig, train: &TrainConfig) -> PerMemory {
+    // The moving average, and its copy being written.
+    let averaged = if train.ema_decay.is_some() { PAIR_BYTES } else { 0.0 };
+    let (exchanged, state) = (exchanged_bytes(sync) + averaged, state_bytes(train));
     PerMemory {
-        machine: STATE_BYTES + GRADIENT_BYTES + exchanged,
-        gpu: STATE_BYTES + computed_bytes(sync),
+        machine: state + GRADIENT_BYTES + exchanged,
+        gpu: state + computed_bytes(sync),
         host: exchanged + PASSING_BYTES,
     }
 }
 
-/// Returns the bytes for the exchange and for checkpoints.
+/// Returns the bytes of a value and of the optimiser's memory on the device. Muon has second moments of embeddings and vectors alone, which counts as if of
+/// all; sums of rows and columns are too few to count.
+fn state_bytes(train: &TrainConfig) -> f64 {
+    let moments = match train.optimiser {
+        Optimiser::Adamw | Optimiser::Muon => 2,
+        Optimiser::Sgd | Optimiser::Lion => 1,
+        Optimiser::Adafactor => u8::from(train.adafactor.as_ref().is_some_and(|own| own.beta1 > 0.0)),
+    };
+    VALUE_BYTES * f64::from(1 + moments)
+}
+
+/// Returns the bytes for the exchange and for checkpoints, in which every optimiser has two moments.
 fn exchanged_bytes(sync: &SyncConfig) -> f64 {
     let keeps_residual = sync.has_residual() && sync.leaves_something() || sync.rank > 0;
     let owns_residual = sync.results_leave_something();
@@ -192,7 +205,7 @@ impl StageBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ModelKind, Precision, SyncPreset};
+    use crate::config::{AdafactorConfig, ModelKind, Precision, SyncPreset};
     use crate::model::ModelSpec;
     use crate::model::spec::tests::config;
 
@@ -209,7 +222,7 @@ mod tests {
             (SyncPreset::OnebitAdam, 67.6),
             (SyncPreset::Dgc, 77.8),
         ] {
-            let ratio = parameter_bytes(&SyncConfig::of(preset)).machine / measured;
+            let ratio = parameter_bytes(&SyncConfig::of(preset), &TrainConfig::default()).machine / measured;
             assert!((0.95..1.2).contains(&ratio), "{preset:?}: {ratio}");
         }
     }
@@ -228,20 +241,51 @@ mod tests {
             (SyncPreset::OnebitAdam, 28.0),
         ] {
             let sync = SyncConfig::of(preset);
-            let bytes = parameter_bytes(&sync);
+            let bytes = parameter_bytes(&sync, &TrainConfig::default());
             assert_eq!(bytes[Memory::Gpu], gpu, "{preset:?}");
             assert_eq!(bytes[Memory::Host], bytes[Memory::Machine] - 16.0 + 4.0, "{preset:?}");
             let nccl = SyncConfig { within_site: WithinSite::Nccl, ..sync };
-            assert_eq!(parameter_bytes(&nccl).gpu, gpu + 4.0);
+            assert_eq!(parameter_bytes(&nccl, &TrainConfig::default()).gpu, gpu + 4.0);
         }
         let ahead = SyncConfig { look_ahead: true, overlap: 1, ..SyncConfig::of(SyncPreset::Dense) };
-        assert_eq!(parameter_bytes(&ahead).gpu, 32.0);
+        assert_eq!(parameter_bytes(&ahead, &TrainConfig::default()).gpu, 32.0);
+    }
+
+    #[test]
+    fn a_moving_average_is_on_the_host() {
+        let sync = SyncConfig::of(SyncPreset::Diloco);
+        let averaged = TrainConfig { ema_decay: Some(0.999), ..TrainConfig::default() };
+        let [with, without] = [averaged, TrainConfig::default()].map(|train| parameter_bytes(&sync, &train));
+        assert_eq!(
+            (with.machine, with.gpu, with.host),
+            (without.machine + 8.0, without.gpu, without.host + 8.0)
+        );
+    }
+
+    #[test]
+    fn a_device_holds_the_moments_that_the_optimiser_has() {
+        let sync = SyncConfig::of(SyncPreset::Diloco);
+        let gpu = |optimiser, adafactor| {
+            let train = TrainConfig { optimiser, adafactor, ..TrainConfig::default() };
+            parameter_bytes(&sync, &train)[Memory::Gpu]
+        };
+        let with_first = AdafactorConfig { beta1: 0.9, ..AdafactorConfig::default() };
+        for (optimiser, adafactor, expected) in [
+            (Optimiser::Adamw, None, 20.0),
+            (Optimiser::Muon, None, 20.0),
+            (Optimiser::Sgd, None, 16.0),
+            (Optimiser::Lion, None, 16.0),
+            (Optimiser::Adafactor, None, 12.0),
+            (Optimiser::Adafactor, Some(with_first), 16.0),
+        ] {
+            assert_eq!(gpu(optimiser, adafactor), expected, "{optimiser:?}");
+        }
     }
 
     #[test]
     fn activations_are_where_they_are_computed_with_and_copies_of_weights_with_them() {
         let spec = ModelSpec::resolve(&config(ModelKind::Gpt2, 2, 64, 4, 32), 256).unwrap();
-        let bytes = parameter_bytes(&SyncConfig::of(SyncPreset::Auto));
+        let bytes = parameter_bytes(&SyncConfig::of(SyncPreset::Auto), &TrainConfig::default());
         let of = |memory, precision, recompute| {
             StageBytes::of(memory, &spec.blocks(32, precision), recompute, 128.0, bytes)
         };

@@ -11,6 +11,8 @@ mod source;
 
 use std::path::Path;
 
+use longhaul_common::config::RunConfig;
+
 const COMMAND: &str =
     "cargo run -p longhaul-common --example config_reference > docs/book/src/configuration.md";
 
@@ -37,6 +39,10 @@ fn the_page_has_every_key_that_the_parser_takes_and_no_other() {
         "data",
         "data.image",
         "train",
+        "train.muon",
+        "train.sgd",
+        "train.lion",
+        "train.adafactor",
         "train.sparse_backward",
         "train.selective_backward",
     ]
@@ -71,4 +77,26 @@ fn listed(page: &str, heading: &str) -> Vec<String> {
     let rows = below.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
     rows.filter_map(|row| row.split('`').nth(1)).map(str::to_owned).collect()
+}
+
+/// Each block of TOML with the needed tables. The others show parts, or have the rest from a pretrained model's folder.
+#[test]
+fn every_whole_run_toml_in_the_book_is_accepted() {
+    let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src");
+    let mut runs = 0;
+    for page in std::fs::read_dir(book).unwrap().map(|entry| entry.unwrap().path()) {
+        if page.extension().is_none_or(|end| end != "md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&page).unwrap();
+        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("```"));
+        let tables = ["[run]", "[model]", "[data]"];
+        let is_whole =
+            |block: &str| tables.iter().all(|table| block.contains(table)) && !block.contains("\nfrom = ");
+        for (block, _) in blocks.filter(|(block, _)| is_whole(block)) {
+            RunConfig::parse(block).unwrap_or_else(|error| panic!("{}: {error}\n{block}", page.display()));
+            runs += 1;
+        }
+    }
+    assert!(runs >= 2, "{runs} run.toml in the book");
 }

@@ -275,6 +275,9 @@ pub struct SampleArgs {
     /// A checkpoint (`round-000120`), or a folder of checkpoints or of runs, such as a run's `checkpoint.dir`, of which the newest is used.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: PathBuf,
+    /// Use the moving average of the weights, which a run with `train.ema_decay` keeps.
+    #[arg(long)]
+    pub ema: bool,
     /// Folder of the pretrained model, for a checkpoint of adapters. Default: the one they were trained from.
     #[arg(long, value_name = "FOLDER")]
     pub base: Option<PathBuf>,

@@ -9,7 +9,7 @@ use longhaul_common::config::DataConfig;
 use longhaul_data::{Detokenizer, Dialogue, Tokenizer};
 
 use crate::cli::SampleArgs;
-use longhaul_checkpoint::{OpenedModel, end_tokens, open_model};
+use longhaul_checkpoint::{OpenedModel, Weights, end_tokens, open_weights};
 use longhaul_engine::{Generator, Sampling, choose_device};
 
 /// Continues each prompt with a checkpoint's model, or answers each message, and streams the text to standard output.
@@ -20,7 +20,8 @@ pub fn sample(args: &SampleArgs) -> Result<()> {
     let device = choose_device(&args.device)?;
     let no_word = "--prompt is empty: give the model a word to begin with";
     ensure!(args.prompt.iter().all(|prompt| !prompt.is_empty()), no_word);
-    let model = open_model(&args.checkpoint, args.base.as_deref())?.merged(args.base.as_deref())?;
+    let (base, weights) = (args.base.as_deref(), Weights::averaged_if(args.ema));
+    let model = open_weights(&args.checkpoint, base, weights)?.merged(base)?;
     let tokenizer = tokenizer_of(&model)?;
     let dialogue = if args.chat { Some(dialogue_of(args, &model)?) } else { None };
     let sampling = Sampling {

@@ -22,6 +22,10 @@ classes = 2
 [[data.validation]]
 [train.lora]
 rank = 8
+[train.muon]
+[train.sgd]
+[train.lion]
+[train.adafactor]
 [train.sparse_backward]
 keep = 0.1
 [train.selective_backward]

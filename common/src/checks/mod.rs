@@ -36,6 +36,7 @@ impl RunConfig {
         self.parallel.check_for(self)?;
         self.sync.check()?;
         self.sync.check_for(self.replicas())?;
+        self.check_optimiser()?;
         self.check_columns()?;
         self.privacy.as_ref().map_or(Ok(()), |privacy| privacy.check(&self.sync))?;
         self.secure_aggregation.as_ref().map_or(Ok(()), |masks| masks.check(&self.sync))

@@ -1,6 +1,6 @@
 //! Constraints on the values of a `run.toml`, alone and together.
 
-use super::{ConfigError, RunConfig, ShareRule, TrainConfig};
+use super::{ConfigError, RunConfig, ShareRule};
 
 impl RunConfig {
     pub(crate) fn check_run(&self) -> Result<(), ConfigError> {
@@ -49,27 +49,22 @@ impl RunConfig {
             ("train.beta2", train.beta2, 0.0, 1.0 - f64::EPSILON),
             ("train.epsilon", train.epsilon, f64::MIN_POSITIVE, 1.0),
             ("train.gradient_clip", train.gradient_clip, 0.0, f64::MAX),
+            ("train.label_smoothing", train.label_smoothing, 0.0, 1.0 - f64::EPSILON),
+            ("train.z_loss", train.z_loss, 0.0, 1.0),
+            ("train.ema_decay", train.ema_decay.unwrap_or_default(), 0.0, 1.0 - f64::EPSILON),
         ];
         for (key, value, low, high) in numbers {
             if !(low..=high).contains(&value) {
                 return Err(ConfigError::value(key, value, range(low, high)));
             }
         }
-        // Default warm-ups are not the user's choice, so a short run is not refused for them.
-        let longest = self.run.steps.max(TrainConfig::default().warmup_steps);
-        if train.warmup_steps > longest {
-            let reason = format!(
-                "the run has {} steps, and would never come to its learning rate: a twentieth of them is usual",
-                self.run.steps
-            );
-            return Err(ConfigError::value("train.warmup_steps", train.warmup_steps, reason));
-        }
+        self.check_learning_rate()?;
         train.selective_backward.as_ref().map_or(Ok(()), |selective| selective.check_for(self))
     }
 }
 
 /// Describes a range; omits limits that are never reached.
-fn range(low: f64, high: f64) -> String {
+pub(super) fn range(low: f64, high: f64) -> String {
     let low = if low == f64::MIN_POSITIVE { "above 0".to_owned() } else { format!("at least {low}") };
     match high {
         f64::MAX => format!("must be {low}"),
@@ -266,6 +261,9 @@ mod tests {
                 "sync.robust",
             ),
             ("[train]\nbeta1 = 1.0", "train.beta1"),
+            ("[train]\nlabel_smoothing = 1.0", "train.label_smoothing"),
+            ("[train]\nz_loss = -1e-4", "train.z_loss"),
+            ("[train]\nema_decay = 1.0", "train.ema_decay"),
             ("[parallel]\nstages = 2\n[train]\nshares = \"by_speed\"", "train.shares"),
             ("[train]\nlearning_rate = nan", "train.learning_rate"),
         ] {

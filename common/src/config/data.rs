@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::sections::{is_endpoint, is_true, is_zero};
+use super::checkpoint::is_endpoint;
+use super::sections::{is_true, is_zero};
 use super::{
     Column, ConfigError, ConversationsConfig, DataFormat, DataLabels, DataUrl, Dialect, ImageConfig,
 };

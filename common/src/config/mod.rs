@@ -5,6 +5,7 @@ mod check;
 mod check_model;
 mod check_sync;
 mod check_unread;
+mod checkpoint;
 mod conversations;
 mod data;
 mod data_column;
@@ -16,7 +17,9 @@ mod decoder;
 mod error;
 mod fragments;
 mod image;
+mod learning_rate;
 mod lora;
+mod optimiser;
 mod other_names;
 mod parallel;
 mod presets;
@@ -32,6 +35,7 @@ mod sync;
 mod values;
 
 pub use archive::{ArchiveLocation, Bucket, ParseArchiveLocationError, Retention};
+pub use checkpoint::CheckpointConfig;
 pub use conversations::{ConversationKind, ConversationsConfig, TooLong, TrainOn};
 pub use data::{DataConfig, DataPlace, DataSource, SOURCES_MAX};
 pub use data_column::Column;
@@ -44,7 +48,9 @@ pub use error::{ConfigError, read_toml};
 pub(crate) use fragments::FRAGMENT_VALUES_MAX;
 pub use fragments::FRAGMENTS_MAX;
 pub use image::ImageConfig;
+pub use learning_rate::{DecayShape, LearningRateSchedule};
 pub use lora::{FrozenFormat, LoraConfig};
+pub use optimiser::{AdafactorConfig, LionConfig, MuonConfig, MuonScale, Optimiser, SgdConfig};
 pub use parallel::{
     BOUNDARY_CHUNK, Differences, ParallelConfig, PipelineSchedule, PlanChoice, SITE_CHARS_MAX, is_site_name,
 };
@@ -53,8 +59,8 @@ pub use renamed::renamed_keys;
 pub(crate) use renamed::with_new_names;
 pub use rope::{RopeScaling, RopeScalingConfig, RopeType};
 pub use sections::{
-    CheckpointConfig, FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS,
-    ShareRule, TrainConfig,
+    FaultConfig, ModelConfig, ModelKind, RunConfig, RunSection, SPOKEN_FOR_SILENCE_MIN_MS, ShareRule,
+    TrainConfig,
 };
 pub use secure_aggregation::SecureAggregationConfig;
 pub use selective_backward::{SelectionMode, SelectiveBackwardConfig};

@@ -11,7 +11,7 @@ const fn other(names: &'static [&'static str], here: &'static str) -> Other {
     Other { names, here }
 }
 
-const OTHERS: [Other; 46] = [
+const OTHERS: [Other; 51] = [
     other(
         &[
             "gradient_accumulation_steps",
@@ -95,14 +95,32 @@ const OTHERS: [Other; 46] = [
         &["warmup_iters", "warmup", "num_warmup_steps", "lr_warmup_steps", "warmup_num_steps"],
         "[train] warmup_steps = 20",
     ),
-    other(&["warmup_ratio", "warmup_fraction", "warmup_proportion"], "in steps: [train] warmup_steps = 20"),
     other(
-        &["lr_scheduler_type", "lr_scheduler", "scheduler", "lr_decay_style", "decay_type", "lr_schedule"],
-        "always a linear warm-up and a cosine decay, so leave it out; [train] warmup_steps = 20 and final_learning_rate_share = 0.1 are its numbers",
+        &["warmup_ratio", "warmup_fraction", "warmup_proportion"],
+        "[train] warmup_share = 0.05, of the run's steps",
     ),
     other(
-        &["optimizer", "optim", "optimiser", "optimizer_type"],
-        "always AdamW, so leave it out; [train] beta1, beta2, epsilon and weight_decay are its numbers",
+        &[
+            "num_decay_steps",
+            "decay_ratio",
+            "lr_decay_ratio",
+            "cooldown_fraction",
+            "lr_wsd_decay_iters",
+            "cooldown_steps",
+        ],
+        "a share of the run's steps with schedule = \"wsd\": [train] decay_share = 0.2",
+    ),
+    other(
+        &["lr_scheduler_type", "lr_scheduler", "scheduler", "lr_decay_style", "decay_type", "lr_schedule"],
+        "[train] schedule = \"cosine\", \"linear\", \"constant\" or \"wsd\" (warmup_stable_decay), behind a linear warm-up of warmup_steps",
+    ),
+    other(
+        &["optimizer", "optim", "optimizer_type", "optimizer_name"],
+        "[train] optimiser = \"adamw\", \"muon\", \"sgd\", \"lion\" or \"adafactor\"",
+    ),
+    other(
+        &["muon_lr", "muon_learning_rate", "matrix_lr", "muon_momentum", "ns_steps", "adjust_lr_fn"],
+        "in the table train.muon: learning_rate, momentum, nesterov, steps and scale",
     ),
     other(&["adam_beta1", "beta_1"], "[train] beta1 = 0.9"),
     other(&["adam_beta2", "beta_2"], "[train] beta2 = 0.95"),
@@ -120,6 +138,15 @@ const OTHERS: [Other; 46] = [
             "max_norm",
         ],
         "[train] gradient_clip = 1.0",
+    ),
+    other(
+        &["ema", "use_ema", "ema_rate", "model_ema", "model_ema_decay", "ema_beta"],
+        "[train] ema_decay = 0.999",
+    ),
+    other(&["label_smoothing_factor", "smoothing"], "[train] label_smoothing = 0.1"),
+    other(
+        &["z_loss_coef", "z_loss_weight", "z_loss_coefficient", "z_loss_multiplier"],
+        "[train] z_loss = 1e-4",
     ),
     other(
         &["bf16", "fp16", "mixed_precision", "dtype", "torch_dtype", "amp", "mixed_precision_param", "tf32"],

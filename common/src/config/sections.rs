@@ -1,14 +1,13 @@
 //! The tables and keys of `run.toml`.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 use super::check::positive;
 use super::decoder::DecoderConfig;
 use super::{
-    ArchiveLocation, ConfigError, DataConfig, LoraConfig, ParallelConfig, Precision, PrivacyConfig,
-    Retention, SecureAggregationConfig, SelectiveBackwardConfig, SparseBackwardConfig, SyncConfig,
+    AdafactorConfig, CheckpointConfig, ConfigError, DataConfig, DecayShape, LearningRateSchedule, LionConfig,
+    LoraConfig, MuonConfig, Optimiser, ParallelConfig, Precision, PrivacyConfig, SecureAggregationConfig,
+    SelectiveBackwardConfig, SgdConfig, SparseBackwardConfig, SyncConfig,
 };
 use crate::schedule::{Changes, RoundSchedule};
 
@@ -174,6 +173,11 @@ pub(super) fn is_zero(value: &u32) -> bool {
     *value == 0
 }
 
+/// Whether a key has its default value, so that a run without it is written as before it existed.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
 pub(super) fn is_true(value: &bool) -> bool {
     *value
@@ -215,13 +219,28 @@ pub struct TrainConfig {
     pub sparse_backward: Option<SparseBackwardConfig>,
     /// Sample selection for backward passes. Absent: all samples.
     pub selective_backward: Option<SelectiveBackwardConfig>,
-    /// Peak learning rate of AdamW.
+    /// Optimiser. Default: `adamw`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub optimiser: Optimiser,
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// Final learning rate as a share of the peak (cosine decay).
+    /// Course of the learning rate behind the warm-up, to the last step of the run. Default: `cosine`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub schedule: LearningRateSchedule,
+    /// Final learning rate as a share of the peak.
     pub final_learning_rate_share: f64,
     /// Warm-up steps to the peak learning rate.
     pub warmup_steps: u64,
-    /// AdamW's decoupled weight decay, on matrices only.
+    /// Warm-up as a share of the run's steps, in place of `warmup_steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_share: Option<f64>,
+    /// `schedule = "wsd"`: decay as a share of the run's steps. Default: 0.2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_share: Option<f64>,
+    /// `schedule = "wsd"`: form of the decay. Default: `linear`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub decay_shape: DecayShape,
+    /// Decoupled weight decay, on matrices only: θ ← (1 − learning rate · weight decay)·θ in each step.
     pub weight_decay: f64,
     /// AdamW's β₁.
     pub beta1: f64,
@@ -231,12 +250,34 @@ pub struct TrainConfig {
     pub epsilon: f64,
     /// Maximum gradient norm; 0 disables clipping.
     pub gradient_clip: f64,
+    /// Share of each target that is spread evenly over all classes (Szegedy et al. 2016). In training losses only.
+    #[serde(skip_serializing_if = "is_default")]
+    pub label_smoothing: f64,
+    /// Coefficient of (log Σ exp logits)² in the training loss, which keeps logits small (PaLM, arXiv 2204.02311); 1e-4 is usual.
+    #[serde(skip_serializing_if = "is_default")]
+    pub z_loss: f64,
+    /// Decay per step of a moving average of the weights, which checkpoints carry beside them: average ← decay · average + (1 − decay) · weights after each
+    /// round, with the power of its steps. 0.999 to 0.9999 are usual. `worker sample` and `coordinator checkpoints export` use it with `--ema`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
     /// Number format of forward and backward passes.
     pub precision: Precision,
     /// Rounds between validations; 0: only at the end.
     pub evaluate_every_rounds: u64,
     /// Batches per validation, each of `micro_batch` samples.
     pub evaluate_batches: u32,
+    /// `optimiser = "muon"`: its numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub muon: Option<MuonConfig>,
+    /// `optimiser = "sgd"`: its numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sgd: Option<SgdConfig>,
+    /// `optimiser = "lion"`: its numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lion: Option<LionConfig>,
+    /// `optimiser = "adafactor"`: its numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adafactor: Option<AdafactorConfig>,
     /// Low-rank adapters beside frozen weights. Absent: all weights are trained.
     pub lora: Option<LoraConfig>,
     /// The only trained tensors, besides adapters, as patterns of their names: `*` matches anything, `?` one character. Absent: all, or none besides adapters.
@@ -265,119 +306,34 @@ impl Default for TrainConfig {
             recompute: false,
             sparse_backward: None,
             selective_backward: None,
+            optimiser: Optimiser::default(),
             learning_rate: 1e-3,
+            schedule: LearningRateSchedule::default(),
             final_learning_rate_share: 0.1,
             warmup_steps: 20,
+            warmup_share: None,
+            decay_share: None,
+            decay_shape: DecayShape::default(),
             weight_decay: 0.1,
             beta1: 0.9,
             beta2: 0.95,
             epsilon: 1e-8,
             gradient_clip: 1.0,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+            ema_decay: None,
             precision: Precision::F32,
             evaluate_every_rounds: 0,
             evaluate_batches: 8,
+            muon: None,
+            sgd: None,
+            lion: None,
+            adafactor: None,
             lora: None,
             unfrozen_parameters: None,
             shares: None,
         }
     }
-}
-
-/// `[checkpoint]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CheckpointConfig {
-    /// Folder on each worker's machine, relative to the worker's working directory.
-    pub dir: PathBuf,
-    /// Rounds between checkpoints; 0: only at the end.
-    pub every_rounds: u64,
-    /// Checkpoints kept. A newer complete one removes older ones.
-    pub keep: u32,
-    /// Also keep, for good, checkpoints before rounds that are multiples of `every_rounds` × `keep_every`; 0: none.
-    pub keep_every: u64,
-    /// Additional archive: a shared folder, `s3://BUCKET/PREFIX` or `gs://BUCKET/PREFIX`. Credentials come from the workers' environment.
-    pub to: Option<ArchiveLocation>,
-    /// S3 endpoint outside AWS: `http://HOST:PORT` or `https://HOST:PORT`.
-    pub endpoint: Option<String>,
-    /// Copy checkpoints to another worker where one worker alone holds its part of the model (`parallel.stages`, `parallel.tensor`).
-    pub copies: bool,
-}
-
-impl Default for CheckpointConfig {
-    fn default() -> Self {
-        Self {
-            dir: "checkpoints".into(),
-            every_rounds: 20,
-            keep: 2,
-            keep_every: 0,
-            to: None,
-            endpoint: None,
-            copies: true,
-        }
-    }
-}
-
-impl CheckpointConfig {
-    /// Returns the retention of checkpoints.
-    #[must_use]
-    pub fn retention(&self) -> Retention {
-        Retention { last: self.keep, for_good_every: self.every_rounds.saturating_mul(self.keep_every) }
-    }
-
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        positive("checkpoint.keep", self.keep)?;
-        if self.keep_every > 0 && self.every_rounds == 0 {
-            let reason = "of checkpoints there is only the last one, as checkpoint.every_rounds = 0; take away one of the two";
-            return Err(ConfigError::value("checkpoint.keep_every", self.keep_every, reason));
-        }
-        self.check_folders()?;
-        let Some(endpoint) = &self.endpoint else { return Ok(()) };
-        if !is_endpoint(endpoint) {
-            let reason = "must begin with http:// or https://, and name a host, without a password: credentials are the worker's environment's";
-            return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
-        }
-        if !matches!(self.to, Some(ArchiveLocation::S3(_))) {
-            let reason = "is where s3:// is, and checkpoint.to is not there: take to = \"s3://BUCKET/PREFIX\", or leave it out";
-            return Err(ConfigError::value("checkpoint.endpoint", endpoint, reason));
-        }
-        Ok(())
-    }
-
-    fn check_folders(&self) -> Result<(), ConfigError> {
-        let dir = self.dir.display();
-        if self.dir.as_os_str().is_empty() {
-            let reason = "must name a folder on each worker's machine; leave it out for \"checkpoints\"";
-            return Err(ConfigError::value("checkpoint.dir", dir, reason));
-        }
-        let archive = match &self.to {
-            Some(ArchiveLocation::Folder(folder)) => Some(folder),
-            _ => None,
-        };
-        let folders = [("checkpoint.dir", Some(&self.dir)), ("checkpoint.to", archive)];
-        for (key, folder) in folders {
-            if let Some(folder) = folder.filter(|folder| folder.starts_with("~")) {
-                let reason = "no shell reads this, so ~ is nobody's home: write the whole path";
-                return Err(ConfigError::value(key, folder.display(), reason));
-            }
-        }
-        if archive == Some(&self.dir) {
-            let reason = "is where each worker's own checkpoints are (checkpoint.dir): give the archive a folder of its own, or leave it out";
-            return Err(ConfigError::value("checkpoint.to", dir, reason));
-        }
-        Ok(())
-    }
-}
-
-/// Whether a text is an endpoint of object storage without secrets, as all participants see it.
-pub(super) fn is_endpoint(text: &str) -> bool {
-    ["http://", "https://"].iter().any(|scheme| {
-        let host = text.strip_prefix(scheme);
-        host.is_some_and(|host| {
-            !host.is_empty()
-                && !host.starts_with('/')
-                && !host.contains(|c: char| c.is_whitespace() || c == '@')
-        })
-    })
 }
 
 /// `[faults]`

@@ -115,7 +115,7 @@ pub enum ResultForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
-    /// Gradient of one step of the inner optimiser, AdamW.
+    /// Gradient of one step of the inner optimiser, `train.optimiser`.
     Inner,
     /// Direction of a gradient descent step.
     Sgd,
@@ -131,7 +131,7 @@ pub enum Application {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InnerRule {
-    /// AdamW with local moments.
+    /// `train.optimiser`, whichever it is, with local moments.
     Adamw,
     /// AdamW with a common, frozen second moment, learnt in the warm-up from gradients of each step. Local training drifts far less (0/1 Adam, 2202.06009).
     FrozenAdamw,

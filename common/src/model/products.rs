@@ -49,6 +49,13 @@ impl ModelSpec {
         .collect()
     }
 
+    /// Returns the products within blocks, whose weights are two-dimensional and neither embeddings nor the output projection: those that Muon updates.
+    #[must_use]
+    pub fn hidden_products(&self) -> Vec<Product> {
+        let output = self.output_projection();
+        self.products().into_iter().filter(|product| product.weight != output).collect()
+    }
+
     /// Returns those of [`Self::sparse_products`] whose weights have no gradient except the product's
     /// columns: all but a tied output projection, which is also the embedding. The flag: values of a column
     /// are adjacent.
@@ -105,6 +112,21 @@ mod tests {
             }
             let output = products.iter().find(|product| product.block == 3).unwrap();
             assert_eq!((output.inputs, output.outputs), (64, 100));
+        }
+    }
+
+    #[test]
+    fn hidden_products_are_neither_embeddings_nor_the_output() {
+        for (kind, tied, of_layer) in
+            [(ModelKind::Gpt2, true, 4), (ModelKind::Gpt2, false, 4), (ModelKind::Qwen3, false, 7)]
+        {
+            let mut config = config(kind, 2, 64, 4, 16);
+            config.tied_embeddings = Some(tied);
+            let hidden = ModelSpec::resolve(&config, 100).unwrap().hidden_products();
+            assert_eq!(hidden.len(), 2 * of_layer, "{hidden:?}");
+            let is_of_layer =
+                |product: &Product| product.weight.contains(".0.") || product.weight.contains(".1.");
+            assert!(hidden.iter().all(is_of_layer), "{hidden:?}");
         }
     }
 

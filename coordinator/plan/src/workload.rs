@@ -87,7 +87,7 @@ impl Workload {
             blocks: held.blocks_in(config),
             sums: GroupSums::of(spec, members),
             differences: config.parallel.differences,
-            parameter_bytes: parameter_bytes(&config.sync),
+            parameter_bytes: parameter_bytes(&config.sync, &config.train),
             sequence: config.predictions_per_sample(),
             batch: config.train.batch,
             micro_batch: config.train.micro_batch,

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use longhaul_checkpoint::{
-    ExportType, Exported, WantedCheckpoint, WholeModel, export, open_whole, partial_of,
+    ExportType, Exported, WantedCheckpoint, Weights, WholeModel, export, open_whole, partial_of,
 };
 use longhaul_common::config::ArchiveLocation;
 use longhaul_common::id::{Round, RunId};
@@ -28,6 +28,9 @@ pub struct ExportArgs {
     /// The checkpoint before this round. Default: the newest.
     #[arg(long)]
     pub round: Option<u64>,
+    /// Export the moving average of the weights, which a run with `train.ema_decay` keeps.
+    #[arg(long)]
+    pub ema: bool,
     /// Write the whole model: adapters are added to the pretrained weights. Without this, adapters are written as PEFT writes them.
     #[arg(long)]
     pub merge: bool,
@@ -60,7 +63,8 @@ pub(super) async fn run(
     if args.max_shard_gib.is_nan() || args.max_shard_gib <= 0.0 {
         return Err(CliError::Misuse("--max-shard-gib must be above zero".to_owned()));
     }
-    let wanted = WantedCheckpoint { run, round: args.round.map(Round) };
+    let weights = Weights::averaged_if(args.ema);
+    let wanted = WantedCheckpoint { run, round: args.round.map(Round), weights };
     let model = open_whole(&location, endpoint.as_deref(), wanted, args.base.as_deref()).await;
     let model = model.with_context(|| format!("open a checkpoint in {location}"))?;
     // Trained weights that are no adapters have no format of their own elsewhere.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use anyhow::Result;
-use longhaul_common::config::{ModelConfig, ModelKind, TrainConfig};
+use longhaul_common::config::{ModelConfig, ModelKind, Optimiser, TrainConfig};
 use longhaul_common::model::ModelSpec;
 use longhaul_engine::{Batch, Engine, choose_device, keep_freed_memory};
 
@@ -24,11 +24,14 @@ pub struct Args {
     quick: Quick,
 }
 
-/// Measures plain steps, and steps whose gradient passes through the host.
+/// Name of the model and its batch.
+const CASE: &str = "gpt 10.9M b8 t128 1 thread";
+
+/// Measures plain steps, steps whose gradient passes through the host, and the updates of each optimiser.
 pub fn run(args: &Args) -> Result<()> {
     keep_freed_memory();
     let steps: u32 = args.quick.choose(3, 30);
-    let mut engine = engine(steps.into())?;
+    let mut engine = engine(steps.into(), Optimiser::default())?;
     let batch = batch();
     let mut gradient = Vec::new();
     // The second is the path of the dense strategy.
@@ -47,12 +50,36 @@ pub fn run(args: &Args) -> Result<()> {
     for (metric, seconds) in ways.iter().zip(seconds) {
         let Some(Spread { least, median, .. }) = Spread::of(&seconds) else { continue };
         let recorder = Recorder::new("train").with("least", least).with("steps", steps);
-        recorder.print("gpt 10.9M b8 t128 1 thread", metric, median, "s");
+        recorder.print(CASE, metric, median, "s");
+    }
+    updates(steps, &gradient)
+}
+
+/// Measures the updates alone, from a gradient on the host.
+fn updates(steps: u32, gradient: &[f32]) -> Result<()> {
+    let optimisers = [
+        (Optimiser::Adamw, "adamw_update_s"),
+        (Optimiser::Muon, "muon_update_s"),
+        (Optimiser::Sgd, "sgd_update_s"),
+        (Optimiser::Lion, "lion_update_s"),
+        (Optimiser::Adafactor, "adafactor_update_s"),
+    ];
+    let mut engines =
+        optimisers.iter().map(|(of, _)| engine(steps.into(), *of)).collect::<Result<Vec<_>>>()?;
+    let ways: Vec<usize> = (0..optimisers.len()).collect();
+    let seconds = in_turns(&ways, -i64::from(WARM_UP)..steps.into(), |&way, turn| {
+        let step = (turn + i64::from(WARM_UP)).unsigned_abs();
+        seconds_of(|| Ok(engines[way].apply_gradient(step, gradient)?))
+    })?;
+    for ((_, metric), seconds) in optimisers.iter().zip(seconds) {
+        let Some(Spread { least, median, .. }) = Spread::of(&seconds) else { continue };
+        let recorder = Recorder::new("train").with("least", least).with("steps", steps);
+        recorder.print(CASE, metric, median, "s");
     }
     Ok(())
 }
 
-fn engine(steps: u64) -> Result<Engine> {
+fn engine(steps: u64, optimiser: Optimiser) -> Result<Engine> {
     let config = ModelConfig {
         layers: 6,
         width: 384,
@@ -62,7 +89,7 @@ fn engine(steps: u64) -> Result<Engine> {
         ..ModelConfig::of(ModelKind::Gpt2)
     };
     let spec = ModelSpec::resolve(&config, 256)?;
-    let train = TrainConfig { micro_batch: SEQUENCES, ..TrainConfig::default() };
+    let train = TrainConfig { micro_batch: SEQUENCES, optimiser, ..TrainConfig::default() };
     Ok(Engine::new(&spec, &train, steps, 1, choose_device("cpu")?, NonZeroU32::new(1))?)
 }
 

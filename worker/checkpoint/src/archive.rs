@@ -17,11 +17,13 @@ use tokio::runtime::Handle;
 use super::adapters::tuned_as;
 use super::companions::{COMPANION_BYTES_MAX, Companion, TOKENIZER};
 use super::export::WholeModel;
+use super::opening::without_average;
 use super::pieces::Pieces;
 use super::recut::overlap;
 use super::store::{chunks_of, share_of};
 use super::{
-    CheckpointData, CheckpointStore, Companions, MODEL_CONFIG, ModelState, PrivateState, model_config,
+    AVERAGE, CheckpointData, CheckpointStore, Companions, MODEL_CONFIG, ModelState, PrivateState, Weights,
+    model_config,
 };
 
 /// Rounds with offered checkpoints: more than are damaged at once.
@@ -270,7 +272,7 @@ async fn read_companions(archive: &Archive, part: ModelPart, manifest: &Manifest
 ///
 /// # Errors
 /// A part is missing or damaged, or the storage cannot be reached.
-pub(super) async fn whole_of(archive: &Archive, parts: &[Archived]) -> Result<WholeModel> {
+pub(super) async fn whole_of(archive: &Archive, parts: &[Archived], weights: Weights) -> Result<WholeModel> {
     let first = parts.first().context("no such checkpoint is there")?;
     let manifest = archive.manifest(*first).await?;
     let json = serde_json::from_str(&manifest.model).context("read the description of its model")?;
@@ -284,7 +286,13 @@ pub(super) async fn whole_of(archive: &Archive, parts: &[Archived]) -> Result<Wh
             .part_of(&spec)
             .with_context(|| format!("{} fits no part of this model", archive.name_of(*of)))?;
         let bytes = part.synchronised_count() * size_of::<f32>() as u64;
-        read.push((part, f32_of(&archive.read(of.part, &manifest.parameters, bytes).await?)));
+        let content = match weights {
+            Weights::Trained => &manifest.parameters,
+            Weights::Averaged => {
+                manifest.shared.get(AVERAGE).with_context(|| without_average(&archive.name_of(*of)))?
+            }
+        };
+        read.push((part, f32_of(&archive.read(of.part, content, bytes).await?)));
     }
     let mut pieces = Pieces::default();
     read.iter().try_for_each(|(part, values)| pieces.add(part, values))?;

@@ -22,8 +22,8 @@ use super::{
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// A tensor's line in the header of the model's file, with its name and shape.
 const TENSOR_LINE_BYTES_MAX: u64 = 1 << 10;
-/// Values per parameter shared by all workers: momentum and second moments.
-const SHARED_VALUES_MAX: u64 = 2;
+/// Values per parameter shared by all workers: momentum, second moments and moving average.
+const SHARED_VALUES_MAX: u64 = 3;
 /// Values per parameter in a private state: local parameter, two moments, factors and residual of low rank, carry, residual and velocity of the sender,
 /// residual of the owner.
 const PRIVATE_VALUES_MAX: u64 = 10;

@@ -20,7 +20,7 @@ use super::adapters::{ADAPTER_CONFIG, weights_file};
 use super::archive::whole_of;
 use super::merge::merge;
 use super::store::remove;
-use super::{Companions, MODEL_CONFIG, hf_folder, model_config, open_model, tensors};
+use super::{Companions, MODEL_CONFIG, Weights, hf_folder, model_config, open_weights, tensors};
 
 /// The type of the values that are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct WantedCheckpoint {
     pub run: Option<RunId>,
     /// Round that follows; `None`: the newest.
     pub round: Option<Round>,
+    /// Weights.
+    pub weights: Weights,
 }
 
 /// Opens a checkpoint, verified: in a folder of a worker, in an archive, or a folder of `save_pretrained`.
@@ -111,14 +113,14 @@ pub async fn open_whole(
         };
         let newest = found.iter().filter(|found| is_wanted(found)).max_by_key(|found| found.next_round);
         if let Some(newest) = newest {
-            return of_folder(&newest.path, base);
+            return of_folder(&newest.path, base, wanted.weights);
         }
         let is_any = wanted.run.is_none() && wanted.round.is_none();
         if found.is_empty()
             && is_any
             && [MODEL_CONFIG, ADAPTER_CONFIG].iter().any(|name| dir.join(name).is_file())
         {
-            return of_folder(dir, base);
+            return of_folder(dir, base, wanted.weights);
         }
     }
     let archive = Archive::open(location, endpoint)?;
@@ -129,11 +131,11 @@ pub async fn open_whole(
         (of.next_round, of.part.run, of.part.parts) == (newest.next_round, newest.part.run, newest.part.parts)
     };
     let parts: Vec<Archived> = all.iter().filter(is_of_it).copied().collect();
-    whole_of(&archive, &parts).await
+    whole_of(&archive, &parts, wanted.weights).await
 }
 
-fn of_folder(path: &Path, base: Option<&Path>) -> Result<WholeModel> {
-    let opened = open_model(path, base)?;
+fn of_folder(path: &Path, base: Option<&Path>, weights: Weights) -> Result<WholeModel> {
+    let opened = open_weights(path, base, weights)?;
     Ok(WholeModel {
         path: opened.path.display().to_string(),
         spec: opened.spec,

@@ -29,7 +29,7 @@ pub use error::{CheckpointError, Instead};
 pub use export::{ExportType, Exported, WantedCheckpoint, WholeModel, export, open_whole, partial_of};
 pub use hf_folder::StoredWeights;
 pub use listing::{Listed, LoadedModel, LoadedPrivate};
-pub use opening::{InspectedModel, OpenedModel, inspect_model, open_model};
+pub use opening::{InspectedModel, OpenedModel, Weights, inspect_model, open_model, open_weights};
 pub use recut::{Recut, recut};
 pub use store::CheckpointStore;
 
@@ -86,6 +86,8 @@ fn private_vectors_name(worker: WorkerId) -> String {
 const MODEL_CONFIG: &str = "config.json";
 use companions::TOKENIZER;
 const SHARED: &str = "shared.safetensors";
+/// Name of the moving average of the weights among the vectors shared by all workers.
+pub const AVERAGE: &str = "ema";
 
 #[cfg(test)]
 mod tests;

@@ -99,19 +99,22 @@ pub(super) fn load_model(
     let name = weights_file(spec);
     let path = folder.join(name);
     let bytes = read_verified(&path, manifest.files.get(name))?;
-    let shared = match manifest.files.get(SHARED) {
-        None => BTreeMap::new(),
-        record => {
-            let path = folder.join(SHARED);
-            tensors::read_vectors(&path, &read_verified(&path, record)?)?.collect()
-        }
-    };
     Ok(LoadedModel {
-        shared,
+        shared: read_shared(folder, &manifest)?,
         next_step: manifest.next_step,
         state_hash: parse_hash(&folder.join(MANIFEST), &manifest.state_hash)?,
         parameters: tensors::read_model(&path, &bytes, spec)?,
     })
+}
+
+/// Reads and verifies the vectors shared by all workers.
+pub(super) fn read_shared(
+    folder: &Path,
+    manifest: &Manifest,
+) -> Result<BTreeMap<String, Arc<[f32]>>, CheckpointError> {
+    let Some(record) = manifest.files.get(SHARED) else { return Ok(BTreeMap::new()) };
+    let path = folder.join(SHARED);
+    Ok(tensors::read_vectors(&path, &read_verified(&path, Some(record))?)?.collect())
 }
 
 /// Verifies the files beside the weights in a folder of any run; with `weights` those too, in one pass.

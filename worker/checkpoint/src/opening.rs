@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use super::adapters::ADAPTER_CONFIG;
 use super::hf_folder::StoredWeights;
-use super::listing::{read_weights, verify_alone};
+use super::listing::{read_shared, read_weights, verify_alone};
 use super::pieces::Pieces;
 use super::{
-    CheckpointError, Companions, MANIFEST, MODEL_CONFIG, TOKENIZER, adapters, hf_folder, merge, model_config,
+    AVERAGE, CheckpointError, Companions, MANIFEST, MODEL_CONFIG, TOKENIZER, adapters, hf_folder, merge,
+    model_config,
 };
 
 /// A model with everything needed to use it.
@@ -53,12 +54,40 @@ impl OpenedModel {
 /// # Errors
 /// None exists, or it is damaged: then the error names the newest intact one before it.
 pub fn open_model(path: &Path, base: Option<&Path>) -> Result<OpenedModel> {
+    open_weights(path, base, Weights::Trained)
+}
+
+/// The weights of a checkpoint to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// Those at the checkpoint.
+    #[default]
+    Trained,
+    /// Their moving average (`train.ema_decay`).
+    Averaged,
+}
+
+impl Weights {
+    /// Returns the averaged ones if this is set.
+    #[must_use]
+    pub fn averaged_if(is_averaged: bool) -> Self {
+        if is_averaged { Self::Averaged } else { Self::Trained }
+    }
+}
+
+/// Opens a checkpoint with these weights, as [`open_model`].
+///
+/// # Errors
+/// As there; or it has no moving average.
+pub fn open_weights(path: &Path, base: Option<&Path>, weights: Weights) -> Result<OpenedModel> {
     ensure!(path.exists(), "there is no folder {}", path.display());
     ensure!(path.is_dir(), "{} is not a folder; a checkpoint is one", path.display());
     if hf_folder::has_weights(path) && !path.join(MANIFEST).is_file() {
+        ensure!(weights == Weights::Trained, without_average(&path.display().to_string()));
         return open_hf(path);
     }
     if path.join(ADAPTER).is_file() && !path.join(MANIFEST).is_file() {
+        ensure!(weights == Weights::Trained, without_average(&path.display().to_string()));
         return open_peft(path, base);
     }
     let folders = newest(path)?;
@@ -80,7 +109,7 @@ pub fn open_model(path: &Path, base: Option<&Path>) -> Result<OpenedModel> {
         .with_context(|| format!("{} does not describe a supported model", config.display()))?;
     let companions = Companions::read(folder)?;
     let spec = adapters::tuned_as(spec, &companions)?;
-    let parameters = assemble(&spec, &parts).map_err(|error| match error.downcast() {
+    let parameters = assemble(&spec, &parts, weights).map_err(|error| match error.downcast() {
         Ok(error) => damaged(error).into(),
         Err(error) => error,
     })?;
@@ -153,11 +182,17 @@ fn open_peft(folder: &Path, base: Option<&Path>) -> Result<OpenedModel> {
 }
 
 /// Assembles the parameters of the whole model, in its order, from its parts and the shares of its layers.
-fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>> {
+fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)], weights: Weights) -> Result<Vec<f32>> {
     let read = |(folder, manifest): &(&PathBuf, Manifest)| {
         let part = manifest.part_of(spec);
         let part = part.with_context(|| format!("{} fits no part of this model", folder.display()))?;
-        let values = read_weights(folder, manifest, &part)?;
+        let values = match weights {
+            Weights::Trained => read_weights(folder, manifest, &part)?,
+            Weights::Averaged => {
+                let average = read_shared(folder, manifest)?.remove(AVERAGE);
+                average.with_context(|| without_average(&folder.display().to_string()))?.to_vec()
+            }
+        };
         Ok((part, values))
     };
     let parts: Vec<(ModelSpec, Vec<f32>)> = parts.iter().map(read).collect::<Result<_>>()?;
@@ -169,6 +204,11 @@ fn assemble(spec: &ModelSpec, parts: &[(&PathBuf, Manifest)]) -> Result<Vec<f32>
     let mut pieces = Pieces::default();
     parts.iter().try_for_each(|(part, values)| pieces.add(part, values))?;
     pieces.gather(spec)
+}
+
+/// The error of a checkpoint that has only trained weights.
+pub(super) fn without_average(name: &str) -> String {
+    format!("{name} has no moving average of the weights, as its run has no train.ema_decay: leave out --ema")
 }
 
 /// Returns the newest intact checkpoint of the same run that is older than the one in `folder`.
@@ -285,6 +325,8 @@ mod tests {
     fn a_checkpoint_is_opened_by_its_folder_its_runs_and_that_of_all_runs() {
         let dir = tempfile::tempdir().unwrap();
         let path = write(dir.path(), 4);
+        let message = open_weights(&path, None, Weights::Averaged).unwrap_err().to_string();
+        assert!(message.contains("no moving average") && message.contains("leave out --ema"), "{message}");
         for given in [path.as_path(), path.parent().unwrap(), dir.path()] {
             let model = open_model(given, None).unwrap();
             assert_eq!((&model.path, model.spec), (&path, spec()));
@@ -299,11 +341,12 @@ mod tests {
         for (rank, share) in (0..).zip(parts) {
             let parameters = SynchronisedLayout::new(&share).synchronised(draw_parameters(&share, 4));
             let store = CheckpointStore::new(dir, RunId([7; 16]), WorkerId(1), 3).of_part(rank, count);
+            let average: Arc<[f32]> = parameters.iter().map(|value| value * 0.5).collect();
             let model = ModelState {
                 spec: share.clone(),
                 parameters: parameters.as_slice().into(),
                 companions: Companions::default(),
-                shared: Default::default(),
+                shared: [(AVERAGE.to_owned(), average)].into(),
             };
             let data = CheckpointData {
                 next_round: Round(4),
@@ -326,6 +369,10 @@ mod tests {
         write_parts(dir.path(), spec().parts(&parallel, 16).unwrap());
         let opened = open_model(dir.path(), None).unwrap();
         assert_eq!((opened.spec, opened.parameters), (spec(), draw_parameters(&spec(), 4)));
+        let averaged = open_weights(dir.path(), None, Weights::Averaged).unwrap().parameters;
+        assert!(
+            averaged.iter().zip(draw_parameters(&spec(), 4)).all(|(average, value)| *average == value * 0.5)
+        );
     }
 
     /// As written by the members of a tensor group, each into its own folder.

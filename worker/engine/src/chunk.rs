@@ -8,7 +8,9 @@ use longhaul_common::config::{Precision, SparseBackwardConfig};
 use longhaul_common::model::ModelSpec;
 use tch::{Kind, TchError, Tensor};
 
-use crate::models::{Columns, Deferred, Documents, Left, Model, Parameters, Products, TensorGroup};
+use crate::models::{
+    Columns, Deferred, Documents, Left, Model, Objective, Parameters, Products, TensorGroup,
+};
 
 /// Some blocks, and their tensors.
 #[derive(Debug)]
@@ -66,13 +68,14 @@ pub(super) struct Targets {
     pub weights: Option<Tensor>,
     /// Targets of rows [B, T], whose summed losses have that share; `None`: all tokens.
     labels: Option<Tensor>,
-    /// With weights, the losses [B], once known.
+    objective: Objective,
+    /// With weights, the cross entropies [B], once known.
     losses: RefCell<Option<Tensor>>,
 }
 
 impl Targets {
-    pub fn new(tokens: Tensor, share: f64, weights: Option<Tensor>) -> Self {
-        Self { tokens, share, weights, labels: None, losses: RefCell::new(None) }
+    pub fn new(tokens: Tensor, share: f64, weights: Option<Tensor>, objective: Objective) -> Self {
+        Self { tokens, share, weights, objective, labels: None, losses: RefCell::new(None) }
     }
 
     /// Uses these labels.
@@ -83,17 +86,22 @@ impl Targets {
     /// Returns their part of the batch's loss, given the residual stream [B, T, D] behind the last layer.
     pub fn loss(&self, model: &Model, x: &Tensor) -> Result<Tensor, TchError> {
         if let Some(labels) = &self.labels {
-            return model.loss_of_labels(x, labels)?.f_mul_scalar(self.share);
+            return model.objective_of_labels(self.objective, x, labels)?.f_mul_scalar(self.share);
         }
         let Some(weights) = &self.weights else {
-            return model.loss_behind(x, &self.tokens)?.f_mul_scalar(self.share);
+            return model.objective_behind(self.objective, x, &self.tokens)?.f_mul_scalar(self.share);
         };
-        let losses = model.losses_behind(x, &self.tokens)?; // [B]
-        self.losses.replace(Some(losses.f_detach()?));
+        let losses = model.objectives_behind(self.objective, x, &self.tokens)?; // [B]
+        // Samples are compared by their cross entropy.
+        let compared = match self.objective.is_plain() {
+            true => losses.f_detach()?,
+            false => tch::no_grad(|| model.losses_behind(x, &self.tokens))?,
+        };
+        self.losses.replace(Some(compared));
         losses.f_mul(weights)?.f_mean(Kind::Float)?.f_mul_scalar(self.share)
     }
 
-    /// Returns the losses [B] behind [`Self::loss`], with weights.
+    /// Returns the cross entropies [B] behind [`Self::loss`], with weights.
     pub fn losses(&self) -> Option<Tensor> {
         self.losses.borrow().as_ref().map(Tensor::shallow_clone)
     }

@@ -29,6 +29,16 @@ pub enum EngineError {
     /// A second moment is to be frozen before it was learnt.
     #[error("AdamW's second moment cannot be frozen before the warm-up has learnt it")]
     NothingFrozen,
+    /// A rule that is made for AdamW's moments.
+    #[error(
+        "this strategy is made for AdamW, and the run has another optimiser: take train.optimiser = \"adamw\""
+    )]
+    OtherOptimiser,
+    /// An update of whole matrices, of which only shares are here.
+    #[error(
+        "the optimiser needs whole matrices, and a member of a tensor group has parts of them: take train.optimiser = \"adamw\""
+    )]
+    SharedMatrices,
     /// An operation on the whole model, of which only a part is here.
     #[error("only a part of the model is here")]
     Part,

@@ -129,7 +129,8 @@ impl Engine {
         // Labels have summed losses: a micro-batch may have none.
         let own = if labels.is_some() { 1 } else { micro.sequences() };
         let share = own as f64 / count.max(1) as f64;
-        let targets = Targets::new(micro.to_tensor(self.device)?, share, micro.weights(self.device)?);
+        let weights = micro.weights(self.device)?;
+        let targets = Targets::new(micro.to_tensor(self.device)?, share, weights, self.settings.objective);
         Ok(targets.labelled(labels))
     }
 

@@ -1,7 +1,6 @@
 //! The training engine: one model on one device, driven step by step, without network or clock.
 #![deny(unsafe_code)]
 
-mod adamw;
 mod allocator;
 mod batch;
 mod chunk;
@@ -23,6 +22,7 @@ mod low_rank;
 pub mod models;
 mod multiplications;
 mod norms;
+mod optimiser;
 mod pinned;
 mod pipeline;
 mod rules;
@@ -35,7 +35,6 @@ pub mod testing;
 
 use std::num::NonZeroU32;
 
-use adamw::AdamW;
 pub use allocator::keep_freed_memory;
 pub use batch::{Batch, read_ahead};
 use chunk::{Chunk, Computing};
@@ -52,12 +51,13 @@ use longhaul_common::pipeline::PipelineSchedule;
 use look_ahead::Parked;
 pub use low_rank::LowRank;
 pub use multiplications::count_multiplications;
+use optimiser::Optimiser;
 pub use pipeline::{Gift, Pipe, PipelineRank};
 pub use sampling::Sampling;
 use tch::{Device, TchError, Tensor};
 use tensor::TensorSharding;
 
-use crate::models::{FrozenWeights, Model, Parameters, views_of};
+use crate::models::{FrozenWeights, Model, Objective, Parameters, views_of};
 
 /// Model, optimiser and buffers on one device. Its owner is usually a dedicated thread. Inputs and outputs are plain host memory, in the order of
 /// [`ModelSpec::parameters`].
@@ -73,7 +73,7 @@ pub struct Engine {
     parameters: Parameters,
     /// One for each chunk of blocks here.
     chunks: Vec<Chunk>,
-    optimiser: AdamW,
+    optimiser: Optimiser,
     /// Set while the parameters are those ahead.
     parked: Option<Parked>,
     /// Set once gradients are taken tensor by tensor.
@@ -94,6 +94,10 @@ struct Settings {
     collects: bool,
     /// Largest L2 norm of a gradient.
     gradient_clip: f64,
+    /// Decoupled weight decay of matrices.
+    weight_decay: f64,
+    /// Loss of training.
+    objective: Objective,
 }
 
 impl Settings {
@@ -105,6 +109,8 @@ impl Settings {
             sparse: train.sparse_backward.clone(),
             collects: false,
             gradient_clip: train.gradient_clip,
+            weight_decay: train.weight_decay,
+            objective: Objective::new(train),
         }
     }
 }
@@ -112,7 +118,7 @@ impl Settings {
 /// Outcome of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Mean cross entropy before the update, in nats per token or image; zero without samples.
+    /// Mean training loss before the update, in nats per token or image: cross entropy, with label smoothing and z-loss if configured; zero without samples.
     pub loss: f32,
     /// Tokens trained on, or images.
     pub tokens: u64,
@@ -123,12 +129,12 @@ pub struct StepOutcome {
     pub gradient_norm: Option<f32>,
 }
 
-/// AdamW's memory.
+/// The optimiser's memory. Each parameter tensor has its place in both vectors; what the optimiser does not keep is zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moments {
-    /// Running mean of the gradient, `[P]`.
+    /// Running mean of the gradient, or momentum, `[P]`.
     pub first: Vec<f32>,
-    /// Running mean of its square, `[P]`.
+    /// Running mean of its square, `[P]`; Adafactor's means of rows and columns of a matrix are one after the other at the begin of its place.
     pub second: Vec<f32>,
     /// Updates made.
     pub updates: u64,
@@ -169,7 +175,7 @@ impl Engine {
         set_threads(threads);
         let device = frozen.device();
         let parameters = Parameters::beside(spec, parameters, frozen)?;
-        let optimiser = AdamW::new(train, spec, device)?;
+        let optimiser = Optimiser::new(train, spec, device)?;
         let mut engine = Self {
             spec: spec.clone(),
             device,
@@ -254,7 +260,7 @@ impl Engine {
         self.parameters.views().iter().map(Tensor::numel)
     }
 
-    /// Makes one local step: gradient of the mean loss, clipping, AdamW with the learning rate of the run's `step`. Without samples nothing changes.
+    /// Makes one local step: gradient of the mean loss, clipping, the optimiser with the learning rate of the run's `step`. Without samples nothing changes.
     ///
     /// # Errors
     /// libtorch fails; then the step did not happen, or the engine must be dropped.
@@ -269,12 +275,13 @@ impl Engine {
     /// # Errors
     /// No update has made a second moment yet; or libtorch fails: then the step did not happen, or the engine must be dropped.
     pub fn frozen_step(&mut self, step: u64, batch: &Batch, clip: f64) -> Result<StepOutcome, EngineError> {
-        if self.optimiser.updates() == 0 {
+        if self.optimiser.adamw()?.updates() == 0 {
             return Err(EngineError::NothingFrozen);
         }
         let rate = self.learning_rate.at(step);
         self.step(batch, clip, |engine, gradients, divisor| {
-            Ok(engine.optimiser.update_frozen(engine.parameters.views(), gradients, rate, divisor)?)
+            let adamw = engine.optimiser.adamw_mut()?;
+            Ok(adamw.update_frozen(engine.parameters.views(), gradients, rate, divisor)?)
         })
     }
 
@@ -298,7 +305,7 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// Applies clipping and AdamW with this gradient, and the learning rate of the run's `step`.
+    /// Applies clipping and the optimiser with this gradient, and the learning rate of the run's `step`.
     ///
     /// # Errors
     /// The length of `gradient` is wrong; or libtorch fails.
@@ -357,32 +364,35 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns AdamW's memory.
+    /// Returns the optimiser's memory.
     ///
     /// # Errors
     /// libtorch fails.
     pub fn moments_to_host(&self) -> Result<Moments, EngineError> {
-        let mut moments = Moments { updates: self.optimiser.updates(), ..Moments::default() };
-        self.link.read_all(self.optimiser.first(), &mut moments.first)?;
-        self.link.read_all(self.optimiser.second(), &mut moments.second)?;
-        Ok(moments)
+        self.optimiser.to_host(&self.link, &self.tensor_sizes().collect::<Vec<_>>())
     }
 
-    /// Replaces AdamW's memory.
+    /// Replaces the optimiser's memory.
     ///
     /// # Errors
     /// The length of a moment is wrong; or libtorch fails.
     pub fn load_moments(&mut self, moments: &Moments) -> Result<(), EngineError> {
-        let (first, second) = (self.to_device(&moments.first)?, self.to_device(&moments.second)?);
-        Ok(self.optimiser.load(&first, &second, moments.updates)?)
+        let expected = self.parameter_count();
+        if let Some(given) =
+            [&moments.first, &moments.second].map(Vec::len).into_iter().find(|len| *len != expected)
+        {
+            return Err(EngineError::Length { given, expected });
+        }
+        let sizes: Vec<usize> = self.tensor_sizes().collect();
+        self.optimiser.load(&self.link, moments, &sizes, self.device)
     }
 
-    /// Resets AdamW's memory, as before the first update.
+    /// Resets the optimiser's memory, as before the first update.
     ///
     /// # Errors
     /// libtorch fails.
     pub fn reset_moments(&mut self) -> Result<(), EngineError> {
-        Ok(self.optimiser.reset()?)
+        self.optimiser.reset()
     }
 
     /// Returns the only chunk of a whole model.
@@ -402,7 +412,7 @@ impl Engine {
         self.whole_chunk().map(Chunk::model)
     }
 
-    /// Applies AdamW with the gradients over `divisor`, and the learning rate of the run's `step`.
+    /// Applies the optimiser with the gradients over `divisor`, and the learning rate of the run's `step`.
     fn update(
         &mut self,
         step: u64,
@@ -410,7 +420,7 @@ impl Engine {
         divisor: Option<&Tensor>,
     ) -> Result<(), EngineError> {
         let rate = self.learning_rate.at(step);
-        Ok(self.optimiser.update(self.parameters.views(), gradients, rate, divisor)?)
+        self.optimiser.update(self.parameters.views(), gradients, rate, divisor)
     }
 
     /// Copies a vector of the model's length to the device.

@@ -26,7 +26,7 @@ impl Engine {
             Some(divisor) => gradient.f_div(&divisor)?,
             None => gradient,
         };
-        let direction = self.optimiser.direction_with(&gradient)?;
+        let direction = self.optimiser.adamw()?.direction_with(&gradient)?;
         let mut parked = self.parameters.flat().f_empty_like()?;
         parked.f_copy_(self.parameters.flat())?;
         self.parked = Some(Parked(parked));

@@ -32,10 +32,10 @@ impl Engine {
     /// libtorch fails.
     pub fn momentum(&mut self, batch: &Batch, into: &mut Vec<f32>) -> Result<StepOutcome, EngineError> {
         let outcome = self.clipped_gradient(batch, self.settings.gradient_clip, into)?;
-        let beta1 = self.optimiser.beta1();
+        let adamw = self.optimiser.adamw()?;
+        let beta1 = adamw.beta1();
         let gradient = self.to_device(into)?; // [P]
-        let momentum =
-            self.optimiser.first().f_mul_scalar(beta1)?.f_add(&gradient.f_mul_scalar(1.0 - beta1)?)?;
+        let momentum = adamw.first().f_mul_scalar(beta1)?.f_add(&gradient.f_mul_scalar(1.0 - beta1)?)?;
         self.link.read_all(&momentum, into)?;
         Ok(outcome)
     }
@@ -45,8 +45,8 @@ impl Engine {
     /// # Errors
     /// libtorch fails.
     pub fn decayed_momentum(&self) -> Result<Vec<f32>, EngineError> {
-        let mut decayed = Vec::new();
-        self.link.read_all(&self.optimiser.first().f_mul_scalar(self.optimiser.beta1())?, &mut decayed)?;
+        let (mut decayed, adamw) = (Vec::new(), self.optimiser.adamw()?);
+        self.link.read_all(&adamw.first().f_mul_scalar(adamw.beta1())?, &mut decayed)?;
         Ok(decayed)
     }
 
@@ -76,8 +76,9 @@ impl Engine {
     /// The length of `momentum` is wrong; or libtorch fails.
     pub fn apply_frozen_adamw(&mut self, step: u64, momentum: &[f32]) -> Result<(), EngineError> {
         let momentum = self.to_device(momentum)?;
-        self.optimiser.replace_first(&momentum)?;
-        let direction = self.optimiser.frozen_direction()?;
+        let adamw = self.optimiser.adamw_mut()?;
+        adamw.replace_first(&momentum)?;
+        let direction = adamw.frozen_direction()?;
         Ok(self.descend(step, &direction)?)
     }
 
@@ -86,7 +87,7 @@ impl Engine {
         let rate = self.learning_rate.at(step);
         let mut parameters = self.parameters.flat().shallow_clone();
         let decayed = self.spec.decayed_count() as i64;
-        let decay = 1.0 - rate * self.optimiser.weight_decay();
+        let decay = 1.0 - rate * self.settings.weight_decay;
         let _ = parameters.f_narrow(0, 0, decayed)?.f_mul_scalar_(decay)?;
         let _ = parameters.f_sub_(&direction.f_mul_scalar(rate)?)?;
         Ok(())

@@ -9,6 +9,7 @@ use tch::Kind;
 mod adapters;
 mod documents;
 mod images;
+mod objective;
 
 fn engine(spec: &ModelSpec, train: &TrainConfig) -> Engine {
     Engine::new(spec, train, 100, 1, test_device(), NonZeroU32::new(1)).unwrap()

@@ -43,6 +43,7 @@ impl Synchroniser {
             carried_columns: running.contributions.columns.carried().clone(),
         };
         let momentum = Arc::clone(running.replica.momentum());
+        let average = running.replica.average().map(|average| Arc::clone(average.values()));
         let is_frozen =
             self.config.sync.parts_after_the_warmup() && !running.rounds.schedule.is_warmup(next_round);
         let (spec, companions) = (prepared.spec.clone(), prepared.companions.clone());
@@ -62,7 +63,11 @@ impl Synchroniser {
                     spec,
                     parameters: parameters.as_slice().into(),
                     companions,
-                    shared: shared_of(&momentum, if is_frozen { &state.second_moments } else { &[] }),
+                    shared: shared_of(
+                        &momentum,
+                        if is_frozen { &state.second_moments } else { &[] },
+                        average.as_deref().map_or(&[], Vec::as_slice),
+                    ),
                 }),
                 private: Saved { state, kept, trained }.into_private(),
             };
@@ -137,7 +142,8 @@ impl Synchroniser {
         if let Stage::Running(running) = &mut self.stage
             && dense
         {
-            running.replica = Replica::new(state.parameters.clone(), next_round);
+            let average = running.replica.average().cloned();
+            running.replica = Replica::new(state.parameters.clone(), next_round).with_average(average);
         }
         self.checkpoints.finishing = Some((next_round, self.disclosed(validation)));
         // A checkpoint in flight is of an earlier round: the last one must follow it.

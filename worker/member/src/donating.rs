@@ -76,7 +76,8 @@ impl Synchroniser {
         self.donations.exporting = false;
         let Stage::Running(running) = &self.stage else { return };
         let state = if self.shares_everything_in(next_round) {
-            HealedState { next_round, updates: state.updates, buffers: shared_buffers(state) }
+            let updates = state.updates;
+            HealedState { next_round, updates, buffers: shared_buffers(state, running) }
         } else {
             synchronised(running, state)
         };
@@ -95,6 +96,7 @@ fn state_here(config: &RunConfig, running: &Running) -> Option<HealedState> {
         let none_yet = || Arc::new(vec![0.0; running.rounds.layout.values as usize]);
         buffers.push(if momentum.is_empty() { none_yet() } else { Arc::clone(momentum) });
     }
+    buffers.extend(average_of(running));
     Some(HealedState { next_round: running.replica.next_round(), buffers, updates: 0 })
 }
 
@@ -119,14 +121,19 @@ fn not_loaded(running: &Running, load: &Load) -> Option<HealedState> {
 /// The synchronised parameters with a device's moments, the second of which are constant or synchronised.
 fn synchronised(running: &Running, state: DeviceState) -> HealedState {
     let updates = state.updates;
-    let mut buffers = shared_buffers(state);
+    let mut buffers = shared_buffers(state, running);
     buffers[0] = Arc::clone(running.replica.parameters());
     HealedState { next_round: running.replica.next_round(), buffers, updates }
 }
 
 /// Returns the buffers that are equal on all members, as served.
-fn shared_buffers(state: DeviceState) -> Vec<Arc<Vec<f32>>> {
+fn shared_buffers(state: DeviceState, running: &Running) -> Vec<Arc<Vec<f32>>> {
     let DeviceState { parameters, first_moments, second_moments, factors, .. } = state;
     let factors = Some(factors).filter(|factors| !factors.is_empty());
-    [parameters, first_moments, second_moments].into_iter().chain(factors).map(Arc::new).collect()
+    let of_device = [parameters, first_moments, second_moments].into_iter().chain(factors).map(Arc::new);
+    of_device.chain(average_of(running)).collect()
+}
+
+fn average_of(running: &Running) -> Option<Arc<Vec<f32>>> {
+    running.replica.average().map(|average| Arc::clone(average.values()))
 }

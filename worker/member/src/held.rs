@@ -6,7 +6,7 @@ use longhaul_common::id::Round;
 use longhaul_proto::control::message::HeldPart;
 
 use super::replica::{Replica, hash_of};
-use super::saved::{Saved, UnsentUpdates, momentum_in};
+use super::saved::{Saved, UnsentUpdates, average_in, momentum_in};
 use super::synchroniser::{Outcome, Synchroniser};
 use crate::message::Load;
 
@@ -42,12 +42,14 @@ impl Synchroniser {
             None => {
                 tracing::warn!(
                     next_round = next_round.0,
-                    "the checkpoint's parts have no moments: AdamW's start from zero"
+                    "the checkpoint's parts have no moments: the optimiser's start from zero"
                 );
                 Load::Parameters(model.parameters.clone())
             }
         };
-        let replica = Replica::new(model.parameters, next_round).with_momentum(momentum);
+        let average = self.average_from(average_in(&model.shared), &model.parameters, next_round);
+        let replica = Replica::new(model.parameters, next_round);
+        let replica = replica.with_momentum(momentum).with_average(average);
         self.start_from(replica, load, UnsentUpdates::default())
     }
 

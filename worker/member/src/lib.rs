@@ -9,6 +9,7 @@ mod adapt;
 mod adaptation;
 mod archiving;
 mod arriving;
+mod average;
 mod checkpointing;
 mod columns;
 mod commands;

@@ -123,9 +123,9 @@ pub enum Load {
 pub struct DeviceState {
     /// θ, in the order of the model's specification.
     pub parameters: Vec<f32>,
-    /// AdamW's first moments.
+    /// The optimiser's first moments, or momenta.
     pub first_moments: Vec<f32>,
-    /// AdamW's second moments.
+    /// Its second moments; zero if it has none.
     pub second_moments: Vec<f32>,
     /// Optimiser steps behind the moments.
     pub updates: u64,

@@ -15,6 +15,7 @@ use longhaul_proto::control::message::{CheckpointOffer, GenerationStart, Ready, 
 use longhaul_proto::round::{self, Config, DeadlineConfig, Event};
 
 use super::adaptation::{Adaptation, adapt_to};
+use super::average::Average;
 use super::columns::ColumnContributions;
 use super::event::HealedState;
 use super::layouts::Layouts;
@@ -22,7 +23,7 @@ use super::outer::outer_step;
 use super::privacy::mechanism_of;
 use super::replica::Replica;
 use super::running::{Codec, Contributions, DeviceView, Results, Rounds, Running, Stage};
-use super::saved::{Saved, UnsentUpdates, momentum_in, second_moments_in};
+use super::saved::{Saved, UnsentUpdates, average_in, momentum_in, second_moments_in};
 use super::site::SiteReduction;
 use super::synchroniser::{Outcome, RequestedState, Synchroniser};
 use crate::encode::compressor::Compressor;
@@ -87,7 +88,9 @@ impl Synchroniser {
             None => Ok(()),
             Some(RequestedState::Start(Start::Fresh)) => {
                 let parameters = self.prepared_parameters();
-                self.start_from(Replica::new(parameters, Round(0)), Load::Nothing, UnsentUpdates::default())
+                let average = self.average_from(None, &parameters, Round(0));
+                let replica = Replica::new(parameters, Round(0)).with_average(average);
+                self.start_from(replica, Load::Nothing, UnsentUpdates::default())
             }
             Some(RequestedState::Start(start)) => {
                 self.unarchive(start)?.map_or(Ok(()), |start| self.start_from_disk(start))
@@ -103,8 +106,9 @@ impl Synchroniser {
 
     pub(super) fn take_state(&mut self, state: HealedState) -> Result<()> {
         self.recovery.came_after = Some(self.outside.now().saturating_sub(self.recovery.fetches_since));
-        let HealedState { next_round, buffers, updates } = state;
+        let HealedState { next_round, mut buffers, updates } = state;
         let count = buffers.len();
+        let average = if self.config.train.ema_decay.is_some() { buffers.pop() } else { None };
         let mut buffers = buffers.into_iter().map(|b| Arc::try_unwrap(b).unwrap_or_else(|b| b.to_vec()));
         let parameters = buffers.next().context("a donor's state without parameters")?;
         anyhow::ensure!(
@@ -128,8 +132,28 @@ impl Synchroniser {
             }
             (momentum, _) => (Load::Parameters(parameters.clone()), momentum.unwrap_or_default()),
         };
-        let replica = Replica::new(parameters, next_round).with_momentum(momentum);
+        let average = average.map(|average| average.to_vec());
+        let average = self.average_from(average, &parameters, next_round);
+        let replica = Replica::new(parameters, next_round).with_momentum(momentum).with_average(average);
         self.start_from(replica, load, UnsentUpdates::default())
+    }
+
+    /// Returns the moving average, if the run keeps one: this one, or one that begins with the parameters.
+    pub(super) fn average_from(
+        &self,
+        average: Option<Vec<f32>>,
+        parameters: &[f32],
+        next_round: Round,
+    ) -> Option<Average> {
+        let decay = self.config.train.ema_decay?;
+        let average = average.filter(|average| average.len() == parameters.len());
+        if average.is_none() && next_round > Round(0) {
+            tracing::warn!(
+                next_round = next_round.0,
+                "no moving average of the weights is there: it begins with the present ones"
+            );
+        }
+        Some(Average::new(decay, average.unwrap_or_else(|| parameters.to_vec()), next_round))
     }
 
     pub(super) fn start_from_checkpoint(&mut self, offer: &CheckpointOffer) -> Result<()> {
@@ -148,7 +172,9 @@ impl Synchroniser {
             None => (Load::Parameters(model.parameters.clone()), UnsentUpdates::default()),
         };
         let momentum = momentum_in(&model.shared);
-        let replica = Replica::new(model.parameters, offer.next_round).with_momentum(momentum);
+        let average = self.average_from(average_in(&model.shared), &model.parameters, offer.next_round);
+        let replica = Replica::new(model.parameters, offer.next_round);
+        let replica = replica.with_momentum(momentum).with_average(average);
         self.start_from(replica, load, kept)
     }
 
@@ -182,7 +208,7 @@ impl Synchroniser {
         if saved.is_none() {
             tracing::warn!(
                 next_round = offer.next_round.0,
-                "the checkpoint lacks this worker's private state: AdamW's moments start from zero"
+                "the checkpoint lacks this worker's private state: the optimiser's moments start from zero"
             );
         }
         Ok((model, saved))
@@ -373,13 +399,16 @@ impl Synchroniser {
         self.part.prepared.as_ref().map_or(0, |prepared| prepared.parameters.len())
     }
 
-    /// Returns the number of synchronised vectors: θ, and with gradients the moments and low-rank factors, with deltas alone the outer momentum.
+    /// Returns the number of synchronised vectors: θ, and with gradients the moments and low-rank factors, with deltas alone the outer momentum; last the moving
+    /// average.
     pub(super) fn state_buffers(&self) -> usize {
-        if self.config.sync.opens_with_gradients() {
-            3 + usize::from(self.config.sync.rank > 0)
-        } else {
-            1 + usize::from(outer_step(&self.config.sync).has_memory())
-        }
+        let averages = usize::from(self.config.train.ema_decay.is_some());
+        averages
+            + if self.config.sync.opens_with_gradients() {
+                3 + usize::from(self.config.sync.rank > 0)
+            } else {
+                1 + usize::from(outer_step(&self.config.sync).has_memory())
+            }
     }
 }
 

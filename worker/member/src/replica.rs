@@ -5,9 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use longhaul_common::id::Round;
+use longhaul_common::schedule::RoundSchedule;
 use longhaul_proto::control::message::Hash;
 use longhaul_proto::little_endian::of_f32;
 
+use super::average::Average;
 use super::outer::OuterStep;
 use crate::sparse_ranges::SparseRanges;
 
@@ -19,6 +21,8 @@ pub struct Replica {
     parameters: Arc<Vec<f32>>,
     /// The outer optimiser's momentum; empty if it has none.
     momentum: Arc<Vec<f32>>,
+    /// Moving average of the parameters, if the run keeps one.
+    average: Option<Average>,
     next_round: Round,
     /// Hashes of the blocks unchanged since.
     hashes: RefCell<Vec<Option<Hash>>>,
@@ -29,13 +33,32 @@ impl Replica {
     #[must_use]
     pub fn new(parameters: Vec<f32>, next_round: Round) -> Self {
         let hashes = RefCell::new(vec![None; parameters.len().div_ceil(BLOCK_VALUES)]);
-        Self { parameters: Arc::new(parameters), momentum: Arc::default(), next_round, hashes }
+        Self { parameters: Arc::new(parameters), momentum: Arc::default(), average: None, next_round, hashes }
     }
 
     /// Returns it with this outer momentum: one value per parameter, or none.
     #[must_use]
     pub fn with_momentum(self, momentum: Vec<f32>) -> Self {
         Self { momentum: Arc::new(momentum), ..self }
+    }
+
+    /// Returns it with this moving average, if any.
+    #[must_use]
+    pub fn with_average(self, average: Option<Average>) -> Self {
+        Self { average, ..self }
+    }
+
+    /// Returns the moving average, if the run keeps one.
+    #[must_use]
+    pub fn average(&self) -> Option<&Average> {
+        self.average.as_ref()
+    }
+
+    /// Takes the parameters after a round's result into the moving average.
+    pub fn follow(&mut self, schedule: &RoundSchedule, round: Round) {
+        if let Some(average) = &mut self.average {
+            average.take(schedule, round, &self.parameters);
+        }
     }
 
     /// Returns the outer optimiser's momentum: one value per parameter, or none.

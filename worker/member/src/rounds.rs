@@ -166,6 +166,7 @@ impl Synchroniser {
         let is_common = parameters.is_some();
         if let Some(parameters) = parameters {
             running.replica.advance(round, parameters);
+            running.replica.follow(&running.rounds.schedule, round);
         }
         if is_common
             && !running.rounds.schedule.is_warmup(round.next())
@@ -276,6 +277,7 @@ fn apply_to_replica(config: &RunConfig, running: &mut Running, round: Round, res
         None => with_result.map(|(fragment, _)| running.rounds.layout.range(fragment)).collect(),
     };
     running.replica.apply(round, &mean, &changed, outer_step(&config.sync));
+    running.replica.follow(&running.rounds.schedule, round);
 }
 
 fn mean_of(running: &mut Running, round: Round, results: &[FragmentResult]) -> SparseRanges {

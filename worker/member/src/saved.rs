@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use longhaul_checkpoint::PrivateState;
+use longhaul_checkpoint::{AVERAGE, PrivateState};
 use longhaul_common::id::FragmentId;
 use longhaul_proto::codec::ColumnUpdate;
 
@@ -160,8 +160,12 @@ impl Saved {
 }
 
 /// Returns the shared vectors of a checkpoint other than the parameters.
-pub fn shared_of(momentum: &[f32], frozen_second_moments: &[f32]) -> BTreeMap<String, Arc<[f32]>> {
-    let named = [(OUTER_MOMENTUM, momentum), (SECOND_MOMENTS, frozen_second_moments)];
+pub fn shared_of(
+    momentum: &[f32],
+    frozen_second_moments: &[f32],
+    average: &[f32],
+) -> BTreeMap<String, Arc<[f32]>> {
+    let named = [(OUTER_MOMENTUM, momentum), (SECOND_MOMENTS, frozen_second_moments), (AVERAGE, average)];
     named
         .into_iter()
         .filter(|(_, values)| !values.is_empty())
@@ -172,6 +176,11 @@ pub fn shared_of(momentum: &[f32], frozen_second_moments: &[f32]) -> BTreeMap<St
 /// Returns the frozen second moment in a checkpoint, if present.
 pub fn second_moments_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Option<Vec<f32>> {
     shared.get(SECOND_MOMENTS).map(|values| values.to_vec())
+}
+
+/// Returns the moving average of the weights in a checkpoint, if present.
+pub fn average_in(shared: &BTreeMap<String, Arc<[f32]>>) -> Option<Vec<f32>> {
+    shared.get(AVERAGE).map(|values| values.to_vec())
 }
 
 /// Returns the outer momentum in a checkpoint; empty if absent.

@@ -1,3 +1,4 @@
+mod average;
 pub(super) mod finished;
 mod healing;
 mod masking;

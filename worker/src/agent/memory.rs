@@ -130,7 +130,13 @@ fn needed(memory: Memory, part: &ModelSpec, config: &RunConfig, rank: u32) -> u6
     let tokens = f64::from(sequences) * f64::from(sequence);
     let of_chunk = |chunk: &std::ops::Range<u32>| {
         let held: &[BlockCost] = blocks.get(chunk.start as usize..chunk.end as usize).unwrap_or_default();
-        StageBytes::of(memory, held, config.train.recompute, tokens, parameter_bytes(&config.sync))
+        StageBytes::of(
+            memory,
+            held,
+            config.train.recompute,
+            tokens,
+            parameter_bytes(&config.sync, &config.train),
+        )
     };
     let stages: Vec<StageBytes> = part.chunks.iter().map(of_chunk).collect();
     let borrowed = part.borrowed().map_or(0, |tensor| tensor.count()) as f64;

@@ -11,6 +11,7 @@ mod decoders;
 mod deploy;
 mod doctor;
 mod for_libtorch;
+mod optimisers;
 #[cfg(feature = "otel")]
 mod otel;
 mod pytorch;

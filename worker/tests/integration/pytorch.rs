@@ -70,7 +70,7 @@ fn language_model(kind: ModelKind) -> ModelConfig {
 }
 
 /// The script's `noise`.
-fn noise(count: usize, stream: i64) -> impl Iterator<Item = f32> {
+pub fn noise(count: usize, stream: i64) -> impl Iterator<Item = f32> {
     (0..count as i64).map(move |i| {
         let mut word = (i * 2_654_435_761 + stream * 40_503) & 0xffff_ffff;
         word ^= word >> 15;

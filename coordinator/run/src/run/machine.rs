@@ -53,6 +53,10 @@ impl Run {
                 (config.sync.warmup_rounds, config.sync.warmup_share) =
                     (state.rounds.schedule.warmup_rounds, 0.0);
             }
+            if config.train.warmup_share.is_some() {
+                (config.train.warmup_steps, config.train.warmup_share) =
+                    (config.train.warmup_steps_in(first), None);
+            }
             if config.sync.adapt {
                 config.sync.early_share *= first as f64 / state.rounds.schedule.steps.max(first) as f64;
             }

@@ -10,6 +10,7 @@ mod documents;
 mod frozen;
 mod gpt2;
 mod mlp;
+mod objective;
 mod parameters;
 mod pixels;
 mod precision;
@@ -29,8 +30,10 @@ pub use gpt2::Gpt2;
 use longhaul_common::config::{ModelKind, Precision};
 use longhaul_common::model::ModelSpec;
 pub use mlp::Mlp;
+use objective::PLAIN;
+pub(crate) use objective::{IGNORED, Objective};
 pub use parameters::Parameters;
-pub(crate) use parameters::views_of;
+pub(crate) use parameters::{views, views_of};
 pub(crate) use precision::Products;
 pub use sparse::{Layout, Selection, sparse_product};
 use tch::{Kind, Reduction, TchError, Tensor};
@@ -124,7 +127,7 @@ impl Model {
         let logits = self.logits(&self.inputs(samples)?)?; // [B, K]
         let classes = pixels::classes_of(samples)?; // [B]
         let hits = logits.f_argmax(-1, false)?.f_eq_tensor(&classes)?.f_sum(Kind::Int64)?;
-        Ok((cross_entropy_of(&logits, &classes, Reduction::Mean)?, Some(hits)))
+        Ok((PLAIN.loss(&logits, &classes, Reduction::Mean)?, Some(hits)))
     }
 
     /// Returns the mean cross entropy of the next token, in nats, for tokens [B, T + 1].
@@ -156,12 +159,22 @@ impl Model {
     /// Returns the sum of the cross entropies, in nats, of the labels [B, T], given the residual stream [B, T, D] behind the last layer. A label of
     /// [`IGNORED`] counts nothing.
     pub(crate) fn loss_of_labels(&self, x: &Tensor, labels: &Tensor) -> Result<Tensor, TchError> {
-        cross_entropy_of(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::Sum)
+        self.objective_of_labels(PLAIN, x, labels)
+    }
+
+    /// Returns the sum of their training losses.
+    pub(crate) fn objective_of_labels(
+        &self,
+        objective: Objective,
+        x: &Tensor,
+        labels: &Tensor,
+    ) -> Result<Tensor, TchError> {
+        objective.loss(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::Sum)
     }
 
     /// Returns the mean for each sequence: `[B]`; zero without labels.
     pub(crate) fn losses_of_labels(&self, x: &Tensor, labels: &Tensor) -> Result<Tensor, TchError> {
-        let losses = cross_entropy_of(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::None)?; // [B·T]
+        let losses = PLAIN.loss(&self.project(x)?, &labels.f_reshape([-1])?, Reduction::None)?; // [B·T]
         let counts = labels.f_ne(IGNORED)?.f_sum_dim_intlist([1].as_slice(), false, Kind::Float)?; // [B]
         let sums = losses.f_view([labels.size()[0], -1])?;
         sums.f_sum_dim_intlist([1].as_slice(), false, Kind::Float)?.f_div(&counts.f_clamp_min(1.0)?)
@@ -173,7 +186,34 @@ impl Model {
     /// # Errors
     /// The head is not among these blocks; or libtorch fails.
     pub fn loss_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
-        self.cross_entropy_behind(x, tokens, Reduction::Mean)
+        self.loss_of(PLAIN, x, tokens, Reduction::Mean)
+    }
+
+    /// Returns the mean training loss behind the last layer, as [`Self::loss_behind`].
+    ///
+    /// # Errors
+    /// The head is not among these blocks; or libtorch fails.
+    pub(crate) fn objective_behind(
+        &self,
+        objective: Objective,
+        x: &Tensor,
+        tokens: &Tensor,
+    ) -> Result<Tensor, TchError> {
+        self.loss_of(objective, x, tokens, Reduction::Mean)
+    }
+
+    /// Returns the training loss of each sequence: `[B]`.
+    ///
+    /// # Errors
+    /// The head is not among these blocks; or libtorch fails.
+    pub(crate) fn objectives_behind(
+        &self,
+        objective: Objective,
+        x: &Tensor,
+        tokens: &Tensor,
+    ) -> Result<Tensor, TchError> {
+        let losses = self.loss_of(objective, x, tokens, Reduction::None)?; // [B·T]
+        losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
     }
 
     /// Returns the same for each sequence: `[B]`.
@@ -181,8 +221,7 @@ impl Model {
     /// # Errors
     /// The head is not among these blocks; or libtorch fails.
     pub fn losses_behind(&self, x: &Tensor, tokens: &Tensor) -> Result<Tensor, TchError> {
-        let losses = self.cross_entropy_behind(x, tokens, Reduction::None)?; // [B·T]
-        losses.f_view([tokens.size()[0], -1])?.f_mean_dim([1].as_slice(), false, Kind::Float)
+        self.objectives_behind(PLAIN, x, tokens)
     }
 
     /// Returns the residual stream [B, T, D] before the first layer, for tokens [B, T] (int64), in sequences of several documents if given.
@@ -259,28 +298,17 @@ impl Model {
 
     fn cross_entropy(&self, samples: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
         let x = self.forward(&self.inputs(samples)?)?; // [B, T, D]
-        self.cross_entropy_behind(&x, samples, reduction)
+        self.loss_of(PLAIN, &x, samples, reduction)
     }
 
-    fn cross_entropy_behind(
+    fn loss_of(
         &self,
+        objective: Objective,
         x: &Tensor,
         samples: &Tensor,
         reduction: Reduction,
     ) -> Result<Tensor, TchError> {
         let logits = self.project(x)?; // [B, T, V]
-        cross_entropy_of(&logits, &self.targets(samples)?, reduction)
+        objective.loss(&logits, &self.targets(samples)?, reduction)
     }
-}
-
-/// A target without a loss: libtorch's own default; no token has this index.
-pub(crate) const IGNORED: i64 = -100;
-
-/// For logits [.., V] and as many targets [N].
-fn cross_entropy_of(logits: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor, TchError> {
-    let entries = logits.size().last().copied().unwrap_or(1);
-    logits
-        .f_view([-1, entries])?
-        .f_to_kind(Kind::Float)?
-        .f_cross_entropy_loss::<Tensor>(targets, None, reduction, IGNORED, 0.0)
 }

@@ -107,13 +107,21 @@ pub(crate) fn views_of(spec: &ModelSpec, flat: &Tensor) -> Result<Vec<Tensor>, T
             spec.parameter_count()
         )));
     }
+    views(&spec.parameters(), flat)
+}
+
+/// Cuts a vector into views shaped like these tensors, in order.
+///
+/// # Errors
+/// It is too short.
+pub(crate) fn views(tensors: &[ParameterSpec], flat: &Tensor) -> Result<Vec<Tensor>, TchError> {
     let mut start = 0;
-    let mut cut = |shape: Vec<u64>| {
-        let shape: Vec<i64> = shape.into_iter().map(|size| size as i64).collect();
+    let mut cut = |tensor: &ParameterSpec| {
+        let shape: Vec<i64> = tensor.shape.iter().map(|&size| size as i64).collect();
         let len: i64 = shape.iter().product();
         let view = flat.f_narrow(0, start, len)?.f_view(shape.as_slice());
         start += len;
         view
     };
-    spec.parameters().into_iter().map(|parameter| cut(parameter.shape)).collect()
+    tensors.iter().map(&mut cut).collect()
 }

@@ -63,7 +63,7 @@ impl Device<'_> {
         let updates = self.engine.moments_to_host()?.updates;
         if self.engine.tell_members(updates)?.iter().any(|other| *other != updates) {
             tracing::warn!(
-                "a member of the tensor group has no moments of AdamW: those of all start from zero"
+                "a member of the tensor group has no moments of the optimiser: those of all start from zero"
             );
             self.engine.reset_moments()?;
         }

@@ -108,6 +108,22 @@ fn the_warmup_is_the_one_that_it_had() {
     assert_eq!((start.first_round, start.until), (Round(10), Round(30)));
 }
 
+/// It is no share of the new steps; a decay is one, and begins later.
+#[test]
+fn the_learning_rate_has_the_warmup_that_it_had_and_decays_at_the_new_end() {
+    let shares = |config: &mut RunConfig| {
+        config.train.schedule = longhaul_common::config::LearningRateSchedule::Wsd;
+        (config.train.warmup_share, config.train.decay_share) = (Some(0.25), Some(0.1));
+    };
+    let (story, _) = extended(over(20, shares), 60);
+    let config = RunConfig::parse(&story.run.core.config_toml).unwrap();
+    assert_eq!((config.train.warmup_steps, config.train.warmup_share), (5, None));
+    let peak = config.train.learning_rate;
+    let rate = LearningRate::new(&config.train, config.run.steps);
+    assert_eq!([4, 5, 20, 53].map(|step| rate.at(step)), [peak; 4]);
+    assert!(rate.at(55) < peak && (rate.at(60) - 0.1 * peak).abs() < 1e-12);
+}
+
 #[test]
 fn a_run_that_was_stopped_goes_on_to_its_own_end() {
     let mut story = Story::training();

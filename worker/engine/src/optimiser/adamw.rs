@@ -1,11 +1,11 @@
 //! AdamW (Loshchilov & Hutter 2019, "Decoupled weight decay regularization").
 
 use longhaul_common::config::TrainConfig;
-use longhaul_common::model::ModelSpec;
+use longhaul_common::model::ParameterSpec;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::fused::{UpdateFactors, UpdateTensors, fused_adamw};
-use crate::models::views_of;
+use crate::fused::{UpdateFactors, UpdateTensors, fused_adamw};
+use crate::models::views;
 
 /// φ: least divisor of a gradient under a frozen second moment, as a share of the root mean square of its tensor's gradients.
 const FROZEN_FLOOR: f64 = 0.1;
@@ -19,7 +19,7 @@ const CORRECTED_LONG_AGO: f64 = 1e30;
 
 /// The optimiser's memory, laid out like the parameters.
 #[derive(Debug)]
-pub(super) struct AdamW {
+pub(crate) struct AdamW {
     beta1: f64,
     beta2: f64,
     epsilon: f64,
@@ -37,16 +37,13 @@ pub(super) struct AdamW {
 }
 
 impl AdamW {
-    pub(super) fn new(train: &TrainConfig, spec: &ModelSpec, device: Device) -> Result<Self, TchError> {
-        let zeros = || Tensor::f_zeros([spec.parameter_count() as i64], (Kind::Float, device));
+    /// Of these tensors, matrices first.
+    pub fn new(train: &TrainConfig, tensors: &[ParameterSpec], device: Device) -> Result<Self, TchError> {
+        let count: u64 = tensors.iter().map(ParameterSpec::count).sum();
+        let zeros = || Tensor::f_zeros([count as i64], (Kind::Float, device));
         let (first, second) = (zeros()?, zeros()?);
-        let (first_views, second_views) = (views_of(spec, &first)?, views_of(spec, &second)?);
-        let mut end = 0;
-        let ends = first_views.iter().map(|view| {
-            end += view.numel() as u64;
-            end
-        });
-        let decayed = ends.take_while(|end| *end <= spec.decayed_count()).count();
+        let (first_views, second_views) = (views(tensors, &first)?, views(tensors, &second)?);
+        let decayed = tensors.iter().take_while(|tensor| tensor.is_matrix()).count();
         let step = Tensor::f_zeros([0i64; 0], (Kind::Float, device))?;
         let TrainConfig { beta1, beta2, epsilon, weight_decay, .. } = *train;
         Ok(Self {
@@ -66,7 +63,7 @@ impl AdamW {
     }
 
     /// Updates the parameter tensors in place, with their `gradients` over `divisor`, which has one value. The gradients are divided in place.
-    pub(super) fn update(
+    pub fn update(
         &mut self,
         parameters: &[Tensor],
         gradients: &[Tensor],
@@ -119,7 +116,7 @@ impl AdamW {
     /// m ← β₁·m + (1 − β₁)·g, θ ← (1 − γλ)·θ − γ·m / (√v̂ + ε), with v unchanged: linear in the gradients, so that the mean of many such steps is a step of
     /// the mean (0/1 Adam: Lu et al. 2022, arXiv 2202.06009). After t updates v̂ is v / (1 − β₂ᵗ), or φ² times its mean over the tensor if larger: a
     /// parameter without gradients so far, as of a rare token, must not move without bound. Does not count as an update. The gradients are divided in place.
-    pub(super) fn update_frozen(
+    pub fn update_frozen(
         &mut self,
         parameters: &[Tensor],
         gradients: &[Tensor],
@@ -174,7 +171,7 @@ impl AdamW {
     }
 
     /// Returns m / (√max(v, φ²·mean(v)) + ε) `[P]`, with the given m, and v and its mean as in [`Self::update_frozen`], but not corrected.
-    pub(super) fn frozen_direction(&self) -> Result<Tensor, TchError> {
+    pub fn frozen_direction(&self) -> Result<Tensor, TchError> {
         let direction = |(first, second): (&Tensor, Tensor)| {
             first.f_div(&second.f_sqrt()?.f_add_scalar_(self.epsilon)?)?.f_flatten(0, -1)
         };
@@ -193,7 +190,7 @@ impl AdamW {
     }
 
     /// Returns m̂ / (√v̂ + ε), with the moments after a hypothetical update with this gradient `[P]`, without weight decay.
-    pub(super) fn direction_with(&self, gradient: &Tensor) -> Result<Tensor, TchError> {
+    pub fn direction_with(&self, gradient: &Tensor) -> Result<Tensor, TchError> {
         let updates = i32::try_from(self.updates + 1).unwrap_or(i32::MAX);
         let corrections = [self.beta1, self.beta2].map(|beta| 1.0 - beta.powi(updates));
         let mut scale = self.second.f_mul_scalar(self.beta2 / corrections[1])?;
@@ -204,39 +201,45 @@ impl AdamW {
         mean.f_div_(&scale)
     }
 
-    pub(super) fn beta1(&self) -> f64 {
+    pub fn beta1(&self) -> f64 {
         self.beta1
     }
 
-    pub(super) fn weight_decay(&self) -> f64 {
-        self.weight_decay
-    }
-
-    pub(super) fn replace_first(&mut self, first: &Tensor) -> Result<(), TchError> {
+    pub fn replace_first(&mut self, first: &Tensor) -> Result<(), TchError> {
         self.first.f_copy_(first)
     }
 
-    pub(super) fn first(&self) -> &Tensor {
+    pub fn first(&self) -> &Tensor {
         &self.first
     }
 
-    pub(super) fn second(&self) -> &Tensor {
+    pub fn second(&self) -> &Tensor {
         &self.second
     }
 
-    pub(super) fn updates(&self) -> u64 {
+    /// Returns the views of each tensor's moments.
+    pub fn moments(&self) -> [&[Tensor]; 2] {
+        [&self.first_views, &self.second_views]
+    }
+
+    pub fn updates(&self) -> u64 {
         self.updates
     }
 
-    pub(super) fn load(&mut self, first: &Tensor, second: &Tensor, updates: u64) -> Result<(), TchError> {
-        self.frozen = None;
+    pub fn load(&mut self, first: &Tensor, second: &Tensor, updates: u64) -> Result<(), TchError> {
         self.first.f_copy_(first)?;
         self.second.f_copy_(second)?;
-        self.updates = updates;
+        self.loaded(updates);
         Ok(())
     }
 
-    pub(super) fn reset(&mut self) -> Result<(), TchError> {
+    /// Counts the moments, which were written through [`Self::moments`], as those behind so many updates.
+    pub fn loaded(&mut self, updates: u64) {
+        self.frozen = None;
+        self.updates = updates;
+    }
+
+    pub fn reset(&mut self) -> Result<(), TchError> {
         let _ = self.first.f_zero_()?;
         let _ = self.second.f_zero_()?;
         self.frozen = None;
@@ -248,7 +251,7 @@ impl AdamW {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::Parameters;
+    use crate::models::{Parameters, views_of};
     use crate::testing::test_device;
     use longhaul_common::model::tiny::tiny_gpt2;
 
@@ -266,7 +269,7 @@ mod tests {
         let wave = |i: usize, t: usize| ((i * 37 + t * 101) % 997) as f64 / 500.0 - 1.0;
         let start: Vec<f32> = (0..len).map(|i| wave(i, 0) as f32).collect();
         let parameters = Parameters::new(&spec, &start, test_device()).unwrap();
-        let mut adamw = AdamW::new(&train, &spec, test_device()).unwrap();
+        let mut adamw = AdamW::new(&train, &spec.parameters(), test_device()).unwrap();
 
         let mut theta: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
         let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
@@ -319,7 +322,7 @@ mod tests {
         let wave = |i: usize, t: usize| ((i * 37 + t * 101) % 997) as f64 / 500.0 - 1.0;
         let start: Vec<f32> = (0..len).map(|i| wave(i, 0) as f32).collect();
         let parameters = Parameters::new(&spec, &start, test_device()).unwrap();
-        let mut adamw = AdamW::new(&train, &spec, test_device()).unwrap();
+        let mut adamw = AdamW::new(&train, &spec.parameters(), test_device()).unwrap();
         let first: Vec<f32> = (0..len).map(|i| wave(i, 50) as f32).collect();
         // Some are far below the floor.
         let second: Vec<f32> = (0..len).map(|i| wave(i, 60).powi(8) as f32).collect();
@@ -361,7 +364,7 @@ mod tests {
         let spec = tiny_gpt2();
         let start = vec![0.5; spec.parameter_count() as usize];
         let parameters = Parameters::new(&spec, &start, test_device()).unwrap();
-        let mut adamw = AdamW::new(&TrainConfig::default(), &spec, test_device()).unwrap();
+        let mut adamw = AdamW::new(&TrainConfig::default(), &spec.parameters(), test_device()).unwrap();
         let gradients = views_of(&spec, &there(&start)).unwrap();
         adamw.update(parameters.views(), &gradients, 0.0, None).unwrap();
         assert_eq!(Vec::<f32>::try_from(parameters.flat()).unwrap(), start);

@@ -1,0 +1,350 @@
+//! Keys of `[train]` for the optimiser.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::range;
+use super::error::shown;
+use super::{Application, ConfigError, InnerRule, RunConfig, Source, TrainConfig};
+
+/// Optimiser of steps with gradients: local ones, and those with a round's mean gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Optimiser {
+    /// AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101).
+    #[default]
+    Adamw,
+    /// Muon for the matrices of the blocks, AdamW for embeddings, output projection, vectors and adapters (Jordan et al. 2024; arXiv 2502.16982).
+    Muon,
+    /// Gradient descent with momentum.
+    Sgd,
+    /// Lion: the sign of an interpolated momentum (Chen et al. 2023, arXiv 2302.06675).
+    Lion,
+    /// Adafactor: second moments of matrices as sums of rows and columns (Shazeer & Stern 2018, arXiv 1804.04235).
+    Adafactor,
+}
+
+/// `[train.muon]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MuonConfig {
+    /// Peak learning rate of matrices; `train.learning_rate` is that of all other tensors. Default: `train.learning_rate`, or 0.02 with `scale = "original"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate: Option<f64>,
+    /// Momentum.
+    pub momentum: f64,
+    /// Nesterov momentum.
+    pub nesterov: bool,
+    /// Newton–Schulz iterations.
+    pub steps: u32,
+    /// Scale of the orthogonal update.
+    pub scale: MuonScale,
+}
+
+/// Scale of Muon's update of a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MuonScale {
+    /// 0.2·√max(rows, columns), which gives it the root mean square of AdamW's (arXiv 2502.16982).
+    #[default]
+    MatchRmsAdamw,
+    /// √max(1, outputs / inputs) (Jordan et al. 2024).
+    Original,
+}
+
+/// `[train.sgd]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SgdConfig {
+    /// Momentum.
+    pub momentum: f64,
+    /// Nesterov momentum.
+    pub nesterov: bool,
+}
+
+/// `[train.lion]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LionConfig {
+    /// β₁, of the interpolation whose sign is the step.
+    pub beta1: f64,
+    /// β₂, of the momentum.
+    pub beta2: f64,
+}
+
+/// `[train.adafactor]`: without relative step sizes and without scaling by parameters; `train.learning_rate` applies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdafactorConfig {
+    /// Exponent of the second moment's decay: β₂ at update t is 1 − t^−`decay_rate`.
+    pub decay_rate: f64,
+    /// Largest root mean square of a tensor's update before the learning rate.
+    pub clip_threshold: f64,
+    /// Added to squared gradients (ε₁).
+    pub epsilon: f64,
+    /// β₁ of a first moment of the updates; 0: none.
+    pub beta1: f64,
+}
+
+impl Default for MuonConfig {
+    fn default() -> Self {
+        Self { learning_rate: None, momentum: 0.95, nesterov: true, steps: 5, scale: MuonScale::default() }
+    }
+}
+
+impl Default for SgdConfig {
+    fn default() -> Self {
+        Self { momentum: 0.9, nesterov: false }
+    }
+}
+
+impl Default for LionConfig {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.99 }
+    }
+}
+
+impl Default for AdafactorConfig {
+    fn default() -> Self {
+        Self { decay_rate: 0.8, clip_threshold: 1.0, epsilon: 1e-30, beta1: 0.0 }
+    }
+}
+
+impl Optimiser {
+    /// Whether updates need whole matrices, of which members of a tensor group have parts.
+    #[must_use]
+    pub fn needs_whole_matrices(self) -> bool {
+        matches!(self, Self::Muon | Self::Adafactor)
+    }
+}
+
+/// Learning rate of Jordan et al. for matrices.
+const MUON_ORIGINAL_RATE: f64 = 0.02;
+/// More do not make the update more orthogonal.
+const MUON_STEPS_MAX: u32 = 20;
+/// Below 1.
+const BETA_MAX: f64 = 1.0 - f64::EPSILON;
+
+impl MuonConfig {
+    /// Returns the peak learning rate of matrices in a run with this one.
+    #[must_use]
+    pub fn learning_rate(&self, train: &TrainConfig) -> f64 {
+        self.learning_rate.unwrap_or(match self.scale {
+            MuonScale::MatchRmsAdamw => train.learning_rate,
+            MuonScale::Original => MUON_ORIGINAL_RATE,
+        })
+    }
+}
+
+impl RunConfig {
+    /// Refuses keys that the optimiser does not read, and strategies that do not fit it.
+    pub(crate) fn check_optimiser(&self) -> Result<(), ConfigError> {
+        self.train.check_tables()?;
+        self.train.check_adamw_keys()?;
+        if self.train.optimiser == Optimiser::Adamw {
+            return Ok(());
+        }
+        let reason = self.unfit_strategy().or_else(|| {
+            let is_split = self.train.optimiser.needs_whole_matrices() && self.parallel.is_shared();
+            is_split.then_some("needs whole matrices, which members of a tensor group share: take parallel.tensor = 1, or \"adamw\"")
+        });
+        let reason = reason.or_else(|| {
+            let has_no_matrix = self.train.lora.is_some() && self.train.unfrozen_parameters.is_none();
+            (self.train.optimiser == Optimiser::Muon && has_no_matrix).then_some(
+                "is for whole matrices, and only adapters are trained, which AdamW updates: take \"adamw\"",
+            )
+        });
+        reason.map_or(Ok(()), |reason| {
+            Err(ConfigError::value("train.optimiser", shown(&self.train.optimiser), reason))
+        })
+    }
+
+    /// Returns why the strategy does not fit an optimiser other than AdamW, if so.
+    fn unfit_strategy(&self) -> Option<&'static str> {
+        let sync = &self.sync;
+        if sync.source == Source::Momentum {
+            return Some(
+                "sync.source = \"momentum\" exchanges AdamW's first moment: take \"adamw\", or preset = \"dense\"",
+            );
+        }
+        if sync.source == Source::Delta && sync.inner == InnerRule::FrozenAdamw {
+            return Some(
+                "sync.inner = \"frozen-adamw\", which preset = \"auto\" has, freezes AdamW's second moment: take preset = \"diloco\", \
+                 \"sparse-local\" or \"dense\", or \"adamw\"",
+            );
+        }
+        if sync.look_ahead {
+            return Some("sync.look_ahead foresees AdamW's step: take look_ahead = false, or \"adamw\"");
+        }
+        match sync.apply {
+            Application::Sgd if self.train.optimiser != Optimiser::Sgd => Some(
+                "sync.apply = \"sgd\" makes the steps itself: take \"sgd\" (for the warm-up) or \"adamw\", or sync.apply = \"inner\"",
+            ),
+            Application::Sign => {
+                Some("sync.apply = \"sign\" makes the steps itself: take \"adamw\", or preset = \"dense\"")
+            }
+            _ => None,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Checks the optimisers' tables, of which only the present one's may be there.
+    fn check_tables(&self) -> Result<(), ConfigError> {
+        let tables = [
+            (Optimiser::Muon, "train.muon", self.muon.is_some()),
+            (Optimiser::Sgd, "train.sgd", self.sgd.is_some()),
+            (Optimiser::Lion, "train.lion", self.lion.is_some()),
+            (Optimiser::Adafactor, "train.adafactor", self.adafactor.is_some()),
+        ];
+        if let Some((of, key, _)) =
+            tables.into_iter().find(|(of, _, is_there)| *is_there && *of != self.optimiser)
+        {
+            let reason =
+                format!("only optimiser = \"{}\" reads it: take that, or remove the table", shown(&of));
+            return Err(ConfigError::value(key, "…", reason));
+        }
+        let numbers = [
+            self.muon.as_ref().map(|muon| {
+                vec![
+                    ("train.muon.learning_rate", muon.learning_rate(self), f64::MIN_POSITIVE, f64::MAX),
+                    ("train.muon.momentum", muon.momentum, 0.0, BETA_MAX),
+                    ("train.muon.steps", f64::from(muon.steps), 1.0, f64::from(MUON_STEPS_MAX)),
+                ]
+            }),
+            self.sgd.as_ref().map(|sgd| vec![("train.sgd.momentum", sgd.momentum, 0.0, BETA_MAX)]),
+            self.lion.as_ref().map(|lion| {
+                vec![
+                    ("train.lion.beta1", lion.beta1, 0.0, BETA_MAX),
+                    ("train.lion.beta2", lion.beta2, 0.0, BETA_MAX),
+                ]
+            }),
+            self.adafactor.as_ref().map(|adafactor| {
+                vec![
+                    ("train.adafactor.decay_rate", adafactor.decay_rate, f64::MIN_POSITIVE, 1.0),
+                    ("train.adafactor.clip_threshold", adafactor.clip_threshold, f64::MIN_POSITIVE, f64::MAX),
+                    ("train.adafactor.epsilon", adafactor.epsilon, 0.0, 1.0),
+                    ("train.adafactor.beta1", adafactor.beta1, 0.0, BETA_MAX),
+                ]
+            }),
+        ];
+        for (key, value, low, high) in numbers.into_iter().flatten().flatten() {
+            if !(low..=high).contains(&value) {
+                return Err(ConfigError::value(key, value, range(low, high)));
+            }
+        }
+        if self.sgd.as_ref().is_some_and(|sgd| sgd.nesterov && sgd.momentum == 0.0) {
+            let reason = "without momentum there is none of Nesterov: take a momentum above 0, or false";
+            return Err(ConfigError::value("train.sgd.nesterov", true, reason));
+        }
+        Ok(())
+    }
+
+    /// Refuses keys of AdamW beside an optimiser that does not read them.
+    fn check_adamw_keys(&self) -> Result<(), ConfigError> {
+        if matches!(self.optimiser, Optimiser::Adamw | Optimiser::Muon) {
+            return Ok(());
+        }
+        let usual = Self::default();
+        let keys = [
+            ("train.beta1", self.beta1, usual.beta1),
+            ("train.beta2", self.beta2, usual.beta2),
+            ("train.epsilon", self.epsilon, usual.epsilon),
+        ];
+        let own = keys.into_iter().find(|(_, value, usual)| value != usual);
+        own.map_or(Ok(()), |(key, value, _)| {
+            let name = shown(&self.optimiser);
+            let reason = format!("is AdamW's, and {name} has keys of its own in [train.{name}]: remove it");
+            Err(ConfigError::value(key, value, reason))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "[run]\nname = \"small\"\nworkers = 2\nsteps = 100\n[model]\nkind = \"gpt2\"\nlayers = 1\nwidth = 8\n\
+                         heads = 2\ncontext = 8\n[data]\npath = \"text.txt\"\nsequence_length = 8\n";
+
+    fn with(text: &str) -> Result<RunConfig, String> {
+        RunConfig::parse(&format!("{SMALL}{text}")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_optimiser_goes_with_gradients_and_deltas() {
+        for name in ["adamw", "muon", "sgd", "lion", "adafactor"] {
+            for preset in ["dense", "powersgd", "diloco", "streaming-diloco", "cocktail", "sparse-local"] {
+                let config =
+                    with(&format!("[train]\noptimiser = \"{name}\"\n[sync]\npreset = \"{preset}\"")).unwrap();
+                assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+            }
+        }
+        let usual = with("").unwrap();
+        assert!(!usual.to_toml().unwrap().contains("optimiser"), "it is written as before");
+        with("[train]\noptimiser = \"sgd\"\n[sync]\npreset = \"dgc\"").unwrap();
+    }
+
+    #[test]
+    fn strategies_that_are_made_for_adamw_or_make_the_step_themselves_refuse_others() {
+        for (train, sync, words) in [
+            ("muon", "preset = \"auto\"", "train.optimiser = muon: sync.inner = \"frozen-adamw\""),
+            ("lion", "preset = \"onebit-adam\"", "train.optimiser = lion: sync.source = \"momentum\""),
+            ("muon", "preset = \"dgc\"", "train.optimiser = muon: sync.apply = \"sgd\" makes"),
+            ("sgd", "preset = \"demo\"", "train.optimiser = sgd: sync.apply = \"sign\" makes"),
+            (
+                "muon",
+                "preset = \"dense\"\noverlap = 1\nlook_ahead = true",
+                "train.optimiser = muon: sync.look_ahead",
+            ),
+            (
+                "muon",
+                "preset = \"dense\"\n[parallel]\ntensor = 2",
+                "train.optimiser = muon: needs whole matrices",
+            ),
+            (
+                "adafactor",
+                "preset = \"dense\"\n[parallel]\ntensor = 2",
+                "train.optimiser = adafactor: needs whole matrices",
+            ),
+        ] {
+            let message = with(&format!("[train]\noptimiser = \"{train}\"\n[sync]\n{sync}")).unwrap_err();
+            assert!(message.starts_with(words), "{train}, {sync}: {message}");
+        }
+    }
+
+    #[test]
+    fn keys_of_another_optimiser_and_senseless_numbers_are_refused_by_name() {
+        let dense = "[sync]\npreset = \"dense\"";
+        for (train, words) in [
+            ("[train.muon]\nsteps = 4", "train.muon = …: only optimiser = \"muon\""),
+            ("optimiser = \"lion\"\nbeta2 = 0.9", "train.beta2 = 0.9: is AdamW's, and lion"),
+            ("optimiser = \"muon\"\n[train.muon]\nsteps = 0", "train.muon.steps = 0: must be at least 1"),
+            ("optimiser = \"muon\"\n[train.muon]\nmomentum = 1.0", "train.muon.momentum = 1: must be"),
+            ("optimiser = \"sgd\"\n[train.sgd]\nmomentum = 0\nnesterov = true", "train.sgd.nesterov = true"),
+            (
+                "optimiser = \"adafactor\"\n[train.adafactor]\nclip_threshold = 0",
+                "train.adafactor.clip_threshold = 0",
+            ),
+            ("optimiser = \"lion\"\n[train.lion]\nbeta3 = 1", "unknown key `beta3`"),
+            ("optimiser = \"adam\"", "line"),
+        ] {
+            let message = with(&format!("{dense}\n[train]\n{train}")).unwrap_err();
+            assert!(message.starts_with(words), "{train}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_learning_rate_of_matrices_follows_from_the_scale() {
+        let rate = |lines: &str| {
+            let text = format!(
+                "[sync]\npreset = \"dense\"\n[train]\nlearning_rate = 0.003\noptimiser = \"muon\"\n[train.muon]\n{lines}"
+            );
+            let train = with(&text).unwrap().train;
+            train.muon.clone().unwrap().learning_rate(&train)
+        };
+        assert_eq!(
+            [rate(""), rate("scale = \"original\""), rate("learning_rate = 0.05")],
+            [0.003, 0.02, 0.05]
+        );
+    }
+}
