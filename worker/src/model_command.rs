@@ -212,7 +212,7 @@ mod tests {
             (
                 "\"intermediate_size\": 24",
                 "\"intermediate_size\": 32",
-                "has the shape [24, 16], and config.json describes [32, 16]",
+                "has the shape [24, 16], and its description means [32, 16]",
             ),
             ("\"use_cache\": true", "\"moe_layers\": true", "moe_layers = true: this key is not known"),
         ] {
